@@ -99,7 +99,7 @@ def test_somebody_who_stands_out_is_in_the_headline(audit: Audit) -> None:
     assert judge(calm).tone == "good"
     seen = replace(plain, risks=replace(risks, membership=0.9, guesses=()))
     assert judge(seen).tone == "caution"
-    assert "told to be in the data 90 times in 100" in judge(seen).headline
+    assert "recognised as in the data 90 times in 100" in judge(seen).headline
 
 
 def test_gates_hold_the_probabilities_to_limits(audit: Audit) -> None:
@@ -143,7 +143,7 @@ def test_a_model_that_cannot_be_told_from_a_constant_is_not_called_useful(audit:
     calm = replace(audit, target_eta=1e9, risks=replace(risks, membership=0.6, guesses=()))
     useless = replace(calm, usefulness=replace(judged, advantage=0.01, low=-0.02, high=0.04))
     assert judge(useless).tone == "caution"
-    assert "cannot be told from always giving the same answer" in judge(useless).sentences[-1]
+    assert "not clearly better than a constant answer" in judge(useless).sentences[-1]
     useful = replace(calm, usefulness=replace(judged, advantage=0.2, low=0.1, high=0.3))
     assert judge(useful).tone == "good"
 

@@ -68,9 +68,7 @@ def test_the_command_line_scales_and_encodes_anew(
     named = " ".join(risks["assumptions"])
     assert ("chosen anew without the record" in named) == anew
     assert ("their scaling, the weights and nλ are what they are" in named) != anew
-    assert (
-        any("fitted anew without each of 50 records" in step for step in summary["steps"]) == anew
-    )
+    assert any("refitted without each of 50 records" in step for step in summary["steps"]) == anew
 
 
 @pytest.mark.parametrize("preprocessing", sampled(["frozen", "refitted"], ["frozen"]))

@@ -210,7 +210,7 @@ def audit_model(
     trial = try_out(trained, settings, seed)
     curve = draw_curve(trial, noise, calibrated, float(found.medians[0]), worst)
     if trial.saw_them:
-        steps.append("No model could be fitted without the held-out records: theirs is of all.")
+        steps.append("No model could be fitted without the held-out records: it saw them all.")
     elif trial.settings.l2 != settings.l2:
         steps.append(
             f"The privacy–utility curve was drawn with λ = {trial.settings.l2:g}: without a "
@@ -256,7 +256,7 @@ def audit_model(
         risks = find_risks(trained, noise, records.every.numbers["eta"], attributes, anew)
     if risks is not None and anew is not None:
         steps.append(
-            "Who was in the data: everything, preparation and model, was fitted anew without each "
+            "Who was in the data: everything, preparation and model, was refitted without each "
             f"of {risks.looked_at:,} records, the most exposed, with the noise and nλ as they are."
         )
     # Last: they take longest, and nothing else waits for them.
@@ -308,7 +308,7 @@ def _train(
         if l2 is None and settings.classifies and tells_apart(trained):
             trained = trained.refitted(settings.with_penalty(SEPARABLE_L2))
             steps.append(
-                "The classes can be told apart without an error, so the penalty was raised to "
+                "The classes can be separated without error, so the penalty was raised to "
                 f"λ = {SEPARABLE_L2:g}."
             )
         steps.append(
@@ -366,7 +366,7 @@ def _sigma_reason(sigma: float | None, target_eta: float | None, noise: float) -
         return f"The noise σ = {noise:.4g} was given."
     coarse = (
         "It depends on the data, so it was rounded up to a coarse grid (1, 1.5, 2, 3, 5 or 7 times "
-        "a power of ten); a σ declared beforehand, with --sigma, depends on nothing."
+        "a power of ten); a σ declared beforehand, with --sigma, does not depend on them."
     )
     if target_eta is not None:
         return (
@@ -374,8 +374,8 @@ def _sigma_reason(sigma: float | None, target_eta: float | None, noise: float) -
             f"that was asked for. {coarse}"
         )
     return (
-        f"No noise was given, so σ = {noise:.4g} was chosen: with it no record has more than "
-        "η = 1, that is, no unbiased attack on any single number of any record is surer than one "
+        f"No noise was given, so σ = {noise:.4g} was chosen, with which no record has more than "
+        "η = 1: no unbiased attack on any single number of any record is more precise than one "
         f"standard deviation of its column (for a class or category: a whole level). {coarse}"
     )
 

@@ -406,7 +406,7 @@ def _membership(audit: Audit, limit: float) -> Gate:
     risks = _known_risks(audit, "--max-membership")
     passed = risks.membership <= limit * (1 + _ROUNDING)
     text = (
-        f"Row {risks.row} is told to be in the data {in_100(risks.membership)} times in 100, "
+        f"Row {risks.row} is recognised as in the data {in_100(risks.membership)} times in 100, "
         f"{'within' if passed else 'over'} the limit of {in_100(limit)}."
     )
     if not passed:

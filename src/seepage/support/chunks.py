@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from typing import Any, TypeVar
 
@@ -25,6 +25,10 @@ CHUNK = 1 << 19
 # The same on an accelerator, which needs far more to keep busy (half a gigabyte of float64).
 ACCELERATOR_CHUNK = 1 << 26
 
+# The size of a matrix from which several cores take part in decomposing it, and up to which they
+# are hardly faster than one.
+_SHARED, _SMALL = 64, 1024
+
 
 def chunk_for(array: Array) -> int:
     """Return how many numbers a chunk should hold where this array lives."""
@@ -41,6 +45,20 @@ def row_slices(rows: int, width: int, *, chunk: int = CHUNK, what: str = "") -> 
     starts = range(0, rows, step)
     for start in progress(starts, what) if what else starts:
         yield slice(start, min(start + step, rows))
+
+
+def even_slices(rows: int, width: int, *, chunk: int = CHUNK) -> list[slice]:
+    """Cut rows into about equal slices of at most ``chunk`` numbers, as many for every core.
+
+    A single slice stays one.
+    """
+    step = max(1, chunk // max(1, width))
+    count = -(-rows // step)
+    if count > 1:
+        cores = usable_cores()
+        count = -(-count // cores) * cores
+        step = -(-rows // count)
+    return list(row_slices(rows, 1, chunk=step))
 
 
 def progress(items: Collection[Item], what: str) -> Iterator[Item]:
@@ -72,7 +90,8 @@ def by_rows(
     ``threads`` spreads the slices over the processor's cores, as :func:`spread` does: for NumPy
     arrays, and a function that may run on several slices at a time.
     """
-    pieces = list(row_slices(rows, width, chunk=chunk))
+    cut = even_slices if threads else row_slices
+    pieces = list(cut(rows, width, chunk=chunk))
     if len(pieces) == 1:
         return function(pieces[0])
     shown = progress(pieces, what) if what else pieces
@@ -103,10 +122,18 @@ def spread(function: Callable[[Item], Array], pieces: Iterable[Item]) -> Iterato
 def blas_on_one_core() -> Iterator[None]:
     """Keep matrix products of NumPy and SciPy on one core each while this lasts.
 
-    The buffers of their other threads, tens of megabytes, are then not touched.
+    The buffers of their other threads, tens of megabytes, are then not touched; nor do these
+    threads wait for more work busily, which takes a core from what comes next for a tenth of a
+    second.
     """
     with _libraries().limit(limits=1, user_api="blas"):
         yield
+
+
+def small_on_one_core(matrix: Array) -> AbstractContextManager[None]:
+    """Keep the decomposition of a NumPy matrix on one core while this lasts, unless it is large."""
+    small = is_numpy_array(matrix) and _SHARED <= max(matrix.shape) <= _SMALL
+    return blas_on_one_core() if small else nullcontext()
 
 
 def give_back_memory() -> None:

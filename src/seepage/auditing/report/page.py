@@ -111,7 +111,7 @@ def _pick_facts(audit: Audit) -> list[dict[str, str]]:
     if error is not None:
         note = (
             f"{short(audit.curve.error_name, 40)}; {number(audit.curve.noiseless_error)} without "
-            f"noise, {number(audit.curve.trivial_error)} for always the same answer"
+            f"noise, {number(audit.curve.trivial_error)} for a constant answer"
         )
         facts.append({"name": "Error on held-out records", "value": number(error), "note": note})
     return facts
@@ -137,8 +137,8 @@ def _risk_facts(audit: Audit) -> list[dict[str, str]]:
             {
                 "name": f"{short(most.name, 24)} guessed right",
                 "value": f"{in_100(most.right)} in 100",
-                "note": f"at most (row {row_name(audit, most.row)}), by who knows everything "
-                f"else; {in_100(most.baseline)} without the release",
+                "note": f"at most (row {row_name(audit, most.row)}), by somebody who knows "
+                f"everything else; {in_100(most.baseline)} without the release",
             }
         )
     return facts

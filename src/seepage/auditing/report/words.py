@@ -232,7 +232,7 @@ def _stands_out(audit: Audit) -> str:
         )
     if risks.membership > _TOLD:
         return (
-            f"row {row_name(audit, risks.row)} is told to be in the data "
+            f"row {row_name(audit, risks.row)} is recognised as in the data "
             f"{in_100(risks.membership)} times in 100"
         )
     return ""
@@ -269,17 +269,16 @@ def _tell_membership(audit: Audit) -> str:
         f"be estimated, without systematic error, more closely than {share}its standard deviation "
         f"(a category: than {share or 'one '}whole level)"
     )
-    told = [f"By values, nobody beyond {limit.words}: no value of any record can {close}."]
+    told = [f"Nobody's values go beyond {limit.words}: no value of any record can {close}."]
     if over:
         told = [f"Yes: some value of {who} can {close}, which {limit.words} forbids."]
     risks = audit.risks
     if risks is not None:
         some = "" if risks.looked_at == total else f" of the {count(risks.looked_at)} looked at"
         told.append(
-            "Apart from values, whoever has all other records tells rightly that a person is in "
-            "the table "
-            f"{in_100(risks.membership)} times in 100 at most (a coin: 50), and for half of the "
-            f"records{some} {in_100(risks.median)} or fewer."
+            "As to membership, whoever has all other records is right about whether a person is in "
+            f"the table {in_100(risks.membership)} times in 100 at most (a coin: 50), and "
+            f"{in_100(risks.median)} or fewer for half of the records{some}."
         )
     return " ".join(told)
 
@@ -291,10 +290,10 @@ def _tell_who(audit: Audit) -> str:
     counted = " (counted from 0)" if audit.labels is None else ""
     told = f"Row {row_name(audit, row)}{counted} gives away most about its values"
     if audit.risks is not None and audit.risks.row == row:
-        told += ", and is the easiest to tell to be in the table"
+        told += ", and is the easiest to recognise as in the table"
     elif audit.risks is not None:
         easiest = row_name(audit, audit.risks.row)
-        told += f"; row {easiest} is the easiest to tell to be in the table"
+        told += f"; row {easiest} is the easiest to recognise as in the table"
     return f"{told}."
 
 
@@ -306,15 +305,15 @@ def _tell_sure(audit: Audit) -> str:
     own = by_prior.get((audit.target, "frequencies"))
     if predicted is not None:
         told.append(
-            f"Who knows all else about row {row_name(audit, predicted.row)}, and predicts its "
-            f"“{short(predicted.name)}” from all other records, is right "
+            f"Somebody who knows everything else about row {row_name(audit, predicted.row)}, and "
+            f"predicts its “{short(predicted.name)}” from all other records, is right "
             f"{in_100(predicted.right)} times in 100 with the release and "
-            f"{in_100(predicted.baseline)} times without, the largest difference of all records; "
+            f"{in_100(predicted.baseline)} times without, the largest difference for any record; "
             f"for half of them {in_100(predicted.median_baseline)} times or more even without."
         )
     if own is not None:
         told.append(
-            "Who starts from the commonest answer instead is right up to "
+            "Somebody who starts from the commonest answer instead is right up to "
             f"{in_100(own.right)} times with the release (row {row_name(audit, own.row)}; for half "
             f"of the records {in_100(own.median_right)} times or fewer) and "
             f"{in_100(own.baseline)} times without."
@@ -325,10 +324,10 @@ def _tell_sure(audit: Audit) -> str:
     if others:
         most = max(others, key=lambda guess: guess.gain)
         told.append(
-            f"“{short(most.name)}” is guessed rightly {in_100(most.right)} times in 100 at most "
+            f"“{short(most.name)}” is guessed right {in_100(most.right)} times in 100 at most "
             f"with the release (row {row_name(audit, most.row)}; the {count(most.looked_at)} most "
-            f"exposed records were tried), and {in_100(most.baseline)} times, by the commonest "
-            "answer, without."
+            f"exposed records were tried), and {in_100(most.baseline)} times without it, by the "
+            "commonest answer."
         )
     if audit.model == "linear":
         told.append(_tell_numeric_label(audit))
@@ -346,7 +345,7 @@ def _tell_number(audit: Audit, attribute: AttributeFinding) -> str:
     error, spread = (f"±{number(v)}" for v in (attribute.smallest_error, attribute.spread))
     if attribute.smallest_error >= attribute.spread:
         return (
-            f"The release tells of no record's “{name}” more than its mean does: an estimate "
+            f"The release says no more about any record's “{name}” than its mean: an estimate "
             f"without systematic error is off by {error} at best (row {row}), and the mean by "
             f"{spread}."
         )
@@ -363,7 +362,7 @@ def _tell_numeric_label(audit: Audit) -> str:
     name, least = short(audit.target), f"{number(1 / largest)} standard deviations"
     if largest <= 1:
         return (
-            f"The release tells of no record's “{name}” more than its mean does: an estimate "
+            f"The release says no more about any record's “{name}” than its mean: an estimate "
             f"without systematic error is off by {least} at best."
         )
     return f"An estimate of “{name}” without systematic error is off by {least} at best."
@@ -532,8 +531,8 @@ def _tell_advantage(audit: Audit) -> str:
     ends = f"95 %: {number(judged.low)} to {number(judged.high)}"
     if judged.low <= 0:
         return (
-            f"Over {judged.splits} ways to hold records out it cannot be told from always giving "
-            f"the same answer: its {name} is smaller by {number(judged.advantage)} ({ends})."
+            f"Over {judged.splits} ways to hold records out it is not clearly better than a "
+            f"constant answer: its {name} is smaller by {number(judged.advantage)} ({ends})."
         )
     return (
         f"Over {judged.splits} ways to hold records out its {name} is smaller by "

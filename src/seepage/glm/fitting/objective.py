@@ -12,10 +12,10 @@ live.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import scipy.linalg
@@ -23,11 +23,13 @@ from array_api_compat import array_namespace, device, is_numpy_array
 
 from seepage.errors import InputError
 from seepage.glm.losses import Categorical, Family
-from seepage.support.chunks import row_slices, spread
+from seepage.support.chunks import even_slices, row_slices, small_on_one_core, spread
 from seepage.tables.source import Array, Table, place_like
 
 if TYPE_CHECKING:
     from seepage.glm.fitting.streamed import AnyObjective
+
+Answer = TypeVar("Answer")
 
 _CHUNK_ELEMENTS = 1 << 18  # stay in a processor's cache between scaling and multiplying
 _CHUNK_ROWS = 4096
@@ -391,14 +393,25 @@ def row_chunks(n: int, d: int) -> Iterator[slice]:
     Each chunk costs d² outside BLAS (mirroring a triangle, adding it up), which only a few
     thousand rows amortise; narrow tables take more rows, to spare the interpreter.
     """
-    return row_slices(n, d, chunk=max(_CHUNK_ROWS * d, _CHUNK_ELEMENTS))
+    return row_slices(n, d, chunk=_chunk_of(d))
+
+
+def _chunk_of(d: int) -> int:
+    return max(_CHUNK_ROWS * d, _CHUNK_ELEMENTS)
+
+
+def over_chunks(function: Callable[[slice], Answer], X: Array) -> Iterator[Answer]:
+    """Yield a function's answers on chunks of rows; of a large table by several cores at a time."""
+    n, d = X.shape
+    if not is_numpy_array(X) or n * d <= _SPREAD_FROM:
+        return map(function, row_chunks(n, d))
+    pieces = even_slices(n, d, chunk=_chunk_of(d))
+    return spread(function, pieces) if len(pieces) > 1 else map(function, pieces)
 
 
 def weighted_gram(X: Array, weights: Array) -> Array:
     """Return ``Σᵢ weightᵢ xᵢ xᵢᵀ``, (d, d), for weights of any sign."""
     xp = array_namespace(X)
-    n, d = X.shape
-    total = xp.zeros((d, d), dtype=X.dtype, device=device(X))
     one_sign = 1.0 if bool(xp.all(weights >= 0)) else -1.0 if bool(xp.all(weights <= 0)) else 0.0
     factors = xp.sqrt(one_sign * weights) if one_sign else weights
 
@@ -406,8 +419,11 @@ def weighted_gram(X: Array, weights: Array) -> Array:
         scaled = X[rows, :] * factors[rows, None]
         return scaled.T @ (scaled if one_sign else X[rows, :])
 
-    several = is_numpy_array(X) and n * d > _SPREAD_FROM
-    for gram in (spread if several else map)(part, row_chunks(n, d)):
+    grams = over_chunks(part, X)
+    total = next(grams, None)
+    if total is None:  # of no rows
+        return xp.zeros((X.shape[1], X.shape[1]), dtype=X.dtype, device=device(X))
+    for gram in grams:
         total += gram
     return -total if one_sign < 0 else total
 
@@ -461,7 +477,9 @@ def penalised(H: Array, ridge: float | Array, free: int) -> Array:
         penalty[:kept] = ridge
     else:
         penalty[:kept] = xp.repeat(ridge, kept // ridge.shape[0])
-    return H + xp.eye(H.shape[0], dtype=H.dtype, device=device(H)) * penalty[None, :]
+    out, diagonal = xp.asarray(H, copy=True), xp.arange(H.shape[0], device=device(H))
+    out[diagonal, diagonal] += penalty
+    return out
 
 
 def gauge_fixed(H: Array, classes: int) -> Array:
@@ -492,7 +510,6 @@ class CholeskyFactor:
     """
 
     lower: Array
-    scaled: Array  # LLᵀ
     sizes: Array  # those of D
 
     def solve(self, right: Array) -> Array:
@@ -512,16 +529,15 @@ class CholeskyFactor:
     def inverse(self) -> Array:
         """Return ``H⁻¹``, symmetric."""
         xp = array_namespace(self.lower)
-        if is_numpy_array(self.lower):
-            # NumPy throughout: SciPy has threads of its own, which busy-wait for work and
-            # would slow down the next products.
-            full = np.linalg.inv(self.scaled)
-            full = full / self.sizes[:, None] / self.sizes[None, :]
-        else:
+        if not is_numpy_array(self.lower):
             full = self.solve(
                 xp.eye(self.lower.shape[0], dtype=self.lower.dtype, device=device(self.lower))
             )
-        return (full + full.T) / 2
+            return (full + full.T) / 2
+        with small_on_one_core(self.lower):
+            half, _ = scipy.linalg.lapack.dpotri(self.lower.T)
+        half[np.diag_indices(half.shape[0])] /= 2
+        return (half + half.T) / (self.sizes[:, None] * self.sizes[None, :])
 
     @property
     def smallest_pivot(self) -> float:
@@ -535,15 +551,15 @@ def cholesky_factor(H: Array) -> CholeskyFactor | None:
     xp = array_namespace(H)
     sizes = _sizes(H)
     try:
-        scaled = H / (sizes[:, None] * sizes[None, :])
-        lower = xp.linalg.cholesky(scaled)
+        with small_on_one_core(H):
+            lower = xp.linalg.cholesky(H / (sizes[:, None] * sizes[None, :]))
     except (ValueError, RuntimeError) as error:
         # NumPy's LinAlgError is a ValueError, torch's a RuntimeError.
         if type(error).__name__.strip("_") != "LinAlgError":
             raise
         return None
     # Some factorisations pass NaN through without complaint.
-    return CholeskyFactor(lower, scaled, sizes) if bool(xp.isfinite(xp.sum(lower))) else None
+    return CholeskyFactor(lower, sizes) if bool(xp.isfinite(xp.sum(lower))) else None
 
 
 def damped_factor(H: Array) -> CholeskyFactor:

@@ -38,13 +38,13 @@ from seepage.glm.jacobian.accuracy import (
 )
 from seepage.glm.jacobian.inverse import SharedTerms, inverse_diagonal, inverse_traces
 from seepage.glm.jacobian.optimum import Whitener
-from seepage.glm.jacobian.secular import largest_after_update, largest_eigenvalue
+from seepage.glm.jacobian.secular import largest_after_update, largest_eigenvalue, largest_of_rows
 from seepage.glm.jacobian.twice_precise import (
     columns_precisely,
     paired_jacobians,
     seen_precisely,
 )
-from seepage.support.chunks import by_rows, chunk_for, progress, row_slices
+from seepage.support.chunks import by_rows, chunk_for, progress, row_slices, small_on_one_core
 from seepage.tables.source import Array
 
 if TYPE_CHECKING:
@@ -848,12 +848,13 @@ class SingleOutputJacobian(GLMJacobian):
         if self.unknown_count(unknowns) <= _SMALL:
             return super().row_norms(unknowns)
         xp = array_namespace(self.X)
-        basis = self._eigenbasis(unknowns)
+        with small_on_one_core(self.whitener):
+            basis = self._eigenbasis(unknowns)
         c, s = self.rank_two(unknowns)
         rho = self.r * self.r
         lengths = rho if basis.whole else self._release_lengths()
 
-        def norms(rows: slice) -> Array:
+        def coordinates(rows: slice | Array) -> Array:
             if self.map.precise:
                 seen = self.seen(rows)[:, 0, :]
                 p = seen @ xp.astype(basis.vectors, seen.dtype, copy=False)
@@ -865,11 +866,12 @@ class SingleOutputJacobian(GLMJacobian):
                 rest = lengths[rows] - xp.vecdot(p, p)
                 rest = xp.sqrt(xp.where(rest > 0, rest, xp.zeros_like(rest)))
                 p = xp.concat([rest[:, None], p], axis=1)
-            return largest_eigenvalue(rho[rows], basis.delta, p, basis.q, c[rows], s[rows])
+            return p
 
-        # Each piece goes from product to roots on one core.
         threads = is_numpy_array(self.X) and not self.map.precise
-        found = by_rows(norms, self.rows, self.size, chunk=self.chunk, what="rows", threads=threads)
+        found = largest_of_rows(
+            rho, basis.delta, coordinates, basis.q, c, s, threads=threads, what="rows"
+        )
         found = self._off_the_pole(found, basis, unknowns)
         return self.mended(found, unknowns, self.reach(unknowns) ** 2 * rho, largest_square)
 
@@ -936,7 +938,10 @@ class SingleOutputJacobian(GLMJacobian):
         delta, q = xp.where(delta > 0, delta, xp.zeros_like(delta)), (A_V @ w_V) @ U
         if not whole:
             delta, q = (xp.concat([xp.zeros_like(v[:1]), v]) for v in (delta, q))
-        self._kept = _Eigenbasis(unknowns, delta, U, A.T @ U, whole, q)
+        coordinates = by_rows(
+            lambda rows: A.T[rows, :] @ U, *A.shape, chunk=self.chunk, threads=is_numpy_array(A)
+        )
+        self._kept = _Eigenbasis(unknowns, delta, U, coordinates, whole, q)
         return self._kept
 
     def row_traces(self, unknowns: Unknowns) -> Array:

@@ -18,11 +18,12 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
+from operator import add
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import array_namespace, device, is_numpy_array
 
 from seepage.core.noise import Noise
 from seepage.errors import InputError, NotConvergedWarning, NotTheMinimiserError
@@ -36,6 +37,7 @@ from seepage.glm.fitting.objective import (
     damped_factor,
     far_centre,
     norm,
+    over_chunks,
     penalised,
     uncentred,
 )
@@ -53,7 +55,7 @@ from seepage.glm.jacobian.twice_precise import (
     whitened_precisely,
 )
 from seepage.glm.losses import Categorical
-from seepage.support.chunks import by_rows, chunk_for, row_slices
+from seepage.support.chunks import by_rows, chunk_for, row_slices, small_on_one_core
 from seepage.support.double_double import Double
 from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table, less
 
@@ -292,7 +294,12 @@ def shifted(fit: FittedGLM, records: FittedRecords, centre: Array) -> FittedGLM:
 
 def margins_of(fit: FittedGLM, X: Array) -> Array:
     """Return the margins of every record, in float64."""
-    return by_rows(lambda rows: fit.margins(_wide(X[rows, :])), *X.shape, chunk=chunk_for(X))
+    return by_rows(
+        lambda rows: fit.margins(_wide(X[rows, :])),
+        *X.shape,
+        chunk=chunk_for(X),
+        threads=is_numpy_array(X),
+    )
 
 
 def condition_number(H: Array, inverse: Array) -> float:
@@ -301,14 +308,15 @@ def condition_number(H: Array, inverse: Array) -> float:
     sizes = xp.sqrt(xp.linalg.diagonal(H))
     start = np.random.default_rng(0).standard_normal(H.shape[0])
     extremes = 1.0
-    for matrix, scale in ((H, 1 / sizes), (inverse, sizes)):
-        v = xp.asarray(start, dtype=H.dtype, device=device(H))
-        size = 0.0
-        for _ in range(_POWERS):
-            v = scale * (matrix @ (scale * v))
-            size = math.sqrt(float(v @ v))
-            v = v / size if size > 0 else v
-        extremes *= size
+    with small_on_one_core(H):
+        for matrix, scale in ((H, 1 / sizes), (inverse, sizes)):
+            v = xp.asarray(start, dtype=H.dtype, device=device(H))
+            size = 0.0
+            for _ in range(_POWERS):
+                v = scale * (matrix @ (scale * v))
+                size = math.sqrt(float(v @ v))
+                v = v / size if size > 0 else v
+            extremes *= size
     return extremes
 
 
@@ -788,9 +796,11 @@ class OptimumSums:
 def optimum_sums(fit: FittedGLM, X: Array) -> OptimumSums:
     """Return the sums over a table; single precision is widened piece by piece."""
     xp = array_namespace(X)
+    part = partial(_sums_of_rows, fit, X)
+    if is_numpy_array(X) and len(fit.coef.shape) == 1:  # so that a Hessian is small beside a chunk
+        return reduce(add, over_chunks(part, X))
     step = _WIDENED if X.dtype != xp.float64 else X.shape[0] * X.shape[1]
-    found = [_sums_of_rows(fit, X, rows) for rows in row_slices(*X.shape, chunk=step)]
-    return sum(found[1:], start=found[0])
+    return reduce(add, map(part, row_slices(*X.shape, chunk=step)))
 
 
 def _sums_of_rows(fit: FittedGLM, X: Array, rows: slice) -> OptimumSums:

@@ -28,37 +28,49 @@ it is a Chebyshev series about their middle: with the poles ``δ = δ̄ + h t``,
 
 where ``ϱ`` is a few hundredths; elsewhere it often gives a good first guess. And where ``τ`` is a
 fraction of the distance ``ρg`` of the largest pole from the next one (as for records of no rare
-category), ``K'`` is a power series in ``τ/ρg``.
+category), ``K'`` is a power series in ``τ/ρg``. Most records are settled by the first few terms of
+either; those that are not are asked for more terms, and what these leave for Newton's method.
 
 Updates of a higher rank, one matrix at a time, are :func:`largest_after_update`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
 
 import numpy as np
-from array_api_compat import array_namespace, is_numpy_array
+from array_api_compat import array_namespace
 from scipy.linalg import eigvalsh
 from scipy.optimize import brentq
 
 from seepage.core.jacobian import dense_largest
-from seepage.support.chunks import by_rows, chunk_for, row_slices
+from seepage.support.chunks import chunk_for, even_slices, progress, spread
 from seepage.tables.source import Array, as_numpy
+
+Answer = TypeVar("Answer")
 
 _LOW_RANK = 0.25  # share of the size above which an update of a higher rank is written out
 _CLOSEST = 256  # roundings from the largest pole at which the search starts
 _STEPS = 200  # far more than needed: a bracket is halved where Newton's method does not do better
-# The terms kept in each step of Newton's method: the error relative to λ goes from ϱ over ϱ⁴ and ϱ⁸
-# to ϱ¹⁷, and up to the largest z for which the series is trusted all beyond is below rounding.
-_TERMS = (3, 7, 16)
-_FAR = 0.22
+_BEYOND = 5e-17  # terms of a series below this are left out
 _GUESSED = 1.25  # times the outermost pole, seen from the middle: beyond it there is a guess
 _NEAR = 0.2  # how far above the largest pole counts as near, in its distance from the next
 _UNDER = 2e-3  # and how far below it
 _BELOW = 0.9  # the largest eigenvalue of S K' at the pole up to which this is tried
-_NEAR_TERMS = (2, 4, 8, 16, 23, 23)  # of each step; beyond the last all is below rounding
-_SERIES_CHUNK = 1 << 19  # numbers of ``p`` that stay in a processor's cache while sums are taken
+_SUMMED = 12_000  # matrices whose series are summed at a time, at most
+
+
+class _Terms(NamedTuple):
+    """How many terms of a series each step of Newton's method takes."""
+
+    far: tuple[int, ...]  # the error relative to λ goes from ϱ over ϱ⁴ and ϱ⁹ to ϱ²⁰, …
+    near: tuple[int, ...]
+
+
+# With the one before the first, multiples of eight functions: matrix products take them by eight.
+_FEW = _Terms((3, 8, 19), (2, 4))
+_MANY = _Terms((19, 48, 48), (4, 8, 16, 23, 23))
 
 
 class _Secular(NamedTuple):
@@ -84,49 +96,133 @@ def largest_eigenvalue(rho: Array, delta: Array, p: Array, q: Array, c: Array, s
     is ``(m, k)``; ``δ`` and ``q``, ``(k,)``, are shared by all matrices, ``δ`` not negative and
     sorted in rising order.
     """
-    if p.shape[1] == 1:
-        p = p[:, 0]
+    return largest_of_rows(rho, delta, lambda rows: p[rows, :], q, c, s)
+
+
+def largest_of_rows(
+    rho: Array,
+    delta: Array,
+    coordinates: Callable[[slice | Array], Array],
+    q: Array,
+    c: Array,
+    s: Array,
+    *,
+    threads: bool = False,
+    what: str = "",
+) -> Array:
+    """Return the same where a function gives ``p`` of some rows: of all rows once, in pieces.
+
+    And of those that the first terms of the series do not settle once more. ``threads`` spreads
+    what is asked of the pieces over the processor's cores, as :func:`spread` does; with ``what``, a
+    bar of that name shows the progress of long work.
+    """
+    xp = array_namespace(delta)
+    if delta.shape[0] == 1:
+        p = coordinates(slice(0, rho.shape[0]))[:, 0]
         return rho * delta[0] + (c * p + 2 * s * q[0]) * p
-    xp = array_namespace(p)
-    whole = _Secular(rho, delta, p, q, c, s)
-    chunk = _SERIES_CHUNK if is_numpy_array(p) else chunk_for(p)
-    found = [_by_series(whole.pick(rows)) for rows in row_slices(*p.shape, chunk=chunk)]
-    values, exact = (xp.concat(parts) for parts in zip(*found, strict=True))
+    n, k, chunk = rho.shape[0], delta.shape[0], chunk_for(delta)
+    values = xp.zeros_like(rho)
+    exact = values > 0
+    few = _functions(delta, _FEW)
+    looks = _looks(lambda rows: moments(few, coordinates(rows), q), n, k, chunk, threads, what)
+    for rows, parts in _together(looks, _SUMMED):
+        at = joined(parts)
+        values[rows], exact[rows] = _by_series(rho[rows], delta, at, c[rows], s[rows], _FEW)
+
     left = xp.nonzero(~exact)[0]
-    if left.shape[0]:
-        values[left] = by_rows(
-            lambda rows: _solve(whole.pick(left[rows]), values[left[rows]]),
-            int(left.shape[0]),
-            p.shape[1],
-            chunk=chunk_for(p) // 2,
-        )
+    many = _functions(delta, _MANY)
+
+    def look_closer(rows: slice) -> tuple[Array, Moments]:
+        p = coordinates(left[rows])
+        return p, moments(many, p, q)
+
+    closer = _looks(look_closer, left.shape[0], k, chunk // 4, threads, what)
+    for piece, found in _together(closer, chunk // k):
+        rows, at = left[piece], joined([at for _, at in found])
+        p = xp.concat([p for p, _ in found], axis=0)
+        batch = _Secular(rho[rows], delta, p, q, c[rows], s[rows])
+        values[rows] = _closely(batch, at, values[rows])
     return values
 
 
-def _by_series(batch: _Secular) -> tuple[Array, Array]:
-    """Return the largest eigenvalues, or guesses or zeros instead, and which are exact."""
-    xp = array_namespace(batch.p)
-    polynomials, powers = chebyshev(batch.delta), near_powers(batch.delta)
-    # In one product, so that a chunk of ``p`` is read once.
-    both = moments(xp.concat([polynomials, powers[:1, :]], axis=0), batch.p, batch.q)
-    far = both.with_functions(slice(0, polynomials.shape[0]))
-    first = both.with_functions(slice(polynomials.shape[0], None))
-    rho, delta, u, v, c, s = batch.rho, batch.delta, batch.p[:, -1], batch.q[-1], batch.c, batch.s
-    which = xp.nonzero(_near_pole(rho, delta, first, u, v, c, s))[0]
-    if which.shape[0] == 0:  # selecting copies, so only if needed
-        return solve_far_above(rho, delta, far, c, s)
-    values = xp.zeros_like(rho)
-    exact = values > 0
-    near = batch.pick(which)
+def _looks(
+    look: Callable[[slice], Answer], n: int, k: int, chunk: int, threads: bool, what: str
+) -> Iterator[tuple[slice, Answer]]:
+    """Yield pieces of n rows, and what a function answers on them: one long step for a core."""
+    pieces = even_slices(n, k, chunk=chunk)
+    shown = progress(pieces, what) if what else pieces
+    several = threads and len(pieces) > 1
+    yield from zip(pieces, (spread if several else map)(look, shown), strict=True)
+
+
+def _together(
+    looks: Iterator[tuple[slice, Answer]], most: int
+) -> Iterator[tuple[slice, list[Answer]]]:
+    """Join pieces to some thousand rows, of which many short steps are to be made."""
+    begin, end = 0, 0
+    answers: list[Answer] = []
+    for piece, answer in looks:
+        if answers and piece.stop - begin > most:
+            yield slice(begin, end), answers
+            begin, answers = end, []
+        end = piece.stop
+        answers.append(answer)
+    if answers:
+        yield slice(begin, end), answers
+
+
+def _functions(delta: Array, terms: _Terms) -> Array:
+    """Return all functions of the poles that the series ask for, ``(j, k)``.
+
+    Their moments are taken in one product, so that ``p`` is read once.
+    """
+    xp = array_namespace(delta)
+    return xp.concat([chebyshev(delta, terms.far[-1]), near_powers(delta, terms.near[-1])], axis=0)
+
+
+def _by_series(
+    rho: Array,
+    delta: Array,
+    at: Moments,
+    c: Array,
+    s: Array,
+    terms: _Terms,
+    guess: Array | None = None,
+) -> tuple[Array, Array]:
+    """Return the largest eigenvalues, or guesses or zeros instead, and which are exact.
+
+    The moments are those of :func:`_functions`.
+    """
+    xp = array_namespace(rho)
+    polynomials = terms.far[-1] + 1
+    far = at.with_functions(slice(0, polynomials))
+    near = at.with_functions(slice(polynomials, None))
+    which = xp.nonzero(_near_pole(rho, delta, near, c, s))[0]
+    if which.shape[0] == 0 and guess is None:  # selecting copies, so only if needed
+        return solve_far_above(rho, delta, far, c, s, terms.far)
+    values = xp.zeros_like(rho) if guess is None else guess
+    exact = xp.zeros_like(rho) > 0
     values[which], exact[which] = solve_near_pole(
-        near.rho, delta, moments(powers, near.p, near.q), u[which], v, near.c, near.s
+        rho[which], delta, near.pick(which), c[which], s[which], terms.near
     )
-    hopeful = _first_guess(rho, delta, far, c, s) > _GUESSED * rho * _range(delta)[1]
-    which = xp.nonzero(~exact & hopeful)[0]
+    start = _first_guess(rho, delta, far, c, s)
+    if guess is not None:
+        start = xp.where(guess > 0, guess - rho * _range(delta)[0], start)
+    which = xp.nonzero(~exact & (start > _GUESSED * rho * _range(delta)[1]))[0]
     values[which], exact[which] = solve_far_above(
-        rho[which], delta, far.pick(which), c[which], s[which]
+        rho[which], delta, far.pick(which), c[which], s[which], terms.far, start[which]
     )
     return values, exact
+
+
+def _closely(batch: _Secular, at: Moments, guess: Array) -> Array:
+    """Return the largest eigenvalues, by Newton's method where more terms do not settle them."""
+    rho, delta, c, s = batch.rho, batch.delta, batch.c, batch.s
+    values, exact = _by_series(rho, delta, at, c, s, _MANY, guess)
+    left = array_namespace(rho).nonzero(~exact)[0]
+    if left.shape[0]:
+        values[left] = _solve(batch.pick(left), values[left])
+    return values
 
 
 def _solve(batch: _Secular, guess: Array) -> Array:
@@ -313,35 +409,50 @@ class Moments(NamedTuple):
     p_p: Array  # (j, m)
     p_q: Array  # (j, m)
     q_q: Array  # (j,)
+    # p and q at the largest pole
+    u: Array  # (m,)
+    v: Array  # ()
 
     def with_functions(self, which: slice) -> Moments:
         """Return the sums with some of the functions."""
-        return Moments(self.p_p[which, :], self.p_q[which, :], self.q_q[which])
+        return Moments(self.p_p[which, :], self.p_q[which, :], self.q_q[which], self.u, self.v)
 
     def pick(self, rows: Array) -> Moments:
         """Return the sums of some matrices."""
-        return Moments(self.p_p[:, rows], self.p_q[:, rows], self.q_q)
+        return Moments(self.p_p[:, rows], self.p_q[:, rows], self.q_q, self.u[rows], self.v)
 
 
 def moments(functions: Array, p: Array, q: Array) -> Moments:
     """Return the moments with functions of the poles, ``(j, k)``."""
-    return Moments(functions @ (p * p).T, (functions * q[None, :]) @ p.T, functions @ (q * q))
+    xp = array_namespace(p)
+    p_p, p_q = functions @ (p * p).T, (functions * q[None, :]) @ p.T
+    return Moments(p_p, p_q, functions @ (q * q), xp.asarray(p[:, -1], copy=True), q[-1])
 
 
-def near_powers(delta: Array) -> Array:
+def joined(parts: list[Moments]) -> Moments:
+    """Return the moments of several pieces, with the same functions, as one."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    xp = array_namespace(first.u)
+    p_p, p_q = (
+        xp.concat(every, axis=1) for every in ([m.p_p for m in parts], [m.p_q for m in parts])
+    )
+    return Moments(p_p, p_q, first.q_q, xp.concat([m.u for m in parts]), first.v)
+
+
+def near_powers(delta: Array, count: int) -> Array:
     """Return the powers of ``g/(δ_max − δ)``, zeros for the largest pole and where it is double."""
     xp = array_namespace(delta)
     gaps = delta[-1] - delta
     base = xp.where(gaps > 0, gaps[-2] / xp.where(gaps > 0, gaps, xp.ones_like(gaps)), 0 * gaps)
     powers = [base]
-    for _ in range(_NEAR_TERMS[-1] - 1):
+    for _ in range(count - 1):
         powers.append(powers[-1] * base)
     return xp.stack(powers)
 
 
-def _near_pole(
-    rho: Array, delta: Array, at: Moments, u: Array, v: Array, c: Array, s: Array
-) -> Array:
+def _near_pole(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> Array:
     """Say where the largest eigenvalue is next to the largest pole, if that pole is simple.
 
     Where the largest eigenvalue of ``S K'`` at the pole is below one, the eigenvalues of the matrix
@@ -350,7 +461,7 @@ def _near_pole(
     """
     xp = array_namespace(rho)
     width = rho * (delta[-1] - delta[-2])
-    p_p, p_q, q_q = at.p_p[0, :], at.p_q[0, :], at.q_q[0]
+    p_p, p_q, q_q, u, v = at.p_p[0, :], at.p_q[0, :], at.q_q[0], at.u, at.v
     trace, minus_det = c * p_p + 2 * s * p_q, _product(s, p_p, p_q, q_q)
     smooth = width * (width - trace) - minus_det
     start = u * (c * u + 2 * s * v) * width
@@ -359,24 +470,24 @@ def _near_pole(
 
 
 def solve_near_pole(
-    rho: Array, delta: Array, at: Moments, u: Array, v: Array, c: Array, s: Array
+    rho: Array, delta: Array, at: Moments, c: Array, s: Array, terms: tuple[int, ...]
 ) -> tuple[Array, Array]:
     """Return the largest eigenvalue of every matrix, and whether it is exact to rounding.
 
     For matrices that :func:`_near_pole` has chosen, by Newton's method for ``h``. The moments are
-    those of :func:`near_powers`; ``u (m,)`` and ``v`` are ``p`` and ``q`` at the largest pole.
+    those of :func:`near_powers`, as many as the last of the ``terms`` that the steps take.
     """
     xp = array_namespace(rho)
     top, inverse = rho * delta[-1], 1 / (rho * (delta[-1] - delta[-2]))
     eps = float(xp.finfo(rho.dtype).eps)
     tau = xp.zeros_like(rho)
     settled = tau > 0
-    for last in _NEAR_TERMS:
+    for last in terms:
         some = (at.p_p[:last, :], at.p_q[:last, :], at.q_q[:last, None])
         found = [_sum(terms, -tau * inverse) for terms in some]
         sums = [total * inverse for total, _ in found]
         sums += [-slope * inverse * inverse for _, slope in found]
-        equation = _pole_equation(tau, _Sums(*sums), u, v, c, s)
+        equation = _pole_equation(tau, _Sums(*sums), at.u, at.v, c, s)
         step = equation.h / equation.h_slope
         tau = tau - step
         # Newton's method squares the error, relative to the distance of the poles; the terms left
@@ -389,13 +500,13 @@ def solve_near_pole(
     return top + tau, settled
 
 
-def chebyshev(delta: Array) -> Array:
+def chebyshev(delta: Array, last: int = _FEW.far[-1]) -> Array:
     """Return Chebyshev's polynomials of the poles, which are mapped to −1 to 1."""
     xp = array_namespace(delta)
     middle, half = _range(delta)
     share = (delta - middle) / half if float(half) > 0 else xp.zeros_like(delta)
     polynomials = [xp.ones_like(share), share]
-    for _ in range(_TERMS[-1] - 1):
+    for _ in range(last - 1):
         polynomials.append(2 * share * polynomials[-1] - polynomials[-2])
     return xp.stack(polynomials)
 
@@ -403,6 +514,12 @@ def chebyshev(delta: Array) -> Array:
 def _range(delta: Array) -> tuple[Array, Array]:
     """Return the middle of the poles and half their range."""
     return (delta[-1] + delta[0]) / 2, (delta[-1] - delta[0]) / 2
+
+
+def _farthest(last: int) -> float:
+    """Return the largest ``z`` at which all terms after that one are below rounding."""
+    share: float = _BEYOND ** (1 / (last + 1))
+    return 2 * share / (1 + share * share)
 
 
 def _first_guess(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> Array:
@@ -414,7 +531,13 @@ def _first_guess(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> A
 
 
 def solve_far_above(
-    rho: Array, delta: Array, at: Moments, c: Array, s: Array
+    rho: Array,
+    delta: Array,
+    at: Moments,
+    c: Array,
+    s: Array,
+    terms: tuple[int, ...] = _FEW.far,
+    start: Array | None = None,
 ) -> tuple[Array, Array]:
     """Return the largest eigenvalue of every matrix, and whether it is exact to rounding.
 
@@ -424,9 +547,9 @@ def solve_far_above(
     xp = array_namespace(rho)
     middle, half = _range(delta)
     pole = rho * half  # relative to the middle, as is the guess
-    guess = _first_guess(rho, delta, at, c, s)
+    guess = _first_guess(rho, delta, at, c, s) if start is None else start
     settled = xp.zeros_like(guess) > 0
-    for last in _TERMS:
+    for last in terms:
         known = guess > _GUESSED * pole
         inverse = 1 / xp.where(known, guess, xp.ones_like(guess))
         z = xp.where(known, pole * inverse, xp.zeros_like(pole))
@@ -449,8 +572,10 @@ def solve_far_above(
             xp.zeros_like(guess),
         )
         guess = xp.where(usable, guess + step, xp.zeros_like(guess))
-        small = usable & (z <= _FAR)
+        small = usable & (z <= _farthest(last))
         settled = small & (z * step * step <= xp.finfo(rho.dtype).eps * guess * guess)
+        if bool(xp.all(settled)):
+            break
     return xp.where(guess > 0, guess + rho * middle, xp.zeros_like(guess)), settled
 
 

@@ -1,6 +1,6 @@
 """The report on recorded rounds of federated learning: what updates tell about the clients.
 
-What is here turns a :class:`~seepage.layers.recording_audit.RecordingAudit` into sentences,
+This folder turns a :class:`~seepage.layers.recording_audit.RecordingAudit` into sentences,
 figures, a page, a summary and a table of clients, with the pieces and in the style of the report on
 tables. Nothing here measures anything.
 """

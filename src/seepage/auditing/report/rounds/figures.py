@@ -85,7 +85,7 @@ def draw_information(report: RecordingReport) -> Drawing:
 
 
 def draw_since(report: RecordingReport) -> Drawing | None:
-    """Draw after which rounds which layers tell, or nothing where that was not asked."""
+    """Draw after which rounds which layers tell, or nothing if that was not asked."""
     over = report.audit.over_rounds
     if over is None or len(over.rounds) < 2:
         return None

@@ -1,4 +1,4 @@
-"""Renders the page on recorded rounds: one file that needs nothing else and runs no script."""
+"""Renders the page on recorded rounds: one self-contained file that runs no script."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from seepage.tables.names import counted
 
 SCHEMA = "seepage-rounds/1"
 _NAMED = 4  # layers or clients in a sentence
-_LITTLE = 0.05  # of a whole update, where what remedies leave of it is not worth a sentence
+_LITTLE = 0.05  # of a whole update, below which what remedies leave is not worth a sentence
 _BUFFERS = ".buffers"
 
 
@@ -35,9 +35,9 @@ class RecordingReport:
     gates
         The limits that were set, and whether they were met.
     values
-        By client, the value of the property, where it is to be shown.
+        By client, the value of the property, if it is to be shown.
     versions
-        Of what computed it.
+        Versions of the software that computed it.
     """
 
     audit: RecordingAudit
@@ -49,7 +49,7 @@ class RecordingReport:
 
 
 def several(names: list[str] | tuple[str, ...], most: int = _NAMED) -> str:
-    """Return names for a sentence, the last of many counted."""
+    """Return names for a sentence; the last of many are only counted."""
     shown = [f"“{short(name)}”" for name in names[:most]]
     if len(names) > most:
         return ", ".join(shown) + f" and {len(names) - most} more"
@@ -57,7 +57,7 @@ def several(names: list[str] | tuple[str, ...], most: int = _NAMED) -> str:
 
 
 def interval(value: float, low: float, high: float) -> str:
-    """Write an estimate with its 95 % interval; what is below zero is nothing."""
+    """Write an estimate with its 95 % interval; below zero counts as zero."""
     ends = f"{number(round(max(low, 0.0), 3))} to {number(round(max(high, 0.0), 3))}"
     return f"{number(round(max(value, 0.0), 3))} ({ends})"
 

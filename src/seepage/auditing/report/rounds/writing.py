@@ -1,4 +1,4 @@
-"""Writes the report on recorded rounds: all files appear together, for their owner's eyes only."""
+"""Writes the report on recorded rounds: all files appear together, readable by their owner only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write_recording_report(report: RecordingReport, out: Path, keep: Sequence[Pa
 
     ``report.html``, ``clients.parquet``, ``summary.json``, ``figures/*.svg`` and ``manifest.json``,
     which lists them. An earlier report there is replaced, in one step; a folder that holds anything
-    else is refused. ``keep`` names files that must stay as they are: the inputs.
+    else is refused. ``keep`` names files that must not change: the inputs.
     """
     figures = draw_recording(report)
     texts = {f"figures/{figure.name}.svg": figure.file for figure in figures}
