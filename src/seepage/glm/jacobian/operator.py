@@ -938,7 +938,10 @@ class SingleOutputJacobian(GLMJacobian):
         delta, q = xp.where(delta > 0, delta, xp.zeros_like(delta)), (A_V @ w_V) @ U
         if not whole:
             delta, q = (xp.concat([xp.zeros_like(v[:1]), v]) for v in (delta, q))
-        self._kept = _Eigenbasis(unknowns, delta, U, A.T @ U, whole, q)
+        coordinates = by_rows(
+            lambda rows: A.T[rows, :] @ U, *A.shape, chunk=self.chunk, threads=is_numpy_array(A)
+        )
+        self._kept = _Eigenbasis(unknowns, delta, U, coordinates, whole, q)
         return self._kept
 
     def row_traces(self, unknowns: Unknowns) -> Array:
