@@ -145,7 +145,7 @@ class Runs:
         if len(found) < 2:
             raise InputError(
                 f"The kept results hold {len(found)} repetitions of {network} with the main task "
-                f"{task}, and two are needed; go on with `python -m "
+                f"{task}, and two are needed; continue with `python -m "
                 "reproduction.layers.experiment`."
             )
         return found

@@ -56,8 +56,8 @@ def load_results(name: str, asked: str | None = None) -> dict[str, Any]:
     if not path.is_file():
         asked = asked or name.removeprefix("private_sgd_").replace("_", "-")
         raise InputError(
-            f"There is no {path.name}; run `python -m reproduction.private_sgd.grid {asked} "
-            f"--out {path}` first, on a graphics card."
+            f"There is no {path.name}; run `python -m reproduction.private_sgd.grid {asked} --out "
+            f"{path}` first, on a GPU."
         )
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found

@@ -44,7 +44,7 @@ def test_gates_and_json(folder):
     summary = json.loads(result.stdout)
     assert summary["gates"][0]["name"] == "--max-bits"
     assert summary["passed"] is False
-    assert "over the limit --max-bits: Most is told by a whole update: 0.9" in result.stderr
+    assert "over the limit --max-bits: Most is given away by a whole update: 0.9" in result.stderr
     assert run(folder, "--json", "--max-bits", "1").exit_code == 0
 
 

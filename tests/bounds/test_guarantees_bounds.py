@@ -359,8 +359,8 @@ def test_domains_are_read_in_every_form():
     ("domain", "words"),
     [
         ((0, 0.1), "outside the stated domain"),
-        ((9, -9), "finite and in order"),
-        ((-math.inf, math.inf), "finite and in order"),
+        ((9, -9), "finite, the lower one first"),
+        ((-math.inf, math.inf), "finite, the lower one first"),
         (3, "domain must be"),
         ((1, 2, 3), "domain must be"),
         ({"x1": (0, 1)}, "no column 'x1'"),

@@ -71,6 +71,7 @@ def test_the_images_that_leak_least_are_ones():
         assert found[f"MNIST, {model}: digit 1s of the eight largest"].measured < 8
 
 
+@pytest.mark.slow
 def test_leakage_goes_with_the_loss_but_is_not_found_by_it():
     found = run("fil-figure4", "mnist", quick=True)
     assert 0.2 < found["rank correlation of η and loss"].measured < 0.7

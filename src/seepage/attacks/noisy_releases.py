@@ -90,8 +90,8 @@ def released_parameters(model: Any) -> np.ndarray:
     coef = as_numpy(model.coef_).astype(float)
     if coef.ndim == 2 and coef.shape[0] > 1:
         raise InputError(
-            f"This {type(model).__name__} has {coef.shape[0]} outputs; attacks on parameters are "
-            "for models of one margin."
+            f"This {type(model).__name__} has {coef.shape[0]} outputs; attacks on parameters need "
+            "a model with one margin, such as LogisticRegression."
         )
     if not getattr(model, "fit_intercept", True):
         return coef.reshape(-1)

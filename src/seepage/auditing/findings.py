@@ -143,7 +143,7 @@ class GuessFinding:
 
 @dataclass(frozen=True)
 class RiskFinding:
-    """How often membership is told and categories are guessed correctly, at best."""
+    """How often, at best, membership is recognised and categories are guessed correctly."""
 
     membership: float  # the largest probability over the records; a coin has 0.5
     row: int  # the record for which it is largest
@@ -314,7 +314,7 @@ class Audit:
     guarantees
         Every bound on what can be found out about the most exposed record, if known.
     risks
-        Probabilities that a record's membership is told and its categories are guessed correctly,
+        Probabilities that a record is recognised as a member and its categories guessed right,
         for a table in memory.
     usefulness
         How much better the noisy model is than a constant answer, if that was tried.

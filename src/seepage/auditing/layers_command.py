@@ -141,7 +141,7 @@ def _max_bits(audit: RecordingAudit, limit: float) -> Gate:
         where, measured = "a whole update", whole.value
     passed = measured <= limit
     text = (
-        f"Most is told by {where}: {max(measured, 0):.3g} bits, "
+        f"Most is given away by {where}: {max(measured, 0):.3g} bits, "
         f"{'within' if passed else 'over'} the limit of {limit:g}."
     )
     return Gate("--max-bits", limit, measured, passed, text)

@@ -87,7 +87,7 @@ def hammersley_chapman_robbins(
     unknowns, about = leak.unknowns(column, False)
     assert unknowns.columns is not None  # noqa: S101 - told to the type checker
     if len(unknowns.columns) != 1:
-        raise InputError("Name a single column: the bound is about one cell.")
+        raise InputError("The bound is about one cell; name a single column.")
     (j,) = unknowns.columns
     position = int(leak.row_positions([row])[0])
     limits = Domain.of_column(domain, leak.source, j)
@@ -158,7 +158,7 @@ def renyi_of_shift(shift: np.ndarray, noise: Noise) -> np.ndarray:
         t = np.abs(shift) / noise.scale
         return np.asarray(np.sum(t + np.log1p((np.exp(-3 * t) - 1) / 3), axis=1))
     if not isinstance(noise, Gaussian):
-        raise InputError(f"No divergence is known for {noise!r}.")
+        raise InputError(f"No divergence is known for {noise!r}; use sp.Gaussian or sp.Laplace.")
     information = noise.information(shift.shape[1])
     weighted = shift @ information if information.ndim == 2 else shift * information
     return np.asarray(np.sum(weighted * shift, axis=1))

@@ -178,11 +178,11 @@ def _by_name(domain: Mapping[Any, Any], names: tuple[str, ...]) -> np.ndarray:
 
 def _check_limits(domain: Domain, names: tuple[str, ...], spread: ColumnSpread) -> None:
     if domain.lower.shape != (len(names),) or domain.upper.shape != domain.lower.shape:
-        raise InputError(f"The domain must have limits for {len(names)} columns.")
+        raise InputError(f"The domain must have limits for each of the {len(names)} columns.")
     for j, name in enumerate(names):
         low, high = float(domain.lower[j]), float(domain.upper[j])
         if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-            raise InputError(f"The limits of column {name!r} must be finite and in order.")
+            raise InputError(f"The limits of column {name!r} must be finite, the lower one first.")
     outside = np.flatnonzero((spread.least < domain.lower) | (spread.most > domain.upper))
     if outside.size:
         j = int(outside[0])

@@ -80,7 +80,7 @@ class Leakage(Generic[PerRecord]):
     Parameters
     ----------
     release
-        What leaves.
+        The release or releases.
     source
         Where the records come from.
     noise

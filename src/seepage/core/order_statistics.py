@@ -154,7 +154,7 @@ def _narrow(
     """Return the bits of the number with this rank, or a narrower interval around it."""
     if interval.few:
         return interval.low + int(np.sort(found)[rank - interval.before])
-    if least == most:  # many rows with the very same number
+    if least == most:  # many rows with the same number
         return interval.low + least
     upto = np.cumsum(found)
     place = int(np.searchsorted(upto, rank - interval.before, side="right"))

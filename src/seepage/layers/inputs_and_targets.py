@@ -40,7 +40,7 @@ def read_targets(y: Any, net: nn.Module, loss: str | nn.Module | Loss) -> Tensor
     """Return targets as a tensor; class numbers become the 64-bit integers torch expects."""
     target = y if isinstance(y, Tensor) else _tensor(as_numpy(y), net, "targets")
     if target.dim() == 0:
-        raise InputError("Targets need one entry per record, but there is a single number.")
+        raise InputError("The targets are a single number; give one entry per record.")
     if target.is_floating_point() or target.is_complex():
         return target
     by_class = class_axis(per_record(loss)) is not None
@@ -53,7 +53,7 @@ def read_pair(
     """Return a pair of inputs and targets as tensors; ``where`` names it, as in "Batch 3"."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise InputError(
-            f"{where} must be a pair of inputs and targets, but is {type(pair).__name__}."
+            f"{where} must be a pair of inputs and targets, but is of type {type(pair).__name__}."
         )
     return read_inputs(pair[0], net), read_targets(pair[1], net, loss)
 

@@ -28,7 +28,10 @@ def layer_parameters(net: nn.Module, layers: Sequence[str] | None = None) -> Lay
     """
     trained = [name for name, p in net.named_parameters() if p.requires_grad]
     if not trained:
-        raise InputError("The network has no parameter with requires_grad: nothing of it is sent.")
+        raise InputError(
+            "The network has no parameter with requires_grad, so nothing of it is sent; unfreeze "
+            "some."
+        )
     found: dict[str, list[str]] = {}
     asked = [layers] if isinstance(layers, str | int) else layers
     if asked is not None and not len(asked):

@@ -278,8 +278,8 @@ def property_of_updates(property: Any, recording: LayerGradients) -> Any:
         what = "updates (client and round)" if pairs else "clients"
         total = len(set(wanted))
         raise InputError(
-            f"The property is not given for {len(missing)} of the {total} {what} in the recording: "
-            f"{listed([' '.join(k) if pairs else k for k in missing])}."
+            f"The property is not given for {len(missing)} of the {total} {what} in the recording "
+            f"({listed([' '.join(k) if pairs else k for k in missing])}); add their values."
         )
     return np.array([known[key] for key in wanted])
 

@@ -150,7 +150,9 @@ def output_perturbation(
     if isinstance(noise, Laplace):
         epsilon = math.sqrt(size) * found.value / float(np.min(noise.scale))
         return DifferentialPrivacy(epsilon, assumptions=assumptions, guarantee=found.guarantee)
-    raise InputError(f"Nothing is known about the privacy of {noise!r}.")
+    raise InputError(
+        f"Nothing is known about the privacy of {noise!r}; use sp.Gaussian or sp.Laplace."
+    )
 
 
 def clip_rows(X: Any, norm: float) -> Array:

@@ -77,7 +77,7 @@ def test_nothing_found_is_said_with_what_may_have_been_missed():
     quiet = make_report(found=False, seed=3)
     verdict = judge_recording(quiet)
     assert verdict.tone == "good"
-    assert any("does not say that nothing is there" in s for s in verdict.sentences)
+    assert any("does not mean that nothing is there" in s for s in verdict.sentences)
     assert "nothing need be done" in render(quiet)
 
 

@@ -36,7 +36,9 @@ def by_integration(shifts: list[float], rate: float) -> tuple[np.ndarray, float]
     return np.interp(RATES, false, true), float(np.max(true - false))
 
 
-@pytest.mark.parametrize(("rate", "sigma"), sampled([(0.1, 0.8), (0.5, 2.0), (1.0, 1.5)], 1))
+@pytest.mark.parametrize(
+    ("rate", "sigma"), sampled([(0.1, 0.8), (0.5, 2.0), (1.0, 1.5)], [(0.5, 2.0)])
+)
 def test_one_step_is_the_mixture_of_two_normals(rate: float, sigma: float) -> None:
     found = run_membership(Ledger((poisson(1, rate, sigma),)))
     truth = (1 - rate) * RATES + rate * norm.cdf(norm.ppf(RATES) + 1 / sigma)

@@ -51,11 +51,11 @@ def changed(tensor: Tensor, row: int, value: float) -> Tensor:
         ),
         ({"x": X.double()}, "does not run on these inputs .each .4,. of float64.: "),
         ({"x": X[:, :3]}, "does not run on these inputs .each .3,. of float32.: "),
-        ({"x": X.numpy()}, "x must be a torch tensor, .* contains a ndarray"),
-        ({"y": Y.tolist()}, "y must be a torch tensor, not a list"),
+        ({"x": X.numpy()}, "x must be a torch tensor, .* contains a value of type ndarray"),
+        ({"y": Y.tolist()}, "y must be a torch tensor, not of type list"),
         ({"y": Y.float(), "loss": "mse"}, "as many numbers for each record"),
         ({"y": changed(torch.zeros(10, 3), 6, torch.nan), "loss": "mse"}, "Record 6 .* in y"),
-        ({"x": (X, None)}, "x must be a torch tensor, .* contains a NoneType"),
+        ({"x": (X, None)}, "x must be a torch tensor, .* contains a value of type NoneType"),
     ],
 )
 def test_what_cannot_be_used_is_named(options, complaint):

@@ -77,7 +77,7 @@ NETWORKS = {
 
 
 @pytest.mark.filterwarnings("ignore::seepage.nn.KinkWarning")
-@pytest.mark.parametrize("name", sampled(list(NETWORKS), ["vectors", "kinks"]))
+@pytest.mark.parametrize("name", sampled(list(NETWORKS), ["kinks"]))
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("device", DEVICES)
 def test_leakage_is_that_of_float64(device: str, kind: torch.dtype, name: str) -> None:

@@ -233,7 +233,7 @@ def test_bad_input_is_refused(problem: tuple) -> None:
         sp.nn.plis(net, "cross_entropy", x, y[:3])
     with pytest.raises(sp.InputError, match="no records"):
         sp.nn.plis(net, "cross_entropy", x[:0], y[:0])
-    with pytest.raises(sp.InputError, match="needs its loss"):
+    with pytest.raises(sp.InputError, match="needs a loss"):
         sp.nn.plis(net, None, x, y)
     with pytest.raises(sp.InputError, match="loss of its own"):
         sp.nn.plis(Ridge(), "mse", x.numpy(), y.numpy())

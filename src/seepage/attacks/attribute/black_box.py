@@ -165,5 +165,8 @@ def _class_positions(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     unknown = classes[positions] != y
     if np.any(unknown):
         label = y[np.argmax(unknown)].item()
-        raise InputError(f"y has the label {label!r}, which is not one of the model's classes.")
+        raise InputError(
+            f"y has the label {label!r}, which is not one of the model's classes; pass the labels "
+            "that the model was trained on."
+        )
     return positions

@@ -62,7 +62,9 @@ class NominalAttribute:
                 "attribute with two or more."
             )
         if not np.all(np.isfinite(codes)):
-            raise InputError(f"The codes of {self.name!r} contain NaN or infinity.")
+            raise InputError(
+                f"The codes of {self.name!r} contain NaN or infinity; give finite codes."
+            )
         if len(np.unique(codes, axis=0)) < len(codes):
             raise InputError(
                 f"Two levels of {self.name!r} have the same code, so no model can tell them "

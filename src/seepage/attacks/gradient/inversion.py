@@ -365,7 +365,9 @@ class GradientInversion:
         if self.steps < 1 or self.restarts < 1:
             raise InputError("steps and restarts must be at least 1.")
         if not self.bounds[0] < self.bounds[1]:
-            raise InputError(f"bounds must be the lower and the upper one, not {self.bounds!r}.")
+            raise InputError(
+                f"bounds must be a lower and a larger upper limit, not {self.bounds!r}."
+            )
 
 
 def _record_shape(shape: Any) -> tuple[int, ...]:

@@ -56,7 +56,7 @@ class GradientReleases:
     def __post_init__(self) -> None:
         if not isinstance(self.gradients, Mapping) or not self.gradients:
             raise InputError(
-                "There are no gradients: give one array for every parameter, by its name."
+                "There are no gradients; give one array for every parameter, by its name."
             )
         gradients = {name: _tensor(name, values) for name, values in self.gradients.items()}
         object.__setattr__(self, "gradients", gradients)

@@ -179,7 +179,7 @@ class MembershipInference:
         if method not in _METHODS:
             raise InputError(f"There is no method {method!r}; choose 'lira' or 'rmia'.")
         if shadows < 4:
-            raise InputError("An attack needs at least 4 shadow models.")
+            raise InputError("An attack needs at least 4 shadow models; raise shadows.")
         self.estimator, self.method, self.online = estimator, method, online
         self.shadows, self.jobs, self.seed = shadows, jobs, seed
 

@@ -179,7 +179,10 @@ class InformedAdversary:
         """
         attack, which = self._fitted(), named_positions(rows, len(self._table))
         if isinstance(attack, SoftmaxAttack) or not isinstance(noise, Gaussian):
-            raise InputError("Slopes are for models with one margin and Gaussian noise.")
+            raise InputError(
+                "Slopes are known only for models with one margin and Gaussian noise; use "
+                "errors() instead."
+            )
         theta, total = self._draw(noise, trials, seed), np.zeros(len(which))
         for some in progress(self._pieces(theta), "following"):
             total += attack.slope_sums(some, which, noise)

@@ -84,8 +84,8 @@ class LinearisedAdversary:
             raise InputError(f"This adversary needs Gaussian noise on the release, not {noise!r}.")
         if leak.release.model is None:
             raise InputError(
-                "This adversary inverts the release of a fitted linear model; against gradients of "
-                "a network there is sp.attacks.GradientInversion."
+                "This adversary inverts the release of a fitted linear model; for gradients of a "
+                "network use sp.attacks.GradientInversion."
             )
         if label and refits.theta.ndim > 1:
             raise InputError(

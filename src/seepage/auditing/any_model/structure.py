@@ -53,7 +53,7 @@ def _leaves(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk | None:
         text = (
             f"{count:,} of {len(X):,} records lie in a leaf with fewer than {FEW} of them in at "
             f"least one of {trees}, {int(always.sum()):,} in every tree: what a leaf predicts is "
-            "then about these few people. A larger min_samples_leaf mends it."
+            "then about these few people. A larger min_samples_leaf fixes this."
         )
     return StructuralRisk("leaves with few records", count > 0, count, text)
 

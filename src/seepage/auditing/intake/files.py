@@ -325,7 +325,7 @@ class _TextFile:
         odd = sum(_NUMBER.fullmatch(cell.strip()) is not None for cell in first)
         if header and odd and names is None:
             self.steps.append(
-                f"The first line of {path.name} was taken for column names although "
+                f"The first line of {path.name} was read as column names although "
                 f"{counted(odd, 'of them is a number', 'of them are numbers')}: if it is a record, "
                 "read the file with --no-header."
             )

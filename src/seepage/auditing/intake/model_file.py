@@ -22,7 +22,7 @@ Both formats say the same. The model must minimise, on the table that is audited
 **safetensors** (``.safetensors``): the tensors ``coefficients``, (d,) or for softmax (K, d), and
 optionally ``intercept``, one number or for softmax (K,), in float64 or float32; the metadata
 ``family`` and ``l2`` as text, ``classes`` and ``features`` as JSON lists. (Safetensors stores an
-array as it lies in memory: hand it ``numpy.ascontiguousarray(coef)``, not a transposed view.)
+array as it lies in memory: pass ``numpy.ascontiguousarray(coef)``, not a transposed view.)
 
 Pickles are not read: opening one runs whatever program its writer put in it.
 """

@@ -163,7 +163,7 @@ def plan_text(source: str, rows: int, facts: Sequence[ColumnFacts], steps: Seque
     lines = [
         f"# {source}: {counted(rows, 'row')}, {counted(len(facts), 'column')}",
         *(f"# {step}" for step in steps),
-        "# Name the target, change what is wrong, and hand it back: seepage audit … --plan FILE",
+        "# Name the target, change what is wrong, and pass it back: seepage audit … --plan FILE",
         'target = ""',
         'missing = "refuse"  # or "drop" or "impute" rows with missing values',
         "sensitive = []",

@@ -115,10 +115,10 @@ def _declared(model: Any) -> list[Item]:
     items = []
     names = getattr(model, "feature_names_in_", None)
     if names is not None:
-        items.append(Item("names of the features", "declared", "They go along.", len(names)))
+        items.append(Item("names of the features", "declared", "They are released.", len(names)))
     classes = getattr(model, "classes_", None)
     if classes is not None:
-        how = "The classes go along by name."
+        how = "The classes are released by name."
         items.append(Item("classes", "declared", how, len(classes), [str(c) for c in classes]))
     settings = {key: value for key, value in model.get_params().items() if value is not None}
     how = "What was given to the constructor; a penalty tuned on the data would be a release."

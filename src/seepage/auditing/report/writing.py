@@ -222,7 +222,7 @@ def write_card(audit: Audit) -> str:
         [
             "# Privacy of the training data",
             "",
-            "<!-- The figures below that depend on the training data are told in coarse bands, and",
+            "<!-- Figures below that depend on the training data are given in coarse bands, and",
             f"groups of fewer than {SMALLEST_GROUP} records not at all. What may be published with "
             "a model is made by",
             "`seepage release`, which also checks what such figures disclose. -->",

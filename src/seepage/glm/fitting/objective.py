@@ -477,7 +477,9 @@ def penalised(H: Array, ridge: float | Array, free: int) -> Array:
         penalty[:kept] = ridge
     else:
         penalty[:kept] = xp.repeat(ridge, kept // ridge.shape[0])
-    return H + xp.eye(H.shape[0], dtype=H.dtype, device=device(H)) * penalty[None, :]
+    out, diagonal = xp.asarray(H, copy=True), xp.arange(H.shape[0], device=device(H))
+    out[diagonal, diagonal] += penalty
+    return out
 
 
 def gauge_fixed(H: Array, classes: int) -> Array:

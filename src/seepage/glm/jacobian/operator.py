@@ -73,7 +73,7 @@ class GLMJacobian(ReleaseJacobian):
     P)``; the parameters are ordered with the feature as the slow and the output as the fast index,
     the intercept (released too, but multiplied by no data) last. ``near`` is the table as ``A``
     takes it: with columns that are far from zero shifted, and the same table where there are none.
-    ``slope_error (n,)`` is the error of every record's slope; its rounding where not given.
+    ``slope_error (n,)`` is the error of every record's slope; its rounding if not given.
     """
 
     # The model and its objective, where all its rows are here: it can then be refitted
@@ -938,7 +938,10 @@ class SingleOutputJacobian(GLMJacobian):
         delta, q = xp.where(delta > 0, delta, xp.zeros_like(delta)), (A_V @ w_V) @ U
         if not whole:
             delta, q = (xp.concat([xp.zeros_like(v[:1]), v]) for v in (delta, q))
-        self._kept = _Eigenbasis(unknowns, delta, U, A.T @ U, whole, q)
+        coordinates = by_rows(
+            lambda rows: A.T[rows, :] @ U, *A.shape, chunk=self.chunk, threads=is_numpy_array(A)
+        )
+        self._kept = _Eigenbasis(unknowns, delta, U, coordinates, whole, q)
         return self._kept
 
     def row_traces(self, unknowns: Unknowns) -> Array:

@@ -35,7 +35,7 @@ class FeatureStep(ABC):
         """Return how far ``T(x; φ)`` moves when each row moves along its own ``dX``, (n, q)."""
 
     def refitted(self, X: Any) -> FeatureStep:
-        """Return the step fitted anew on other rows."""
+        """Return the step refitted on other rows."""
         return self
 
     def learnt(self) -> np.ndarray:

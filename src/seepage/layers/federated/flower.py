@@ -107,7 +107,10 @@ class UpdateRecorder:
         parameters = [name for name, _ in self.net.named_parameters() if name in sent]
         missing = [name for name in parameters if name not in returned]
         if missing:
-            raise InputError(f"Node {node} did not return the parameter {missing[0]!r}.")
+            raise InputError(
+                f"Node {node} did not return the parameter {missing[0]!r}; clients must return "
+                "every parameter they train."
+            )
         for name, value in returned.items():
             if name in sent and sent[name].shape != value.shape:
                 raise InputError(

@@ -115,7 +115,7 @@ class LayerGradients:
         if width < 1:
             raise InputError(f"width must be at least 1, not {width}.")
         if not blocks:
-            raise InputError("There are no layers: give a mapping of names to arrays.")
+            raise InputError("There are no layers; give a mapping of names to arrays.")
         kept, norms, sizes, variances, projections = {}, [], {}, {}, {}
         for layer, given in blocks.items():
             values = given if hasattr(given, "shape") else _array(given, layer)
@@ -137,7 +137,10 @@ class LayerGradients:
                 projections[layer] = sketch.key
         counts = {len(rows) for rows in kept.values()}
         if len(counts) > 1:
-            raise InputError(f"The layers have different numbers of gradients: {sorted(counts)}.")
+            raise InputError(
+                f"The layers have different numbers of gradients ({sorted(counts)}); give each "
+                "layer one row per gradient."
+            )
         return LayerGradients(kept, sizes, np.stack(norms, 1), variances, projections)
 
     @property

@@ -152,8 +152,8 @@ class LowRankChange(nn.Module):  # type: ignore[misc]
             self.up = nn.Conv2d(rank, base.out_channels, 1, bias=False, **like)
         else:
             raise InputError(
-                f"A change of low rank is for nn.Linear and nn.Conv2d without groups, but {name} "
-                f"is {type(base).__name__}."
+                "A low-rank change needs an nn.Linear, or an nn.Conv2d without groups, but "
+                f"{name} is {type(base).__name__}."
             )
         nn.init.zeros_(self.up.weight)
 

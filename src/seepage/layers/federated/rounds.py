@@ -230,7 +230,7 @@ class _Server:
         self._losses = per_record(self.loss)
         self.clients = [self._read(place, client) for place, client in enumerate(self.clients)]
         if not self.clients:
-            raise InputError("There are no clients: give a pair of inputs and targets for each.")
+            raise InputError("There are no clients; give a pair of inputs and targets for each.")
         if min(self.batch_size, self.local_steps) < 1 or not self.lr > 0:
             raise InputError("batch_size and local_steps must be at least 1, and lr above zero.")
         if not 0 <= self.noise_multiplier < math.inf:
@@ -251,7 +251,8 @@ class _Server:
         self._trained = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
         if not self._trained:
             raise InputError(
-                "The network has no parameter with requires_grad, so there is nothing to train."
+                "The network has no parameter with requires_grad, so there is nothing to train; "
+                "unfreeze some."
             )
         # How far one unit of an update moves the parameters.
         self._scale = self.lr if self.optimiser is None else 1.0
@@ -261,8 +262,8 @@ class _Server:
         x, y = read_pair(client, self.net, self.loss, f"Client {place}")
         if len(y) == 0 or size_of(x) != len(y):
             raise InputError(
-                "Every client needs inputs and as many targets, at least one, but client "
-                f"{place} has {size_of(x)} and {len(y)}."
+                "Every client needs the same number of inputs and targets, at least one, but "
+                f"client {place} has {size_of(x)} and {len(y)}."
             )
         if not is_finite((x, y)):
             raise InputError(

@@ -157,7 +157,7 @@ def read_property(
         levels, labels = np.unique(raw, return_inverse=True)
     except TypeError:
         raise InputError(
-            f"{called} mixes kinds of labels, such as words and numbers; make them all the same."
+            f"{called} mixes kinds of labels, such as words and numbers; make them all of one kind."
         ) from None
     return levels, labels
 

@@ -120,7 +120,10 @@ def update_leakage(
     mixed = _looked_over(net, loss, x, y)
     problem = NetworkProblem(net, per_record(loss), view or Input())
     if not problem.released():
-        raise InputError("The network has no parameter with requires_grad: nothing of it is sent.")
+        raise InputError(
+            "The network has no parameter with requires_grad, so nothing of it is sent; unfreeze "
+            "some."
+        )
     run = LocalRun(problem, problem.batch(x, y), training, share, max_norm)
     return UpdateLeakage(run, noise, attributes, mixed, seed)
 

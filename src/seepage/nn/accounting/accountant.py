@@ -152,8 +152,8 @@ class FisherAccountant(RunReader):
             raise InputError(f"probes must be at least one, not {probes}.")
         if sketch and probes < 2:
             raise InputError(
-                f"A sketch needs at least two probes a step, not {probes}; give probes=2, or leave "
-                "sketch out."
+                f"A sketch needs at least two probes per step, not {probes}; give probes=2, or "
+                "leave sketch out."
             )
         if sampler not in SAMPLERS:
             raise InputError(

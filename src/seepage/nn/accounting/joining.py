@@ -230,7 +230,8 @@ def _checked_alike(runs: Sequence[MeasuredRun | FisherAccountant]) -> list[Measu
     sizes = sorted({record.unknowns for record in records} - {0})
     if len(sizes) > 1:
         raise InputError(
-            f"The runs are about records with {sizes[0]} and with {sizes[1]} unknown numbers."
+            f"The runs are about records with {sizes[0]} and with {sizes[1]} unknowns; measure "
+            "all of them with the same view."
         )
     steps = sorted({record.step_size for record in records if record.unknowns})
     if len(steps) > 1:

@@ -273,7 +273,8 @@ class MeasuredRun(RunReader):
         if any(entry.sampler != POISSON for entry in self.ledger):
             raise InputError(
                 "The privacy of single records is known only for Poisson batches: with other "
-                "samplers a record is replaced by another, whose gradient is not known."
+                "samplers a record is replaced by another, whose gradient is not known; draw "
+                "Poisson batches."
             )
         orders = self.individual.orders
         worst = torch.as_tensor(renyi(self.ledger, orders), device=self.sums.uses.device)
@@ -335,7 +336,8 @@ class MeasuredRun(RunReader):
         name = first_difference(theirs, own)
         if name is not None:
             raise InputError(
-                f"The state is of a run with {name} = {theirs.get(name)!r}, not {own.get(name)!r}."
+                f"The state is of a run with {name} = {theirs.get(name)!r}, not "
+                f"{own.get(name)!r}; resume with the same settings."
             )
         wanted = self._tensors()
         odd = sorted((set(state) - {"facts"}) ^ set(wanted))

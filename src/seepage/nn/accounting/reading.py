@@ -125,7 +125,8 @@ class RunReader(ABC):
         if broken.size:
             raise InputError(
                 f"The leakage of record {broken[0]} is not a finite number (and that of "
-                f"{broken.size - 1} more): its loss or gradient overflowed during the run."
+                f"{broken.size - 1} more): its loss or gradient overflowed during the run; clip "
+                "the gradients, or use a smaller learning rate."
             )
         size = self.unknowns if measure == "dfil" else 1
         measured = np.asarray(self.measured().cpu())

@@ -223,7 +223,7 @@ def _refuse_values(x: Inputs, y: Any) -> None:
     tensors = leaves(x)
     if not isinstance(y, Tensor):
         raise InputError(
-            f"y must be a torch tensor, not a {type(y).__name__}; use torch.as_tensor(y)."
+            f"y must be a torch tensor, not of type {type(y).__name__}; use torch.as_tensor(y)."
         )
     counts = {len(value) for value in tensors}
     if y.dim() == 0 or counts != {len(y)}:
@@ -236,7 +236,7 @@ def _refuse_values(x: Inputs, y: Any) -> None:
             bad = torch.isfinite(value).reshape(len(value), -1).all(1).logical_not().nonzero()
             raise InputError(
                 f"Record {int(bad[0])} of this batch has a number in {name} that is not finite; "
-                "fill gaps, or leave such records out."
+                "fill in missing values, or leave such records out."
             )
 
 

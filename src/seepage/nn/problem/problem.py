@@ -268,7 +268,8 @@ def per_record(loss: str | nn.Module | Loss) -> Loss:
     if isinstance(loss, str):
         if loss not in _NAMED:
             raise InputError(
-                f"There is no loss {loss!r}{nearest(loss, _NAMED)}; or give a function."
+                f"There is no loss {loss!r}{nearest(loss, _NAMED)}; name one of "
+                f"{', '.join(_NAMED)}, or give a function."
             )
         return _NAMED[loss]
     if isinstance(loss, _Loss):

@@ -68,7 +68,8 @@ class View(ABC):
         mask = torch.as_tensor(self.mask, device=z.device)
         if mask.dtype != torch.bool:
             raise InputError(
-                "A mask must hold true and false, not numbers; compare them with something first."
+                "A mask must hold true and false, not numbers; convert it, for instance with "
+                "mask > 0."
             )
         try:
             mask = mask.expand(z.shape[1:])
@@ -272,7 +273,8 @@ class Embedding(View):
             handle.remove()
         if not isinstance(out, Tensor) or out.dim() == 0 or out.shape[0] != batch_size(x):
             raise InputError(
-                f"The module {self.module!r} must return one tensor with the records first."
+                f"The module {self.module!r} must return one tensor with the records along its "
+                "first axis; name another."
             )
         return out
 
@@ -355,7 +357,8 @@ def leaves(x: Inputs) -> list[Tensor]:
         if not isinstance(value, Tensor):
             raise InputError(
                 "x must be a torch tensor, or a tuple or mapping of tensors, but it contains a "
-                f"{type(value).__name__}; use torch.as_tensor, and leave out missing entries."
+                f"value of type {type(value).__name__}; use torch.as_tensor, and leave out "
+                "missing entries."
             )
     if not found or any(value.dim() == 0 for value in found):
         raise InputError("x has no records; give tensors with the records along the first axis.")

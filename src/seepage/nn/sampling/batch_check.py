@@ -39,7 +39,10 @@ def checked_index(index: Any, size: int, records: int) -> Tensor:
         )
     chosen = given.to(torch.int64)
     if len(chosen) != size:
-        raise InputError(f"index names {len(chosen)} records, but the batch has {size}.")
+        raise InputError(
+            f"index names {len(chosen)} records, but the batch has {size}; give the number of "
+            "each record."
+        )
     if len(chosen) and (int(chosen.min()) < 0 or int(chosen.max()) >= records):
         odd = int(chosen.min()) if int(chosen.min()) < 0 else int(chosen.max())
         raise InputError(

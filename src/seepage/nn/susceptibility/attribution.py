@@ -174,8 +174,8 @@ class Attribution:
         """Return the squares of images, summed over their channels, ``(B, H, W)``."""
         if self.values.dim() not in (3, 4):
             raise InputError(
-                f"Records of shape {tuple(self.values.shape[1:])} are not images: images have two "
-                "axes, or channels and two axes."
+                f"Records of shape {tuple(self.values.shape[1:])} are not images, which have two "
+                "axes, or channels and two axes; use attributes()."
             )
         squares = self.values.square()
         return squares.sum(1) if squares.dim() == 4 else squares
@@ -279,7 +279,7 @@ def _numbers(
                 )
         else:
             raise InputError(
-                f"{column!r} in {name!r} is not a column: give its number or its name, or true and "
-                "false for every entry of a record."
+                f"{column!r} in {name!r} is not a column; give its number or its name, or true "
+                "and false for every entry of a record."
             )
     return found

@@ -198,7 +198,7 @@ def plis(
     table: Table | None = None
     if isinstance(net, nn.Module):
         if loss is None:
-            raise InputError("A network needs its loss, such as 'cross_entropy' or 'mse'.")
+            raise InputError("A network needs a loss; name one, such as 'cross_entropy' or 'mse'.")
         x, y, table = as_tensors(net, x, y)
     elif loss is not None:
         raise InputError(
@@ -246,7 +246,10 @@ def as_tensors(net: nn.Module, x: Any, y: Any) -> tuple[Any, Tensor, Table | Non
     """Return tensors on the network's device; a data frame also as a table with names."""
     like = next(net.parameters(), None)
     if like is None:
-        raise InputError("The network has no parameters, so nothing is released.")
+        raise InputError(
+            "The network has no parameters, so nothing is released; give a network that can be "
+            "trained."
+        )
     table = None
     if hasattr(x, "columns") or hasattr(x, "column_names"):
         table = read_table(x)
@@ -284,7 +287,8 @@ def as_network(model: Any, X: Any, y: Any) -> tuple[nn.Module, Loss, Table, Tens
     if found.sample_weight is not None:
         raise InputError(
             "The model was fitted with sample or class weights, which scale the gradients of its "
-            "records; PLIS of weighted gradients needs a torch module and a loss that weighs them."
+            "records; PLIS of weighted gradients needs a torch module and a loss that weights "
+            "them."
         )
     coef = np.atleast_2d(as_numpy(found.coef).T)
     net = nn.Linear(coef.shape[1], coef.shape[0], bias=found.intercept is not None).double()

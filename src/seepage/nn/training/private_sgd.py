@@ -412,14 +412,17 @@ def _records(X: Any, y: Any, name: str, target: str) -> tuple[Inputs, Tensor]:
             f"The tensors in {name} differ in their number of records; make their first axes equal."
         )
     if count != len(y):
-        raise InputError(f"{name} has {count} records, but {target} has {len(y)}.")
+        raise InputError(
+            f"{name} has {count} records, but {target} has {len(y)}; give one target for each "
+            "record."
+        )
     return X, y
 
 
 def _test_data(X: Any, y: Any) -> tuple[Inputs, Tensor]:
     if X is None or (y is None and not isinstance(X, Mapping)):
         missing = "X_test" if X is None else "y_test"
-        raise InputError(f"The test data needs both X_test and y_test; {missing} is missing.")
+        raise InputError(f"The test data need both X_test and y_test; {missing} is missing.")
     X, y = _records(X, y, "X_test", "y_test")
     if isinstance(X, Mapping) and y.dim() > 1:
         raise InputError(

@@ -189,7 +189,7 @@ def draw_clients(report: RecordingReport) -> Drawing:
 
     caption = (
         "Each client at the layer in which it stands out most. The P-values in the table say how "
-        "unusual that is among so many clients and layers."
+        "unusual that is among this many clients and layers."
     )
     alternative = (
         f"Distance of {counted(len(kept), 'client')} from the middle, relative to the median "

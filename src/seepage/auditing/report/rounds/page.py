@@ -71,7 +71,7 @@ def _pick_facts(report: RecordingReport) -> list[dict[str, str]]:
     most = found.ranking()[0]
     facts.append(
         {
-            "name": "Most told by a layer",
+            "name": "Most given away by a layer",
             "value": f"{number(round(max(found[most], 0.0), 3))} {found.unit}",
             "note": f"{short(most, 30)}; of {number(entropy)} there are to know",
         }

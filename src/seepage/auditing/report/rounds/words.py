@@ -128,7 +128,7 @@ def _tell_most(report: RecordingReport) -> str:
     whom = "updates (of clients it knows)" if alone else "clients"
     found = interval(information.values[k], information.low[k], information.high[k])
     return (
-        f"Most is told by “{short(information.layers[k])}”: {found} {unit}, where "
+        f"“{short(information.layers[k])}” gives away most: {found} {unit}, where "
         f"{number(entropy)} would be all there is to know. That is what an adversary who sees this "
         f"layer alone reads off it about {whom} it has not met, with the 95 % interval in brackets."
     )
@@ -141,13 +141,13 @@ def _tell_when(report: RecordingReport) -> str:
     if untestable(audit):
         return (
             f"The values of {counted(len(audit.clients.clients), 'client')} can be exchanged in so "
-            f"few ways that no P-value can be below {number(audit.least_p_value())}: what is told "
-            "of the layers is about these clients, not about the property."
+            f"few ways that no P-value can be below {number(audit.least_p_value())}: what is said "
+            "about the layers is about these clients, not about the property."
         )
     told = audit.telling()
     if not told:
         return (
-            "That nothing is sure does not say that nothing is there: more clients would tell "
+            "That nothing is certain does not mean that nothing is there: more clients would tell "
             "more, and the intervals say how much may have been missed."
         )
     ends = [f"{short(k, 24)} after round {audit.over_rounds.first(k)}" for k in told[:_NAMED]]
