@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import seepage as sp
-from seepage.auditing.audit import audit_table
+from seepage.auditing.audit import QUICK, audit_table
 from seepage.auditing.command import Limits
 from seepage.auditing.findings import Advice, AttributeFinding, Audit
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
@@ -45,6 +45,22 @@ def test_they_are_what_the_views_tell(audit: Audit) -> None:
     for guess in risks.guesses:
         assert guess.right >= guess.baseline
         assert guess.gain == pytest.approx(guess.right - guess.baseline)
+
+
+def test_without_refits_the_most_exposed_record_is_known_to_half_a_point(
+    audit: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no budget for refits intervals are said by their upper ends, or narrowed if wide."""
+    monkeypatch.setattr("seepage.auditing.audit._EXACT_WORK", 0.0)
+    table = people_table()
+    encoded = encode(table, plan_columns(table, "ill"))
+    found = audit_table(encoded, name="people", l2=0.05, sigma=0.2, effort=QUICK).risks
+    assert found is not None
+    assert audit.risks is not None
+    assert not found.exact
+    assert -1e-9 <= found.membership - audit.risks.membership <= 0.005
+    for guess, truth in zip(found.guesses, audit.risks.guesses, strict=True):
+        assert -1e-9 <= guess.right - truth.right <= 0.005
 
 
 def test_five_questions_are_answered_first_in_times_in_100(audit: Audit) -> None:

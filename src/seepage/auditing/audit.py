@@ -476,7 +476,7 @@ def find_risks(
     looked_at = rows
     if anew is None:
         everyone = partial(leak.membership, None if certified else rows)
-        told = _asked(lambda exact: [everyone(exact=exact)], refits(1))[0]
+        told = _asked(everyone, refits(1))
         assumed = told.mu.assumptions
     else:
         affordable = int(_REFIT_WORK / (_WHOLE_FIT * trained.work))
@@ -495,7 +495,7 @@ def find_risks(
             asked = np.sort(worst_first[:exactly])
         priors = ("frequencies", "model")
         label = partial(guess, leak, None, priors, asked, precision=1e-5)
-        both = _asked(lambda exact: label(exact=exact), refits(levels))
+        both = _asked(label, refits(levels))
         for prior, found in zip(priors, both, strict=True):
             guesses.append(_finding(trained.table.target, prior, found, source.row_index[asked]))
     if trained.basis() is None and trained.held:
@@ -512,7 +512,7 @@ def find_risks(
             asked = np.union1d(easiest, worst_first[:_FEWEST_RISKS])
             column = f"attribute {k}" if len(attribute.columns) > 1 else attribute.columns[0]
             level = partial(leak.guess, column, rows=asked, precision=1e-3)
-            found = _asked(lambda exact, level=level: [level(exact=exact)], refits(levels))[0]
+            found = _asked(level, refits(levels))
             index = source.row_index[asked]
             guesses.append(_finding(attribute.name, "frequencies", found, index))
     return RiskFinding(
@@ -527,16 +527,17 @@ def find_risks(
     )
 
 
-def _asked(ask: Callable[[bool | int], list[Any]], refits: bool | int) -> list[Any]:
-    """Return risks with as many refits as are affordable.
+def _asked(ask: Callable[..., Any], refits: bool | int) -> Any:
+    """Return what a question about risks answers with as many refits as are affordable.
 
     Where there are none, one is made after all if what is said about the most exposed record is not
     certain to half a percentage point.
     """
-    found = ask(refits)
+    found = ask(exact=refits)
     if refits is False or refits > 0:
         return found
-    return found if all(_is_certain(risk) for risk in found) else ask(1)
+    risks = found if isinstance(found, list) else [found]
+    return found if all(_is_certain(risk) for risk in risks) else ask(exact=1)
 
 
 def _is_certain(risk: Membership | Guess) -> bool:
