@@ -28,6 +28,7 @@ from seepage.auditing.intake.table import (
     plan_columns,
 )
 from seepage.auditing.report import to_json, write_report
+from seepage.auditing.report.figures import load_beside
 from seepage.auditing.report.words import error_at, in_100, judge, most_exposed
 from seepage.auditing.tradeoff import REMEDIES
 from seepage.auditing.trained_model import EncodedTable
@@ -47,6 +48,7 @@ STREAMED_FROM = 10**9  # bytes of a Parquet table as numbers, above which it is 
 _SHOWN = 8  # the most columns that are printed
 _NAMED = 10  # the most records over a limit that are named
 _ROUNDING = 1e-9  # noise calibrated to a limit meets it
+_LONG = 1 << 25  # bytes of a file that is worked on for seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,6 +350,8 @@ def run_audit(
         list_columns(question)
     if out is not None:
         check_folder(out, "report", question.inputs)  # before any long work
+        if question.table.is_file() and question.table.stat().st_size > _LONG:
+            load_beside()
     if question.sigma is not None:
         # The noise is fixed, so the limit is the target.
         question = replace(question, target_eta=wanted)

@@ -113,8 +113,13 @@ class ReleaseJacobian(ABC):
         if count <= DENSE_LIMIT:
             information = self.row_information(unknowns)
             width = self.row_width(unknowns) + count**2
+            threads = is_numpy_array(self.zeros(0, 1))
             return by_rows(
-                lambda rows: dense_largest(information(rows)), self.rows, width, chunk=WIDE_CHUNK
+                lambda rows: dense_largest(information(rows)),
+                self.rows,
+                width,
+                chunk=2 * _DENSE_CHUNK if threads else WIDE_CHUNK,  # each piece on one core
+                threads=threads,
             )
         operator = self.row_operator(unknowns)
 

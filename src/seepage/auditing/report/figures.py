@@ -12,6 +12,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -80,6 +82,11 @@ class Drawing:
     # SVG elements for the page, in its theme's colours
     wide: str
     narrow: str
+
+
+def load_beside() -> None:
+    """Load what draws figures beside other work: it takes a second, and 30 MB."""
+    Thread(target=import_module, args=("matplotlib.figure",)).start()
 
 
 def render(
