@@ -250,6 +250,13 @@ def _against_opacus() -> Iterator[str]:
         for network, cells in opacus_rows(result, networks).items()
     ]
     yield _table(("network", "where", "plain", *WAYS.values()), rows)
+    cores = kept("against_opacus-cpu")
+    better = "step time without accounting, over Opacus's better"
+    shares = [f"{cores[key]['claims'][better][0]:.2f}" for key in CORES]
+    yield (
+        f"With {_threads(cores)} a step takes {', '.join(shares[:-1])} and {shares[-1]} times as "
+        "long as with the faster of Opacus's methods: above 1 Opacus is faster.\n"
+    )
     yield (
         "![A private step on an H200, in plain steps and in GiB, with Opacus and with seepage]"
         "(assets/benchmarks-private-step.svg)\n"
