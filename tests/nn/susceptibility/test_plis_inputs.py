@@ -189,6 +189,26 @@ def test_batches_that_a_run_refuses(problem: tuple) -> None:
     assert watch.uses.sum() == 2
 
 
+@pytest.mark.filterwarnings("ignore:A step left out")
+def test_labels_of_a_pandas_index_come_through_a_run(problem: tuple) -> None:
+    net, x, y = problem
+    frame = pd.DataFrame(x.numpy(), columns=NAMES, index=[f"person {k}" for k in range(len(x))])
+    watch = watching(net, n=len(x))
+    for rows in (np.arange(5), np.arange(4, 8)):
+        watch.observe(rows, frame.iloc[rows], y[rows])
+    expected = [*frame.index[:8], 8]  # the last has never taken part
+    assert list(watch.result().table()["row"]) == expected
+    resumed = watching(net, n=len(x))
+    resumed.load_state_dict(watch.state_dict())
+    assert list(resumed.result().table()["row"]) == expected
+    with pytest.raises(sp.InputError, match=r"Record 2 is labelled 'person 3' .* was 'person 2'"):
+        watch.observe([2, 4], frame.iloc[[3, 4]], y[:2])
+    assert watch.uses.sum() == 9
+    nameless = frame.iloc[[5, 6]].reset_index(drop=True)
+    watch.observe([5, 6], nameless, y[[5, 6]])
+    assert list(watch.result().table()["row"]) == expected
+
+
 def test_images_of_another_size_do_not_add_up() -> None:
     net = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4, 2)).double()
     watch = watching(net, n=2)

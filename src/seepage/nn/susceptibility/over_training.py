@@ -147,6 +147,7 @@ class PlisOverTraining:
         self.values: Tensor | None = None  # of the shape of the first batch's attributes
         self.names: tuple[str, ...] | None = None  # of the columns, once a data frame was seen
         self.library = "torch"
+        self.labels: dict[int, Any] = {}  # of the records that came with those of a pandas index
         self._seen = torch.zeros(n, dtype=torch.bool)
         self._warned = False
 
@@ -173,8 +174,11 @@ class PlisOverTraining:
         )
         found = named(found, table, self.engine.view)
         self._refuse_other_attributes(found)
+        self._refuse_other_labels(chosen, found.index)
         if found.names is not None:
             self.names, self.library = found.names, found.library
+        if found.index is not None:
+            self.labels.update(zip(chosen.tolist(), found.index.tolist(), strict=True))
         self._seen[chosen] = True
         self.uses[chosen] += 1
         self.privacy_loss[chosen] += found.privacy_loss.double().cpu()
@@ -201,6 +205,7 @@ class PlisOverTraining:
             self.values.clone(),
             None,
             self.engine.view.describe(),
+            index=self._index(),
             names=self.names,
             library=self.library,
             privacy_loss=self.privacy_loss.clone(),
@@ -219,6 +224,7 @@ class PlisOverTraining:
             "seen": self._seen.clone(),
             "names": self.names,
             "library": self.library,
+            "labels": dict(self.labels),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -233,6 +239,7 @@ class PlisOverTraining:
         self._seen = state["seen"].clone()
         self.values = state["values"].clone() if "values" in state else None
         self.names, self.library = state.get("names"), state.get("library", "torch")
+        self.labels = dict(state.get("labels", {}))
 
     def _close_step(self) -> None:
         missing = int((~self._seen).sum())
@@ -260,6 +267,25 @@ class PlisOverTraining:
                 "The columns of x are not those of earlier steps; give the same ones, in the "
                 "same order."
             )
+
+    def _refuse_other_labels(self, chosen: Tensor, labels: np.ndarray | None) -> None:
+        """Raise if a record now has another label: its number or its row would be another's."""
+        if labels is None:
+            return
+        for row, label in zip(chosen.tolist(), labels.tolist(), strict=True):
+            if self.labels.get(row, label) != label:
+                raise InputError(
+                    f"Record {row} is labelled {label!r} in the index of x, but was "
+                    f"{self.labels[row]!r} in an earlier step; give the numbers of these rows."
+                )
+
+    def _index(self) -> np.ndarray | None:
+        """Return the label of every record, its number where none came with it."""
+        if not self.labels:
+            return None
+        index = np.empty(self.records, dtype=object)
+        index[:] = [self.labels.get(row, row) for row in range(self.records)]
+        return index
 
     def _checked(self, index: Any, y: Tensor) -> Tensor:
         chosen = checked_index(index, len(y), self.records)
