@@ -176,8 +176,8 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             "55",
             "The bound follows from σ and T alone, and σ = 2 is the most noise of Table 4: after "
             f"its longest run, of {longest:,} steps, it is {rdp.rdp:.2f}, and {_hyper(rdp.row)} is "
-            f"the most accurate there ({_spread(rdp)}). With half of its ρC a network would have "
-            "come only half as far by then, and with more of it ends less accurate "
+            f"the most accurate of the settings run there ({_spread(rdp)}). With a larger ρC a "
+            "network ends less accurate; a smaller one was not run "
             "(private_sgd_cifar10_as_run.json, private_sgd_cifar10_as_run_again.json).",
         ),
         Quantity(

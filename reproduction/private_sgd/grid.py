@@ -34,6 +34,7 @@ from reproduction.private_sgd.settings import (
     Grid,
     Hyperparameters,
     find_grid,
+    row_key,
 )
 from reproduction.provenance import made_by
 from seepage.errors import InputError
@@ -222,13 +223,8 @@ def added(held: dict[str, Any] | None, found: dict[str, Any]) -> dict[str, Any]:
         return found
     made = {key: found[key] for key in ("machine", "torch")}
     rows = [row | made for row in found["rows"]]
-    new = {_key(row) for row in rows}
-    return held | {"rows": [*(row for row in held["rows"] if _key(row) not in new), *rows]}
-
-
-def _key(row: dict[str, Any]) -> tuple[Hyperparameters, int]:
-    hyper = Hyperparameters(row["noise_multiplier"], row["learning_rate"], row["max_grad_norm"])
-    return hyper, row["steps"]
+    new = {row_key(row) for row in rows}
+    return held | {"rows": [*(row for row in held["rows"] if row_key(row) not in new), *rows]}
 
 
 def write_json(path: Path, found: dict[str, Any]) -> None:

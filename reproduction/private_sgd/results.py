@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from reproduction.private_sgd.settings import row_key
 from seepage.bounds import from_renyi
 from seepage.errors import InputError
 from seepage.nn.sampling.amplification import paper_epsilon, theorem4_factor
@@ -69,13 +70,9 @@ def pooled(first: dict[str, Any], again: dict[str, Any]) -> dict[str, Any]:
     Where a setting ran in both, what is largest in a run alone is averaged over all runs, as files
     do not hold the records.
     """
-    further = {_key(row): row for row in again["rows"]}
-    rows = [_joined(row, further.get(_key(row))) for row in first["rows"]]
+    further = {row_key(row): row for row in again["rows"]}
+    rows = [_joined(row, further.get(row_key(row))) for row in first["rows"]]
     return first | {"rows": rows}
-
-
-def _key(row: dict[str, Any]) -> tuple[float, ...]:
-    return tuple(row[k] for k in ("noise_multiplier", "learning_rate", "max_grad_norm", "steps"))
 
 
 def _joined(row: dict[str, Any], other: dict[str, Any] | None) -> dict[str, Any]:

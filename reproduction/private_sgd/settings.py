@@ -10,7 +10,7 @@ and because settings with the same ``σ`` and ``ρC`` behave alike when most gra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -25,6 +25,12 @@ class Hyperparameters:
     noise_multiplier: float
     learning_rate: float
     max_grad_norm: float
+
+
+def row_key(row: Mapping[str, Any]) -> tuple[Hyperparameters, int]:
+    """Return what tells a row of results from the others: its setting, and its steps."""
+    hyper = Hyperparameters(row["noise_multiplier"], row["learning_rate"], row["max_grad_norm"])
+    return hyper, row["steps"]
 
 
 @dataclass(frozen=True)
