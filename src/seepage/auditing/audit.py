@@ -541,11 +541,13 @@ def _asked(ask: Callable[..., Any], refits: bool | int) -> Any:
 
 
 def _is_certain(risk: Membership | Guess) -> bool:
-    """Return whether the interval of the most exposed record is narrow."""
-    most, least = np.asarray(risk), risk.lower
+    """Return whether the interval of the record that is spoken of, the most exposed, is narrow."""
     if isinstance(risk, Membership):
-        most, least = accuracy(most), accuracy(least)
-    worst = int(np.argmax(most))
+        most, least = accuracy(risk), accuracy(risk.lower)
+        worst = int(np.argmax(most))
+    else:
+        most, least = np.asarray(risk), risk.lower
+        worst = int(np.argmax(risk.gain()))
     return bool(most[worst] - least[worst] <= _CERTAIN)
 
 
