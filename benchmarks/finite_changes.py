@@ -1,8 +1,8 @@
 """Membership and label guesses of all records, against X·H⁻¹ and against refitting them all.
 
 Claims, all measured in this run after the fit (in processor time, which other work on the machine
-disturbs least; the best of five runs for products and of three for intervals), for logistic regression on MNIST's digits 0/1 (n = 12,665, d = 784) and on UCI Adult (n
-= 30,162, d = 86):
+disturbs least; the best of five runs for products and of three for intervals), for logistic
+regression on MNIST's digits 0/1 (n = 12,665, d = 784) and on UCI Adult (n = 30,162, d = 86):
 
 - at λ = 1e-2 intervals for the membership of all records within 20 products and for a guess of
   their labels within 60, no wider than ±5 % of the distance for 99 % of the records;
