@@ -144,8 +144,7 @@ class PrivateSGD:
     --------
     >>> import torch
     >>> import seepage as sp
-    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
-    <...>
+    >>> _ = torch.manual_seed(0)
     >>> X = torch.randn(200, 5)
     >>> y = (X[:, 0] > 0).long()
     >>> net = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
