@@ -320,7 +320,10 @@ def test_recorded_updates_are_the_gradients_of_the_batches():
         ({"together": 3}, "3 aggregated together"),
         ({"per_round": 3}, "3 take part"),
         ({"rounds": -1}, "must not be negative"),
-        ({"noise_multiplier": float("nan"), "max_norm": 1.0}, "noise_multiplier must be a finite number"),
+        (
+            {"noise_multiplier": float("nan"), "max_norm": 1.0},
+            "noise_multiplier must be a finite number",
+        ),
         ({"max_norm": float("nan")}, "max_norm must be a finite number above zero"),
         ({"snapshots": [0, 2]}, "before round 2"),
         ({"snapshots": [-1]}, "before round -1"),
