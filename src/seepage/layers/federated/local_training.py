@@ -128,8 +128,8 @@ class LocalTraining:
         """
         if self.optimiser != "sgd":
             raise InputError(
-                f"An update of {self.optimiser!r} does not grow with the gradient, so nothing "
-                "makes it one."
+                f"An update of {self.optimiser!r} does not grow with the gradient, which therefore "
+                "cannot be computed from it; use optimiser='sgd'."
             )
         rest = {"": torch.zeros(1, dtype=torch.float64)}
         steps = self.rows_of_steps(records)
