@@ -75,7 +75,7 @@ def test_five_questions_are_answered_first_in_times_in_100(audit: Audit) -> None
     risks = audit.risks
     assert risks is not None
     anyone, who, sure, _, cost = answers.values()
-    assert f"{in_100(risks.membership)} times in 100 at most (a coin: 50)" in anyone
+    assert f"at most {in_100(risks.membership)} times in 100 (a coin toss: 50)" in anyone
     assert f"row {risks.row}" in who.lower()
     for guess in risks.guesses:
         assert f"{in_100(guess.right)} times" in sure

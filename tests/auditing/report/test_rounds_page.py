@@ -78,7 +78,7 @@ def test_nothing_found_is_said_with_what_may_have_been_missed():
     verdict = judge_recording(quiet)
     assert verdict.tone == "good"
     assert any("does not mean that nothing is there" in s for s in verdict.sentences)
-    assert "nothing need be done" in render(quiet)
+    assert "Nothing needs to be done about this property" in render(quiet)
 
 
 def test_a_client_who_stands_out_is_named():

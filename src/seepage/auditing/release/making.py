@@ -200,7 +200,7 @@ def _told(
         known = int(np.sum(prepared.spent > 0))
         told.append(
             f"{counted(known, 'record was', 'records were')} in earlier releases of the ledger: "
-            f"over all of them the most leaked has η = {float(np.max(together)):.4g} at most."
+            f"over all of them the most exposed has η = {float(np.max(together)):.4g} at most."
         )
     told.extend(tell_disclosures(disclosures))
     return told
