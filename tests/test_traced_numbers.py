@@ -235,6 +235,19 @@ def how_far_the_conservative_clip_is_from_the_exact_one():
     yield row("WideResNet-16-4 at its start", f"{wide:.3f}")
 
 
+@tied("docs/how-to/neural-networks.md")
+def how_many_probes_are_worth_fifty_coordinates():
+    found = kept("accountant-cpu")["mnist"]
+    start, fitted = (
+        found[f"relative deviation {when}"] for when in ("at the start", "when trained")
+    )
+    worth = [(one["one probe"] / one["50 coordinates"]) ** 2 for one in (start, fitted)]
+    assert 2 < worth[0] < 3
+    assert 6 < worth[1] < 7
+    yield "it takes two or three probes to be as precise as the fifty sampled coordinates"
+    yield f"one probe deviates by {100 * fitted['one probe']:.0f} % of the value, and it takes six"
+
+
 CHECKS = "checks over a run of 400 steps"
 
 
