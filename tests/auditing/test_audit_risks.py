@@ -136,7 +136,7 @@ def test_limits_that_mean_nothing_are_refused(audit: Audit) -> None:
         Limits(max_membership=0.3).check(False)
     with pytest.raises(sp.InputError, match="between 0 and 1"):
         Limits(max_guess_gain=2.0).check(False)
-    with pytest.raises(sp.InputError, match="needs a table in memory"):
+    with pytest.raises(sp.InputError, match="known only for tables in memory"):
         Limits(max_membership=0.9).gates(replace(audit, risks=None))
 
 

@@ -440,8 +440,8 @@ def _guess_gain(audit: Audit, limit: float) -> Gate:
 def _known_risks(audit: Audit, option: str) -> RiskFinding:
     if audit.risks is None:
         raise InputError(
-            f"{option} needs a table in memory: of data that are read in chunks, and of this "
-            "release, such probabilities are not known."
+            f"{option} cannot be checked: such probabilities are known only for tables in memory, "
+            "and not for this release."
         )
     return audit.risks
 

@@ -25,8 +25,8 @@ class Usefulness:
         """Return what protects the share."""
         return (
             f"It has Laplace noise of scale {number(self.scale)}, and is by itself "
-            f"ε-differentially private with ε = {self.epsilon:g} (one record more, less or "
-            "another), given the model."
+            f"ε-differentially private with ε = {self.epsilon:g} (one record added, removed "
+            "or replaced), given the model."
         )
 
 
