@@ -70,7 +70,7 @@ def reproduce(quick: bool) -> Outcome:
         quantities += _cifar10(*found["cifar10_as_run"])
     quantities += [*_first_steps(), *_estimators()]
     seen = _seen(found["mnist_as_run"][1])
-    return Outcome(_setting(found), tuple(quantities), seen, _draw(found))
+    return Outcome(_setting(found), tuple(quantities), seen, _draw(found), _kept(found))
 
 
 def _read(data: str) -> tuple[dict[str, Any], list[Point]]:
@@ -319,17 +319,17 @@ def _setting(found: Found) -> str:
         "formula, failing with probability 0.00001 in a run; at little noise that formula is not "
         "proved. The κ of a mixture needs no failure probability."
     )
-    return " ".join([words, *_kept(found)])
+    return words
 
 
-def _kept(found: Found) -> list[str]:
+def _kept(found: Found) -> tuple[str, ...]:
     """State where each file of results comes from."""
     names = [name for data in found for name in _FILES[data]]
     out = []
     for name in [*names, _ALL_ONCE]:
         with suppress(InputError):
             out.append(kept_by(f"private_sgd_{name}.json", load_results(f"private_sgd_{name}")))
-    return out
+    return tuple(out)
 
 
 def _precision() -> str:
@@ -394,7 +394,8 @@ def _seen(found: list[Point]) -> str:
         if best_bound(found, "largest", accuracy) > best_bound(found, "rdp", accuracy)
     ]
     if above:
-        where = " and ".join(f"{accuracy:.0f} %" for accuracy in above)
+        *first, last = [f"{accuracy:.0f}" for accuracy in above]
+        where = f"{', '.join(first)}{' and ' if first else ''}{last} %"
         claim = f"At accuracies of {where} the bound from the largest dFIL lies above that of RDP"
     else:
         claim = "The bound from the largest dFIL does not lie above that of RDP at high accuracy"
@@ -422,7 +423,7 @@ def _draw(found: Found) -> Figure:
         )
         for data, (_, every) in found.items()
     )
-    return draw_figure("bounds-figure5", alternative, draw, (5.6 * len(found), 4.6))
+    return draw_figure("bounds-figure5", alternative, draw, (4.2 * len(found), 4.4))
 
 
 def _panel(axes: Any, data: str, every: list[Point]) -> None:

@@ -54,11 +54,9 @@ def reproduce(quick: bool) -> Outcome:
         "to recognise at the upper end and typical ones at the lower."
     )
     machine = row.get("machine", results["machine"])
-    setting = (
-        f"{_SETTING} {runs_in_words(row).capitalize()}, on {machine}. "
-        f"{kept_by('private_sgd_figure6.json', results)}"
-    )
-    return Outcome(setting, quantities, seen, _draw(ends, train.pixels))
+    setting = f"{_SETTING} {runs_in_words(row).capitalize()}, on {machine}."
+    kept = kept_by("private_sgd_figure6.json", results)
+    return Outcome(setting, quantities, seen, _draw(ends, train.pixels), (kept,))
 
 
 def _row(results: dict[str, Any]) -> dict[str, Any]:

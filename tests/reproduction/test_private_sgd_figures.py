@@ -544,7 +544,8 @@ def test_figure_6_is_drawn_from_kept_results(kept, monkeypatch):
     monkeypatch.setattr("reproduction.bounds.figure6.load_images", lambda data: images)
     outcome = figure6(quick=False)
     assert "One run, on a made-up machine." in outcome.setting
-    assert outcome.setting.endswith("commit not recorded; a made-up machine.")
+    (kept_line,) = outcome.kept
+    assert kept_line.endswith("commit not recorded; a made-up machine.")
     found = {quantity.name: quantity.measured for quantity in outcome.quantities}
     assert found["largest dFIL"] > found["eighth largest dFIL"] > found["smallest dFIL"]
     # With batches of 600 of 50,000 and σ = 0.5, theorem 4's κ is one to many digits.
