@@ -353,7 +353,7 @@ def what_the_folder_of_a_release_tells_of_a_dose():
     for line, way in {
         "as by default": "default",
         "all declared": "declared",
-        "σ the least of the grid, as it was before": "the least of the grid",
+        "σ the smallest sufficient point of the grid": "the least of the grid",
     }.items():
         worst = found["worst"][way]
         yield row(
