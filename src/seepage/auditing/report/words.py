@@ -271,7 +271,7 @@ def _tell_membership(audit: Audit) -> str:
     )
     told = [f"Nobody's values leak beyond {limit.words}: no value of any record can {close}."]
     if over:
-        told = [f"Yes: some value of {who} can {close}, which {limit.words} forbids."]
+        told = [f"Yes: for {who}, some value can {close}, which {limit.words} forbids."]
     risks = audit.risks
     if risks is not None:
         some = "" if risks.looked_at == total else f" of the {count(risks.looked_at)} looked at"
@@ -500,7 +500,7 @@ def _tell_groups(audit: Audit) -> list[str]:
     if uneven.ratio < _UNEVEN:
         return [
             f"The groups by “{column}” give away about as much as each other (at most "
-            f"{number(uneven.ratio)} times on average)."
+            f"{number(uneven.ratio)} times as much on average)."
         ]
     return [
         f"Protection is uneven: by “{column}”, the records of “{short(uneven.least_protected)}” "
