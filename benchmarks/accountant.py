@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 import seepage.nn as snn
 import seepage.nn.jacobian.engine as jacobian_engine
-from big_networks import GPT, wide_resnet
+from big_networks import GPT_SIZES, gpt_batch, wide_batch
 from network_runs import images, run, table
 from private_steps import (
     Stopwatch,
@@ -50,6 +50,7 @@ from seepage.nn.problem.problem import cross_entropy
 from seepage.nn.training.sum_check import SumCheck
 
 PLAIN = "plain training step"
+MOST_GIB = {"124M": 20, "1.3B": 60}
 
 
 def relative_errors(engine: snn.Engine, x: Tensor, y: Tensor, draws: int) -> tuple[float, float]:
@@ -222,13 +223,7 @@ def method_for(device: torch.device, small: bool) -> str:
 
 def wide(device: torch.device, small: bool, repeats: int) -> dict[str, Any]:
     """Measure WideResNet-16-4 with GroupNorm."""
-    torch.manual_seed(0)
-    batch, widen = (4, 1) if small else (1024, 4)
-    net = wide_resnet(16, widen).to(device)
-    x, y = (
-        torch.rand(batch, 3, 32, 32, device=device),
-        torch.randint(0, 10, (batch,), device=device),
-    )
+    title, net, x, y = wide_batch(device, small)
     clip = snn.SmoothClip(1.0)
     how = method_for(device, small)
     exact = snn.Engine(net, "cross_entropy", clip=clip, method=how)
@@ -243,7 +238,7 @@ def wide(device: torch.device, small: bool, repeats: int) -> dict[str, Any]:
         }
     )
     count = sum(p.numel() for p in net.parameters())
-    print(f"\nWideResNet-16-{widen}, GroupNorm, {count / 1e6:.1f} M parameters, batch {batch}")
+    print(f"\n{title}, {count / 1e6:.1f} M parameters, batch {len(y)}")
     table(found, PLAIN)
     base, ours = found["vmap DP-SGD step"], found["update + 1 probe, conservative"]
     ratio, memory = ours["seconds"] / base["seconds"], ours["gib"] / max(base["gib"], 1e-9)
@@ -264,16 +259,7 @@ def wide(device: torch.device, small: bool, repeats: int) -> dict[str, Any]:
 
 def text(device: torch.device, small: bool, repeats: int, size: str) -> dict[str, Any]:
     """Measure a transformer of GPT-2's shape with respect to its token embeddings."""
-    torch.manual_seed(0)
-    shapes = {"124M": (12, 768, 12, 16, 20), "1.3B": (24, 2048, 16, 8, 60)}
-    layers, width, heads, batch, limit = shapes[size]
-    tokens, length = 50257, 256
-    if small:
-        layers, width, heads, batch, tokens, length = 2, 16, 2, 2, 50, 8
-    with torch.device(device):
-        net = GPT(layers, width, heads, tokens, length)
-    x = torch.randint(0, tokens, (batch, length), device=device)
-    y = torch.randint(0, tokens, (batch, length), device=device)
+    title, net, x, y = gpt_batch(device, small, size)
     view, how = snn.Embedding("tokens"), method_for(device, small)
     free = snn.Engine(net, "cross_entropy", clip=snn.NoClip(), view=view, method=how)
     exact = snn.Engine(net, "cross_entropy", clip=snn.SmoothClip(1.0), view=view, method=how)
@@ -286,7 +272,7 @@ def text(device: torch.device, small: bool, repeats: int, size: str) -> dict[str
         }
     )
     count = sum(p.numel() for p in net.parameters())
-    print(f"\nGPT-2's shape, {count / 1e6:.0f} M parameters, batch {batch}, sequence {length}")
+    print(f"\n{title}, {count / 1e6:.0f} M parameters, batch {len(y)}")
     table(found, PLAIN)
     peak = max(most_gib(found[name]) for name in ("1 probe", "1 probe, exact clipping"))
     if torch.is_autocast_enabled(device.type):
@@ -303,7 +289,7 @@ def text(device: torch.device, small: bool, repeats: int, size: str) -> dict[str
     return {
         "times": found,
         "parameters": count,
-        "claims": claims | {"peak GiB": [peak, limit, peak <= limit]},
+        "claims": claims | {"peak GiB": [peak, MOST_GIB[size], peak <= MOST_GIB[size]]},
         **steps_of(free),
         **_apart(net, view, x[:4], y[:4]),
     }
@@ -352,15 +338,5 @@ def _apart(net: nn.Module, view: Any, x: Tensor, y: Tensor) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    sys.exit(
-        run(
-            "accountant",
-            __doc__.splitlines()[0],
-            {
-                "mnist": mnist,
-                "wide": wide,
-                "124M": partial(text, size="124M"),
-                "1.3B": partial(text, size="1.3B"),
-            },
-        )
-    )
+    parts = {"mnist": mnist, "wide": wide} | {name: partial(text, size=name) for name in GPT_SIZES}
+    sys.exit(run("accountant", __doc__.splitlines()[0], parts))

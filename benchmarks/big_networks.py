@@ -38,6 +38,16 @@ def wide_resnet(depth: int = 16, widen: int = 4, classes: int = 10) -> nn.Module
     return nn.Sequential(*layers, nn.Linear(before, classes))
 
 
+def wide_batch(device: torch.device, small: bool) -> tuple[str, nn.Module, Tensor, Tensor]:
+    """Return what WideResNet-16-4 is called, the network, and a batch of random images for it."""
+    torch.manual_seed(0)
+    batch, widen = (4, 1) if small else (1024, 4)
+    net = wide_resnet(16, widen).to(device)
+    x = torch.rand(batch, 3, 32, 32, device=device)
+    y = torch.randint(0, 10, (batch,), device=device)
+    return f"WideResNet-16-{widen}, GroupNorm", net, x, y
+
+
 class GPTBlock(nn.Module):
     """Attention and a two-layer perceptron, each after a LayerNorm."""
 
@@ -75,6 +85,24 @@ class GPT(nn.Module):
         """Return the logits of every next token."""
         places = torch.arange(x.shape[1], device=x.device)
         return self.head(self.norm(self.blocks(self.tokens(x) + self.places(places))))
+
+
+# Layers, width, heads, and records in a batch.
+GPT_SIZES = {"124M": (12, 768, 12, 16), "1.3B": (24, 2048, 16, 8)}
+
+
+def gpt_batch(
+    device: torch.device, small: bool, size: str = "124M"
+) -> tuple[str, nn.Module, Tensor, Tensor]:
+    """Return what GPT-2's shape is called, the network, and a batch of random tokens for it."""
+    torch.manual_seed(0)
+    layers, width, heads, batch = (2, 16, 2, 2) if small else GPT_SIZES[size]
+    tokens, length = (50, 8) if small else (50257, 256)
+    with torch.device(device):
+        net = GPT(layers, width, heads, tokens, length)
+    x = torch.randint(0, tokens, (batch, length), device=device)
+    y = torch.randint(0, tokens, (batch, length), device=device)
+    return f"GPT-2's shape, sequence {length}", net, x, y
 
 
 def _start(module: nn.Module) -> None:

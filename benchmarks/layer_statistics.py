@@ -239,17 +239,21 @@ INFORMATION = [
 
 
 def areas(runs: int, cases: list[tuple[int, int, float]]) -> tuple[Rows, bool]:
-    """Count how often intervals of the AUC cover it."""
+    """Count how often intervals of the AUC cover it, with groups and as if there were none."""
     rows = []
     for records, times, shift in cases:
-        found = []
+        found, ungrouped = [], []
+        truth = norm.cdf(shift / math.sqrt(2 * (1.09 if times > 1 else 1.0)))
         for seed in range(runs):
             g, p, groups = repeated(records, times, 1, shift, seed)
             area, ends = area_under_curve(g[:, 0], p, groups=groups)
             found.append((area, *ends))
-        truth = norm.cdf(shift / math.sqrt(2 * (1.09 if times > 1 else 1.0)))
+            low, high = area_under_curve(g[:, 0], p)[1]
+            ungrouped.append(low <= truth <= high)
         name = f"AUC, {records} × {times}, shift {shift:g}"
-        rows.append(_held(name, truth, np.array(found), shift > 9))
+        bare = float(np.mean(ungrouped))
+        held = _held(name, truth, np.array(found), shift > 9, f"{bare:.3f}")
+        rows.append(held | {"held without groups": bare})
     return rows, all(bool(row["holds"]) for row in rows)
 
 
@@ -272,12 +276,14 @@ def information(runs: int, cases: list[tuple[int, int, int, float]]) -> tuple[Ro
     return rows, all(bool(row["holds"]) for row in rows)
 
 
-def _held(name: str, truth: float, found: np.ndarray, extreme: bool) -> dict[str, object]:
+def _held(
+    name: str, truth: float, found: np.ndarray, extreme: bool, last: str = ""
+) -> dict[str, object]:
     middle, low, high = found.T
     above, below = float(np.mean(low > truth)), float(np.mean(high < truth - 1e-9))
     held = float(np.mean((low <= truth) & (high >= truth - 1e-9)))
     texts = [f"{x:.3f}" for x in (truth, middle.mean(), held, above, below)]
-    show(name, *texts, "", widths=WIDTHS)
+    show(name, *texts, last, widths=WIDTHS)
     return {
         "interval": name,
         "runs": len(found),
@@ -299,7 +305,7 @@ PARTS: dict[str, tuple[Callable[..., tuple[Rows, bool]], int, list, tuple]] = {
         ("nothing there, share with P ≤", *LEVELS, *(f"half {a}" for a in LEVELS)),
     ),
     "power": (power, 300, SHAPES, ("something there, share with P ≤ 0.05", "ours", "half")),
-    "areas": (areas, 500, AREAS, _HELD),
+    "areas": (areas, 500, AREAS, (*_HELD, "no groups")),
     "information": (information, 500, INFORMATION, _HELD),
 }
 

@@ -9,18 +9,21 @@ level of 99 % for all records together: no area above the limit (normal law), an
 curve above the limit's (the Dvoretzky–Kiefer–Wolfowitz inequality for both rates, with Massart's
 constant).
 
-``--figure FILE`` draws the curves of three records.
+The figures are kept in ``results/lira_limit.json``; ``--figure FILE`` draws the curves of three
+records.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+from pathlib import Path
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
 import seepage as sp
+from keeping import keep
 from measuring import show
 from seepage.attacks.intervals import area_under_curve
 from seepage.attacks.membership.scores import lira
@@ -28,6 +31,7 @@ from seepage.risks.guessing import true_positive_rate
 
 RECORDS, DRAWS, SIGMA = 12, 4000, 0.1
 WIDTHS = (8, 10, 18, 10, 22)
+KEPT = Path(__file__).parent / "results" / "lira_limit.json"
 
 
 def released(theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -44,7 +48,7 @@ def curve(inside: np.ndarray, outside: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def main() -> int:
-    """Attack, print, and compare with the claim."""
+    """Attack, print, compare with the claim, and keep the figures."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((80, 4)) * [1.0, 1.0, 1.0, 2.0]
     y = (X @ [1.0, -1.0, 0.5, 0.2] + rng.logistic(size=80) > 0).astype(float)
@@ -95,6 +99,17 @@ def main() -> int:
     print(
         f"{'kept' if met else 'MISSED':<7} not above the limit: by {furthest:+.2f} standard errors "
         f"at most, {allowed:.2f} are chance; {'some' if outside else 'no'} point of a curve is"
+    )
+    keep(
+        {
+            "records": RECORDS,
+            "releases of each": 2 * DRAWS,
+            "least and most of the way to the limit": [min(gaps), max(gaps)],
+            "standard errors above the limit, at most": furthest,
+            "standard errors that are chance": allowed,
+            "holds": met,
+        },
+        KEPT,
     )
     if "--figure" in sys.argv:
         draw(curves, sys.argv[sys.argv.index("--figure") + 1])

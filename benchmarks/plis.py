@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 import seepage.nn as snn
-from big_networks import GPT, wide_resnet
+from big_networks import GPT_SIZES, gpt_batch, wide_batch
 from network_runs import images, run, table
 from private_steps import Stopwatch, training_step
 from reproduction.private_sgd.networks import mnist_cnn
@@ -144,39 +144,14 @@ def mnist(device: torch.device, small: bool, repeats: int) -> dict[str, Any]:
 
 def wide(device: torch.device, small: bool, repeats: int) -> dict[str, Any]:
     """Measure WideResNet-16-4 with GroupNorm."""
-    torch.manual_seed(0)
-    batch, widen = (4, 1) if small else (1024, 4)
-    net = wide_resnet(16, widen).to(device)
-    x = torch.rand(batch, 3, 32, 32, device=device)
-    y = torch.randint(0, 10, (batch,), device=device)
-    return measure(f"WideResNet-16-{widen}, GroupNorm", net, x, y, snn.Input(), device, repeats)
+    return measure(*wide_batch(device, small), snn.Input(), device, repeats)
 
 
 def text(device: torch.device, small: bool, repeats: int, size: str) -> dict[str, Any]:
     """Measure a transformer of GPT-2's shape with respect to its token embeddings."""
-    torch.manual_seed(0)
-    layers, width, heads, batch = {"124M": (12, 768, 12, 16), "1.3B": (24, 2048, 16, 8)}[size]
-    tokens, length = 50257, 256
-    if small:
-        layers, width, heads, batch, tokens, length = 2, 16, 2, 2, 50, 8
-    with torch.device(device):
-        net = GPT(layers, width, heads, tokens, length)
-    x = torch.randint(0, tokens, (batch, length), device=device)
-    y = torch.randint(0, tokens, (batch, length), device=device)
-    view = snn.Embedding("tokens")
-    return measure(f"GPT-2's shape, sequence {length}", net, x, y, view, device, repeats)
+    return measure(*gpt_batch(device, small, size), snn.Embedding("tokens"), device, repeats)
 
 
 if __name__ == "__main__":
-    sys.exit(
-        run(
-            "plis",
-            __doc__.splitlines()[0],
-            {
-                "mnist": mnist,
-                "wide": wide,
-                "124M": partial(text, size="124M"),
-                "1.3B": partial(text, size="1.3B"),
-            },
-        )
-    )
+    parts = {"mnist": mnist, "wide": wide} | {name: partial(text, size=name) for name in GPT_SIZES}
+    sys.exit(run("plis", __doc__.splitlines()[0], parts))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import seepage.nn as snn
-from big_networks import GPT
+from big_networks import gpt_batch
 from network_runs import images, run, table
 from private_steps import Stopwatch
 from reproduction.private_sgd.networks import mnist_cnn
@@ -91,13 +91,7 @@ def mnist(device: torch.device, small: bool, repeats: int) -> dict[str, Any]:
 
 def text(device: torch.device, small: bool, repeats: int) -> dict[str, Any]:
     """Measure a transformer of GPT-2's shape, batch 16, sequence 256."""
-    torch.manual_seed(0)
-    layers, width, heads, batch, tokens, length = 12, 768, 12, 16, 50257, 256
-    if small:
-        layers, width, heads, batch, tokens, length = 2, 16, 2, 2, 50, 8
-    with torch.device(device):
-        net = GPT(layers, width, heads, tokens, length)
-    x, y = torch.randint(0, tokens, (2, batch, length), device=device)
+    _, net, x, y = gpt_batch(device, small)
     engine = snn.Engine(net, "cross_entropy", clip=snn.HardClip(1.0), view=snn.Embedding("tokens"))
     return compared(engine, x, y, repeats)
 

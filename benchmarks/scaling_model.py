@@ -9,7 +9,8 @@ interpolated.
 
 Claim: each prediction for the held-out size is within a factor of 1.5 of its measurement.
 ``--small`` takes toy sizes as a smoke test. All work is pinned to one core, and its CPU time
-counts; files come from the page cache.
+counts; files come from the page cache. What was measured is kept in ``results/scaling_model.json``,
+and ``--kept`` prints the page's figures from it without measuring.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import json
 import math
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,11 +30,13 @@ from scipy.optimize import nnls
 from torch import nn
 
 import seepage.nn as snn
+from keeping import keep
 from measuring import show
 from scaling_passes import NAMES, Passes, PassModel, fit_passes, measure_passes, seconds
 from seepage.streams.dask.tasks import FAN_IN
 
 RESULTS = Path(__file__).parent / "results"
+KEPT = RESULTS / "scaling_model.json"
 CLOSE = 1.5
 WIDTHS = (46, 12, 12, 12, 12)
 
@@ -63,11 +68,29 @@ def told(name: str, size: str, predicted: float, measured: float, good: list[boo
     show(name, size, f"{predicted:.4g} s", f"{measured:.4g} s", f"{ratio:.2f}", widths=WIDTHS)
 
 
-def glm(small: bool, repeats: int, good: list[bool]) -> tuple[PassModel, Passes]:
+def measure(small: bool, repeats: int) -> dict[str, Any]:
+    """Measure four sizes of tables and of networks, the last of each to be held out."""
+    rows, columns = (5_000, (10, 30, 60, 90)) if small else (30_000, (50, 150, 450, 800))
+    batch, widths = (16, (32, 64, 96, 128)) if small else (64, (256, 512, 1024, 2048))
+    accountant = snn.FisherAccountant(
+        nn.Linear(2, 2), "cross_entropy", n=1000, sample_rate=1.0, noise_multiplier=1.0
+    )
+    held = sum(
+        t.numel() * t.element_size()
+        for name, t in accountant.state_dict().items()
+        if name != "facts"
+    )
+    return {
+        "passes": [asdict(measure_passes(rows, d, repeats)) for d in columns],
+        "batch": batch,
+        "steps": [measure_step(width, batch, repeats) for width in widths],
+        "bytes for every record": held / 1000,
+    }
+
+
+def glm(figures: dict[str, Any], good: list[bool]) -> PassModel:
     """Fit and check the model of the passes."""
-    rows = 5_000 if small else 30_000
-    *fitted, held_out = (10, 30, 60, 90) if small else (50, 150, 450, 800)
-    measured = [measure_passes(rows, d, repeats) for d in fitted]
+    *measured, check = (Passes(**one) for one in figures["passes"])
     model = fit_passes(measured)
     print("Passes over a table, one core; fitted to")
     show("", *(f"d = {m.columns}" for m in measured), "", widths=WIDTHS)
@@ -85,14 +108,13 @@ def glm(small: bool, repeats: int, good: list[bool]) -> tuple[PassModel, Passes]
         linear, square = 1e9 * model.linear[name], 1e12 * model.square[name]
         show(name, f"{linear:.2f}", f"{square:.1f}", "", "", widths=WIDTHS)
     print()
-    check = measure_passes(rows, held_out, repeats)
     show("held out", "size", "predicted", "measured", "ratio", widths=WIDTHS)
     for name in NAMES:
         predicted = check.rows * model.per_row(name, check.columns)
         told(name, f"d = {check.columns}", predicted, check.times[name], good)
     numbers = check.columns * (check.columns + 1)
     print(f"\nsums of one chunk: {check.sums:,} bytes, 8 (d² + d) = {8 * numbers:,}")
-    return model, check
+    return model
 
 
 def ask_cluster(model: PassModel) -> None:
@@ -136,17 +158,16 @@ def ask_cluster(model: PassModel) -> None:
     )
 
 
-def networks(small: bool, repeats: int, good: list[bool]) -> None:
+def networks(figures: dict[str, Any], good: list[bool]) -> None:
     """Fit and check the model of a step of the accountant."""
-    batch = 16 if small else 64
-    *fitted, held_out = (32, 64, 96, 128) if small else (256, 512, 1024, 2048)
-    found = [measure_step(width, batch, repeats) for width in fitted]
-    size = np.asarray([count * batch for count, _, _ in found], dtype=float)
+    batch = figures["batch"]
+    *found, (count, accounted, plain) = figures["steps"]
+    size = np.asarray([fitted * batch for fitted, _, _ in found], dtype=float)
     print(
         "\nA step of the accountant (two probes, exact clipping, the update), one core, batch "
         f"{batch}"
     )
-    show("parameters", *(f"{count:,}" for count, _, _ in found), "", widths=WIDTHS)
+    show("parameters", *(f"{fitted:,}" for fitted, _, _ in found), "", widths=WIDTHS)
     models = {}
     for k, name in ((1, "accounted step"), (2, "plain step")):
         times = np.asarray([entry[k] for entry in found])
@@ -154,21 +175,13 @@ def networks(small: bool, repeats: int, good: list[bool]) -> None:
         terms = np.stack([np.ones_like(size), size], axis=1) / times[:, None]
         models[name] = nnls(terms, np.ones(len(times)))[0]
     print()
-    count, accounted, plain = measure_step(held_out, batch, repeats)
     show("held out", "parameters", "predicted", "measured", "ratio", widths=WIDTHS)
     for name, taken in (("accounted step", accounted), ("plain step", plain)):
         fixed, slope = models[name]
         told(name, f"{count:,}", fixed + slope * count * batch, taken, good)
     print(f"\nthere an accounted step costs {accounted / plain:.1f} plain steps on this core")
-    accountant = snn.FisherAccountant(
-        nn.Linear(2, 2), "cross_entropy", n=1000, sample_rate=1.0, noise_multiplier=1.0
-    )
-    kept = sum(
-        t.numel() * t.element_size()
-        for name, t in accountant.state_dict().items()
-        if name != "facts"
-    )
-    print(f"kept for every record, and sent once at the end: {kept / 1000:.0f} bytes")
+    held = figures["bytes for every record"]
+    print(f"kept for every record, and sent once at the end: {held:.0f} bytes")
 
 
 def ask_accelerator() -> None:
@@ -221,24 +234,30 @@ def ask_accelerator() -> None:
 
 
 def main() -> int:
-    """Measure, fit, check at the fourth size, and predict."""
+    """Measure, keep, fit, check at the fourth size, and predict."""
     parser = argparse.ArgumentParser(description="The cost model of docs/scaling.md.")
     parser.add_argument("--small", action="store_true", help="toy sizes")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--kept", action="store_true", help="print what is kept, measure nothing")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    if options.kept:
+        figures = json.loads(KEPT.read_text(encoding="utf-8"))
+    else:
+        torch.set_num_threads(1)
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        figures = measure(options.small, options.repeats)
     good: list[bool] = []
-    model, _ = glm(options.small, options.repeats, good)
-    ask_cluster(model)
-    networks(options.small, options.repeats, good)
+    ask_cluster(glm(figures, good))
+    networks(figures, good)
     ask_accelerator()
     met = all(good)
     print(
         f"\npredictions of the held-out sizes within a factor of {CLOSE}: "
         f"{'holds' if met else 'FAILS'}"
     )
+    if not (options.kept or options.small):
+        keep(figures, KEPT)
     return 0 if met or options.small else 1
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
-from seepage.auditing.report.figures import house_style
+from seepage.auditing.report.figures import MUTED, house_style
 
 _DOTS_PER_INCH = 150
 _COLOURS = 256  # of a PNG: lines and text need no more, and the file is a third as large
@@ -52,6 +52,13 @@ def draw_figure(
         "<svg ", f"<svg role='img' aria-label={quoteattr(alternative)} ", 1
     )
     return Figure(alternative, svg, _shrink(picture, alternative))
+
+
+def caption_picture(axes: Any, words: str) -> None:
+    """Put a few quiet words above a picture, and take its frame and ticks away."""
+    axes.set_title(words, fontsize=9, weight="normal", loc="center", color=MUTED, pad=3)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
 
 
 def power_ticks(axis: Any, every: int = 1) -> None:

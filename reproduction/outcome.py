@@ -136,12 +136,15 @@ class Outcome:
         The finding, in a line or two.
     figure
         The drawing.
+    kept
+        For results that were kept from earlier runs: which files, and where each comes from.
     """
 
     setting: str
     quantities: tuple[Quantity, ...]
     seen: str
     figure: Figure
+    kept: tuple[str, ...] = ()
 
 
 def quantity_rows(quantities: Sequence[Quantity]) -> list[tuple[str, ...]]:

@@ -150,7 +150,21 @@ def _section(experiment: Experiment, entry: dict[str, Any]) -> Iterator[str]:
     yield f"![{_inline(entry['alternative'])}]({name}.png)\n"
     yield f"{_inline(entry['seen'])}\n"
     yield f"*Setting.* {_inline(entry['setting'])}\n"
+    yield from _kept(entry["kept"])
     yield from _table(_quantities(entry))
+
+
+def _kept(lines: Sequence[str]) -> Iterator[str]:
+    """Yield where kept results come from, folded up."""
+    if not lines:
+        return
+    files = "one file" if len(lines) == 1 else f"{len(lines)} files"
+    yield f"<details><summary>Kept results: {files}, and what made them</summary><ul>"
+    for line in lines:
+        words = escape(line).split("`")
+        words[1::2] = [f"<code>{command}</code>" for command in words[1::2]]
+        yield f"<li>{''.join(words)}</li>"
+    yield "</ul></details>\n"
 
 
 def _table(quantities: Sequence[Quantity]) -> Iterator[str]:

@@ -55,6 +55,7 @@ def write_result(
         "paper": experiment.paper,
         "place": experiment.place,
         "setting": outcome.setting,
+        "kept": list(outcome.kept),
         "quantities": [quantity.to_json() for quantity in outcome.quantities],
         "seen": outcome.seen,
         "alternative": outcome.figure.alternative,

@@ -164,9 +164,9 @@ def test_examples_of_a_docstring(module, name):
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_no_code_is_overlooked(page):
-    # Fences that are indented or end in blanks would not be found, and so never run.
+    # Fences that are indented, end in blanks or go by another name would not be found, nor run.
     text = page.read_text(encoding="utf-8")
-    assert len(re.findall(r"```\s*python", text)) == len(list(examples(page)))
+    assert len(re.findall(r"```\s*(?:i?py|doctest)", text)) == len(list(examples(page)))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from reproduction.drawing import Figure, draw_figure
+from reproduction.drawing import Figure, caption_picture, draw_figure
 from reproduction.fil.image_models import load_images
 from reproduction.outcome import Outcome, Quantity
 from reproduction.private_sgd.results import FAILURE, load_results, runs_in_words
 from reproduction.private_sgd.settings import SHOWN, SHOWN_STEPS
 from reproduction.provenance import kept_by
-from seepage.auditing.report.figures import MUTED
 from seepage.auditing.report.words import number
 from seepage.errors import InputError
 from seepage.nn.sampling.amplification import paper_epsilon, theorem4_factor
@@ -55,11 +54,9 @@ def reproduce(quick: bool) -> Outcome:
         "to recognise at the upper end and typical ones at the lower."
     )
     machine = row.get("machine", results["machine"])
-    setting = (
-        f"{_SETTING} {runs_in_words(row).capitalize()}, on {machine}. "
-        f"{kept_by('private_sgd_figure6.json', results)}"
-    )
-    return Outcome(setting, quantities, seen, _draw(ends, train.pixels))
+    setting = f"{_SETTING} {runs_in_words(row).capitalize()}, on {machine}."
+    kept = kept_by("private_sgd_figure6.json", results)
+    return Outcome(setting, quantities, seen, _draw(ends, train.pixels), (kept,))
 
 
 def _row(results: dict[str, Any]) -> dict[str, Any]:
@@ -84,11 +81,7 @@ def _draw(ends: dict[str, list[tuple[int, float]]], pixels: np.ndarray) -> Figur
             line[0].set_ylabel(f"{name} η̄", fontsize=9)
             for axes, (index, value) in zip(line, end, strict=True):
                 axes.imshow(pixels[index], interpolation="nearest")
-                axes.set_title(
-                    f"{value:#.2g}", fontsize=9, weight="normal", loc="center", color=MUTED, pad=3
-                )
-                axes.set(xticks=[], yticks=[])
-                axes.spines[:].set_visible(False)
+                caption_picture(axes, f"{value:#.2g}")
 
     alternative = "Images with the highest and the lowest dFIL: " + "; ".join(
         f"{name} {number(end[0][1])} to {number(end[-1][1])}" for name, end in ends.items()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reproduction.drawing import Figure, draw_figure
+from reproduction.drawing import Figure, caption_picture, draw_figure
 from reproduction.fil.image_models import (
     CLASSES,
     SETTING,
@@ -17,7 +17,6 @@ from reproduction.fil.image_models import (
     load_images,
 )
 from reproduction.outcome import Outcome, Quantity
-from seepage.auditing.report.figures import MUTED
 from seepage.auditing.report.words import number
 
 SHOWN = 8
@@ -79,16 +78,7 @@ def _draw(found: list[Found]) -> Figure:
                 line[0].set_ylabel(words, fontsize=9)
                 for axes, row in zip(line, chosen, strict=True):
                     axes.imshow(pixels[setting.data][row], cmap="gray", interpolation="nearest")
-                    axes.set_title(
-                        f"{eta[row]:#.2g}",
-                        fontsize=9,
-                        weight="normal",
-                        loc="center",
-                        color=MUTED,
-                        pad=3,
-                    )
-                    axes.set(xticks=[], yticks=[])
-                    axes.spines[:].set_visible(False)
+                    caption_picture(axes, f"{eta[row]:#.2g}")
 
     alternative = "Images with the smallest and largest leakage. " + "; ".join(
         f"{setting}: smallest {number(eta[order[0]])} to {number(eta[order[SHOWN - 1]])}, largest "

@@ -71,7 +71,7 @@ def reproduce(quick: bool) -> Outcome:
         for network, printed in zip(PRINTED, accuracies, strict=True)
     ]
     setting = f"Main task gender, property glasses. {runs.setting([(n, TASK) for n in PRINTED])}"
-    return Outcome(setting, tuple(quantities), seen, _draw(runs))
+    return Outcome(setting, tuple(quantities), seen, _draw(runs), runs.kept())
 
 
 def _curves(runs: Runs, network: str) -> dict[str, LayerCurve]:

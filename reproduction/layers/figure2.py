@@ -86,7 +86,7 @@ def reproduce(quick: bool) -> Outcome:
         f"The layers from the highest down: {rankings(ranked)}."
     )
     setting = f"Main task glasses, network {NETWORK}. {runs.setting([(NETWORK, TASK)])}"
-    return Outcome(setting, tuple(quantities), seen, _draw(runs))
+    return Outcome(setting, tuple(quantities), seen, _draw(runs), runs.kept())
 
 
 def _draw(runs: Runs) -> Figure:

@@ -58,7 +58,7 @@ def reproduce(quick: bool) -> Outcome:
         "layers' sizes are not divided out."
     )
     cases = [(network, task) for network in NETWORKS for task in TASKS]
-    return Outcome(runs.setting(cases), tuple(quantities), seen, _draw(runs))
+    return Outcome(runs.setting(cases), tuple(quantities), seen, _draw(runs), runs.kept())
 
 
 def _order(curves: dict[str, LayerCurve], place: int) -> str:

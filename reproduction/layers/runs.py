@@ -169,9 +169,12 @@ class Runs:
             f"{a['samples']} test images (F-norm, target) is relative to the largest layer of "
             "each repetition; a mean would be dominated by the few images that the network is "
             f"surest of. Layers with more than {a['width']:,} numbers are projected to that many "
-            f"at random. {repetitions} repetitions, computed once and kept. "
-            f"{kept_by(KEPT.name, self.record)}"
+            f"at random. {repetitions} repetitions, computed once and kept."
         )
+
+    def kept(self) -> tuple[str]:
+        """Return where the results come from."""
+        return (kept_by(KEPT.name, self.record),)
 
 
 @cache

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from reproduction.drawing import Figure, draw_figure
+from reproduction.drawing import Figure, caption_picture, draw_figure
 from reproduction.outcome import Outcome, Quantity
 from reproduction.plis.chest import (
     SETTING,
@@ -17,7 +17,6 @@ from reproduction.plis.chest import (
     chest_study,
     mean_of,
 )
-from seepage.auditing.report.figures import MUTED
 
 _BRIGHT = 0.1  # share of the pixels with the largest PLIS
 _SLIGHT = 0.1  # a correlation that explains a hundredth of the spread
@@ -139,16 +138,7 @@ def _draw(study: Study) -> Figure:
                     if "rebuilt" in title:
                         found = study.plain if "without" in title else study.private
                         title = f"{title}, SSIM {found.quality.ssim[record]:z.2f}"
-                axes.set_title(
-                    title.replace("-", "−"),
-                    fontsize=9,
-                    weight="normal",
-                    loc="center",
-                    color=MUTED,
-                    pad=3,
-                )
-                axes.set(xticks=[], yticks=[])
-                axes.spines[:].set_visible(False)
+                caption_picture(axes, title.replace("-", "−"))
 
     alternative = "Two chest X-rays with their reconstructions and PLIS. " + "; ".join(
         f"{words}: SSIM {study.plain.quality.ssim[k]:.2f} without DP, "

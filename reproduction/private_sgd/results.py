@@ -64,15 +64,15 @@ def load_results(name: str, asked: str | None = None) -> dict[str, Any]:
     return found
 
 
-def pooled(first: dict[str, Any], again: dict[str, Any]) -> dict[str, Any]:
-    """Return the results of some runs with those of further runs of some settings taken in.
+def pooled(first: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """Return the results of some runs, with those of more runs and more settings taken in.
 
     Where a setting ran in both, what is largest in a run alone is averaged over all runs, as files
     do not hold the records.
     """
-    further = {row_key(row): row for row in again["rows"]}
-    rows = [_joined(row, further.get(row_key(row))) for row in first["rows"]]
-    return first | {"rows": rows}
+    further = {row_key(row): row for row in more["rows"]}
+    rows = [_joined(row, further.pop(row_key(row), None)) for row in first["rows"]]
+    return first | {"rows": [*rows, *further.values()]}
 
 
 def _joined(row: dict[str, Any], other: dict[str, Any] | None) -> dict[str, Any]:

@@ -358,7 +358,7 @@ def audit(
     max_membership: Annotated[
         float | None,
         typer.Option(
-            help="Gate: how often anybody may be right about who was in the data (0.5: a coin)."
+            help="Gate: how often anyone may be right about who was in the data (0.5: a coin toss)."
         ),
     ] = None,
     max_guess_gain: Annotated[
@@ -568,7 +568,7 @@ def layers(
     ] = None,
     max_auc: Annotated[
         float | None,
-        typer.Option(help="Gate: the highest AUC of an attack by any layer (0.5: a coin)."),
+        typer.Option(help="Gate: the highest AUC of an attack by any layer (0.5: a coin toss)."),
     ] = None,
     show_values: Annotated[
         bool, typer.Option("--show-values", help="Show each client's property in the report.")

@@ -75,7 +75,7 @@ def test_five_questions_are_answered_first_in_times_in_100(audit: Audit) -> None
     risks = audit.risks
     assert risks is not None
     anyone, who, sure, _, cost = answers.values()
-    assert f"{in_100(risks.membership)} times in 100 at most (a coin: 50)" in anyone
+    assert f"at most {in_100(risks.membership)} times in 100 (a coin toss: 50)" in anyone
     assert f"row {risks.row}" in who.lower()
     for guess in risks.guesses:
         assert f"{in_100(guess.right)} times" in sure
@@ -136,7 +136,7 @@ def test_limits_that_mean_nothing_are_refused(audit: Audit) -> None:
         Limits(max_membership=0.3).check(False)
     with pytest.raises(sp.InputError, match="between 0 and 1"):
         Limits(max_guess_gain=2.0).check(False)
-    with pytest.raises(sp.InputError, match="needs a table in memory"):
+    with pytest.raises(sp.InputError, match="known only for tables in memory"):
         Limits(max_membership=0.9).gates(replace(audit, risks=None))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import stat
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from typer.testing import CliRunner
 from coarse import point_above
 from seepage.auditing.demo import SIGMA, measure
 from seepage.cli import app
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +33,17 @@ def test_the_demo_writes_the_report(audit, tmp_path, monkeypatch):
     assert summary["records"]["count"] == 569
     assert len(summary["attributes"]) == 31
     assert "do not publish" in summary["notice"]
+    shown = "Above the target: All 569 records give away more than the target allows."
+    assert shown in result.output
+    assert f"```text\n{shown}\n```" in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_its_picture_is_described_by_its_numbers(audit):
+    worst = np.argmax(audit.eta)
+    assert audit.eta_label[worst] > audit.eta_features[worst]
+    words = f"leakage of {audit.eta[worst]:.1f}, most of it about the diagnosis."
+    for page in ("README.md", "docs/index.md"):
+        assert words in " ".join((ROOT / page).read_text("utf-8").split())
 
 
 def test_its_numbers_are_those_of_the_library(audit):

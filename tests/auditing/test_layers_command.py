@@ -68,7 +68,7 @@ def test_the_gate_of_the_attack(folder):
 def test_an_area_that_means_nothing_is_no_limit(folder, limit):
     result = run(folder, "--json", "--max-auc", limit)
     assert result.exit_code == 2
-    assert f"--max-auc is an area above 0.5, a coin, and below 1, not {limit}" in result.stderr
+    assert f"--max-auc is an area above 0.5, a coin toss, and below 1, not {limit}" in result.stderr
 
 
 def test_values_are_shown_when_asked_with_a_warning(folder, tmp_path):

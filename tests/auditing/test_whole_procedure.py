@@ -89,7 +89,7 @@ def test_an_audit_in_python_fits_the_pipeline_anew(
     assert found.risks.row == int(truth.argmax())
     # Guesses hold the scaling fixed, which is not what a refitted one was asked about.
     assert bool(found.risks.guesses) == (preprocessing == "frozen")
-    assert "the most exposed, with the noise and nλ as they are" in " ".join(found.steps)
+    assert "the most exposed ones, with the noise and nλ unchanged" in " ".join(found.steps)
 
 
 def test_a_category_that_leaves_with_its_only_record_tells_for_certain(

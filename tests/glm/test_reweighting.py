@@ -248,7 +248,7 @@ REFUSED = {
     "labels of mixed types": {"by": np.array([1, "a"] * 30, dtype=object)},
     "clamp must be a pair of numbers": {"clamp": 3},
     "0 ≤ low ≤ 1 ≤ high": {"clamp": (2.0, 3.0)},
-    "noise must say what is added": {"noise": 1.0},
+    "noise must be sp.Gaussian": {"noise": 1.0},
     "sample_weight must not be negative": {"sample_weight": -np.ones(60)},
     "There is no column 'z'": {"columns": "z"},
 }

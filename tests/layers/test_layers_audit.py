@@ -170,7 +170,7 @@ def test_clipping_dropping_and_noise_on_recorded_gradients():
         (lambda: seen.without("0", "1"), "Nothing is left"),
         (lambda: seen.without("2"), "no layer '2'"),
         (lambda: seen.clipped(0.0), "above zero"),
-        (lambda: seen.noised(-1.0), "finite and not negative"),
+        (lambda: seen.noised(-1.0), "scale must not be negative"),
         (lambda: LayerGradients.of({"a": np.ones(3)}), "one row per gradient"),
     ):
         with pytest.raises(InputError, match=complaint):

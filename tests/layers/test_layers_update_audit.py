@@ -86,7 +86,7 @@ def test_groups_may_be_left_out():
 def test_updates_that_cannot_be_audited():
     with pytest.raises(InputError, match="updates must be a recording, not dict"):
         audit_updates({"0": np.ones((4, 2))}, [0, 1, 0, 1])
-    with pytest.raises(InputError, match="noise must be a number"):
+    with pytest.raises(InputError, match="noise must not be negative"):
         audit_updates(recording(), np.tile(TRAIT, ROUNDS), noise=-1)
     still = LayerGradients.of({"0": np.zeros((20, 3))})
     found = audit_updates(still, np.arange(20) % 2, family="logistic")

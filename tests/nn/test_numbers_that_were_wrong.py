@@ -42,6 +42,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from elusive_networks import (
+    KINKS,
+    Bent,
+    DropPath,
+    Gate,
+    Loss,
+    OpacusRecurrent,
+    Probe,
+    Squash,
+    Tracking,
+    Turning,
+    WithOutput,
+    dfil,
+    entropy,
+    jacobians,
+    records,
+    smooth,
+)
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 from torch.utils.data import DataLoader, TensorDataset
@@ -50,45 +68,6 @@ import seepage as sp
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-Loss = Callable[[Any, Tensor], Tensor]  # of one record: a number
-
-
-def entropy(output: Any, target: Tensor) -> Tensor:
-    logits = output if isinstance(output, Tensor) else output.logits
-    return nn.functional.cross_entropy(logits, target, reduction="none")
-
-
-def jacobians(
-    net: nn.Module, loss: Loss, x: Tensor, y: Tensor, clip: float | None, step: float = 1e-5
-) -> np.ndarray:
-    """Return how every record's clipped gradient changes, ``(B, P, d)``, one record at a time."""
-    net = copy.deepcopy(net).double()
-    before = copy.deepcopy(net.state_dict())
-    released = [p for p in net.parameters() if p.requires_grad]
-
-    def gradient(record: Tensor, target: Tensor) -> Tensor:
-        net.load_state_dict(before)
-        total = loss(net(record[None]), target[None]).sum()
-        parts = torch.autograd.grad(total, released, allow_unused=True, materialize_grads=True)
-        g = torch.cat([part.flatten() for part in parts])
-        return g if clip is None else g / max(1.0, float(g.norm()) / clip)
-
-    out = []
-    for record, target in zip(x.double(), y, strict=True):
-        units = step * torch.eye(record.numel(), dtype=torch.float64).reshape(-1, *record.shape)
-        columns = [gradient(record + u, target) - gradient(record - u, target) for u in units]
-        out.append(torch.stack(columns, 1) / (2 * step))
-    return np.asarray(torch.stack(out))
-
-
-def dfil(jacobian: np.ndarray) -> np.ndarray:
-    return np.sqrt((jacobian**2).sum((1, 2)) / jacobian.shape[2])
-
-
-def records(count: int = 4) -> tuple[Tensor, Tensor]:
-    torch.manual_seed(0)
-    return torch.randn(count, 4, dtype=torch.float64), torch.randint(0, 3, (count,))
 
 
 def right_or_refused(
@@ -142,8 +121,8 @@ class OpacusRun:
     def step(self, clip: float, alone: Loss = entropy) -> None:
         self.optimizer.max_grad_norm = clip
         self.plain.load_state_dict(self.net.state_dict())
-        changes = jacobians(self.plain, alone, self.X, self.y, clip)[:, :, self.COLUMN]
-        self.information += (changes**2).sum(1) / (self.SIGMA * clip) ** 2
+        changes = jacobians(self.plain, alone, self.X, self.y, clip=clip)[:, :, self.COLUMN]
+        self.information += ((changes / self.SIGMA) ** 2).sum(1)
         self.accountant.observe(torch.arange(self.N), self.X, self.y)
         self.optimizer.zero_grad()
         self.criterion(self.module(self.X), self.y).backward()
@@ -176,26 +155,10 @@ def test_3_a_mean_over_weights_under_opacus(mean_of: dict[str, Any]) -> None:
 # 2: what is under torch.no_grad()
 
 
-class Probe(nn.Module):
-    """A head on a frozen backbone under ``torch.no_grad()``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.body = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 6)).requires_grad_(False)
-        self.head = nn.Linear(6, 3)
-        self.double()
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            h = self.body(x)
-        return self.head(torch.tanh(h))
-
-
 @pytest.mark.parametrize("clip", [0.5, None])
 def test_2_a_frozen_backbone_without_gradients(clip: float | None) -> None:
     net, (x, y) = Probe(), records()
-    truth = jacobians(net, entropy, x, y, clip) / (clip or 1.0)
+    truth = jacobians(net, entropy, x, y, clip=clip)
     leak = sp.nn.leakage(
         net, "cross_entropy", x, y, noise_multiplier=1.0, max_grad_norm=clip, clip="hard"
     )
@@ -206,18 +169,6 @@ def test_2_a_frozen_backbone_without_gradients(clip: float | None) -> None:
 
 
 # 4: what is detached
-
-
-def smooth(*middle: nn.Module) -> nn.Module:
-    torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), *middle, nn.Linear(6, 3)).double()
-
-
-class Gate(nn.Module):
-    """A gate that counts as a constant."""
-
-    def forward(self, h: Tensor) -> Tensor:
-        return h * torch.sigmoid(3 * h).detach()
 
 
 def focal(output: Tensor, target: Tensor) -> Tensor:
@@ -245,7 +196,7 @@ def test_4_what_is_detached(
     middle: type[nn.Module], loss: Loss, name: str, clip: float | None
 ) -> None:
     net, (x, y) = smooth(middle()), records()
-    truth = dfil(jacobians(net, loss, x, y, clip)) / (clip or 1.0)
+    truth = dfil(jacobians(net, loss, x, y, clip=clip))
     leak = sp.nn.leakage(net, loss, x, y, noise_multiplier=1.0, max_grad_norm=clip, clip="hard")
     right_or_refused(lambda: leak.rows("dfil", method="exact"), truth, name)
 
@@ -275,93 +226,6 @@ def test_5_a_record_that_no_batch_had() -> None:
 # 6: crashes and misleading refusals
 
 
-class Tracking(nn.Module):
-    """A module that keeps a running mean, or a count, in a buffer."""
-
-    def __init__(self, in_place: bool) -> None:
-        super().__init__()
-        self.in_place = in_place
-        self.register_buffer("mean", torch.zeros(6))
-
-    def forward(self, h: Tensor) -> Tensor:
-        if self.in_place:
-            self.mean.mul_(0.9).add_(0.1 * h.detach().mean(0))
-        else:
-            self.mean = self.mean + 1
-        return h
-
-
-class Output(dict):
-    """What a network of Hugging Face returns."""
-
-    @property
-    def logits(self) -> Tensor:
-        return self["logits"]
-
-
-class WithOutput(nn.Module):
-    """A network that returns one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = smooth()
-
-    def forward(self, x: Tensor) -> Output:
-        return Output(logits=self.inner(x))
-
-
-class Squash(torch.autograd.Function):
-    """A function with a way back of its own."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return torch.tanh(x)
-
-    @staticmethod
-    def backward(ctx: Any, delta: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return delta * (1 - torch.tanh(x) ** 2)
-
-
-class Bent(nn.Module):
-    """A function of what comes in."""
-
-    def __init__(self, bend: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.bend = bend
-
-    def forward(self, h: Tensor) -> Tensor:
-        return self.bend(h)
-
-
-class Turning(nn.Module):
-    """A network with a complex parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.turn = nn.Parameter(torch.randn(4, dtype=torch.complex128))
-        self.head = nn.Linear(4, 3, dtype=torch.float64)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head((x * self.turn).real)
-
-
-class OpacusRecurrent(nn.Module):
-    """A recurrent layer as Opacus's ``ModuleValidator.fix`` makes it."""
-
-    def __init__(self, kind: str, classes: int = 3) -> None:
-        super().__init__()
-        layers = pytest.importorskip("opacus.layers")
-        torch.manual_seed(4)
-        self.inner = getattr(layers, kind)(2, 3, batch_first=True)
-        self.head = nn.Linear(3, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.inner(x.reshape(-1, 2, 2))[0][:, -1])
-
-
 ODD: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "a running mean": (lambda: smooth(Tracking(in_place=True)), "nothing"),
     "a count": (lambda: smooth(Tracking(in_place=False)), "nothing"),
@@ -378,7 +242,7 @@ ODD: dict[str, tuple[Callable[[], nn.Module], str]] = {
 def test_6_what_crashed(case: str, clip: float | None) -> None:
     make, name = ODD[case]
     net, (x, y) = make(), records()
-    truth = dfil(jacobians(net, entropy, x, y, clip)) / (clip or 1.0)
+    truth = dfil(jacobians(net, entropy, x, y, clip=clip))
     leak = sp.nn.leakage(
         net, "cross_entropy", x, y, noise_multiplier=1.0, max_grad_norm=clip, clip="hard"
     )
@@ -402,18 +266,9 @@ def test_6_complex_parameters() -> None:
 
 def test_6_weight_norm_by_probes_without_a_clip() -> None:
     net, (x, y) = smooth(weight_norm(nn.Linear(6, 6)), nn.Tanh()), records()
-    truth = dfil(jacobians(net, entropy, x, y, None))
+    truth = dfil(jacobians(net, entropy, x, y, clip=None))
     leak = sp.nn.leakage(net, "cross_entropy", x, y, noise_multiplier=1.0)
     np.testing.assert_allclose(np.asarray(leak.rows("dfil", probes=400)), truth, rtol=0.2)
-
-
-KINKS: dict[str, Callable[[Tensor], Tensor]] = {
-    "clamp": lambda h: h.clamp(-0.5, 0.5),
-    "maximum": lambda h: torch.maximum(h, 0.3 * h),
-    "abs": torch.abs,
-    "where": lambda h: torch.where(h > 0, h, 0.1 * h),
-    "amax": lambda h: h - h.amax(1, keepdim=True),
-}
 
 
 @pytest.mark.parametrize("kink", KINKS)
@@ -431,16 +286,9 @@ def test_6_kinks_in_plain_functions(kink: str) -> None:
         warnings.simplefilter("always")
         found = float(np.asarray(leak.rows("dfil", method="exact"))[0])
     scale = float(f"{0.01 * float(x[:1].square().mean().sqrt()):.0e}")
-    truth = float(dfil(jacobians(net, entropy, x[:1], y[:1], None, step=scale))[0])
+    truth = float(dfil(jacobians(net, entropy, x[:1], y[:1], clip=None, step=scale))[0])
     assert found == pytest.approx(truth, rel=1e-6)
     assert any(kink in str(warning.message) for warning in told)
-
-
-class DropPath(nn.Module):
-    """Drops whole records of a branch at random, seldom."""
-
-    def forward(self, h: Tensor) -> Tensor:
-        return h * (torch.rand(len(h), 1, dtype=h.dtype) >= 0.1) / 0.9
 
 
 def test_6_rare_random_numbers() -> None:

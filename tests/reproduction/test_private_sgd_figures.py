@@ -458,7 +458,8 @@ def test_figure_5_is_drawn_from_kept_results(kept):
     alone = figure5(quick=False)
     names = [quantity.name for quantity in alone.quantities]
     assert not any("CIFAR-10" in name or "Table 1" in name for name in names)
-    write_json(kept / "private_sgd_mnist.json", _made_up("mnist", (1000,)))
+    write_json(kept / "private_sgd_mnist.json", _made_up("mnist", (1000, 2000)))
+    write_json(kept / "private_sgd_mnist_frontier.json", _made_up("mnist", (1000,)))
     cifar10 = _made_up("cifar10", (2500, 5000))
     later = [row for row in cifar10["rows"] if row["steps"] == 5000]
     kept_rows = [row for row in cifar10["rows"] if row not in later[1:]]
@@ -483,6 +484,9 @@ def test_figure_5_is_drawn_from_kept_results(kept):
     assert replaced.measured == crossing(every, "replaced") <= crossing(every, "rdp")
     one = found["MNIST, the network of Table 1: largest dFIL, at least 1 up to"]
     assert one.measured == crossing(points(_made_up("mnist", (1000,))), "largest")
+    once = "MNIST, the network of Table 1, each setting of Table 3 once: largest dFIL"
+    want = crossing(points(_made_up("mnist", (1000, 2000))), "largest")
+    assert found[f"{once}, at least 1 up to"].measured == want
     assert found["50 coordinates a step: largest squared dFIL over the true one"].measured == 1.0
     assert all(quantity.settled for quantity in both.quantities)
     seen = points(cifar10 | {"rows": kept_rows})
@@ -492,6 +496,9 @@ def test_figure_5_is_drawn_from_kept_results(kept):
     only = f"σ = {later[0]['noise_multiplier']:g}, ρ = 0.1, C = {later[0]['max_grad_norm']:g}"
     assert f"after 2,500 steps ({only} also after 5,000)" in both.setting
     assert f"one run each ({only}, to 5,000 steps: an average over 2 runs)" in both.setting
+    by_length = found["CIFAR-10: accuracy to which the RDP bound is at least 1"]
+    at_two = next(row for row in kept_rows if row["noise_multiplier"] == 2)
+    assert f"by ρC, {100 * at_two['accuracy'][0]:.1f} % (0.1)." in by_length.why
     assert "004: 97 %" in both.seen
     assert both.figure.svg.startswith("<?xml")
     assert len(both.figure.png) < 150_000
@@ -508,8 +515,9 @@ def test_further_runs_of_some_settings_are_taken_in(kept):
             first[name]["largest"] * times for times in (2, 6)
         ]
         chosen[name]["median"] = 4 * first[name]["median"]
-    found = pooled(once, again | {"rows": [chosen]})["rows"]
-    assert len(found) == len(once["rows"])
+    new = chosen | {"noise_multiplier": 10}
+    *found, last = pooled(once, again | {"rows": [new, chosen]})["rows"]
+    assert last == new
     for row, before in zip(found, once["rows"], strict=True):
         if not _same(row, chosen):
             assert row == before
@@ -536,7 +544,8 @@ def test_figure_6_is_drawn_from_kept_results(kept, monkeypatch):
     monkeypatch.setattr("reproduction.bounds.figure6.load_images", lambda data: images)
     outcome = figure6(quick=False)
     assert "One run, on a made-up machine." in outcome.setting
-    assert outcome.setting.endswith("commit not recorded; a made-up machine.")
+    (kept_line,) = outcome.kept
+    assert kept_line.endswith("commit not recorded; a made-up machine.")
     found = {quantity.name: quantity.measured for quantity in outcome.quantities}
     assert found["largest dFIL"] > found["eighth largest dFIL"] > found["smallest dFIL"]
     # With batches of 600 of 50,000 and σ = 0.5, theorem 4's κ is one to many digits.

@@ -54,6 +54,19 @@ def test_the_pages_show_figure_words_and_numbers(fake, results, tmp_path):
     assert copied == (results / fake.name / "figure.png").read_bytes()
 
 
+def test_what_made_kept_results_is_folded_up(fake, results, tmp_path):
+    path = results / fake.name / "result.json"
+    found = json.loads(path.read_text())
+    assert found["kept"] == []
+    line = "some.json: `python -m maker --only 1<2`; commit abc; a machine."
+    path.write_text(json.dumps(found | {"kept": [line]}))
+    write_pages(results, tmp_path / "docs")
+    text = (tmp_path / "docs" / "reproduction" / "fake.md").read_text()
+    assert "<summary>Kept results: one file, and what made them</summary>" in text
+    made = "<li>some.json: <code>python -m maker --only 1&lt;2</code>; commit abc; a machine.</li>"
+    assert made in text
+
+
 def test_reasons_stand_under_the_table_each_once(fake, results, tmp_path):
     other = "The data are not at hand."
     change(

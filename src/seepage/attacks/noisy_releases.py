@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from seepage.core.noise import Noise
+from seepage.core.noise import Noise, check_noise_kind
 from seepage.errors import InputError
 from seepage.glm.estimators import GLMRegressor, LinearModel, LogisticRegression
 from seepage.tables.source import as_numpy
@@ -73,8 +73,7 @@ def draw_releases(
     >>> sp.attacks.draw_releases(model, sp.Gaussian(0.1), 5, seed=0).parameters.shape
     (5, 10)
     """
-    if not isinstance(noise, Noise):
-        raise InputError("noise must say what is added: sp.Gaussian(sigma) or sp.Laplace(scale).")
+    check_noise_kind(noise)
     if trials < 1:
         raise InputError(f"At least one release must be drawn, not {trials}.")
     theta = released_parameters(model)

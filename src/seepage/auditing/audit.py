@@ -71,9 +71,9 @@ _MOST_WHOLE = 1000  # records without which everything is refitted
 _COLUMN_KINDS = {"numeric": "numeric", "count": "numeric", "binary": "boolean"}
 
 _GUESSES_HELD = (
-    "Guesses hold what the columns were prepared with fixed while a class or category changes."
+    "Guesses keep the preparation of the columns fixed while a class or category changes."
 )
-_NOISE_HELD = "The noise and nλ are what they are with the record."
+_NOISE_HELD = "The noise and nλ stay what they are with the record in the table."
 
 Tell = Callable[[str], object]
 Anew = Callable[[np.ndarray], np.ndarray]  # what is released from the records that stay
@@ -262,8 +262,8 @@ def audit_model(
         risks = find_risks(trained, noise, records.every.numbers["eta"], attributes, anew)
     if risks is not None and anew is not None:
         steps.append(
-            "Who was in the data: everything, preparation and model, was refitted without each "
-            f"of {risks.looked_at:,} records, the most exposed, with the noise and nλ as they are."
+            "Who was in the data: preparation and model were refitted without each of "
+            f"{risks.looked_at:,} records, the most exposed ones, with the noise and nλ unchanged."
         )
     # Last: they take longest, and nothing else waits for them.
     advice = advise() if advise is not None else ()

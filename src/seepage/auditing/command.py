@@ -122,7 +122,8 @@ class Limits:
         told, gain = self.max_membership, self.max_guess_gain
         if told is not None and not 0.5 < told < 1:
             raise InputError(
-                f"--max-membership is a probability above 0.5, a coin, and below 1, not {told:g}."
+                "--max-membership is a probability above 0.5, a coin toss, and below 1, not "
+                f"{told:g}."
             )
         if gain is not None and not 0 < gain < 1:
             raise InputError(f"--max-guess-gain is a probability between 0 and 1, not {gain:g}.")
@@ -371,7 +372,7 @@ def _max_eta(audit: Audit, limit: float) -> Gate:
     measured = audit.records.largest("eta")
     over = audit.records.over(limit * (1 + _ROUNDING))
     if not over:
-        text = f"The most leaked record has η = {measured:.4g}, within the limit of {limit:g}."
+        text = f"The most exposed record has η = {measured:.4g}, within the limit of {limit:g}."
     else:
         text = (
             f"{_records(audit, over)} more than η = {limit:g} (the worst {measured:.4g}); "
@@ -439,8 +440,8 @@ def _guess_gain(audit: Audit, limit: float) -> Gate:
 def _known_risks(audit: Audit, option: str) -> RiskFinding:
     if audit.risks is None:
         raise InputError(
-            f"{option} needs a table in memory: of data that are read in chunks, and of this "
-            "release, such probabilities are not known."
+            f"{option} cannot be checked: such probabilities are known only for tables in memory, "
+            "and not for this release."
         )
     return audit.risks
 

@@ -63,8 +63,8 @@ def tell_other_noise(trained: TrainedModel, sigma: float, target: float) -> tupl
     told = ", ".join(f"{len(found)} {change}" for change, found in changed.items())
     return (
         "Disclosed: σ would be another point of the grid with some of the "
-        f"{len(rows)} most exposed records changed, one at a time ({told}); who knows all other "
-        "records learns that for certain. Declare σ beforehand with --sigma.",
+        f"{len(rows)} most exposed records changed, one at a time ({told}); whoever knows all the "
+        "other records learns that for certain. Declare σ beforehand with --sigma.",
     )
 
 

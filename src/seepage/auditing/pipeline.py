@@ -229,8 +229,8 @@ def _told_steps(opened: Unwrapped, followed: FollowedColumns, refitted: bool) ->
         told.append(REFITTED if refitted else FROZEN)
     if followed.gaps:
         told.append(
-            f"{counted(followed.gaps, 'cell')} had no value; of those there is nothing to leak, "
-            "and what was put in their place counts as the preprocessing's."
+            f"{counted(followed.gaps, 'cell')} had no value, and so nothing to leak; what was put "
+            "in their place counts as part of the preprocessing."
         )
     return told
 

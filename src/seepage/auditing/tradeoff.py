@@ -411,7 +411,7 @@ def _penalty(
     if at_most > wanted:
         return Advice(
             "more regularisation",
-            f"No penalty is enough at σ = {sigma:.3g}: even with λ = {high:g} the most leaked "
+            f"No penalty is enough at σ = {sigma:.3g}: even with λ = {high:g} the most exposed "
             f"record has η = {at_most / sigma:.3g}.",
         )
     steps = 5 if trained.work > _MANY_PENALTIES else 12

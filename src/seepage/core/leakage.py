@@ -336,7 +336,7 @@ class Leakage(Generic[PerRecord]):
         >>> model = sp.glm.LogisticRegression(l2=1e-2).fit(X, y)
         >>> leak = sp.leakage(model, X, y, noise=sp.Gaussian(0.1))
         >>> leak.membership()
-        <100 records: membership, exact: told right ...
+        <100 records: membership, exact: guessed right ...
         """
         if not self.source.in_memory and rows is None and groups is None and not exact:
             return membership_in_chunks(self)

@@ -173,6 +173,15 @@ class Laplace(Noise):
         return f"Laplace({_short(self.scale)})"
 
 
+def check_noise_kind(noise: Any) -> None:
+    """Raise unless this is noise, and not, say, its standard deviation."""
+    if not isinstance(noise, Noise):
+        raise InputError(
+            "noise must be sp.Gaussian(sigma) or sp.Laplace(scale), not a value of type "
+            f"{type(noise).__name__}."
+        )
+
+
 def _check_positive(value: np.ndarray, what: str) -> None:
     if not np.all(np.isfinite(value)) or not np.all(value > 0):
         shown = f"{float(value):g}" if value.ndim == 0 else f"a vector with {np.min(value):g} in it"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.noise import Noise
+from seepage.core.noise import Noise, check_noise_kind
 from seepage.errors import InputError
 from seepage.tables.source import as_numpy
 
@@ -59,8 +59,7 @@ def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
     seed
         For experiments only: whoever knows the seed can subtract the noise.
     """
-    if not isinstance(noise, Noise):
-        raise InputError("noise must say what is added: sp.Gaussian(sigma) or sp.Laplace(scale).")
+    check_noise_kind(noise)
     if type(model).__module__.startswith("statsmodels"):
         raise InputError(
             "statsmodels results cannot be released, because they hold the data themselves; add "

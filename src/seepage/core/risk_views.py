@@ -109,9 +109,9 @@ class Membership:
         worst = self.mu.top(1)
         unit = "groups" if self.mu.view == "groups" else "records"
         return (
-            f"<{len(self)} {unit}: membership, {self.mu.kind}: told right {np.median(right):.1f} "
-            f"times in 100 (median), {right.max():.1f} (μ = {float(np.asarray(worst)[0]):.4g}) at "
-            f"{worst.labels()[0]!s}; 50 is a coin>"
+            f"<{len(self)} {unit}: membership, {self.mu.kind}: guessed right "
+            f"{np.median(right):.1f} times in 100 (median; a coin toss: 50), worst "
+            f"{right.max():.1f} at {worst.labels()[0]!s} (μ = {float(np.asarray(worst)[0]):.4g})>"
         )
 
 
@@ -175,7 +175,7 @@ class Guess:
         return (
             f"<{len(self)} records: {self.right.about}, {self.right.kind}: guessed right "
             f"{np.median(right):.1f} times in 100 (median; {100 * np.median(self.baseline):.1f} "
-            f"without the release), most gained by it {100 * float(worst.gain()[0]):.1f} at "
+            f"without the release), largest gain {100 * float(worst.gain()[0]):.1f} at "
             f"{worst.right.labels()[0]!s} ({100 * float(worst.right[0]):.1f} instead of "
             f"{100 * float(worst.baseline[0]):.1f})>"
         )

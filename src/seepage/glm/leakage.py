@@ -18,7 +18,7 @@ from array_api_compat import array_namespace
 
 from seepage.core.jacobian import MeasuredRelease
 from seepage.core.leakage import Leakage
-from seepage.core.noise import Gaussian, Noise
+from seepage.core.noise import Gaussian, Noise, check_noise_kind
 from seepage.core.record_stream import RecordStream
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
@@ -140,8 +140,7 @@ def leakage(
     >>> leak.records().shape
     (100,)
     """
-    if not isinstance(noise, Noise):
-        raise InputError("noise must say what is added: sp.Gaussian(sigma) or sp.Laplace(scale).")
+    check_noise_kind(noise)
     if preprocessing not in PREPROCESSING:
         raise InputError(
             f"preprocessing must be {' or '.join(map(repr, PREPROCESSING))}, not {preprocessing!r}."

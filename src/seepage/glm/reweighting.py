@@ -47,7 +47,7 @@ from sklearn.base import clone
 
 from seepage.core.jacobian import dense_largest
 from seepage.core.leakage import Leakage, group_labels
-from seepage.core.noise import Gaussian, Noise
+from seepage.core.noise import Gaussian, Noise, check_noise_kind
 from seepage.core.result import Result
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError, nearest
@@ -515,8 +515,7 @@ def reweight(
     if (X_test is None) != (y_test is None):
         raise InputError("X_test and y_test belong together: give both or neither.")
     noise = Gaussian(1.0) if noise is None else noise
-    if not isinstance(noise, Noise):
-        raise InputError("noise must say what is added: sp.Gaussian(sigma) or sp.Laplace(scale).")
+    check_noise_kind(noise)
     table = read_table(X)
     read_weights(sample_weight, table)
     rule, groups = read_rule(

@@ -2,9 +2,9 @@
 
 Noise of covariance Σ raises the loss by ``½ tr(HΣ)``, with ``H`` the curvature of the loss: so it
 costs less along directions in which ``H`` is small. A shape that comes from the private records
-leaks by itself (``½ tr(Σ⁻¹∂Σ Σ⁻¹∂Σ)``, up to η = 5.2 about single records on the demo's data where
-the mean was held to 1), and the best shape for a small public part suits no other records; so this
-is the inverse curvature of a public part, mixed with plain noise.
+leaks by itself (``½ tr(Σ⁻¹∂Σ Σ⁻¹∂Σ)``: see :func:`private_shape_leakage`), and the best shape for a
+small public part suits no other records; so this is the inverse curvature of a public part, mixed
+with plain noise.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from seepage.nn.gradients.network_checks import refuse_modes, unwrapped
 from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import Inputs, call, rows_of
 from seepage.nn.problem.views import batch_size as size_of
+from seepage.support.number_check import check_not_negative
 from seepage.tables.source import as_numpy, build_frame
 
 _SIGNIFICANT = 0.05
@@ -194,8 +195,7 @@ def audit(
     """
     if records < 1:
         raise InputError(f"records must be at least 1, but is {records}.")
-    if not 0 <= noise < np.inf:
-        raise InputError(f"noise must be a number from zero up, not {noise!r}.")
+    check_not_negative(noise, "noise")
     x, y = _read_records(unwrapped(net), loss, x, y)
     drawn = property_batches(
         as_numpy(y),
@@ -272,8 +272,7 @@ def audit_updates(
             f"updates must be a recording, not {type(updates).__name__}; make one with "
             "record_updates, or LayerGradients.of for arrays."
         )
-    if not 0 <= noise < np.inf:
-        raise InputError(f"noise must be a number from zero up, not {noise!r}.")
+    check_not_negative(noise, "noise")
     if groups is None:
         groups = updates.nodes
     groups = None if groups is False else groups

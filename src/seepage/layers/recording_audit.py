@@ -103,8 +103,8 @@ class RecordingAudit:
         if not told:
             return "No layer tells the property beyond doubt."
         since = self.over_rounds.first() if self.over_rounds is not None else None
-        when = "" if since is None else f", the first since round {since}"
-        return f"The property is told by {listed(told)}{when}."
+        when = "" if since is None else f", the first after round {since}"
+        return f"The property shows in {listed(told)}{when}."
 
     def __repr__(self) -> str:
         return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from seepage.errors import InputError
-from seepage.support.number_check import check_positive
+from seepage.support.number_check import check_not_negative, check_positive
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
@@ -80,13 +80,7 @@ def _log_delta(epsilon: float, mu: float) -> float:
 
 
 def _check(epsilon: float, delta: float, sensitivity: float) -> None:
-    check_epsilon(epsilon)
+    check_not_negative(epsilon, "epsilon")
     if not 0 < delta < 1:
         raise InputError(f"delta must lie between 0 and 1, but is {delta!r}.")
     check_positive(sensitivity, "sensitivity")
-
-
-def check_epsilon(epsilon: float) -> None:
-    """Raise unless ε is finite and not negative."""
-    if not 0 <= epsilon < math.inf:
-        raise InputError(f"epsilon must be finite and not negative, but is {epsilon!r}.")

@@ -194,7 +194,7 @@ def _penalised_fit(leak: Leakage[Any]) -> FittedGLM:
     if fit.intercept is not None:
         raise InputError(
             "The intercept is not penalised, so nothing bounds how far one record moves it; fit "
-            "without one, with a column of ones in the table where the model needs it."
+            "without one, and add a column of ones to the table if the model needs it."
         )
     return fit
 

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from seepage.errors import InputError
-from seepage.privacy.gaussian_mechanism import check_epsilon, gaussian_delta, gaussian_mu
+from seepage.privacy.gaussian_mechanism import gaussian_delta, gaussian_mu
+from seepage.support.number_check import check_not_negative
 
 # In D₂(P‖R) ≤ (2 − 1/p) D_{2p}(P‖Q) + D_{q(2 − 1/p)}(Q‖R), 1/p + 1/q = 1: p = 3/2 (orders 3 and 4)
 # is exact for the Gaussian mechanism; for other curves another p may do better. Each line: the
@@ -81,7 +82,7 @@ class DifferentialPrivacy(PrivacyStatement):
     guarantee: bool = True
 
     def __post_init__(self) -> None:
-        check_epsilon(self.epsilon)
+        check_not_negative(self.epsilon, "epsilon")
         if not 0 <= self.delta < 1:
             raise InputError(f"delta must be at least 0 and below 1, but is {self.delta!r}.")
         _check_neighbours(self.neighbours)
@@ -141,8 +142,7 @@ class GaussianDP(PrivacyStatement):
     guarantee: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.mu < math.inf:
-            raise InputError(f"mu must be finite and not negative, but is {self.mu!r}.")
+        check_not_negative(self.mu, "mu")
         _check_neighbours(self.neighbours)
 
     @classmethod
@@ -152,7 +152,7 @@ class GaussianDP(PrivacyStatement):
         Use it when (ε, δ) is known and Gaussian noise was calibrated to it exactly: unlike (ε, δ)
         alone, the mechanism has a finite Rényi divergence.
         """
-        check_epsilon(epsilon)
+        check_not_negative(epsilon, "epsilon")
         if not 0 < delta < 1:
             raise InputError(f"delta must lie between 0 and 1, but is {delta!r}.")
         return cls(gaussian_mu(epsilon, delta), neighbours)

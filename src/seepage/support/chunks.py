@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 Array = Any
 Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 
 # Numbers in one chunk: enough rows to keep a matrix product at full speed, few enough that what is
 # computed from them stays far below the size of the table.
@@ -99,21 +100,27 @@ def by_rows(
     return _joined(spread(function, shown) if threads else map(function, shown), pieces)
 
 
-def spread(function: Callable[[Item], Array], pieces: Iterable[Item]) -> Iterator[Array]:
-    """Yield the function's answers on some pieces in order, each computed on a core of its own.
+def spread(
+    function: Callable[[Item], Answer], pieces: Iterable[Item], workers: int | None = None
+) -> Iterator[Answer]:
+    """Yield the function's answers on some pieces in order, several of them computed at a time.
 
-    Most of NumPy runs on one core, and matrix products are kept to one meanwhile: their own threads
-    would only interfere. At most one piece more than there are cores is in progress.
+    The caller's thread takes the pieces; ``workers`` threads compute, by default one for each core
+    (and none on a machine with one). Most of NumPy runs on one core, and matrix products are kept
+    to one meanwhile: spread over the cores, they would leave them idle in between. At most one
+    piece more than there are workers is in progress, also when an error or the caller ends the
+    work.
     """
-    cores = usable_cores()
-    if cores == 1:
-        yield from map(function, pieces)
-        return
-    with blas_on_one_core(), ThreadPoolExecutor(cores) as pool:
-        waiting: deque[Future[Array]] = deque()
+    if workers is None:
+        workers = usable_cores()
+        if workers == 1:
+            yield from map(function, pieces)
+            return
+    with blas_on_one_core(), ThreadPoolExecutor(workers) as pool:
+        waiting: deque[Future[Answer]] = deque()
         for piece in pieces:
             waiting.append(pool.submit(function, piece))
-            if len(waiting) > cores:
+            if len(waiting) > workers:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

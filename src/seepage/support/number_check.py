@@ -11,7 +11,7 @@ from seepage.errors import InputError
 
 def check_noise(value: Any) -> None:
     """Raise unless a noise multiplier is a finite number above zero."""
-    check_number("noise_multiplier", value)
+    check_number(value, "noise_multiplier")
     if not float(value) > 0:
         raise InputError(
             f"noise_multiplier must be above zero, not {value!r}: without noise a gradient gives "
@@ -19,7 +19,7 @@ def check_noise(value: Any) -> None:
         )
 
 
-def check_number(name: str, value: Any) -> None:
+def check_number(value: Any, name: str) -> None:
     """Raise unless a setting is a finite number; text that looks like one does not count."""
     try:
         good = not isinstance(value, str | bytes) and math.isfinite(float(value))
@@ -27,6 +27,13 @@ def check_number(name: str, value: Any) -> None:
         good = False
     if not good:
         raise InputError(f"{name} must be a finite number, not {value!r}.")
+
+
+def check_not_negative(value: Any, name: str) -> None:
+    """Raise unless a setting is a finite number, zero or above."""
+    check_number(value, name)
+    if value < 0:
+        raise InputError(f"{name} must not be negative, but is {value!r}.")
 
 
 def check_positive(value: Any, name: str) -> None:

@@ -227,7 +227,7 @@ def test_releases_of_models_that_have_none():
     X, y, _ = _known()
     ours = sp.glm.LinearRegression().fit(X, y)
     noise = sp.Gaussian(0.1)
-    with pytest.raises(sp.InputError, match="noise must say what is added"):
+    with pytest.raises(sp.InputError, match=r"noise must be sp\.Gaussian"):
         draw_releases(ours, 0.1)
     with pytest.raises(sp.InputError, match="At least one release"):
         draw_releases(ours, noise, 0)

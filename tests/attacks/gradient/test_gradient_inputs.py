@@ -31,6 +31,7 @@ def table_network(classes=3):
 
 X, Y = torch.rand(4, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 1, 0])
 TABLE = {"shape": (6,), "total_variation": 0}
+IMAGES = {"shape": (1, 8, 8), "total_variation": 0, "cost": "euclidean", "optimiser": "lbfgs"}
 
 
 @pytest.mark.slow
@@ -38,15 +39,8 @@ TABLE = {"shape": (6,), "total_variation": 0}
 def test_the_mismatch_is_that_of_the_record_which_is_returned(restarts):
     net, x, y = network(), far_images(), torch.tensor([0, 1, 1])
     seen = sp.attacks.release_gradients(net, "cross_entropy", x, y)
-    found = sp.attacks.GradientInversion(
-        net,
-        shape=(1, 8, 8),
-        cost="euclidean",
-        optimiser="lbfgs",
-        total_variation=0,
-        steps=150,
-        restarts=restarts,
-    ).reconstruct(seen)
+    adversary = sp.attacks.GradientInversion(net, **IMAGES, steps=150, restarts=restarts)
+    found = adversary.reconstruct(seen)
     assert found.records.min() >= 0
     assert found.records.max() <= 1
     simulated = SimulatedGradients(net, "cross_entropy", sp.nn.NoClip(), 1)
@@ -61,17 +55,10 @@ def test_the_mismatch_is_that_of_the_record_which_is_returned(restarts):
 def test_with_bounds_that_hold_the_records_are_found():
     net, x, y = network(), far_images(), torch.tensor([0, 1, 1])
     seen = sp.attacks.release_gradients(net, "cross_entropy", x, y)
-    found = sp.attacks.GradientInversion(
-        net,
-        shape=(1, 8, 8),
-        cost="euclidean",
-        optimiser="lbfgs",
-        total_variation=0,
-        steps=500,
-        bounds=(-9.0, 9.0),
-        tolerance=1e-6,
-    ).reconstruct(seen)
-    assert found.solved.all()
+    adversary = sp.attacks.GradientInversion(
+        net, **IMAGES, steps=500, bounds=(-9.0, 9.0), tolerance=1e-6
+    )
+    assert adversary.reconstruct(seen).solved.all()
 
 
 @pytest.mark.parametrize(

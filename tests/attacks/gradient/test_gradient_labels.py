@@ -124,7 +124,7 @@ def test_releases_that_do_not_fit():
         (uneven, {}, "different numbers of gradients"),
         ({}, {}, "no gradients"),
         (good.gradients, {"batch_size": 0}, "batch_size must be"),
-        (good.gradients, {"noise": -1.0}, "standard deviation must be finite"),
+        (good.gradients, {"noise": -1.0}, "noise must not be negative"),
     ):
         with pytest.raises(sp.InputError, match=words):
             sp.attacks.GradientReleases(gradients, **options)

@@ -67,7 +67,7 @@ def test_a_tree_that_learns_by_heart_is_told_apart_and_says_so(tmp_path: Path) -
     ]
     verdict = judge_attack(audit)
     assert verdict.tone == "bad"
-    assert "50 is a coin" in verdict.sentences[0]
+    assert "a coin toss: 50" in verdict.sentences[0]
     assert "not a bound" in verdict.sentences[-1]
     page = write_attack_report(audit, tmp_path / "report")
     assert "Can one tell who was in" in page.read_text("utf-8")
@@ -126,7 +126,7 @@ def test_what_was_not_found_is_said_in_a_sentence_of_its_own() -> None:
     tree = DecisionTreeClassifier(min_samples_leaf=40).fit(table, y)
     texts = {risk.name: risk.text for risk in structural_risks(tree, table, y) if not risk.found}
     assert texts["leaves with few records"] == "Every leaf of 1 tree has at least 10 records."
-    assert texts["class disclosure"].startswith("Of no record does the model state")
+    assert texts["class disclosure"].startswith("For no record does the model state")
     assert texts["categories held by one person"] == (
         "Every category is held by two records or more."
     )

@@ -55,6 +55,7 @@ class Browser:
             "headless=new",
             "no-sandbox",
             "disable-gpu",
+            "hide-scrollbars",
             "disable-dev-shm-usage",
             "disable-background-networking",
             "disable-component-update",

@@ -84,7 +84,8 @@ def test_nothing_found_is_said_with_what_may_have_been_missed():
     verdict = judge_recording(quiet)
     assert verdict.tone == "good"
     assert any("does not mean that nothing is there" in s for s in verdict.sentences)
-    assert "nothing need be done" in render_recording(quiet, draw_recording(quiet))
+    page = render_recording(quiet, draw_recording(quiet))
+    assert "Nothing needs to be done about this property" in page
 
 
 def test_a_client_who_stands_out_is_named():

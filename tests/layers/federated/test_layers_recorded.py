@@ -132,7 +132,7 @@ def test_names_that_layers_cannot_have():
     ("change", "complaint"),
     [
         ({"records": -1}, "records must be at least 1"),
-        ({"noise": float("nan")}, "noise must be a number"),
+        ({"noise": float("nan")}, "noise must be a finite number"),
         ({"x": torch.zeros(30, 3)}, "There are 30 records but 40 labels"),
         ({"y": torch.arange(40) % 3}, "y has the label 2, but the network has 2 classes"),
         ({"seed": -1}, "seed must lie between 0"),

@@ -109,7 +109,7 @@ def test_an_accountant_tells_curves() -> None:
     assert never.kind == "guarantee"
     assert "no batch" in never.conditions[-1]
     assert never.advantage() == pytest.approx(whole.advantage())
-    assert "guarantee: told right" in repr(whole)
+    assert "guarantee: guessed right" in repr(whole)
     with pytest.raises(sp.InputError, match="There is no record 99"):
         own.membership(99)
 

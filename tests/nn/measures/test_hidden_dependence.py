@@ -13,6 +13,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from elusive_networks import (
+    CLIP,
+    KINKS,
+    Bent,
+    DropPath,
+    Gate,
+    OpacusRecurrent,
+    Probe,
+    Squash,
+    Tracking,
+    Turning,
+    WithOutput,
+    dfil,
+    entropy,
+    jacobians,
+    records,
+    smooth,
+)
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
@@ -20,73 +38,11 @@ import seepage as sp
 
 torch.set_num_threads(1)
 
-CLIP = 0.5
-
-
-def records(seed: int = 0, count: int = 4) -> tuple[Tensor, Tensor]:
-    torch.manual_seed(seed)
-    return torch.randn(count, 4, dtype=torch.float64), torch.randint(0, 3, (count,))
-
-
-def entropy(output: Any, target: Tensor) -> Tensor:
-    logits = output if isinstance(output, Tensor) else output.logits
-    return nn.functional.cross_entropy(logits, target, reduction="none")
-
-
-def jacobians(
-    net: nn.Module,
-    loss: Callable[[Any, Tensor], Tensor],
-    x: Tensor,
-    y: Tensor,
-    *,
-    clip: float | None = CLIP,
-    step: float = 1e-5,
-) -> np.ndarray:
-    """Return the Jacobian of every record's clipped gradient over the noise, ``(B, P, d)``."""
-    net = copy.deepcopy(net)
-    state = copy.deepcopy(net.state_dict())
-    released = [p for p in net.parameters() if p.requires_grad]
-
-    def gradient(record: Tensor, target: Tensor) -> Tensor:
-        net.load_state_dict(state)
-        total = loss(net(record[None]), target[None]).sum()
-        parts = torch.autograd.grad(total, released, allow_unused=True, materialize_grads=True)
-        g = torch.cat([part.flatten() for part in parts])
-        return g if clip is None else g / max(1.0, float(g.norm()) / clip)
-
-    out = []
-    for record, target in zip(x, y, strict=True):
-        units = step * torch.eye(record.numel(), dtype=torch.float64).reshape(-1, *record.shape)
-        columns = [gradient(record + u, target) - gradient(record - u, target) for u in units]
-        out.append(torch.stack(columns, 1) / (2 * step))
-    return np.asarray(torch.stack(out)) / (1.0 if clip is None else clip)
-
-
-def dfil(jacobian: np.ndarray) -> np.ndarray:
-    return np.sqrt((jacobian**2).sum((1, 2)) / jacobian.shape[2])
-
 
 def leakage(net: nn.Module, loss: Any, x: Tensor, y: Tensor, clip: float | None = CLIP, **how: Any):
     return sp.nn.leakage(
         net, loss, x, y, noise_multiplier=1.0, max_grad_norm=clip, clip="hard", **how
     )
-
-
-class Probe(nn.Module):
-    """A linear probe: a head on a frozen backbone under ``torch.no_grad()``."""
-
-    def __init__(self, width: int = 6, frozen: bool = True) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.body = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, width))
-        self.head = nn.Linear(width, 3)
-        self.body.requires_grad_(not frozen)
-        self.double()
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            h = self.body(x)
-        return self.head(torch.tanh(h))
 
 
 @pytest.mark.parametrize("clip", [CLIP, None])
@@ -123,21 +79,9 @@ def test_a_backbone_that_is_silent_but_not_frozen_is_refused_or_right() -> None:
     np.testing.assert_allclose(np.asarray(found.rows("dfil", method="exact")), truth, rtol=1e-9)
 
 
-class Gate(nn.Module):
-    """A gate that counts as a constant."""
-
-    def forward(self, h: Tensor) -> Tensor:
-        return h * torch.sigmoid(3 * h).detach()
-
-
 def gated() -> nn.Module:
     torch.manual_seed(2)
     return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), Gate(), nn.Linear(6, 3)).double()
-
-
-def smooth() -> nn.Module:
-    torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
 
 
 def focal(output: Tensor, target: Tensor) -> Tensor:
@@ -166,77 +110,6 @@ def test_what_is_detached_is_refused_with_its_place(case: str, clip: float | Non
     assert any("0.003" in condition for condition in finite.conditions)
 
 
-class Squash(torch.autograd.Function):
-    """A function with a way back of its own."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return torch.tanh(x)
-
-    @staticmethod
-    def backward(ctx: Any, delta: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return delta * (1 - torch.tanh(x) ** 2)
-
-
-class Squashed(nn.Module):
-    """The function as a module."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return Squash.apply(x)
-
-
-class Tracking(nn.Module):
-    """A module that keeps a running mean, or a count, in a buffer."""
-
-    def __init__(self, in_place: bool) -> None:
-        super().__init__()
-        self.in_place = in_place
-        self.register_buffer("mean", torch.zeros(6))
-
-    def forward(self, h: Tensor) -> Tensor:
-        if self.in_place:
-            self.mean.mul_(0.9).add_(0.1 * h.detach().mean(0))
-        else:
-            self.mean = self.mean + 1
-        return h
-
-
-class Output(dict):
-    """What a network of Hugging Face returns."""
-
-    @property
-    def logits(self) -> Tensor:
-        return self["logits"]
-
-
-class WithOutput(nn.Module):
-    """A network that returns one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = smooth()
-
-    def forward(self, x: Tensor) -> Output:
-        return Output(logits=self.inner(x))
-
-
-class OpacusRecurrent(nn.Module):
-    """A recurrent layer as Opacus makes it."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        layers = pytest.importorskip("opacus.layers")
-        torch.manual_seed(4)
-        self.inner = getattr(layers, kind)(2, 3, batch_first=True)
-        self.head = nn.Linear(3, 3)
-        self.double()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.inner(x.reshape(-1, 2, 2))[0][:, -1])
-
-
 def stacked(*middle: nn.Module) -> nn.Module:
     torch.manual_seed(5)
     return nn.Sequential(nn.Linear(4, 6), *middle, nn.Linear(6, 3)).double()
@@ -247,8 +120,8 @@ MEASURED: dict[str, Callable[[], nn.Module]] = {
     "a count": lambda: stacked(nn.Tanh(), Tracking(in_place=False)),
     "weight normalisation": lambda: stacked(nn.Tanh(), weight_norm(nn.Linear(6, 6)), nn.Tanh()),
     "an output with logits": WithOutput,
-    "DPLSTM": lambda: OpacusRecurrent("DPLSTM"),
-    "DPGRU": lambda: OpacusRecurrent("DPGRU"),
+    "DPLSTM": lambda: OpacusRecurrent("DPLSTM").double(),
+    "DPGRU": lambda: OpacusRecurrent("DPGRU").double(),
 }
 
 
@@ -267,7 +140,7 @@ def test_ordinary_networks_are_measured(case: str, clip: float | None) -> None:
 
 
 ON_ITS_OWN: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "a function of its own": (lambda: stacked(Squashed()), "the function Squash"),
+    "a function of its own": (lambda: stacked(Bent(Squash.apply)), "the function Squash"),
     "spectral normalisation": (
         lambda: stacked(nn.Tanh(), spectral_norm(nn.Linear(6, 6)), nn.Tanh()),
         "ParametrizedLinear",
@@ -293,37 +166,8 @@ def test_what_cannot_be_differentiated_twice_says_what_to_do(case: str, clip: fl
 
 
 def test_complex_parameters_are_refused_by_name() -> None:
-    class Turning(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.turn = nn.Parameter(torch.randn(4, dtype=torch.complex128))
-            self.head = nn.Linear(4, 3, dtype=torch.float64)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head((x * self.turn).real)
-
     with pytest.raises(sp.InputError, match="'turn' holds complex numbers"):
         leakage(Turning(), "cross_entropy", *records()).rows("dfil", method="exact")
-
-
-KINKS: dict[str, Callable[[Tensor], Tensor]] = {
-    "clamp": lambda h: h.clamp(-0.5, 0.5),
-    "maximum": lambda h: torch.maximum(h, 0.3 * h),
-    "abs": torch.abs,
-    "where": lambda h: torch.where(h > 0, h, 0.1 * h),
-    "amax": lambda h: h - h.amax(1, keepdim=True),
-}
-
-
-class Bent(nn.Module):
-    """A function of what comes in."""
-
-    def __init__(self, bend: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.bend = bend
-
-    def forward(self, h: Tensor) -> Tensor:
-        return self.bend(h)
 
 
 @pytest.mark.parametrize("kink", KINKS)
@@ -352,14 +196,6 @@ def test_the_derivative_can_be_had_where_there_are_kinks() -> None:
         found = leak.rows("dfil", method="exact")
     truth = dfil(jacobians(net, entropy, x, y, step=1e-7))
     np.testing.assert_allclose(np.asarray(found), truth, rtol=1e-5)
-
-
-class DropPath(nn.Module):
-    """Drops whole records of a branch at random, seldom."""
-
-    def forward(self, h: Tensor) -> Tensor:
-        keep = torch.rand(len(h), 1, dtype=h.dtype) >= 0.1
-        return h * keep / 0.9
 
 
 def test_rare_random_numbers_are_found_every_time() -> None:

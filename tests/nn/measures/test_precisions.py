@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from elusive_networks import Gate
 from torch import Tensor, nn
 
 import seepage as sp
@@ -33,13 +34,6 @@ CLOSE = {torch.float32: 1e-3, torch.bfloat16: 3e-2}
 def whole_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the convolutions of float32 whole, which torch rounds to TF32 on a card."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-
-
-class Gate(nn.Module):
-    """A gate that counts as a constant."""
-
-    def forward(self, h: Tensor) -> Tensor:
-        return h * torch.sigmoid(3 * h).detach()
 
 
 def smooth(*middle: nn.Module) -> nn.Module:

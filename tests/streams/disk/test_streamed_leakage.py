@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
@@ -227,3 +230,17 @@ def test_the_model_must_be_the_minimiser(table, folder):
     weighted = parquet(folder, target="bought", columns=["age", "height"], weight="weight")
     with pytest.raises(sp.InputError, match="without sample weights: open the data with weight="):
         sp.leakage(model, weighted, noise=sp.Gaussian(1.0))
+
+
+def test_however_many_cores_there_are_few_chunks_are_in_memory(folder, monkeypatch):
+    monkeypatch.setattr(reading, "usable_cores", lambda: 64)
+    data, threads = parquet(folder, target=MODELS["logistic"], columns=FEATURES), set()
+
+    def work(chunk):
+        threads.add(threading.get_ident())
+        time.sleep(0.01)
+        return len(chunk.y)
+
+    sizes = list(data.each(work, ""))
+    assert sum(sizes) == ROWS
+    assert len(sizes) > 8 == len(threads)

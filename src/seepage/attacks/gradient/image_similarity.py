@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from seepage.errors import InputError
+from seepage.support.number_check import check_positive
 from seepage.tables.source import as_numpy, build_frame
 
 _DEVIATION = 1.5  # of the Gaussian window, in pixels
@@ -266,8 +266,7 @@ def _check_images(
 def _pixel_range(image: np.ndarray, reference: np.ndarray, data_range: float | None) -> float:
     """Return the range of a pixel: as given, or from the images' type."""
     if data_range is not None:
-        if not 0 < data_range < math.inf:
-            raise InputError(f"data_range must be a finite number above zero, not {data_range!r}.")
+        check_positive(data_range, "data_range")
         return float(data_range)
     kinds = {side.dtype.name for side in (image, reference)}
     if kinds == {"uint8"}:

@@ -25,6 +25,7 @@ from seepage.errors import InputError
 from seepage.nn.gradients.network_checks import refuse_modes
 from seepage.nn.problem.problem import Loss
 from seepage.support.chunks import progress, row_slices
+from seepage.support.number_check import check_not_negative
 from seepage.tables.source import as_numpy
 
 _OPTIMISERS = ("signed_adam", "adam", "lbfgs")
@@ -354,10 +355,7 @@ class GradientInversion:
             raise InputError(
                 f"optimiser must be 'signed_adam', 'adam' or 'lbfgs', not {self.optimiser!r}."
             )
-        if not self.total_variation >= 0:
-            raise InputError(
-                f"total_variation must not be negative, but is {self.total_variation!r}."
-            )
+        check_not_negative(self.total_variation, "total_variation")
         if self.total_variation and (len(self.shape) < 2 or min(self.shape[-2:]) < 2):
             raise InputError(
                 f"Records of shape {self.shape} have no neighbouring pixels; set total_variation=0."

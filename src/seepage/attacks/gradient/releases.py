@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +16,7 @@ from seepage.nn.problem.clipping import Clip, NoClip
 from seepage.nn.problem.problem import Loss
 from seepage.nn.susceptibility.plis import as_tensors
 from seepage.support.chunks import row_slices
+from seepage.support.number_check import check_not_negative
 from seepage.tables.source import as_numpy
 
 _HELD = 1 << 26  # numbers held at a time
@@ -70,11 +70,7 @@ class GradientReleases:
                 )
         if not isinstance(self.batch_size, int) or self.batch_size < 1:
             raise InputError(f"batch_size must be at least 1, not {self.batch_size!r}.")
-        if not (math.isfinite(self.noise) and self.noise >= 0):
-            raise InputError(
-                "The noise's standard deviation must be finite and not negative, not "
-                f"{self.noise!r}."
-            )
+        check_not_negative(self.noise, "noise")
         counts = {len(values) if values.dim() else 0 for values in self.gradients.values()}
         if len(counts) > 1:
             raise InputError(
@@ -197,8 +193,7 @@ def release_gradients(
     """
     used = NoClip() if clip is None else clip
     _check_clip(used)
-    if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
-        raise InputError(f"noise_multiplier must not be negative, but is {noise_multiplier!r}.")
+    check_not_negative(noise_multiplier, "noise_multiplier")
     x, y = _records(net, x, y, batch_size)
     noise = noise_multiplier * used.max_grad_norm / batch_size
     simulated = SimulatedGradients(net, loss, used, batch_size)
@@ -242,8 +237,7 @@ def release_updates(
     <3 released updates of 2 records each, after 5 local steps>
     """
     _check_training(training)
-    if not (math.isfinite(noise) and noise >= 0):
-        raise InputError(f"noise must not be negative, but is {noise!r}.")
+    check_not_negative(noise, "noise")
     x, y = _records(net, x, y, batch_size)
     simulated = SimulatedUpdates(net, loss, training, batch_size)
     seen = _seen(simulated, x, y, noise, seed)

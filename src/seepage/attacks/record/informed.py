@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -20,7 +19,7 @@ from seepage.glm.adapters.registry import describe
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.jacobian.optimum import check_stationarity
 from seepage.glm.losses import Categorical
-from seepage.support.chunks import blas_on_one_core, progress, usable_cores
+from seepage.support.chunks import progress, spread
 from seepage.tables.source import Table, as_numpy, read_table
 
 _CONVERGED = 1e-9  # a model with a smaller Newton step is not refitted
@@ -157,13 +156,9 @@ class InformedAdversary:
             return squared, offset if size == len(unknown) else offset[:, unknown]
 
         tally = ErrorTally(self._names(which), size)
-        pieces, cores = self._pieces(theta), usable_cores()
-        # Releases are spread over the cores, so that elementwise work is parallel too; matrix
-        # products must then not use all cores themselves.
-        with blas_on_one_core(), ThreadPoolExecutor(cores) as pool:
-            for k in progress(range(0, len(pieces), cores), "attacking"):
-                for squared, offset in pool.map(one, pieces[k : k + cores]):
-                    tally.add(squared, offset)
+        # Whole releases, not parts of a product, so that elementwise work is parallel too.
+        for squared, offset in spread(one, progress(self._pieces(theta), "attacking")):
+            tally.add(squared, offset)
         return tally.result()
 
     def slopes(

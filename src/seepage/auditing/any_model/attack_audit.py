@@ -151,8 +151,8 @@ def audit_estimator(
     if len(X) > MOST_RECORDS:
         chosen = np.sort(np.random.default_rng(seed).permutation(len(X))[:MOST_RECORDS])
         told.append(
-            f"Attacked were models of {MOST_RECORDS:,} of the {len(X):,} records, drawn at random: "
-            "models of fewer records tend to tell more about them, not less."
+            f"The attacked models are of {MOST_RECORDS:,} of the {len(X):,} records, drawn at "
+            "random: models of fewer records tend to tell more about them, not less."
         )
     told.append(
         f"{shadows + _TARGETS} models were fitted on random halves of the records; {_TARGETS} of "

@@ -30,21 +30,21 @@ def judge_attack(audit: AttackAudit) -> Verdict:
     best = audit.strongest
     ends, rate = best.interval, best.tpr(0.01)
     if ends.low > _CLEARLY or rate.interval.low > _MANY:
-        tone, label = "bad", "People can be told apart"
-        headline = "An attack tells who was in the data: do not let this model out as it is."
+        tone, label = "bad", "Members can be told"
+        headline = "An attack can tell who was in the data: do not release this model as it is."
     elif ends.low > 0.5:
-        tone, label = "caution", "Some can be told"
-        headline = "An attack tells better than a coin who was in the data."
+        tone, label = "caution", "Some members can be told"
+        headline = "An attack tells who was in the data better than a coin toss."
     else:
         tone, label = "caution", "Nothing was found"
         headline = (
-            "The attacks tried cannot tell who was in the data better than a coin; another might."
+            "The attacks tried tell who was in the data no better than a coin toss; another might."
         )
     found = [risk for risk in audit.structure if risk.found]
     sentences = [
         f"Shown somebody who was in the data and somebody who was not, the best attack "
         f"({best.method}) picks the right one {in_100(best.auc)} times in 100, between "
-        f"{in_100(ends.low)} and {in_100(ends.high)} with 95 % confidence; 50 is a coin.",
+        f"{in_100(ends.low)} and {in_100(ends.high)} with 95 % confidence; a coin toss: 50.",
         _found_members(audit),
         f"{counted(len(found), 'structural risk')} that "
         f"{'needs' if len(found) == 1 else 'need'} no attack: "
@@ -107,9 +107,10 @@ def render_attack(audit: AttackAudit) -> str:
     ends = best.interval
     facts = [
         {
-            "name": "Told from an outsider",
+            "name": "Told from outsiders",
             "value": f"{in_100(best.auc)} in 100",
-            "note": f"{best.method}; 95 %: {in_100(ends.low)} to {in_100(ends.high)}; 50 is a coin",
+            "note": f"{best.method}; 95 %: {in_100(ends.low)} to {in_100(ends.high)}; "
+            "a coin toss: 50",
         },
         {
             "name": "Members found",

@@ -91,11 +91,12 @@ def _certain_classes(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk
     own = np.searchsorted(model.classes_, y)
     sure = chances[np.arange(len(X)), own] >= 1 - 1e-12
     count = int(sure.sum())
-    text = "Of no record does the model state the right class with probability 1."
+    text = "For no record does the model state the right class with probability 1."
     if count:
         text = (
-            f"Of {count:,} of {len(X):,} records the model states the class with probability 1, "
-            "and rightly: whoever knows the columns and that the person took part knows the class."
+            f"For {count:,} of {len(X):,} records the model states the right class with "
+            "probability 1: whoever knows the columns, and that the person took part, knows the "
+            "class."
         )
     return StructuralRisk("class disclosure", count > 0, count, text)
 

@@ -25,8 +25,8 @@ class Usefulness:
         """Return what protects the share."""
         return (
             f"It has Laplace noise of scale {number(self.scale)}, and is by itself "
-            f"ε-differentially private with ε = {self.epsilon:g} (one record more, less or "
-            "another), given the model."
+            f"ε-differentially private with ε = {self.epsilon:g} (one record added, removed "
+            "or replaced), given the model."
         )
 
 
@@ -39,12 +39,12 @@ def _beside_the_numbers(
     if not epsilon or (vote is None and procedure.sigma is None):
         return []
     return [
-        "**Beside the noisy numbers.** Every draw of what was drawn or has noise of its own is "
-        f"ε-differentially private, with ε = {epsilon:g} together. So where, for all values that a "
-        "number of one record might have, the figures on a coarse grid are the same and a draw of "
-        "σ is enough, the 95 % credible interval of somebody who knows everything else contains "
-        f"the central {100 * interval_kept(epsilon):.1f} % one that the noisy numbers alone would "
-        "leave, whatever was known before.",
+        "**Beside the noisy numbers.** The figures that were drawn, or have noise of their own, "
+        f"are ε-differentially private, with ε = {epsilon:g} in total. Take somebody who knows "
+        "everything but one number of one record, where no value of that number would change a "
+        "figure on a coarse grid, or let a draw of σ fall short. Whatever they knew before, their "
+        "95 % credible interval for that number contains the central "
+        f"{100 * interval_kept(epsilon):.1f} % interval that the noisy numbers alone would leave.",
         "",
     ]
 

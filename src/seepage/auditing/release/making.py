@@ -118,8 +118,9 @@ def _items(
         items.append(Item("scaling by domains", "declared", how, 2 * len(declared)))
     if len(declared) < len(scaled):
         how = (
-            "Units are deviations, centres middles of normal columns with the same central nine "
-            "tenths, rounded up to 2 or 5 times 10ᵏ and to whole units."
+            "Unit and centre are the standard deviation and the mean of a normal column with the "
+            "same central nine tenths; units are rounded up to 2 or 5 times 10ᵏ, centres to whole "
+            "units."
         )
         items.append(Item("scaling", "coarse", how, 2 * (len(scaled) - len(declared))))
     names = sum(len(c.levels) or 2 for c in model.columns if c.kind != "numeric")
@@ -137,7 +138,8 @@ def _items(
         how = (
             "A quarter of its domain."
             if known
-            else "The deviation by its central nine tenths, rounded up to 2 or 5 times 10ᵏ."
+            else "The standard deviation of a normal column with the same central nine tenths, "
+            "rounded up to 2 or 5 times 10ᵏ."
         )
         items.append(Item("unit of the target", "declared" if known else "coarse", how, 1, unit))
     how = "Rounded down to 1, 2 or 5 times 10ᵏ."
@@ -159,7 +161,7 @@ def _noise_item(procedure: Procedure, prepared: Prepared) -> Item:
         how = (
             f"Drawn by a vote of {vote.blocks} blocks of records, each by itself, until it met the "
             f"target; every draw is ε-differentially private with ε = {vote.epsilon:g} (one record "
-            "more, less or another), given the figures on a grid."
+            "added, removed or replaced), given the figures on a grid."
         )
         return Item("noise σ", "drawn", how, 1, prepared.sigma)
     if procedure.sigma is None:
@@ -200,7 +202,7 @@ def _told(
         known = int(np.sum(prepared.spent > 0))
         told.append(
             f"{counted(known, 'record was', 'records were')} in earlier releases of the ledger: "
-            f"over all of them the most leaked has η = {float(np.max(together)):.4g} at most."
+            f"over all of them the most exposed has η = {float(np.max(together)):.4g} at most."
         )
     told.extend(tell_disclosures(disclosures))
     return told
@@ -210,15 +212,15 @@ def tell_disclosures(disclosures: tuple[Disclosure, ...]) -> list[str]:
     """Return what the check of the most exposed records found, and what to do about it."""
     if not disclosures:
         return [
-            "No published figure would change without any of the most exposed records, or with "
-            "another in its place, as far as was tried."
+            "As far as was tried, no published figure would change if one of the most exposed "
+            "records were left out or replaced."
         ]
     rows = len({found.row for found in disclosures})
     figures = {figure for found in disclosures for figure in found.figures}
     told = [
         f"Disclosed: {counted(len(figures), 'published figure')} would change with single records "
-        f"({', '.join(sorted(figures)[:5])}), for {counted(rows, 'record')} of those tried; who "
-        "knows all others learns that for certain. Declared figures disclose nothing: σ with "
-        "--sigma, the scaling with --domain."
+        f"({', '.join(sorted(figures)[:5])}), for {counted(rows, 'record')} of those tried; "
+        "whoever knows all the others learns that for certain. Declared figures disclose nothing: "
+        "σ with --sigma, the scaling with --domain."
     ]
     return [*told, *(f"Disclosed by {found}." for found in disclosures[:20])]

@@ -126,8 +126,8 @@ def _risk_facts(audit: Audit) -> list[dict[str, str]]:
         {
             "name": "Recognised as in the data",
             "value": f"{in_100(risks.membership)} in 100",
-            "note": f"at most (row {row_name(audit, risks.row)}); 50 is a coin; half of the "
-            f"records {in_100(risks.median)} or less",
+            "note": f"at most (row {row_name(audit, risks.row)}); half of the records "
+            f"{in_100(risks.median)} or less; a coin toss: 50",
         }
     ]
     known = [g for g in risks.guesses if g.prior == "frequencies"]

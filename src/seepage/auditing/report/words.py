@@ -239,7 +239,7 @@ def _stands_out(audit: Audit) -> str:
 
 
 def in_100(probability: float) -> str:
-    """Write a probability as times in 100, never rounded to certainty or to a coin."""
+    """Write a probability as times in 100, never rounded to certainty or to a coin toss."""
     if probability in (0.0, 0.5, 1.0):
         return f"{100 * probability:.0f}"
     if probability > 0.999:
@@ -267,18 +267,18 @@ def _tell_membership(audit: Audit) -> str:
     share = "" if step == 1 else f"{number(step)} × "
     close = (
         f"be estimated, without systematic error, more closely than {share}its standard deviation "
-        f"(a category: than {share or 'one '}whole level)"
+        f"(for a category: {share or 'one '}whole level)"
     )
-    told = [f"Nobody's values go beyond {limit.words}: no value of any record can {close}."]
+    told = [f"Nobody's values leak beyond {limit.words}: no value of any record can {close}."]
     if over:
-        told = [f"Yes: some value of {who} can {close}, which {limit.words} forbids."]
+        told = [f"Yes: for {who}, some value can {close}, which {limit.words} forbids."]
     risks = audit.risks
     if risks is not None:
         some = "" if risks.looked_at == total else f" of the {count(risks.looked_at)} looked at"
         told.append(
-            "As to membership, whoever has all other records is right about whether a person is in "
-            f"the table {in_100(risks.membership)} times in 100 at most (a coin: 50), and "
-            f"{in_100(risks.median)} or fewer for half of the records{some}."
+            "As for membership, someone who has all the other records is right about whether a "
+            f"person is in the table at most {in_100(risks.membership)} times in 100 (a coin toss: "
+            f"50), and {in_100(risks.median)} times or fewer for half of the records{some}."
         )
     return " ".join(told)
 
@@ -309,7 +309,8 @@ def _tell_sure(audit: Audit) -> str:
             f"predicts its “{short(predicted.name)}” from all other records, is right "
             f"{in_100(predicted.right)} times in 100 with the release and "
             f"{in_100(predicted.baseline)} times without, the largest difference for any record; "
-            f"for half of them {in_100(predicted.median_baseline)} times or more even without."
+            f"for half of the records it is {in_100(predicted.median_baseline)} times or more even "
+            "without."
         )
     if own is not None:
         told.append(
@@ -499,7 +500,7 @@ def _tell_groups(audit: Audit) -> list[str]:
     if uneven.ratio < _UNEVEN:
         return [
             f"The groups by “{column}” give away about as much as each other (at most "
-            f"{number(uneven.ratio)} times on average)."
+            f"{number(uneven.ratio)} times as much on average)."
         ]
     return [
         f"Protection is uneven: by “{column}”, the records of “{short(uneven.least_protected)}” "

@@ -24,6 +24,7 @@ from seepage.errors import InputError, nearest
 from seepage.nn.jacobian.random_directions import key_of
 from seepage.support.chunks import row_slices
 from seepage.support.files import write_private
+from seepage.support.number_check import check_not_negative
 from seepage.tables.source import as_numpy
 
 WIDTH = 4096  # most numbers kept of a layer's gradient
@@ -278,10 +279,7 @@ class LayerGradients:
         Noise on projected layers is drawn after the projection, from its projected distribution.
         The norms stay those of the gradients without noise.
         """
-        if not 0 <= scale < np.inf:
-            raise InputError(
-                f"The noise's standard deviation must be finite and not negative, not {scale!r}."
-            )
+        check_not_negative(scale, "scale")
         draw = np.random.default_rng(seed)
         blocks = {}
         for layer, block in self.blocks.items():

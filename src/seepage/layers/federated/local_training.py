@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from seepage.errors import InputError
-from seepage.support.number_check import check_number, check_positive
+from seepage.support.number_check import check_not_negative, check_positive
 
 Parameters = dict[str, Tensor]
 Gradient = Callable[
@@ -81,9 +81,7 @@ class LocalTraining:
                 "any other can be recorded and audited (sp.layers.audit_updates)."
             )
         for name in ("momentum", "weight_decay"):
-            check_number(name, getattr(self, name))
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} must not be negative, but is {getattr(self, name)!r}.")
+            check_not_negative(getattr(self, name), name)
         if self.momentum and self.optimiser != "sgd":
             raise InputError(f"momentum is only for 'sgd'; for {self.optimiser!r}, set betas.")
         if not all(0 <= beta < 1 for beta in self.betas):
@@ -130,8 +128,8 @@ class LocalTraining:
         """
         if self.optimiser != "sgd":
             raise InputError(
-                f"An update of {self.optimiser!r} does not grow with the gradient, so nothing "
-                "makes it one."
+                f"An update of {self.optimiser!r} does not grow with the gradient, which therefore "
+                "cannot be computed from it; use optimiser='sgd'."
             )
         rest = {"": torch.zeros(1, dtype=torch.float64)}
         steps = self.rows_of_steps(records)

@@ -22,6 +22,7 @@ from seepage.nn.problem.problem import Loss, per_record
 from seepage.nn.problem.views import Inputs, call, rows_of
 from seepage.nn.problem.views import batch_size as size_of
 from seepage.support.chunks import progress
+from seepage.support.number_check import check_not_negative, check_positive
 
 Client = tuple[Inputs, Tensor]
 State = dict[str, Tensor]
@@ -233,14 +234,11 @@ class _Server:
             raise InputError("There are no clients; give a pair of inputs and targets for each.")
         if min(self.batch_size, self.local_steps) < 1 or not self.lr > 0:
             raise InputError("batch_size and local_steps must be at least 1, and lr above zero.")
-        if not 0 <= self.noise_multiplier < math.inf:
-            raise InputError(
-                f"noise_multiplier must be a number from zero up, not {self.noise_multiplier!r}."
-            )
+        check_not_negative(self.noise_multiplier, "noise_multiplier")
         if self.noise_multiplier and self.max_norm is None:
             raise InputError("noise_multiplier is relative to max_norm; give max_norm too.")
-        if self.max_norm is not None and not 0 < self.max_norm < math.inf:
-            raise InputError(f"max_norm must be above zero and finite, not {self.max_norm!r}.")
+        if self.max_norm is not None:
+            check_positive(self.max_norm, "max_norm")
         taking = len(self.clients) if self.per_round is None else self.per_round
         if not 1 <= self.together <= taking <= len(self.clients):
             raise InputError(

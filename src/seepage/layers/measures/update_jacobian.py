@@ -94,7 +94,7 @@ class LocalRun:
                 update = update * (self.max_norm / norm if norm > self.max_norm else 1.0)
         if not bool(torch.isfinite(update).all()):
             raise InputError(
-                "The local training diverges, so that its update is not finite; use a smaller lr."
+                "The local training diverges, so its update is not finite; use a smaller lr."
             )
         return update
 

@@ -105,8 +105,7 @@ class FisherAccountant(RunReader):
     --------
     >>> import torch
     >>> import seepage as sp
-    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
-    <...>
+    >>> _ = torch.manual_seed(0)
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
     >>> x, y = torch.randn(60, 4), torch.randint(3, (60,))
     >>> accountant = sp.nn.FisherAccountant(

@@ -156,8 +156,8 @@ class Validator:
         by_rules, alone = by_rules[:2].double(), alone.double()
         if not torch.allclose(by_rules, alone, rtol=loose, atol=loose * float(alone.max())):
             raise InputError(
-                "The per-record gradients of this network by rules differ from those of single "
-                f"records (norm {float(by_rules[0]):.6g} against {float(alone[0]):.6g}): it uses "
+                "The rules for per-record gradients give other gradients than single records do "
+                f"(norm {float(by_rules[0]):.6g} against {float(alone[0]):.6g}): the network uses "
                 "a parameter, or overwrites a tensor, in a way that cannot be traced; rewrite "
                 "in-place operations, or measure with method='finite'."
             )

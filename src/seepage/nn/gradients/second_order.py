@@ -282,36 +282,20 @@ class KernelMovement:
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return the convolution."""
-        out: Tensor = torch.ops.aten.convolution(
-            x,
-            weight,
-            bias,
-            self.stride,
-            self.padding,
-            self.dilation,
-            False,
-            [0] * len(self.stride),
-            self.groups,
-        )
+        out: Tensor = torch.ops.aten.convolution(x, weight, bias, *self._arguments())
         return out
 
     def backward(self, delta: Tensor, weight: Tensor, shape: torch.Size) -> Tensor:
         """Return the gradient at inputs of that shape, given the one at the outputs."""
         like = delta.new_empty(1).expand(shape)  # only its shape is used
         out: Tensor = torch.ops.aten.convolution_backward(
-            delta,
-            like,
-            weight,
-            None,
-            self.stride,
-            self.padding,
-            self.dilation,
-            False,
-            [0] * len(self.stride),
-            self.groups,
-            [True, False, False],
+            delta, like, weight, None, *self._arguments(), [True, False, False]
         )[0]
         return out
+
+    def _arguments(self) -> tuple[Any, ...]:
+        """Return the movement as torch takes it: neither transposed nor padded at the output."""
+        return self.stride, self.padding, self.dilation, False, [0] * len(self.stride), self.groups
 
 
 def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, movement: KernelMovement) -> Tensor:

@@ -158,8 +158,7 @@ class Engine:
     Examples
     --------
     >>> import torch, seepage as sp
-    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
-    <torch...>
+    >>> _ = torch.manual_seed(0)
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     >>> engine = sp.nn.Engine(net, "cross_entropy", clip=sp.nn.SmoothClip(1.0))
     >>> x, y = torch.randn(10, 4), torch.randint(0, 2, (10,))

@@ -118,8 +118,7 @@ def leakage(
     Examples
     --------
     >>> import torch, seepage as sp
-    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
-    <torch...>
+    >>> _ = torch.manual_seed(0)
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     >>> x, y = torch.randn(10, 4), torch.randint(0, 2, (10,))
     >>> leak = sp.nn.leakage(net, "cross_entropy", x, y, noise_multiplier=1.0, max_grad_norm=1.0)

@@ -99,9 +99,9 @@ class RunMembership:
     def __repr__(self) -> str:
         most = "at most " if self.kind == "guarantee" else ""
         return (
-            f"<membership in a run, {self.kind}: told right {most}{100 * self.accuracy():.1f} "
-            f"times in 100 (50 is a coin), {100 * float(self.tpr(0.01)):.1f} % of true positives "
-            "at 1 % of false ones>"
+            f"<membership in a run, {self.kind}: guessed right {most}{100 * self.accuracy():.1f} "
+            f"times in 100 (a coin toss: 50), {most}{100 * float(self.tpr(0.01)):.1f} % of members "
+            "found at 1 % false positives>"
         )
 
 

@@ -107,8 +107,7 @@ class PlisOverTraining:
     Examples
     --------
     >>> import torch, seepage as sp
-    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
-    <torch...>
+    >>> _ = torch.manual_seed(0)
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     >>> x, y = torch.randn(20, 4), torch.randint(0, 2, (20,))
     >>> watch = sp.nn.PlisOverTraining(

@@ -175,16 +175,13 @@ def plis(
         column of the Jacobian, ``"estimate"`` probes it, ``"auto"`` is exact up to 128 attributes.
     probes
         The number of probes of an estimate.
-    chunk_size
-        Records worked on at a time; ``"auto"`` finds what fits.
-    seed
-        Of the probes.
+    chunk_size, seed
+        As for :func:`seepage.nn.leakage`.
 
     Examples
     --------
     >>> import torch, seepage as sp
-    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
-    <torch...>
+    >>> _ = torch.manual_seed(0)
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     >>> x, y = torch.randn(10, 4), torch.randint(0, 2, (10,))
     >>> found = sp.nn.plis(net, "cross_entropy", x, y, noise_multiplier=1.0, max_grad_norm=1.0)

@@ -144,8 +144,7 @@ class PrivateSGD:
     --------
     >>> import torch
     >>> import seepage as sp
-    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
-    <...>
+    >>> _ = torch.manual_seed(0)
     >>> X = torch.randn(200, 5)
     >>> y = (X[:, 0] > 0).long()
     >>> net = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
@@ -485,10 +484,10 @@ def _check_update(
 ) -> None:
     """Raise unless the update's settings are numbers in range."""
     check_noise(noise_multiplier)
-    check_number("learning_rate", learning_rate)
-    check_number("momentum", momentum)
-    check_number("weight_decay", weight_decay)
-    check_number("max_grad_norm", max_grad_norm)
+    check_number(learning_rate, "learning_rate")
+    check_number(momentum, "momentum")
+    check_number(weight_decay, "weight_decay")
+    check_number(max_grad_norm, "max_grad_norm")
     if not (learning_rate > 0 and 0 <= momentum < 1 and weight_decay >= 0):
         raise InputError(
             "learning_rate must be above zero, momentum in [0, 1), weight_decay not negative."

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +12,7 @@ import pyarrow as pa
 
 from seepage.errors import InputError
 from seepage.streams.disk.files import Batches, open_batches
-from seepage.support.chunks import blas_on_one_core, progress_over, usable_cores
+from seepage.support.chunks import progress_over, spread, usable_cores
 from seepage.tables.columns import (
     Piece,
     Scan,
@@ -28,7 +26,6 @@ from seepage.tables.columns import (
 )
 from seepage.tables.source import Chunk, RowSource, check_column
 
-Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 _CHUNK = 1 << 20  # numbers in a chunk: decoding files favours larger ones than arithmetic does
@@ -133,10 +130,10 @@ class ParquetRows(RowSource):
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Answer:
         """Return the sum of the function's answers; from a cluster only that comes back."""
-        spread = self.batches.spread()
-        if spread is None:
+        cluster = self.batches.spread()
+        if cluster is None:
             return super().total(function, what, extra)
-        found: Answer = spread.total(self.batches, self.coding, function, what, extra)
+        found: Answer = cluster.total(self.batches, self.coding, function, what, extra)
         return found
 
     def each(
@@ -156,7 +153,7 @@ class ParquetRows(RowSource):
 
         starts = _with_starts(gathered(self.batches.read(columns, size), size))
         shown = progress_over(starts, len(self), what, lambda item: rows_in(item[1]))
-        yield from in_order(shown, work, self._threads)
+        yield from spread(work, shown, _workers(self._threads))
 
     def write(self, function: Callable[[Chunk], pa.Table], path: Path, what: str) -> None:
         """Write the tables that the function makes from the chunks to one Parquet file."""
@@ -186,13 +183,14 @@ def sum_pieces(
     threads: int | None = None,
 ) -> Answer | None:
     """Return the sum of the function's answers on some raw columns; none without rows."""
-    spread = batches.spread()
-    if spread is not None:
-        on_cluster: Answer | None = spread.sum_pieces(batches, columns, function)
+    cluster = batches.spread()
+    if cluster is not None:
+        on_cluster: Answer | None = cluster.sum_pieces(batches, columns, function)
         return on_cluster
     total: Answer | None = None
     size = chunk_rows(len(columns))
-    for found in in_order(gathered(batches.read(columns, size), size), function, threads):
+    pieces = gathered(batches.read(columns, size), size)
+    for found in spread(function, pieces, _workers(threads)):
         total = found if total is None else total + found  # type: ignore[operator]
     return total
 
@@ -225,26 +223,6 @@ def _with_starts(lists: Iterator[list[Piece]]) -> Iterator[tuple[int, list[Piece
         start += rows_in(pieces)
 
 
-def in_order(
-    items: Iterator[Item], work: Callable[[Item], Answer], threads: int | None = None
-) -> Iterator[Answer]:
-    """Yield ``work(item)`` of every item in turn, processing several at a time.
-
-    The caller's thread reads; the workers compute. One chunk for each core keeps all cores busy
-    throughout, where a matrix product spread over the cores would leave them idle in between; so
-    the linear algebra is kept to one thread meanwhile. ``threads`` is for callers who share the
-    cores.
-    """
-    workers = min(usable_cores() if threads is None else threads, _MOST_WORKERS)
-    waiting: deque[Future[Answer]] = deque()
-    with blas_on_one_core(), ThreadPoolExecutor(workers) as pool:
-        try:
-            for item in items:
-                waiting.append(pool.submit(work, item))
-                if len(waiting) > workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+def _workers(threads: int | None) -> int:
+    """Return how many chunks to process at a time; ``threads`` is for callers who share cores."""
+    return min(usable_cores() if threads is None else threads, _MOST_WORKERS)

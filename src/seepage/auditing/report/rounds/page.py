@@ -62,7 +62,7 @@ def _pick_facts(report: RecordingReport) -> list[dict[str, str]]:
         since = audit.over_rounds.first()
         facts.append(
             {
-                "name": "Told since",
+                "name": "Shows since",
                 "value": "–" if since is None else f"round {since}",
                 "note": f"of rounds {audit.over_rounds.rounds[0]} to "
                 f"{audit.over_rounds.rounds[-1]}, all tests allowed for",
@@ -73,7 +73,7 @@ def _pick_facts(report: RecordingReport) -> list[dict[str, str]]:
         {
             "name": "Most given away by a layer",
             "value": f"{number(round(max(found[most], 0.0), 3))} {found.unit}",
-            "note": f"{short(most, 30)}; of {number(entropy)} there are to know",
+            "note": f"{short(most, 30)}; all there is to know: {number(entropy)}",
         }
     )
     named = audit.clients.named()

@@ -91,7 +91,7 @@ def judge_recording(report: RecordingReport) -> Verdict:
         )
     elif untestable(audit):
         tone, label = "caution", "Too few clients to tell"
-        headline = f"Whether the updates tell {what} cannot be said of so few clients."
+        headline = f"There are too few clients to say whether the updates tell {what}."
     else:
         tone, label = "good", "Nothing shows"
         headline = f"No layer tells {what} beyond doubt, and no client stands out."
@@ -153,8 +153,8 @@ def _tell_when(report: RecordingReport) -> str:
     ends = [f"{short(k, 24)} after round {audit.over_rounds.first(k)}" for k in told[:_NAMED]]
     more = f", {len(told) - _NAMED} more" if len(told) > _NAMED else ""
     return (
-        f"First sure: {', '.join(ends)}{more}. All rounds and layers are allowed for: where there "
-        "is nothing to find, any is named in 5 of 100 recordings."
+        f"First certain: {', '.join(ends)}{more}. The test allows for all rounds and layers: where "
+        "there is nothing to find, it names one in 5 of 100 recordings."
     )
 
 

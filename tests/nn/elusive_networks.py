@@ -1,0 +1,197 @@
+"""Networks whose dependence on a record torch's derivatives miss, and the truth about them.
+
+The truth is taken by finite differences of the gradients of single records in float64, and shares
+no code with the package.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+CLIP = 0.5
+Loss = Callable[[Any, Tensor], Tensor]  # of one record: a number
+
+
+def records(count: int = 4) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(count, 4, dtype=torch.float64), torch.randint(0, 3, (count,))
+
+
+def entropy(output: Any, target: Tensor) -> Tensor:
+    logits = output if isinstance(output, Tensor) else output.logits
+    return nn.functional.cross_entropy(logits, target, reduction="none")
+
+
+def jacobians(
+    net: nn.Module,
+    loss: Loss,
+    x: Tensor,
+    y: Tensor,
+    *,
+    clip: float | None = CLIP,
+    step: float = 1e-5,
+) -> np.ndarray:
+    """Return how every record's clipped gradient changes, over the clip, ``(B, P, d)``.
+
+    One record at a time, by central differences in float64.
+    """
+    net = copy.deepcopy(net).double()
+    before = copy.deepcopy(net.state_dict())
+    released = [p for p in net.parameters() if p.requires_grad]
+
+    def gradient(record: Tensor, target: Tensor) -> Tensor:
+        net.load_state_dict(before)
+        total = loss(net(record[None]), target[None]).sum()
+        parts = torch.autograd.grad(total, released, allow_unused=True, materialize_grads=True)
+        g = torch.cat([part.flatten() for part in parts])
+        return g if clip is None else g / max(1.0, float(g.norm()) / clip)
+
+    out = []
+    for record, target in zip(x.double(), y, strict=True):
+        units = step * torch.eye(record.numel(), dtype=torch.float64).reshape(-1, *record.shape)
+        columns = [gradient(record + u, target) - gradient(record - u, target) for u in units]
+        out.append(torch.stack(columns, 1) / (2 * step))
+    return np.asarray(torch.stack(out)) / (1.0 if clip is None else clip)
+
+
+def dfil(jacobian: np.ndarray) -> np.ndarray:
+    return np.sqrt((jacobian**2).sum((1, 2)) / jacobian.shape[2])
+
+
+def smooth(*middle: nn.Module) -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), *middle, nn.Linear(6, 3)).double()
+
+
+class Probe(nn.Module):
+    """A head on a backbone under ``torch.no_grad()``, frozen or not."""
+
+    def __init__(self, width: int = 6, frozen: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.body = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, width))
+        self.head = nn.Linear(width, 3)
+        self.body.requires_grad_(not frozen)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            h = self.body(x)
+        return self.head(torch.tanh(h))
+
+
+class Gate(nn.Module):
+    """A gate that counts as a constant."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h * torch.sigmoid(3 * h).detach()
+
+
+class Tracking(nn.Module):
+    """A module that keeps a running mean, or a count, in a buffer."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.in_place = in_place
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, h: Tensor) -> Tensor:
+        if self.in_place:
+            self.mean.mul_(0.9).add_(0.1 * h.detach().mean(0))
+        else:
+            self.mean = self.mean + 1
+        return h
+
+
+class Output(dict):
+    """What a network of Hugging Face returns."""
+
+    @property
+    def logits(self) -> Tensor:
+        return self["logits"]
+
+
+class WithOutput(nn.Module):
+    """A network that returns one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = smooth()
+
+    def forward(self, x: Tensor) -> Output:
+        return Output(logits=self.inner(x))
+
+
+class Squash(torch.autograd.Function):
+    """A function with a way back of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return torch.tanh(x)
+
+    @staticmethod
+    def backward(ctx: Any, delta: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return delta * (1 - torch.tanh(x) ** 2)
+
+
+class Bent(nn.Module):
+    """A function of what comes in."""
+
+    def __init__(self, bend: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.bend = bend
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.bend(h)
+
+
+class Turning(nn.Module):
+    """A network with a complex parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.turn = nn.Parameter(torch.randn(4, dtype=torch.complex128))
+        self.head = nn.Linear(4, 3, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head((x * self.turn).real)
+
+
+class OpacusRecurrent(nn.Module):
+    """A recurrent layer as Opacus's ``ModuleValidator.fix`` makes it."""
+
+    def __init__(self, kind: str, classes: int = 3) -> None:
+        super().__init__()
+        layers = pytest.importorskip("opacus.layers")
+        torch.manual_seed(4)
+        self.inner = getattr(layers, kind)(2, 3, batch_first=True)
+        self.head = nn.Linear(3, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.inner(x.reshape(-1, 2, 2))[0][:, -1])
+
+
+class DropPath(nn.Module):
+    """Drops whole records of a branch at random, seldom."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h * (torch.rand(len(h), 1, dtype=h.dtype) >= 0.1) / 0.9
+
+
+KINKS: dict[str, Callable[[Tensor], Tensor]] = {
+    "clamp": lambda h: h.clamp(-0.5, 0.5),
+    "maximum": lambda h: torch.maximum(h, 0.3 * h),
+    "abs": torch.abs,
+    "where": lambda h: torch.where(h > 0, h, 0.1 * h),
+    "amax": lambda h: h - h.amax(1, keepdim=True),
+}
