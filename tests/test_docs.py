@@ -112,10 +112,12 @@ SLOW = {
     "docs/how-to/torchrun.md",
     "docs/how-to/updates.md",
 }
-# And docstrings that do, or load what takes seconds
+# And docstrings that do, audit a table in full, or load what takes seconds
 SLOW_NAMES = {
     "seepage.attacks.property_inference.attack_layers",
     "seepage.attacks.remedies_compared.compare_remedies",
+    "seepage.auditing.pipeline.audit",
+    "seepage.auditing.report.writing.report",
     "seepage.layers.layer_audit.audit",
     "seepage.layers.layer_audit.audit_updates",
     "seepage.layers.measures.update_leakage.update_leakage",

@@ -81,6 +81,7 @@ def test_the_best_attack_on_a_linear_model_meets_the_bound(rank):
     _agrees(_attack(train, released, mean, 1e-3), truth, bound)
 
 
+@pytest.mark.slow
 def test_the_best_attack_on_a_logistic_model_meets_the_bound():
     encoded = encoded_people("logistic", n=60, sensitive=["age"])
     audit = audit_table(encoded, name="people", l2=L2, sigma=1.0, effort=ONLY_NOISE)

@@ -60,7 +60,9 @@ def _fit(model, l2):
 
 
 @pytest.mark.parametrize("scale", sampled([True, False], [True]))
-@pytest.mark.parametrize("model", ["linear", "logistic", "poisson"])
+@pytest.mark.parametrize(
+    "model", sampled(["linear", "logistic", "poisson"], ["linear", "logistic"])
+)
 def test_records_and_cells_agree_with_refits(model, scale):
     encoded = encoded_people(model, scale=scale, sensitive=["age", "town", "smoker"])
     audit = measured(encoded, l2=0.02, sigma=0.3)
@@ -285,7 +287,7 @@ def test_slow_searches_are_cut_short_and_left_out_where_said(monkeypatch):
     assert any("exact bound" in step for step in audit.steps)
 
 
-@pytest.mark.parametrize("kind", ["linear", "logistic"])
+@pytest.mark.parametrize("kind", sampled(["linear", "logistic"], ["linear"]))
 def test_reweighting_is_judged_with_the_choice_of_the_weights(kind):
     encoded = encoded_people(kind, n=150)
     audit = audit_table(encoded, name="people", sigma=0.5)

@@ -54,7 +54,7 @@ def asked(people: pd.DataFrame, folder: Path, *options: str) -> dict[str, object
     return json.loads(found.stdout)
 
 
-@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize("anew", sampled([False, True], [True]))
 def test_the_command_line_scales_and_encodes_anew(
     people: pd.DataFrame, anew: bool, tmp_path: Path
 ) -> None:

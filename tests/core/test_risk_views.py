@@ -271,7 +271,7 @@ def test_a_refit_of_the_whole_pipeline_moves_more() -> None:
     assert "held fixed" in leak.membership().mu.assumptions[1]
 
 
-@pytest.mark.parametrize("own", [True, False], ids=["sp.glm", "scikit-learn"])
+@pytest.mark.parametrize("own", sampled([True, False], [False]), ids=["sp.glm", "scikit-learn"])
 def test_a_pipeline_is_fitted_anew_without_the_record(own: bool) -> None:
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline

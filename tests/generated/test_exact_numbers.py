@@ -107,7 +107,7 @@ def test_logistic_regression_of_columns_far_from_zero(ratio: float) -> None:
 # 3: more columns than records, and hardly a penalty ----------------------------------------------
 
 
-@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("intercept", sampled([False, True], [True]))
 @pytest.mark.parametrize("l2", sampled([1e-8, 1e-10, 1e-12], 1))
 def test_more_columns_than_records_and_a_weak_penalty(l2: float, intercept: bool) -> None:
     rng = np.random.default_rng(3)

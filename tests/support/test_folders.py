@@ -164,7 +164,8 @@ def test_kills_at_chosen_moments_leave_the_old_folder_or_the_new(tmp_path, kills
     assert seen == {1, 2}
 
 
-@pytest.mark.parametrize("kills", sampled([4, 8, 50], [4]))
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [4, 8, 50])
 def test_kills_at_random_moments_leave_the_old_folder_or_the_new(tmp_path, kills):
     out, draw = tmp_path / "out", random.Random(0)  # noqa: S311
     killed_writer.write(out, 1)

@@ -55,7 +55,7 @@ def test_pictures_for_people_to_look_at(browser, pages, size, dark):
     )
 
 
-@pytest.mark.parametrize("name", sampled(["plain", "values", "hostile"], ["values"]))
+@pytest.mark.parametrize("name", sampled(["plain", "values", "hostile"], ["hostile"]))
 @pytest.mark.parametrize("size", [DESKTOP, PHONE])
 def test_the_page_is_never_wider_than_the_screen(browser, pages, name, size):
     browser.open(pages[name], size)
@@ -139,7 +139,7 @@ def test_a_long_table_draws_only_what_is_in_sight(browser, pages):
     assert first_rows(browser) == ["99999"]
 
 
-@pytest.mark.parametrize("name", ["values", "hostile"])
+@pytest.mark.parametrize("name", sampled(["values", "hostile"], ["hostile"]))
 def test_values_come_with_a_second_warning(browser, pages, name):
     browser.open(pages[name])
     assert "Keep this page private" in browser.read("aside")[0]

@@ -216,7 +216,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("text", sampled(HOSTILE, 2))
+@pytest.mark.parametrize("text", sampled(HOSTILE, 1))
 def test_hostile_names_and_values_stay_text(text):
     page = render(make_hostile(text, rows=20))
     # Our own two scripts, and no tag or attribute that is not ours.

@@ -129,7 +129,7 @@ def test_rows_of_small_layers_are_exact_beside_estimates(name, norm):
 
 
 @pytest.mark.parametrize("norm", ["fro", 1])
-@pytest.mark.parametrize("wrt", ["target", "input"])
+@pytest.mark.parametrize("wrt", sampled(["target", "input"], ["target"]))
 def test_estimates_lie_within_their_errors(wrt, norm):
     net, x, y, loss = case("convolutions", samples=20)
     truth = dense_sensitivity(net, loss, x, y, wrt, norm, layer_parameters(net)).numpy()

@@ -10,6 +10,7 @@ from small_run import D, N, small_accountant, small_problem
 from torch import nn
 
 import seepage as sp
+from sampled import sampled
 from seepage.errors import InputError
 from seepage.nn.accounting.accountant import FisherAccountant
 from seepage.nn.accounting.joining import join_shares, merge_runs
@@ -61,7 +62,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", sampled(list(CASES), 2))
 def test_a_run_adds_up_to_the_dense_sum(case):
     # Of a single unknown a probe of the record's side knows the trace exactly.
     name, clip, sampling = CASES[case]

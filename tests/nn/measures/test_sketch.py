@@ -51,7 +51,7 @@ def check(sketched: Tensor, true: Tensor, *, whole: bool, slack: float = 1e-9) -
         assert bool((gap[:, -1] <= slack * size).all())
 
 
-@pytest.mark.parametrize("d", sampled(range(1, 13), 4))
+@pytest.mark.parametrize("d", sampled(range(1, 13), [1, 8]))
 def test_few_unknowns(d: int) -> None:
     net, x, y = problem(d)
     true = information(net, x, y)

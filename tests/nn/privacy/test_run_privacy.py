@@ -10,6 +10,7 @@ import pytest
 import torch
 from dp_accounting.rdp import RdpAccountant
 
+from sampled import sampled
 from seepage.errors import InputError
 from seepage.nn.accounting.accountant import FisherAccountant
 from seepage.nn.privacy.individual_privacy import (
@@ -164,7 +165,7 @@ def test_the_cost_between_uses_is_estimated_without_bias():
 
 
 @pytest.mark.parametrize("q", [1.0, 0.3, 0.01])
-@pytest.mark.parametrize("sigma", [0.7, 5.0, 100.0])
+@pytest.mark.parametrize("sigma", sampled([0.7, 5.0, 100.0], [5.0]))
 def test_no_record_has_less_privacy_than_the_run(q, sigma):
     torch.manual_seed(0)
     net, x, y = torch.nn.Linear(3, 2), torch.randn(8, 3), torch.randint(2, (8,))

@@ -65,7 +65,7 @@ def _train(module, optimizer, criterion, loader, accountant=None, epochs=2, each
 
 
 @pytest.mark.parametrize("method", sampled(["rdp", "prv"], ["rdp"]))
-@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("mode", sampled(["hooks", "ghost"], ["hooks"]))
 def test_epsilon_is_that_of_opacus(mode, method):
     engine, module, optimizer, criterion, loader = _private(mode, method)
     accountant = sp.nn.attach(optimizer, module, nn.CrossEntropyLoss(), loader)
@@ -103,7 +103,7 @@ def test_settings_that_the_optimiser_has_are_not_overruled():
         sp.nn.attach(optimizer, module, "cross_entropy", loader, max_grad_norm=1.0)
 
 
-@pytest.mark.parametrize("method", ["rdp", "prv"])
+@pytest.mark.parametrize("method", sampled(["rdp", "prv"], ["rdp"]))
 def test_no_record_has_less_privacy_than_opacus_tells(method):
     engine, module, optimizer, criterion, loader = _private(accountant=method)
     accountant = sp.nn.attach(optimizer, module, "cross_entropy", loader)
@@ -134,7 +134,7 @@ def test_dp_accounting_comes_near_to_opacus():
     assert accountant.privacy(1e-3, method="pld").epsilon < rdp
 
 
-@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("mode", sampled(["hooks", "ghost"], ["ghost"]))
 def test_watching_changes_nothing(mode):
     trained = []
     for watched in (False, True):

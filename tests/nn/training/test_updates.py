@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import seepage as sp
+from sampled import sampled
 from seepage.errors import InputError
 
 torch.set_num_threads(1)
@@ -77,11 +78,14 @@ def test_adamw_sees_the_noisy_mean_of_clipped_gradients() -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [
-        partial(torch.optim.AdamW, lr=1e-2),
-        partial(torch.optim.RMSprop, lr=1e-2, momentum=0.5),
-        partial(torch.optim.Adagrad, lr=1e-2),
-    ],
+    sampled(
+        [
+            partial(torch.optim.AdamW, lr=1e-2),
+            partial(torch.optim.RMSprop, lr=1e-2, momentum=0.5),
+            partial(torch.optim.Adagrad, lr=1e-2),
+        ],
+        1,
+    ),
     ids=lambda make: make.func.__name__,
 )
 def test_a_stopped_run_goes_on_to_the_same_numbers(make: Any, tmp_path: Path) -> None:
