@@ -139,6 +139,7 @@ def people(tmp_path_factory):
 
 
 AUDIT = ("--target", "ill", "--sensitive", "age", "--group", "town", "--sigma", "0.5")
+QUICK = (*AUDIT, "--quick")  # where remedies do not matter
 
 
 def test_audit_writes_a_report_and_tells(run, people, tmp_path):
@@ -175,7 +176,7 @@ def test_json_is_all_that_is_printed(run, people, tmp_path, monkeypatch):
     ],
 )
 def test_gates_set_the_exit_status(run, people, limits, status):
-    result = run("audit", people, *AUDIT, "--json", *limits)
+    result = run("audit", people, *QUICK, "--json", *limits)
     assert result.exit_code == status, result.output
     if status == 2:
         assert result.stdout == ""
@@ -186,7 +187,7 @@ def test_gates_set_the_exit_status(run, people, limits, status):
 
 
 def test_offenders_are_named_by_row_and_never_by_value(run, people):
-    result = run("audit", people, *AUDIT, "--json", "--max-eta", "1e-3")
+    result = run("audit", people, *QUICK, "--json", "--max-eta", "1e-3")
     assert "60 records (rows " in result.stderr
     rows = result.stderr.partition("(rows ")[2].partition(" and ")[0].split(", ")
     assert len(rows) == 10
@@ -211,9 +212,9 @@ def test_calibrate_prints_the_noise_and_its_cost(run, people):
     )
     assert plain.stdout.startswith(f"σ = {found['sigma']:.6g}\n")
     assert "share of wrong predictions" in plain.stdout
-    asked = ("--sigma", repr(found["sigma"]), "--json", "--max-eta", "0.5")
+    asked = ("--sigma", repr(found["sigma"]), "--json", "--quick", "--max-eta", "0.5")
     assert run("audit", people, "--target", "ill", *asked).exit_code == 0
-    less = ("--sigma", repr(point_below(found["sigma"])), "--json", "--max-eta", "0.5")
+    less = ("--sigma", repr(point_below(found["sigma"])), "--json", "--quick", "--max-eta", "0.5")
     assert run("audit", people, "--target", "ill", *less).exit_code == 1
 
 
@@ -244,7 +245,7 @@ def test_a_given_model_is_audited(run, people, tmp_path):
         )
 
     write(1.0)
-    given = ("--target", "ill", "--sigma", "0.1", "--json")
+    given = ("--target", "ill", "--sigma", "0.1", "--json", "--quick")
     result = run("audit", people, *given, "--model-file", str(path))
     assert result.exit_code == 0, result.output
     fitted = run("audit", people, *given, "--no-scale", "--l2", "0.02")
@@ -358,14 +359,14 @@ def test_noise_that_cannot_be_reckoned_with_is_refused(run, people, noise):
 
 def test_the_input_is_never_written_over(run, people, tmp_path):
     out = tmp_path / "out"
-    assert run("audit", people, *AUDIT, "--out", str(out)).exit_code == 0
+    assert run("audit", people, *QUICK, "--out", str(out)).exit_code == 0
     table = out / "leakage.parquet"
     before = table.read_bytes()
     result = run("audit", str(table), "--target", "eta", "--out", str(out))
     assert result.exit_code == 2
     assert "one lies within the other" in result.stderr
     assert table.read_bytes() == before
-    again = run("audit", people, *AUDIT, "--out", str(out))
+    again = run("audit", people, *QUICK, "--out", str(out))
     assert again.exit_code == 0, again.output
 
 
@@ -375,14 +376,14 @@ def test_escape_sequences_in_file_names_are_shown_escaped(run, people, tmp_path)
     assert "\x1b" not in result.output
     assert "\\x1b[31mred.csv" in result.stderr
     out = tmp_path / "\x1b[31mreport"
-    result = run("audit", people, *AUDIT, "--out", str(out))
+    result = run("audit", people, *QUICK, "--out", str(out))
     assert result.exit_code == 0
     assert "\x1b" not in result.output
     assert "\\x1b[31mreport" in result.stdout
 
 
 def test_values_are_shown_only_when_asked_and_with_a_warning(run, people, tmp_path):
-    result = run("audit", people, *AUDIT, "--show-values", "--out", str(tmp_path / "report"))
+    result = run("audit", people, *QUICK, "--show-values", "--out", str(tmp_path / "report"))
     assert result.exit_code == 0
     assert "do not pass it on" in result.stderr
 
