@@ -34,7 +34,7 @@ ROWS = 240
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(reading, "_CHUNK", 200)
+    monkeypatch.setattr(reading, "_CHUNK", 600)
     monkeypatch.setattr(reading, "_WIDE", 1)
     # Few records are kept and looked at, so that the rest takes passes as in large tables.
     monkeypatch.setattr(measures, "MOST", 20)
