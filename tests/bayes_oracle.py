@@ -30,5 +30,5 @@ def by_lines(w: np.ndarray, p: np.ndarray) -> float:
         return total
 
     low, high = w[:, 1].min() - 9, w[:, 1].max() + 9
-    pieces = np.linspace(low, high, 60)
-    return sum(quad(line, a, b, epsabs=1e-12, limit=200)[0] for a, b in pairwise(pieces))
+    pieces = np.linspace(low, high, 20)
+    return sum(quad(line, a, b, epsabs=1e-11, limit=200)[0] for a, b in pairwise(pieces))

@@ -24,9 +24,13 @@ def pytest_collection_finish():
 
 @pytest.fixture(scope="module")
 def few_neighbours():
-    """Let an audit refit without five of the most exposed records: fifty take most of its time."""
+    """Let an audit refit without five of the most exposed records, not fifty, and draw less often.
+
+    Those refits and the averages over the adversary's prior take most of its time.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("seepage.auditing.neighbours.CHECKED", 5)
+        patch.setattr("seepage.auditing.audit._DRAWS", 8)
         yield
 
 

@@ -1,9 +1,8 @@
 """The plan of the house: folders one can hold in mind, names that mean one thing."""
 
-import ast
+import re
 import tomllib
 from collections import defaultdict
-from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -18,13 +17,10 @@ def short(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
 def said_in(path: Path) -> str:
-    return ast.get_docstring(parsed(path)) or ""
+    """Return the docstring of a module."""
+    opening = re.match(r'r?"""(.+?)"""', path.read_text(encoding="utf-8"), re.DOTALL)
+    return opening[1].strip() if opening else ""
 
 
 def test_a_folder_can_be_held_in_mind():
@@ -44,9 +40,8 @@ def test_every_folder_says_what_it_is_for_and_what_may_be_in_it():
 def test_no_two_classes_have_one_name():
     homes = defaultdict(list)
     for path in FILES:
-        for node in ast.walk(parsed(path)):
-            if isinstance(node, ast.ClassDef):
-                homes[node.name].append(short(path))
+        for name in re.findall(r"^ *class (\w+)[(:]", path.read_text(encoding="utf-8"), re.M):
+            homes[name].append(short(path))
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
 
 

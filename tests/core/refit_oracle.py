@@ -44,15 +44,17 @@ def refit(
 ) -> np.ndarray:
     """Return the minimiser of ``Σ ω ℓ + (ridge/2)‖w‖²``, flat, the class as the fast index."""
     D = np.hstack([X, np.ones((len(X), 1))]) if intercept else X
-    P = D.shape[1]
+    n, P = D.shape
+    products = (D[:, :, None] * D[:, None]).reshape(n, -1)
     penalty = np.repeat(np.where(np.arange(P) < X.shape[1], ridge, 0.0), classes)
     theta = np.zeros(P * classes)
     # Softmax does not say what to add to all classes: nothing is, by a penalty on just that.
     gauge = np.kron(np.eye(P), np.ones((classes, classes)) / classes) if classes > 1 else 0.0
     for _ in range(200):
         r, a, loss = _derivatives(family, D @ theta.reshape(P, classes), y)
-        gradient = np.einsum("n,np,nk->pk", weight, D, r).reshape(-1) + penalty * theta
-        H = np.einsum("n,np,nq,nkl->pkql", weight, D, D, a).reshape(P * classes, -1)
+        gradient = (D.T @ (weight[:, None] * r)).reshape(-1) + penalty * theta
+        H = products.T @ (weight[:, None] * a.reshape(n, -1))
+        H = H.reshape(P, P, classes, classes).swapaxes(1, 2).reshape(P * classes, -1)
         step = np.linalg.solve(
             H + np.diag(penalty) + gauge, gradient + gauge @ theta if classes > 1 else gradient
         )

@@ -83,7 +83,7 @@ def test_cifar10_comes_in_height_width_channel_order(tmp_path):
 
 @pytest.mark.parametrize("size", [0, 30_729_999, 30_730_001])
 def test_cifar10_batch_of_the_wrong_size(tmp_path, size):
-    batches = files.write_cifar10(tmp_path)
+    batches = files.write_black_cifar10(tmp_path)
     with (batches / "data_batch_2.bin").open("r+b") as stream:
         stream.truncate(size)
     with pytest.raises(InputError, match=rf"data_batch_2.bin has {size:,} bytes .*30,730,000"):
@@ -91,7 +91,7 @@ def test_cifar10_batch_of_the_wrong_size(tmp_path, size):
 
 
 def test_cifar10_class_out_of_range(tmp_path):
-    batches = files.write_cifar10(tmp_path)
+    batches = files.write_black_cifar10(tmp_path)
     with (batches / "test_batch.bin").open("r+b") as stream:
         stream.write(b"\x0a")
     with pytest.raises(InputError, match=r"test_batch.bin holds the class 10"):

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import sys
 import types
+from functools import cache
 
 import pytest
 
 import reproduction
 from reproduction import Experiment, reproducing
-from reproduction.drawing import draw_figure
+from reproduction.drawing import Figure, draw_figure
 from reproduction.outcome import Outcome, Quantity
 
 NAME = "fake-figure1"
 
 
-def fake_outcome(quick: bool) -> Outcome:
-    figure = draw_figure(
+@cache
+def fake_figure() -> Figure:
+    return draw_figure(
         NAME, "A line from 0 to 1", lambda canvas: canvas.subplots().plot([0, 1]), (3, 2)
     )
+
+
+def fake_outcome(quick: bool) -> Outcome:
     trials = 2 if quick else 100
     quantities = (Quantity("mean | η", 0.0405, "0.040"), Quantity("trials", trials))
-    return Outcome("Two *made-up* points.", quantities, "The line rises.", figure)
+    return Outcome("Two *made-up* points.", quantities, "The line rises.", fake_figure())
 
 
 @pytest.fixture
@@ -33,3 +38,9 @@ def fake(monkeypatch):
     for owner in (reproduction, reproducing):
         monkeypatch.setattr(owner, "EXPERIMENTS", {NAME: experiment})
     return experiment
+
+
+@pytest.fixture
+def draw_anew():
+    """Return what makes its figure be drawn again, as it is once for all tests."""
+    return fake_figure.cache_clear

@@ -91,10 +91,11 @@ def test_of_all_those_without_their_data_are_left_out(fake, run, monkeypatch, tm
     assert "The data are not here." in alone.output
 
 
-def test_the_same_twice(fake, run, tmp_path):
+def test_the_same_twice(fake, draw_anew, run, tmp_path):
     home = tmp_path / "seepage-reproduction" / fake.name
     run(fake.name)
     first = {name: (home / name).read_bytes() for name in ("figure.svg", "figure.png")}
+    draw_anew()
     run(fake.name)
     assert {name: (home / name).read_bytes() for name in first} == first
 

@@ -1,9 +1,13 @@
-"""Keeps one Chromium open for all the pages of a file of tests, whose figures are seen."""
+"""Keeps one Chromium open for the pages of a file of tests; figures are drawn, but few twice."""
 
 from __future__ import annotations
 
 import pytest
 from browser import Browser
+from factory import make_audit
+
+from seepage.auditing.report import write_report, writing
+from seepage.auditing.report.figures import draw_figures
 
 
 @pytest.fixture(scope="module")
@@ -16,3 +20,17 @@ def browser(tmp_path_factory):
 @pytest.fixture(scope="module")
 def blank_figures():
     """Put the figures on paper."""
+
+
+@pytest.fixture(scope="session")
+def figures():
+    """Return the figures of the plain audit."""
+    return draw_figures(make_audit())
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory, figures):
+    """Return the page of the plain audit, in a folder with all that belongs to it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing, "draw_figures", lambda audit: figures)
+        return write_report(make_audit(), tmp_path_factory.mktemp("report") / "new" / "folder")

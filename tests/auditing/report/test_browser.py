@@ -13,11 +13,10 @@ pytestmark = needs_browser
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory):
+def pages(tmp_path_factory, written):
     """Return the pages of four audits by name, each written when it is first asked for."""
     values = {name: [str(i) for i in range(569)] for name in NAMES}
     audits = {
-        "plain": lambda: make_audit(),
         "values": lambda: make_gated(False, values=values),
         "long": lambda: make_audit(100_000),
         "hostile": lambda: make_hostile(SCRIPT),
@@ -28,7 +27,7 @@ def pages(tmp_path_factory):
             self[name] = write_report(audits[name](), tmp_path_factory.mktemp(name))
             return self[name]
 
-    return Pages()
+    return Pages(plain=written)
 
 
 def first_rows(browser, count=3):

@@ -26,11 +26,6 @@ from seepage.auditing.report.words import (
 )
 
 
-@pytest.fixture(scope="module")
-def figures():
-    return draw_figures(make_audit())
-
-
 def render(audit):
     return render_page(audit, draw_figures(audit))
 

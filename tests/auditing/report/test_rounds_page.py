@@ -12,7 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from recordings import CLIENTS, NODES, make_recording, make_report
 
-from seepage.auditing.report.rounds import SCHEMA, summarise_recording, write_recording_report
+from seepage.auditing.report.rounds import (
+    SCHEMA,
+    summarise_recording,
+    write_recording_report,
+    writing,
+)
 from seepage.auditing.report.rounds.figures import draw_recording
 from seepage.auditing.report.rounds.page import render_recording
 from seepage.auditing.report.rounds.words import advise, judge_recording, several
@@ -42,16 +47,17 @@ def hostile():
 
 
 @pytest.fixture(scope="module")
-def page(report):
-    return render(report)
+def figures(report):
+    return draw_recording(report)
+
+
+@pytest.fixture(scope="module")
+def page(report, figures):
+    return render_recording(report, figures)
 
 
 def listing(folder):
     return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
-
-
-def render(report):
-    return render_recording(report, draw_recording(report))
 
 
 def test_the_verdict_names_the_layers_and_the_round(report):
@@ -78,7 +84,8 @@ def test_nothing_found_is_said_with_what_may_have_been_missed():
     verdict = judge_recording(quiet)
     assert verdict.tone == "good"
     assert any("does not mean that nothing is there" in s for s in verdict.sentences)
-    assert "Nothing needs to be done about this property" in render(quiet)
+    page = render_recording(quiet, draw_recording(quiet))
+    assert "Nothing needs to be done about this property" in page
 
 
 def test_a_client_who_stands_out_is_named():
@@ -102,10 +109,11 @@ def test_one_client_alone_cannot_be_tested():
     assert any("single client" in note for note in audit.notes)
 
 
-def test_what_is_known_of_a_client_is_not_on_the_page_unless_asked(report, page):
+def test_what_is_known_of_a_client_is_not_on_the_page_unless_asked(report, figures, page):
     assert "wears glasses</" not in page
     assert str(NODES[0]) in page
-    shown = render(replace(report, values={str(n): "wears glasses" for n in NODES}))
+    told = replace(report, values={str(n): "wears glasses" for n in NODES})
+    shown = render_recording(told, figures)
     assert shown.count("wears glasses</span>") == CLIENTS
     assert "because you asked for it" in shown
 
@@ -151,7 +159,8 @@ def test_no_name_can_say_anything_else(hostile, tmp_path):
     assert "<script" not in (tmp_path / "out" / "figures" / "layers.svg").read_text()
 
 
-def test_a_file_in_the_place_of_the_folder_is_refused(report, tmp_path):
+def test_a_file_in_the_place_of_the_folder_is_refused(report, figures, tmp_path, monkeypatch):
+    monkeypatch.setattr(writing, "draw_recording", lambda report: figures)
     (tmp_path / "out").write_text("mine")
     with pytest.raises(InputError, match="'out' is a file"):
         write_recording_report(report, tmp_path / "out")

@@ -18,8 +18,8 @@ from jinja2 import UndefinedError
 
 import seepage as sp
 from coarse import point_above
+from seepage.auditing.report import figures as drawing
 from seepage.auditing.report import page, summarise, to_json, write_report, writing
-from seepage.auditing.report.figures import draw_figures
 from seepage.auditing.report.writing import record_table, write_card
 from seepage.errors import InputError
 
@@ -41,25 +41,15 @@ def listing(folder):
     return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    out = tmp_path_factory.mktemp("report") / "new" / "folder"
-    return write_report(make_audit(), out)
-
-
-@pytest.fixture(scope="module")
-def drawings():
-    return draw_figures(make_audit())
-
-
 @pytest.fixture
-def drawn_before(monkeypatch, drawings):
-    """Take figures that are there already, where only the folder matters."""
+def drawn_before(monkeypatch, figures):
+    """Take figures that are there already, where they do not matter."""
 
     def take(audit):
-        return [d for d in drawings if audit.groupings or not d.name.startswith("groups")]
+        return [f for f in figures if audit.groupings or not f.name.startswith("groups")]
 
-    monkeypatch.setattr(writing, "draw_figures", take)
+    for module in (drawing, writing):
+        monkeypatch.setattr(module, "draw_figures", take)
 
 
 def test_every_file_is_there_and_private(written):
@@ -254,6 +244,7 @@ def test_a_folder_may_be_a_text_and_sp_report_writes_it(tmp_path):
     assert (tmp_path / "two" / "summary.json").exists()
 
 
+@pytest.mark.usefixtures("drawn_before")
 def test_an_audit_fits_a_screen_and_a_notebook_shows_its_page():
     audit = make_audit()
     lines = repr(audit).splitlines()

@@ -1,9 +1,12 @@
-"""Small models of Hugging Face with random weights, and batches as data collators make them."""
+"""Small models of Hugging Face with random weights, and batches as data collators make them.
+
+The libraries take seconds to load: they are loaded by the tests that use them, not by every process
+that collects those tests.
+"""
 
 from __future__ import annotations
 
 import torch
-import transformers
 from torch import Tensor, nn
 
 VOCABULARY, WIDTH, TOKENS = 23, 4, 4
@@ -47,20 +50,37 @@ NAMES = tuple(ADAPTED)
 
 
 _MODELS = {
-    "gpt2": (transformers.GPT2LMHeadModel, transformers.GPT2Config, _GPT2),
-    "bert": (transformers.BertForMaskedLM, transformers.BertConfig, _SMALL),
-    "llama": (transformers.LlamaForCausalLM, transformers.LlamaConfig, _CAUSAL),
-    "qwen2": (transformers.Qwen2ForCausalLM, transformers.Qwen2Config, _CAUSAL),
-    "vit": (transformers.ViTForImageClassification, transformers.ViTConfig, _IMAGES),
-    "t5": (transformers.T5ForConditionalGeneration, transformers.T5Config, _T5),
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", _GPT2),
+    "bert": ("BertForMaskedLM", "BertConfig", _SMALL),
+    "llama": ("LlamaForCausalLM", "LlamaConfig", _CAUSAL),
+    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", _CAUSAL),
+    "vit": ("ViTForImageClassification", "ViTConfig", _IMAGES),
+    "t5": ("T5ForConditionalGeneration", "T5Config", _T5),
 }
 
 
 def model(name: str) -> nn.Module:
     """Return a model in float32, without dropout."""
+    import transformers
+
     torch.manual_seed(3)
     kind, config, settings = _MODELS[name]
-    return kind(config(**settings)).eval()
+    settled = getattr(transformers, config)(**settings)
+    return getattr(transformers, kind)(settled).eval()
+
+
+def adapted(net: nn.Module, layers: list[str], **how: object) -> nn.Module:
+    """Return a model of which only adapters of rank two, on these layers, are trained."""
+    import peft
+
+    return peft.get_peft_model(net, peft.LoraConfig(r=2, target_modules=layers, **how))
+
+
+def with_adapters(net: nn.Module, name: str) -> nn.Module:
+    """Return the model of this name with adapters that are not at their beginning."""
+    torch.manual_seed(5)
+    how = {"init_lora_weights": False, "fan_in_fan_out": name == "gpt2"}
+    return adapted(net, ADAPTED[name], **how).eval()
 
 
 def collated(name: str) -> dict[str, Tensor]:

@@ -8,11 +8,19 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import peft
 import pytest
 import torch
-import transformers
-from hf_models import ADAPTED, NAMES, TOKENS, VOCABULARY, WIDTH, collated, model, of_type, record
+from hf_models import (
+    NAMES,
+    TOKENS,
+    VOCABULARY,
+    WIDTH,
+    collated,
+    model,
+    of_type,
+    record,
+    with_adapters,
+)
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -43,14 +51,6 @@ class Uncast(TorchFunctionMode):
             args = tuple(torch.float64 if a is torch.float32 else a for a in args)
             kwargs = {k: torch.float64 if a is torch.float32 else a for k, a in kwargs.items()}
         return function(*args, **kwargs)
-
-
-def with_adapters(net: nn.Module, name: str) -> nn.Module:
-    torch.manual_seed(5)
-    config = peft.LoraConfig(
-        r=2, target_modules=ADAPTED[name], init_lora_weights=False, fan_in_fan_out=name == "gpt2"
-    )
-    return peft.get_peft_model(net, config).eval()
 
 
 def clipped(net: nn.Module, one: dict[str, Tensor], place: str, shift: Tensor) -> Tensor:
@@ -152,6 +152,8 @@ HEADS = ["classes", "tokens", "spans", "several", "number", *NAMES]
 @cache
 def heads() -> dict[str, tuple[nn.Module, dict[str, Tensor]]]:
     """Return models with every kind of loss that they take themselves."""
+    import transformers
+
     torch.manual_seed(6)
     config = transformers.BertConfig(
         vocab_size=VOCABULARY,

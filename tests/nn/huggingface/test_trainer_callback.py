@@ -10,11 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import opacus
-import peft
 import pytest
 import torch
-import transformers
-from hf_models import collated, model
+from hf_models import adapted, collated, model
 from torch.utils.data import DataLoader, TensorDataset
 
 import seepage as sp
@@ -26,6 +24,8 @@ HOW = {"noise_multiplier": 0.5, "max_grad_norm": 1.5}
 
 
 def test_the_callback_measures_as_training_goes_on(tmp_path: Path) -> None:
+    import transformers
+
     net, batch = model("gpt2"), collated("gpt2")
     begun = copy.deepcopy(net)
     callback = sp.nn.LeakageCallback(batch, every=2, **HOW)
@@ -65,8 +65,7 @@ class PrivateAdapters:
 
     def __init__(self, texts: torch.Tensor) -> None:
         torch.manual_seed(5)
-        config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-        net = peft.get_peft_model(model("llama"), config)
+        net = adapted(model("llama"), ["q_proj", "v_proj"], init_lora_weights=False)
         trained = [p for p in net.parameters() if p.requires_grad]
         self.engine = opacus.PrivacyEngine()
         self.net, self.optimizer, self.loader = self.engine.make_private(
@@ -124,8 +123,7 @@ def test_a_private_trainer_takes_the_batch_of_a_collator(tmp_path: Path) -> None
 
     def trained(steps: int, **more: object) -> sp.nn.PrivateSGD:
         torch.manual_seed(5)
-        config = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
-        net = peft.get_peft_model(model("gpt2"), config).eval()
+        net = adapted(model("gpt2"), ["c_attn"], fan_in_fan_out=True).eval()
         make = partial(torch.optim.AdamW, lr=0.01)
         given = {"batch_size": 2, "optimizer": make, "seed": 1, **HOW, **more}
         return sp.nn.PrivateSGD(net, "own", steps=steps, **given).fit(batch)

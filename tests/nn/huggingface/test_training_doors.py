@@ -7,12 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import peft
 import pytest
 import torch
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
-from hf_models import collated, model
+from hf_models import adapted, collated, model
 from torch import Tensor, nn
 
 import seepage as sp
@@ -96,6 +93,9 @@ def test_short_numbers_and_autocast(kind: torch.dtype) -> None:
 
 
 def test_accelerate_with_its_own_autocast() -> None:
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
     # It keeps one state for the whole process, which other tests may have begun otherwise.
     AcceleratorState._reset_state(reset_partial_state=True)
     try:
@@ -137,9 +137,7 @@ def test_adapters_on_a_base_of_eight_bits() -> None:
     for layer in net.model.layers:
         layer.mlp.gate_proj = EightBits(layer.mlp.gate_proj)
     net.requires_grad_(False)
-    net = peft.get_peft_model(
-        net, peft.LoraConfig(r=2, target_modules=["v_proj"], init_lora_weights=False)
-    ).eval()
+    net = adapted(net, ["v_proj"], init_lora_weights=False).eval()
     batch = collated("llama")
     refused = "torch cannot differentiate|hides from torch|_Dequantised"
     with pytest.raises(sp.InputError, match=refused):

@@ -52,19 +52,11 @@ def problem(spread):
 
 def hugging(name, adapters, spread):
     """Return the exact dFIL of records of a model of Hugging Face, by their numbers."""
-    import peft
-    from hf_models import ADAPTED, collated, model, of_type
+    from hf_models import collated, model, of_type, with_adapters
 
     net, batch = model(name).double(), of_type(collated(name), torch.float64)
     if adapters:
-        torch.manual_seed(5)
-        config = peft.LoraConfig(
-            r=2,
-            target_modules=ADAPTED[name],
-            init_lora_weights=False,
-            fan_in_fan_out=name == "gpt2",
-        )
-        net = peft.get_peft_model(net, config).eval()
+        net = with_adapters(net, name)
     if spread:
         for module in list(net.modules()):
             if type(module).__name__ in LAYERS:
