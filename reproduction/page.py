@@ -127,7 +127,8 @@ def _tally(entries: Any) -> tuple[int, int, int, int]:
 
 def _count(entries: Any) -> str:
     printed, agree, differ, left = _tally(entries)
-    words = f"Of {printed} printed numbers, {agree} agree"
+    agreeing = {0: "none agrees", 1: "one agrees"}.get(agree, f"{agree} agree")
+    words = f"Of {printed} printed numbers, {agreeing}"
     others = [f"{differ} {'differs' if differ == 1 else 'differ'}"] * bool(differ)
     others += [f"{left} could not be reproduced"] * bool(left)
     if others:

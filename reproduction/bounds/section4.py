@@ -46,9 +46,9 @@ def reproduce(quick: bool) -> Outcome:
         ),
     )
     seen = (
-        f"At ε = 2 membership is told with a probability of up to {100 * member(2.0):.1f} %, "
-        "which is hardly a promise; a number between 0 and 100 is then known to within ± "
-        f"{math.sqrt(variance):.1f}, which may be one."
+        "At ε = 2 an adversary may recognise a member with a probability of "
+        f"{100 * member(2.0):.1f} %, which protects hardly anybody; yet a number between 0 and 100 "
+        f"can then be estimated only to within ± {math.sqrt(variance):.1f}, which may be enough."
     )
     return Outcome(_SETTING, quantities, seen, _draw())
 
@@ -67,7 +67,7 @@ def _draw() -> Figure:
         left, right = canvas.subplots(1, 2)
         left.plot(epsilons, chances, color=VERMILLION, lw=2)
         left.set(xlabel="ε", ylabel="percent", ylim=(48, 100))
-        left.set_title("Membership told rightly, at most")
+        left.set_title("Membership guessed correctly, at most")
         right.plot(epsilons, spreads, color=BLUE, lw=2)
         right.set(xlabel="ε", ylabel="standard deviation", ylim=(0, 100))
         right.set_title("A number between 0 and 100, at least")

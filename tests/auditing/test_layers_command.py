@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from report.recordings import NODES, make_recording
 from typer.testing import CliRunner
 
+from recordings import NODES, make_recording
 from sampled import sampled
 from seepage.cli import app
 from seepage.layers.federated.gradients import save_gradients

@@ -46,8 +46,8 @@ def test_the_pages_show_figure_words_and_numbers(fake, results, tmp_path):
     assert "| trials | 100 |" in text
     assert f"\n## {fake.name}\n" in text
     assert PAPERS["001"] in text
-    assert "Of 1 printed numbers, 1 agree." in text
-    assert "Of 1 printed numbers, 1 agree." in index.read_text()
+    assert "Of 1 printed numbers, one agrees." in text
+    assert "Of 1 printed numbers, one agrees." in index.read_text()
     assert f"[`{fake.name}`](fake.md#{fake.name})" in index.read_text()
     assert f"| 001, [*{PAPERS['001']}*](fake.md) | 1 | 1 | 0 | 0 |" in index.read_text()
     copied = (docs / "reproduction" / f"{fake.name}.png").read_bytes()
@@ -85,7 +85,9 @@ def test_reasons_stand_under_the_table_each_once(fake, results, tmp_path):
     assert "| c | 4 | – | – | not made (2) |\n| d | 6 | 5 | −1 | no (1) |" in text
     assert "\n1. It was \\*cut off\\*.\n2. The data are not at hand.\n" in text
     assert "Never shown." not in text
-    whole = "Of 4 printed numbers, 1 agree; 2 differ and 1 could not be reproduced, each with its "
+    whole = (
+        "Of 4 printed numbers, one agrees; 2 differ and 1 could not be reproduced, each with its "
+    )
     assert whole in index.read_text()
 
 

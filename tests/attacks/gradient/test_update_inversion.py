@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import seepage as sp
-from layers.torch_clients import sent
 from seepage.attacks.gradient.simulation import SimulatedUpdates
 from seepage.errors import InputError
+from torch_clients import sent
 
 
 def images(count, side=12):

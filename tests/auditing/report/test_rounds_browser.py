@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from browser import DESKTOP, PHONE, SCRIPT, VIEWS, needs_axe, needs_browser
-from recordings import make_report
 
+from recordings import make_report
 from sampled import sampled
 from seepage.auditing.report.rounds import write_recording_report
 

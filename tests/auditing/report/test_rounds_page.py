@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from recordings import CLIENTS, NODES, make_recording, make_report
 
+from recordings import CLIENTS, NODES, make_recording, make_report
 from seepage.auditing.report.rounds import (
     SCHEMA,
     summarise_recording,

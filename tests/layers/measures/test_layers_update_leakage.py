@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 import seepage as sp
-from layers.torch_clients import sent
 from seepage.errors import InputError
+from torch_clients import sent
 
 CASES = {
     "one step": ({"lr": 0.3}, lambda p: torch.optim.SGD(p, lr=0.3)),
