@@ -66,7 +66,7 @@ def dense_release(net, x, y, clip, b):
     return torch.stack(rows).unflatten(0, (-1, b)).mean(1)
 
 
-@pytest.mark.parametrize("b", sampled([1, 2], [2]))
+@pytest.mark.parametrize("b", [1, 2])
 @pytest.mark.parametrize("clip", sampled(CLIPS, 1), ids=repr)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_simulated_gradients_are_those_of_autograd(name, clip, b):
