@@ -30,10 +30,10 @@ def judge_attack(audit: AttackAudit) -> Verdict:
     best = audit.strongest
     ends, rate = best.interval, best.tpr(0.01)
     if ends.low > _CLEARLY or rate.interval.low > _MANY:
-        tone, label = "bad", "Members can be told"
+        tone, label = "bad", "Members can be recognised"
         headline = "An attack can tell who was in the data: do not release this model as it is."
     elif ends.low > 0.5:
-        tone, label = "caution", "Some members can be told"
+        tone, label = "caution", "Some members can be recognised"
         headline = "An attack tells who was in the data better than a coin toss."
     else:
         tone, label = "caution", "Nothing was found"
