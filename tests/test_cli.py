@@ -310,7 +310,7 @@ def test_an_interruption_is_not_taken_for_a_failed_gate(run, people, monkeypatch
 def test_a_reader_that_stops_listening_is_not_taken_for_a_failed_gate():
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-c", "from seepage.cli import main; main()", "data", "list"]
+    command = [sys.executable, "-m", "seepage", "data", "list"]
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE)  # noqa: S603
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")

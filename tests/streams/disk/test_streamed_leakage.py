@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 
@@ -235,9 +236,12 @@ def test_the_model_must_be_the_minimiser(table, folder):
 def test_however_many_cores_there_are_few_chunks_are_in_memory(folder, monkeypatch):
     monkeypatch.setattr(reading, "usable_cores", lambda: 64)
     data, threads = parquet(folder, target=MODELS["logistic"], columns=FEATURES), set()
+    begun, eight = itertools.count(), threading.Barrier(8)
 
     def work(chunk):
         threads.add(threading.get_ident())
+        if next(begun) < 8:  # each in a thread of its own, however busy the machine is
+            eight.wait(timeout=60)
         time.sleep(0.01)
         return len(chunk.y)
 
