@@ -167,9 +167,9 @@ class Runs:
             "client's; V-information (random forest, held out, five pools of people) is from "
             f"{2 * a['measured']} batches at the last model, the median sensitivity over "
             f"{a['samples']} test images (F-norm, target) is relative to the largest layer of "
-            "each repetition; a mean would be dominated by the few images that the network is "
-            f"surest of. Layers with more than {a['width']:,} numbers are projected to that many "
-            f"at random. {repetitions} repetitions, computed once and kept."
+            "each repetition (a mean would follow the few surest images). Layers with more than "
+            f"{a['width']:,} numbers are projected to that many at random. {repetitions} "
+            "repetitions, computed once and kept."
         )
 
     def kept(self) -> tuple[str]:
