@@ -206,6 +206,10 @@ def test_what_can_be_refined():
     np.testing.assert_allclose(refined[-1].coef_, twin.coef_, rtol=1e-9)
     assert refined[-1].intercept_ == 0
     assert not np.allclose(search.best_estimator_[-1].coef_, twin.coef_, rtol=1e-6)
+    lasso = lm.Lasso(0.01, tol=0.1).fit(Z, REAL)
+    twin = lm.Lasso(0.01, tol=1e-14, max_iter=100_000).fit(Z, REAL)
+    np.testing.assert_allclose(sp.refine(lasso, Z, REAL).coef_, twin.coef_, rtol=1e-9)
+    assert not np.allclose(lasso.coef_, twin.coef_, rtol=1e-9)
     with pytest.raises(sp.InputError, match="it has no coef_ to change; fit it again to a tighter"):
         sp.refine(door("OLS").model, Z, REAL)
 
