@@ -451,6 +451,9 @@ RARE_STEPS: dict[str, Callable[[], Door]] = {
             ]
         ),
     ),
+    "a pipeline inside": lambda: pipeline_door(
+        StandardScaler(), make_pipeline(PCA(2), StandardScaler()), X=PEOPLE
+    ),
     "passthrough, and a part of no columns": lambda: pipeline_door(
         "passthrough",
         make_column_transformer((StandardScaler(), ["age", "dose"]), (RobustScaler(), [])),

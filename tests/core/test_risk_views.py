@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from refit_oracle import refit
+from scipy.optimize import brentq
 from scipy.stats import norm
 from sklearn.linear_model import Lasso
 
@@ -20,7 +21,8 @@ import seepage as sp
 from bayes_oracle import by_lines
 from sampled import sampled
 from seepage.core.jacobian import Alternatives
-from seepage.glm.jacobian.changed_records import Whitening
+from seepage.glm.jacobian.changed_records import Outputs, Whitening
+from seepage.glm.losses import poisson
 
 FAMILIES = {
     "gaussian": sp.glm.LinearRegression,
@@ -145,8 +147,6 @@ def test_a_guess_of_a_category_is_bayes_rule_over_the_refits(problem: Problem) -
 
 
 def test_intervals_hold_the_refits_and_radii_the_moves(problem: Problem) -> None:
-    from seepage.core.jacobian import Alternatives
-
     changes = problem.leak.release.finite_changes()
     rows = np.arange(N)
     least, most = changes.without(rows).distances()
@@ -328,8 +328,6 @@ def test_a_category_that_leaves_with_its_only_record_tells_for_certain() -> None
 @pytest.mark.parametrize("l2", [1e-4, 1e-2, 1.0, 100.0])
 @pytest.mark.parametrize("intercept", [False, True])
 def test_labels_that_flip_stay_inside_their_intervals(l2: float, intercept: bool) -> None:
-    from seepage.core.jacobian import Alternatives
-
     rng = np.random.default_rng(4)
     n, d = 150, 12
     X = rng.standard_normal((n, d)) * np.geomspace(0.1, 10, d)
@@ -353,8 +351,6 @@ def test_labels_that_flip_stay_inside_their_intervals(l2: float, intercept: bool
 
 
 def test_few_passes_over_pairs_leave_wider_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    from seepage.core.jacobian import Alternatives
-
     problem = Problem("bernoulli", everything=True)
     changes = problem.leak.release.finite_changes()
     others = Alternatives((3,), np.array([[0.0], [2.0]]))
@@ -366,6 +362,23 @@ def test_few_passes_over_pairs_leave_wider_intervals(monkeypatch: pytest.MonkeyP
         assert np.all(least <= truth * (1 + 1e-8) + 1e-9)
         assert np.all(truth <= most * (1 + 1e-8) + 1e-9)
     assert np.all(wide[1] >= narrow[1])
+
+
+@pytest.mark.parametrize("column", [3, None], ids=["replaced", "left-out"])
+def test_intervals_do_not_depend_on_how_many_records_are_asked_at_once(
+    column: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, rows = Problem("bernoulli", everything=True), np.arange(N)
+    others = Alternatives((3,), np.array([[0.0], [2.0]]))
+
+    def asked() -> tuple[np.ndarray, np.ndarray]:
+        changes = problem.leak.release.finite_changes()
+        found = changes.without(rows) if column is None else changes.replaced(rows, others)
+        return found.distances()
+
+    together = asked()
+    monkeypatch.setattr("seepage.glm.jacobian.changed_records._AT_ONCE", 100)
+    np.testing.assert_allclose(asked(), together, rtol=1e-9)
 
 
 def test_a_few_refits_leave_honest_intervals_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,6 +427,20 @@ def test_noises_of_any_shape_add_their_information() -> None:
     information = np.linalg.inv(full) + np.eye(3) / 4
     np.testing.assert_allclose(both.root.T @ both.root, information, rtol=1e-12)
     assert both.largest() == pytest.approx(np.linalg.eigvalsh(information)[-1] ** 0.5, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("given", "label"),
+    [(2.0, 3.0), (150.0, 3.0), (800.0, 3.0), (0.0, 3e3), (0.0, 1e6), (-900.0, 1e9), (1e5, 0.0)],
+)
+def test_margins_are_found_however_far_the_first_step_leads(given: float, label: float) -> None:
+    """m + w(eᵐ − y) = given; also for records so far out that their mean is infinite."""
+    found, solved = Outputs(poisson).own_margin(
+        np.full((1, 1, 1), given), np.full((1, 1, 1, 1), 0.5), np.full((1, 1), label)
+    )
+    assert solved.all()
+    truth = brentq(lambda m: m + 0.5 * (np.exp(m) - label) - given, -2e3, 100.0, xtol=1e-14)
+    assert found.item() == pytest.approx(truth, rel=1e-9)
 
 
 def test_half_of_all_records_leave_together() -> None:

@@ -39,8 +39,11 @@ from doors import (
     released,
 )
 from sampled import sampled
+from seepage.core.jacobian import Alternatives
+from seepage.core.unknowns import Unknowns
 from seepage.glm.adapters.kinds import ModelKind, RefusedKind
 from seepage.glm.adapters.registry import KINDS
+from seepage.glm.preprocessing.chain import as_step
 
 ROWS = (3, 12, 41)
 SLOW = [name for name, (library, _) in DOORS.items() if library == "skglm"]  # compiles for long
@@ -452,8 +455,35 @@ def test_membership_through_a_pipeline():
     )
     np.testing.assert_allclose(np.asarray(leak.membership()), np.asarray(inner.membership()))
     np.testing.assert_allclose(np.asarray(leak.labels()), np.asarray(inner.labels()))
+    label, row = Alternatives(labels=np.array([0.5])), np.array([0])
+    found, known = (one.release.finite_changes().replaced(row, label) for one in (leak, inner))
+    np.testing.assert_allclose(found.distances(), known.distances())
+    with pytest.raises(sp.InputError, match="Guesses of a raw column are not available through a"):
+        leak.within("age", 1.0)
     again = sp.leakage(
         opened.model, opened.X, opened.y, noise=sp.Gaussian(0.1), preprocessing="refitted"
     )
     with pytest.raises(sp.InputError, match="pass refit="):
         again.membership()
+
+
+def test_the_adjoint_through_a_pipeline():
+    """⟨Jz, v⟩ = ⟨z, Jᵀv⟩ for a change of some rows, and J is that of each row."""
+    opened = door("OneHotEncoder")
+    leak = sp.leakage(
+        opened.model, opened.X, opened.y, noise=sp.Gaussian(1.0), preprocessing="refitted"
+    )
+    jacobian, rng = leak.release.template, np.random.default_rng(0)
+    rows, unknowns = np.array([4, 17, 60]), Unknowns(None, True)
+    each = jacobian.row_jacobians(unknowns, rows)
+    z, v = rng.standard_normal((3, each.shape[2])), rng.standard_normal(jacobian.size)
+    forward = jacobian.forward(z, unknowns, rows)
+    np.testing.assert_allclose(forward, sum(J @ one for J, one in zip(each, z, strict=True)))
+    assert forward @ v == pytest.approx(np.sum(z * jacobian.adjoint(v, unknowns, rows)), rel=1e-12)
+
+
+def test_text_in_place_of_a_transformer_passes_rows_through():
+    step = as_step("passthrough", Z)
+    np.testing.assert_array_equal(step.transform(Z), Z)
+    np.testing.assert_allclose(step.push(Z, np.ones((N, 3))), 1.0, rtol=1e-9)
+    assert not step.learns

@@ -8,6 +8,7 @@ import scipy.optimize
 import torch
 from sklearn import linear_model
 
+from seepage.errors import InputError
 from seepage.glm.fitting.least_squares import solve_least_squares
 from seepage.glm.fitting.newton import minimise, separated
 from seepage.glm.fitting.objective import (
@@ -365,3 +366,18 @@ def test_a_direction_that_a_faint_penalty_holds_is_followed_to_its_end():
     theta = minimise(objective, names=NAMES[:5]).parameters
     left = np.linalg.norm(objective.gradient_at(theta))
     assert left < 1e-5 * objective.ridge * np.linalg.norm(theta[:5])
+
+
+def test_a_fit_that_runs_out_of_steps_says_what_to_do(monkeypatch):
+    monkeypatch.setattr("seepage.glm.fitting.newton._MOST_STEPS", 1)
+    X, y = problem(bernoulli)
+    with pytest.raises(InputError, match=r"in 1 Newton steps .*nearly repeat one another; drop"):
+        minimise(Objective(X, bernoulli, y, None, 0.1, intercept=True))
+    apart = (X[:, 0] > 0).astype(float)
+    with pytest.raises(InputError, match=r"in 1 Newton steps .*the data are separable, and l2 is"):
+        minimise(Objective(X, bernoulli, apart, None, 1e-9, intercept=False))
+
+
+def test_a_table_that_is_no_square_is_not_called_indefinite():
+    with pytest.raises(ValueError, match="broadcast"):
+        cholesky_factor(np.ones((2, 3)))

@@ -64,3 +64,46 @@ def test_a_hard_problem_states_one_for_each_record() -> None:
     model = sp.glm.LinearRegression().fit(X, y)
     found = sp.leakage(model, X, y, noise=sp.Gaussian(0.1)).records([1])
     assert np.max(found.accuracy) < 1e-6
+
+
+def test_releases_that_cannot_become_one_are_counted_apart() -> None:
+    """η² adds over releases, whether or not they become one."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 3))
+    y = X @ [1.0, -2.0, 0.5] + rng.standard_normal(40)
+    steep = np.column_stack([X[:, :2], X[:, 1] + 1e-3 * X[:, 2]])  # its curvature has few digits
+
+    def leak(table: np.ndarray, intercept: bool, sigma: float) -> sp.Leakage:
+        model = sp.glm.LinearRegression(l2=1e-9, fit_intercept=intercept).fit(table, y)
+        return sp.leakage(model, table, y, noise=sp.Gaussian(sigma))
+
+    for first, other in (
+        (leak(X, True, 1.0), leak(X, False, 1.0)),
+        (leak(steep, False, 1.0), leak(steep, False, 2.0)),
+    ):
+        both = sp.compose(first, other)
+        assert first.release.merged(other.release) is None
+        apart = np.asarray(first.cells()) ** 2 + np.asarray(other.cells()) ** 2
+        np.testing.assert_allclose(np.asarray(both.cells()) ** 2, apart, rtol=1e-9)
+
+
+def test_an_intercept_far_from_zero_takes_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they run out, the last is as good as any: rounding is all that is left."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal([1e6, 0, 0], size=(40, 3)), np.arange(40) % 4
+    model = sp.glm.PoissonRegression(l2=0.1, fit_intercept=True).fit(X, y)
+    known = np.asarray(sp.leakage(model, X, y, noise=sp.Gaussian(1.0)).cells())
+    monkeypatch.setattr("seepage.glm.jacobian.optimum._MOST_STEPS", 1)
+    found = np.asarray(sp.leakage(model, X, y, noise=sp.Gaussian(1.0)).cells())
+    np.testing.assert_allclose(found, known, rtol=1e-9)
+
+
+def test_a_label_in_steps_of_one_is_as_it_is() -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((40, 3)), np.arange(40) % 3
+    model = sp.glm.SoftmaxRegression(l2=0.1).fit(X, y)
+    jacobian = sp.leakage(model, X, y, noise=sp.Gaussian(1.0)).release.template
+    label = Unknowns((), True)
+    assert jacobian.with_label_step(1.0) is jacobian
+    plain = np.asarray(jacobian.row_traces(label))
+    np.testing.assert_allclose(jacobian.with_label_step(2.0).row_traces(label), 4 * plain)

@@ -6,13 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LinearRegression as SkLinearRegression
 
 import seepage as sp
 from cases import BY_NAME, CASES, audit, estimator
 from oracle import jacobian_of, problem_of
 from recipes import Case
 from sampled import sampled
+from seepage.glm.adapters.registry import describe
 from seepage.glm.jacobian.changed_records import RecordRefits
+from seepage.tables.source import read_table
 
 # Where a case sits on an edge (no penalty and hardly any rows), its changed table may have no fit.
 SAMPLE = [case for case in CASES if case.n <= 40 and case.d <= 18]
@@ -126,3 +129,12 @@ def test_refits_of_a_linear_model_are_made_together(monkeypatch):
         changed = np.concatenate([[label], y[1:]])
         truth = np.linalg.solve(X.T @ X + 30 * 0.02 * np.eye(3), X.T @ changed)
         np.testing.assert_allclose(np.ravel(theta), truth, rtol=1e-10)
+
+
+def test_without_a_unique_fit_no_refit_is_one():
+    rng = np.random.default_rng(0)
+    twice = np.repeat(rng.integers(-3, 4, size=(20, 1)).astype(float), 2, axis=1)
+    y = rng.standard_normal(20)
+    fit = describe(SkLinearRegression(fit_intercept=False).fit(twice, y), read_table(twice), y)
+    with pytest.raises(sp.InputError, match="Hessian of this model is not definite: no refit is"):
+        RecordRefits(fit, twice).moves(0, twice[:1])

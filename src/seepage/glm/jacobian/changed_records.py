@@ -72,6 +72,7 @@ _SLACK = 1.0001
 _PAIR_WORK = 1e12  # multiplications allowed to passes over pairs for many alternatives
 _SINGLE = 1e-10  # rounding in double precision up to which single is enough for pairs
 _AT_ONCE = 1 << 18  # numbers that a core works on at a time
+_FAR = 1e6  # a first step of a margin that halving does not make short in time
 _PAIRS = 1 << 22  # numbers held at a time in a pass over pairs
 _REFIT_ROUNDING = 1e-9  # the error of a refit, relative to how far it moved
 _ALONE = 1e-10  # a record's share of the curvature above which the rest says nothing about it
@@ -1199,30 +1200,34 @@ class Outputs:
     def _bracketed(self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the roots for one output.
 
-        Each lies between ``given`` and the first step from there: Newton's method, kept in between.
+        Each lies between ``given`` and the first step from there: Newton's method, kept in between,
+        and the middle where its steps do not shrink, as where a slope grows by e with each of them.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             first = given - weight * self.slope(given, labels)
             low, high = np.minimum(given, first), np.maximum(given, first)
             # A slope that overflows gives no step length: a step of one is doubled instead.
-            reach = 1.0
+            far = ~(given - low <= _FAR)
+            low, reach = np.where(far, -np.inf, low), 1.0
             while not np.all(np.isfinite(low)):
                 low = np.where(np.isfinite(low), low, given - reach)
                 off = low + weight * self.slope(low, labels) - given
                 low, reach = np.where(off > 0, -np.inf, low), 2 * reach
-            m = np.where(np.isfinite(first), 0.5 * (low + high), low)
+            m, moved = np.where(far, low, 0.5 * (low + high)), np.full_like(low, np.inf)
             for _ in range(200):
                 pull = weight * self.slope(m, labels)
                 off = m + pull - given
                 low, high = np.where(off <= 0, m, low), np.where(off >= 0, m, high)
                 step = m - off / (1 + weight * self.curvature(m, labels)[..., 0])
-                inside = (step > low) & (step < high)
+                rounding = 4 * _EPS * (1 + np.abs(m))
+                shrinks = np.abs(step - m) <= np.maximum(0.5 * moved, rounding)
+                inside = (step > low) & (step < high) & shrinks
                 # A root to rounding stays: a step from there may leave the bracket by a rounding.
                 there = np.abs(off) <= _EPS * (np.abs(m) + np.abs(pull) + np.abs(given))
+                there &= np.isfinite(off)
                 new = np.where(inside | there, np.where(there, m, step), 0.5 * (low + high))
-                done = np.abs(new - m) <= 4 * _EPS * (1 + np.abs(m))
-                m = new
-                if np.all(done):
+                m, moved = new, np.abs(new - m)
+                if np.all(moved <= rounding):
                     break
         return np.asarray(m)
 
