@@ -122,14 +122,27 @@ def test_a_release_takes_no_groups_or_sensitive_columns(run, tmp_path):
         ([1.0] + [None] * 199, "drop", "99 % or more missing; 199 missing"),
         ([float("inf"), 1.0] * 100, "drop", "infinite values: turn them into plain numbers"),
         (["same"] * 200, "drop", "one value only"),
-        ([f"{i % 9}.5" for i in range(199)] + ["x"], "drop", "numbers, but also text"),
+        ([f"{i % 99}.5" for i in range(199)] + ["x"], "drop", "numbers, but also text"),
         (["a"] * 150 + ["b"] * 48 + ["c", "d"], "categorical", "of fewer than 10 records, 2 of"),
+        ([i / 7 for i in range(1200)], "numeric", "1,200 different (100.0% of the values); 0 to"),
     ],
 )
 def test_what_is_found_in_a_column_is_said(cells, kind, words):
     (facts,) = column_facts(TableInMemory(pa.table({"x": cells})))
     assert facts.kind == kind
     assert words in facts.words
+
+
+def test_what_was_done_to_the_file_is_listed_with_the_columns(run, tmp_path):
+    text = (tmp_path / "people.csv").read_text().replace(",", ";")
+    (tmp_path / "other.csv").write_text(text)
+    result = run("audit", "other.csv")
+    assert result.exit_code == 2
+    first, second = result.stdout.splitlines()[:2]
+    assert first == "'other.csv' has 60 rows."
+    assert second.startswith("  - ")
+    assert "separat" in second
+    assert "Name it with --target" in result.stderr
 
 
 def test_without_a_target_the_columns_are_listed(run):
