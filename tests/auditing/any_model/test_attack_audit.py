@@ -20,8 +20,10 @@ from typer.testing import CliRunner
 import seepage as sp
 from seepage.auditing.any_model import attack_audit
 from seepage.auditing.any_model.attack_audit import KINDS, make_estimator
+from seepage.auditing.any_model.command import run_attack_audit
 from seepage.auditing.any_model.report import judge_attack, summarise_attack, write_attack_report
 from seepage.auditing.any_model.structure import FEW, parameters_of, structural_risks
+from seepage.auditing.command import Question
 from seepage.cli import app
 
 RNG = np.random.default_rng(0)
@@ -194,6 +196,20 @@ def test_the_command_line_audits_by_attack_and_refuses_what_it_cannot_do(tmp_pat
     wrong = CliRunner().invoke(app, [*command[:5], "woods", *command[6:]])
     assert wrong.exit_code == 2
     assert "There is no kind of model" in wrong.output
+
+
+def test_without_a_folder_the_answer_is_printed_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["a,b,y", *(f"{a},{b},{y}" for (a, b, _), y in zip(X[:60], Y, strict=False))]
+    (tmp_path / "people.csv").write_text("\n".join(lines) + "\n")
+    question = Question(table=tmp_path / "people.csv", target="y")
+    run_attack_audit(question, "tree", out=None, as_json=False)
+    said = capsys.readouterr().out
+    assert "on 60 records." in said
+    assert "times in 100" in said
+    assert "Report:" not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["people.csv"]
 
 
 def test_what_was_not_found_is_said_in_a_sentence_of_its_own() -> None:

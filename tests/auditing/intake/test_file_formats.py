@@ -480,7 +480,9 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_refused(tmp_path, monkeypat
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(PLAIN * 50))
     monkeypatch.setattr(files, "_CHUNK", 100)
     monkeypatch.setattr(files, "_MOST_UNPACKED", 1000)
-    with pytest.raises(InputError, match=r"t\.csv\.gz holds more than 1e-06 GB once it is unpacked"):
+    with pytest.raises(
+        InputError, match=r"t\.csv\.gz holds more than 1e-06 GB once it is unpacked"
+    ):
         read_file(tmp_path / "t.csv.gz")
 
 
