@@ -190,7 +190,6 @@ def test_codes_of_categories_are_told(table):
     assert [a.kind for a in found.attributes] == ["numeric", "categorical", "numeric"]
 
 
-@pytest.mark.slow
 def test_groups_by_column_and_by_label(table):
     X, y = table[["age", "weight", "town", "smoker"]], table["dose"]
     pipeline = make_pipeline(_mixed(), Ridge(1.0)).fit(X, y)
@@ -234,7 +233,7 @@ AUDITED = [
 
 
 @pytest.mark.parametrize("preprocessing", ["frozen", "refitted"])
-@pytest.mark.parametrize("name", sampled(AUDITED, ["GLM", "SimpleImputer"]))
+@pytest.mark.parametrize("name", sampled(AUDITED, AUDITED[2:5] + AUDITED[-2:]))
 def test_audits_have_the_numbers_of_the_leakage(name, preprocessing):
     if preprocessing == "refitted" and name not in PIPELINES:
         return  # nothing is fitted before the model

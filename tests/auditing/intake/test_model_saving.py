@@ -71,7 +71,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", sampled(list(CASES), ["searched"]))
+@pytest.mark.parametrize("case", sampled(list(CASES), ["bare", "levels", "all levels", "searched"]))
 def test_the_command_line_agrees_with_python(case, table, tmp_path):
     model, columns, target = CASES[case]
     X, y = table[columns], table[target]
