@@ -3,6 +3,7 @@
 import io
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from people import encoded_people
 
 from coarse import point_above
 from seepage.auditing.audit import ONLY_NOISE, audit_table
-from seepage.auditing.command import Limits, progress
+from seepage.auditing.command import Limits, progress, tell_people
 from seepage.auditing.findings import RecordLeakage
 from seepage.errors import InputError
 
@@ -75,6 +76,15 @@ def test_gates_come_together(audit):
     gates = Limits(max_eta=2, min_mse=0.1, max_group_ratio=1000).gates(audit)
     assert [g.name for g in gates] == ["--max-eta", "--min-mse", "--max-group-ratio"]
     assert all(g.passed for g in gates)
+
+
+def test_without_a_report_none_is_spoken_of(audit, capsys):
+    tell_people(audit, Path("out") / "report.html")
+    assert "Report: out/report.html" in capsys.readouterr().out
+    tell_people(audit, None)
+    said = capsys.readouterr().out
+    assert "people" in said
+    assert "Report:" not in said
 
 
 @pytest.mark.parametrize(

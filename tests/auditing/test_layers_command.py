@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from recordings import NODES, make_recording, make_report
 from sampled import sampled
-from seepage.auditing.layers_command import tell_layers
+from seepage.auditing.layers_command import _max_bits, tell_layers
 from seepage.cli import app
 from seepage.layers.federated.gradients import save_gradients
 
@@ -55,6 +56,19 @@ def test_without_a_report_or_advice_neither_is_spoken_of(capsys):
     assert "No layer tells" in said
     assert "What would help" not in said
     assert "Report:" not in said
+
+
+@pytest.mark.parametrize(
+    ("bits", "where"), [(0.1, "the layer 'bn1.buffers'"), (0.999, "a whole update")]
+)
+def test_the_gate_names_the_layer_or_the_whole_update(bits, where):
+    audit = make_report().audit
+    whole, *others = audit.layers.remedies
+    layers = replace(audit.layers, remedies=(replace(whole, value=bits), *others))
+    gate = _max_bits(replace(audit, layers=layers), 2.0)
+    assert gate.passed
+    assert gate.measured == max(bits, audit.layers.v_information.values.max())
+    assert f"Most is given away by {where}: {gate.measured:.3g} bits" in gate.text
 
 
 def test_the_gate_of_the_attack(folder):

@@ -470,6 +470,28 @@ def test_databases_of_bytes_or_without_tables_are_refused(tmp_path):
         read_file(database(tmp_path / "none.db"))
 
 
+@pytest.mark.parametrize(
+    ("cells", "numbers"),
+    [
+        (("+1,5", "-2,5"), [1.5, -2.5]),
+        (("+1 234", "-2 345"), [1234, -2345]),
+        (("99 999 999 999 999 999 999", "2 345"), [1e20, 2345.0]),  # beyond 64 bits
+        ((",5e3", "1,25e-1"), [500.0, 0.125]),
+    ],
+)
+def test_whatever_is_written_like_a_number_becomes_one(tmp_path, cells, numbers):
+    (tmp_path / "t.csv").write_text("town;x\n" + "".join(f"Bonn;{cell}\n" for cell in cells))
+    assert read_file(tmp_path / "t.csv").column("x").to_pylist() == numbers
+
+
+def test_a_column_with_another_decimal_mark_than_the_named_one_stays_text(tmp_path):
+    (tmp_path / "t.csv").write_text("a;b\n1,5;2.5%\n2,5;3.5%\n")
+    with pytest.raises(InputError, match="decimal points in column 'b' and decimal commas in"):
+        read_file(tmp_path / "t.csv")
+    found = read_file(tmp_path / "t.csv", dialect=Dialect(decimal=","))
+    assert found.to_pydict() == {"a": [1.5, 2.5], "b": ["2.5%", "3.5%"]}
+
+
 def test_what_is_no_ordinary_file_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "t.csv")
     with pytest.raises(InputError, match="is not an ordinary file; save the table in one first"):
