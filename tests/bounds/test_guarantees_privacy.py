@@ -333,3 +333,9 @@ def test_labels_beyond_their_bound_and_strange_families_are_refused():
     with pytest.raises(sp.InputError, match="Without a penalty"):
         output_sensitivity(free)
     assert output_sensitivity(leak, lipschitz=2.0).value == pytest.approx(4 / (25 * 0.1))
+
+
+def test_the_corners_of_the_gaussian_mechanism():
+    assert gaussian_delta(1.0, 0.0) == 0.0  # nothing moves
+    assert gaussian_delta(1.0, 1e-9) == 0.0  # exp(−5·10¹⁷) is beyond float64
+    assert 0.0 < gaussian_delta(1.0, 0.03) < 1e-200

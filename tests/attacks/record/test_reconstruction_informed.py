@@ -9,6 +9,7 @@ import seepage as sp
 from cases import BY_NAME, CASES, audit, estimator
 from recipes import Case
 from seepage.attacks import InformedAdversary, draw_releases, reconstruction_errors
+from seepage.attacks.record.informed_margin import covariance_times
 
 # Rows whose own loss leaves no trace cannot be read off anything.
 TRACE = 1e-4
@@ -247,3 +248,17 @@ def test_a_direction_is_all_that_is_left_without_label_and_intercept():
     y = (X[:, 0] + rng.standard_normal(60) > 1.5).astype(int)
     attack = InformedAdversary(sp.glm.LogisticRegression(l2=0.1), label="unknown").fit(X, y)
     assert np.mean(attack.reconstruct(attack.model_).labels[0] == y) > 0.9
+
+
+def test_the_covariance_of_laplace_noise_is_twice_its_squared_scale():
+    vectors = np.random.default_rng(0).standard_normal((3, 2))
+    np.testing.assert_allclose(covariance_times(sp.Laplace(2.0), vectors), 8 * vectors)
+    scales = np.array([1.0, 2.0, 3.0])
+    np.testing.assert_allclose(
+        covariance_times(sp.Laplace(scales), vectors), np.diag(2 * scales**2) @ vectors
+    )
+
+
+def test_what_is_no_release_is_refused():
+    with pytest.raises(sp.InputError, match="This str is not a release of a linear model"):
+        adversary(BY_NAME["linear-intercept"]).reconstruct("parameters")
