@@ -10,6 +10,7 @@ import pytest
 from distributed import Client, Security
 
 from seepage.errors import InputError
+from seepage.streams import parquet
 from seepage.streams.dask import spread_files
 from seepage.streams.dask.spread_files import on_cluster
 from seepage.streams.disk.files import open_batches
@@ -92,3 +93,17 @@ def test_folders_of_keys_are_not_spread(tmp_path):
         pq.write_table(pa.table({"x": [1.0, 2.0]}), tmp_path / f"key={key}" / "a.parquet")
     with pytest.raises(InputError, match="key=value cannot be spread over a cluster"):
         spread_files.SpreadFiles(open_batches(tmp_path), None)
+
+
+def test_rows_of_spread_files_stay_where_they_are(tmp_path):
+    pq.write_table(pa.table({"x": [1.0, 2.0], "y": [0.0, 1.0]}), tmp_path / "a.parquet")
+    data = parquet(tmp_path / "a.parquet", target="y")
+    data.batches = spread_files.SpreadFiles(data.batches, None)
+    with pytest.raises(InputError, match="files on a cluster stay on the workers"):
+        list(data.each(len, "rows"))
+
+
+def test_spread_files_without_rows_give_no_sum(tmp_path):
+    pq.write_table(pa.table({"x": pa.array([], pa.float64())}), tmp_path / "a.parquet")
+    files = open_batches(tmp_path / "a.parquet")
+    assert spread_files.SpreadFiles(files, None).sum_pieces(files, ["x"], len) is None

@@ -20,6 +20,7 @@ import seepage as sp
 import seepage.streams.disk.source as reading
 from sampled import sampled
 from seepage.streams import parquet
+from seepage.tables.columns import Piece
 
 KINDS = {
     "linear": sp.glm.LinearRegression,
@@ -288,3 +289,14 @@ def test_files_of_another_file_system(folder, tmp_path, kind):
     # What is written to this disk never lies among files that are elsewhere.
     out = sp.leakage(theirs, there, noise=sp.Gaussian(1.0)).write_rows(tmp_path / "1.parquet")
     assert pq.read_table(out).num_rows == len(there)
+
+
+def test_pieces_are_merged_and_empty_ones_left_out(table):
+    def piece(start, count):
+        return Piece(table.slice(start, count).combine_chunks().to_batches()[0], "a", start)
+
+    empty = Piece(table.slice(0, 1).to_batches()[0].slice(1), "a", 0)
+    merged = list(
+        reading.gathered(iter([empty, piece(0, 4), empty, piece(4, 6), piece(10, 1)]), 20)
+    )
+    assert [[one.batch.num_rows for one in some] for some in merged] == [[4, 6], [1]]
