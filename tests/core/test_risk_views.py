@@ -396,6 +396,17 @@ def test_what_cannot_be_answered_is_refused_in_a_sentence(
         problem.leak.guess("x3")
 
 
+def test_two_releases_of_one_label_are_one_with_half_the_variance() -> None:
+    problem = Problem("bernoulli", everything=False)
+    model = sp.glm.LogisticRegression(l2=L2).fit(problem.X, problem.y)
+    loud, quiet = (
+        sp.leakage(model, problem.X, problem.y, noise=sp.Gaussian(sigma))
+        for sigma in (0.1, 0.1 / np.sqrt(2))
+    )
+    twice = sp.compose(loud, loud).guess(rows=[2, 7])
+    assert np.asarray(twice) == pytest.approx(np.asarray(quiet.guess(rows=[2, 7])), abs=1e-9)
+
+
 def test_what_has_one_value_or_too_many_is_no_choice() -> None:
     problem = Problem("gaussian", everything=False)
     X = np.column_stack([problem.X[:, :2], np.full(N, 2.0)])
