@@ -22,7 +22,7 @@ from sklearn.decomposition import PCA
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.impute import SimpleImputer
 from sklearn.model_selection import GridSearchCV, HalvingGridSearchCV, RandomizedSearchCV
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import FeatureUnion, make_pipeline
 from sklearn.preprocessing import (
     MaxAbsScaler,
     MinMaxScaler,
@@ -55,6 +55,7 @@ TIME = pd.Series(RNG.uniform(0.5, 3.0, N), name="time")
 Z = (PEOPLE - PEOPLE.mean()) / PEOPLE.std()
 GAPPY = Z.mask(RNG.random(Z.shape) < 0.1)
 MIXED = PEOPLE.assign(town=TOWNS, smoker=RNG.random(N) < 0.4)
+INNER_KNOTS = PEOPLE.quantile([0.1, 0.4, 0.7, 0.9]).to_numpy()  # some records lie outside
 TIGHT = {"tol": 1e-13, "max_iter": 100_000}
 
 
@@ -409,10 +410,58 @@ PIPELINES: dict[str, Callable[[], Door]] = {
     ),
 }
 
+# Settings that few people choose, each for a branch of its own in what a step does.
+RARE_STEPS: dict[str, Callable[[], Door]] = {
+    "MinMaxScaler, clipped": lambda: pipeline_door(MinMaxScaler(clip=True), X=PEOPLE),
+    "StandardScaler, centred only": lambda: pipeline_door(StandardScaler(with_std=False), X=PEOPLE),
+    "RobustScaler, centred only": lambda: pipeline_door(RobustScaler(with_scaling=False), X=PEOPLE),
+    "RobustScaler, scaled only": lambda: pipeline_door(
+        RobustScaler(with_centering=False), X=PEOPLE
+    ),
+    "SimpleImputer, a marker": lambda: pipeline_door(
+        SimpleImputer(missing_values=-9.0), X=GAPPY.fillna(-9.0)
+    ),
+    "SimpleImputer, a constant": lambda: pipeline_door(
+        SimpleImputer(strategy="constant", fill_value=0.5), X=GAPPY
+    ),
+    "SimpleImputer, text and numbers": lambda: pipeline_door(
+        SimpleImputer(strategy="most_frequent"),
+        make_column_transformer((OneHotEncoder(drop="first"), [1]), remainder="passthrough"),
+        X=MIXED[["age", "town"]],
+    ),
+    "SplineTransformer, periodic": lambda: pipeline_door(
+        SplineTransformer(n_knots=5, extrapolation="periodic"), X=PEOPLE
+    ),
+    "SplineTransformer, constant outside": lambda: pipeline_door(
+        SplineTransformer(knots=INNER_KNOTS, extrapolation="constant"), X=PEOPLE
+    ),
+    "SplineTransformer, continued outside": lambda: pipeline_door(
+        SplineTransformer(knots=INNER_KNOTS, extrapolation="continue"), X=PEOPLE
+    ),
+    "SplineTransformer, continued to knots": lambda: pipeline_door(
+        SplineTransformer(n_knots=4, extrapolation="continue"), X=PEOPLE
+    ),
+    "FeatureUnion": lambda: pipeline_door(
+        FeatureUnion(
+            [
+                ("scaled", StandardScaler()),
+                ("left out", "drop"),
+                ("squares", make_pipeline(PCA(2), PolynomialFeatures(2, include_bias=False))),
+                ("plain", "passthrough"),
+            ]
+        ),
+    ),
+    "passthrough, and a part of no columns": lambda: pipeline_door(
+        "passthrough",
+        make_column_transformer((StandardScaler(), ["age", "dose"]), (RobustScaler(), [])),
+        X=PEOPLE,
+    ),
+}
+
 
 @cache
 def door(name: str) -> Door:
     """Return the door of a name; each is opened once."""
     if name in DOORS:
         return DOORS[name][1]()
-    return {**VARIANTS, **SEARCHES, **FORMULAS, **PIPELINES}[name]()
+    return {**VARIANTS, **SEARCHES, **FORMULAS, **PIPELINES, **RARE_STEPS}[name]()

@@ -98,8 +98,6 @@ def apart(monkeypatch, tmp_path):
 
 # Pages that train networks, attack them, or start processes
 SLOW = {
-    "docs/how-to/dask.md",
-    "docs/how-to/federated.md",
     "docs/how-to/flower.md",
     "docs/how-to/gradient-inversion.md",
     "docs/how-to/huggingface.md",
@@ -108,14 +106,12 @@ SLOW = {
     "docs/how-to/plis.md",
     "docs/how-to/private-sgd.md",
     "docs/how-to/reweighting.md",
-    "docs/how-to/risks.md",
     "docs/how-to/torchrun.md",
     "docs/how-to/updates.md",
 }
 # And docstrings that do, audit a table in full, or load what takes seconds
 SLOW_NAMES = {
     "seepage.attacks.property_inference.attack_layers",
-    "seepage.attacks.remedies_compared.compare_remedies",
     "seepage.auditing.pipeline.audit",
     "seepage.auditing.report.writing.report",
     "seepage.layers.layer_audit.audit",

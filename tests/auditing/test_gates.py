@@ -1,5 +1,7 @@
 """Gates: within, over, and who is named."""
 
+import io
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +10,7 @@ from people import encoded_people
 
 from coarse import point_above
 from seepage.auditing.audit import ONLY_NOISE, audit_table
-from seepage.auditing.command import Limits
+from seepage.auditing.command import Limits, progress
 from seepage.auditing.findings import RecordLeakage
 from seepage.errors import InputError
 
@@ -86,3 +88,15 @@ def test_limits_that_mean_nothing_are_refused(audit, limits):
 def test_a_group_ratio_needs_groups(audit):
     with pytest.raises(InputError, match="--group"):
         Limits(max_group_ratio=2).gates(replace(audit, groupings=()))
+
+
+def test_a_bar_names_the_stage_on_a_terminal_and_nowhere_else(monkeypatch):
+    told = {}
+    for terminal in (True, False):
+        told[terminal] = io.StringIO()
+        told[terminal].isatty = lambda terminal=terminal: terminal
+        monkeypatch.setattr(sys, "stderr", told[terminal])
+        with progress(2) as tell:
+            tell("fitting")
+    assert "fitting" in told[True].getvalue()
+    assert told[False].getvalue() == ""

@@ -7,8 +7,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from recordings import NODES, make_recording
+from recordings import NODES, make_recording, make_report
 from sampled import sampled
+from seepage.auditing.layers_command import tell_layers
 from seepage.cli import app
 from seepage.layers.federated.gradients import save_gradients
 
@@ -46,6 +47,14 @@ def test_gates_and_json(folder):
     assert summary["passed"] is False
     assert "over the limit --max-bits: Most is given away by a whole update: 0.9" in result.stderr
     assert run(folder, "--json", "--max-bits", "1").exit_code == 0
+
+
+def test_without_a_report_or_advice_neither_is_spoken_of(capsys):
+    tell_layers(make_report(found=False, seed=3), None)
+    said = capsys.readouterr().out
+    assert "No layer tells" in said
+    assert "What would help" not in said
+    assert "Report:" not in said
 
 
 def test_the_gate_of_the_attack(folder):

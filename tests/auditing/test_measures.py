@@ -1,11 +1,15 @@
 """Tables of many one-hot columns: every number as for the same table done column by column."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import seepage as sp
 from seepage.auditing.measures import measure
+from seepage.auditing.neighbours import tell_other_noise
+from seepage.auditing.tradeoff import split
 from seepage.auditing.trained_model import (
     ROW,
     Attribute,
@@ -14,6 +18,7 @@ from seepage.auditing.trained_model import (
     LabelFacts,
     RecordsInMemory,
     TrainedModel,
+    choose_model,
 )
 
 
@@ -36,6 +41,28 @@ def trained():
     settings = FitSettings("linear", 1e-3)
     table = EncodedTable(source, tuple(attributes), "y", "numeric", labels)
     return TrainedModel(model, settings, table)
+
+
+def test_what_is_neither_kept_nor_refitted_is_not_told(trained):
+    with pytest.raises(sp.InputError, match="The values of data read in chunks are not kept"):
+        trained.table.values()
+    fixed = replace(trained, settings=replace(trained.settings, refits=False))
+    assert tell_other_noise(fixed, 1.0, 1.0) == ()
+
+
+def test_a_family_that_suits_the_target_is_taken_and_another_refused():
+    assert choose_model("linear", "numeric", "dose") == "linear"
+    assert choose_model("logistic", "binary", "ill") == "logistic"
+    with pytest.raises(sp.InputError, match="a linear model cannot predict; use --model logistic"):
+        choose_model("linear", "binary", "ill")
+
+
+def test_every_class_keeps_a_record_to_fit_on():
+    fitted, tested = split(np.array(["a", "b", "a", "a"]), True, seed=0)
+    assert sorted([*fitted, *tested]) == [0, 1, 2, 3]
+    assert 1 in fitted
+    with pytest.raises(sp.InputError, match="has 2 usable rows, too few to fit a model on some"):
+        split(np.array(["a", "b"]), True, seed=0)
 
 
 def test_attributes_agree_with_the_written_out_jacobian(trained):

@@ -14,11 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 from refit_oracle import refit
 from scipy.stats import norm
+from sklearn.linear_model import Lasso
 
 import seepage as sp
 from bayes_oracle import by_lines
 from sampled import sampled
+from seepage.core.jacobian import Alternatives
 from seepage.core.risk_views import distinct_rows
+from seepage.glm.jacobian.changed_records import Whitening
 
 FAMILIES = {
     "gaussian": sp.glm.LinearRegression,
@@ -473,6 +476,45 @@ def test_a_prior_of_its_own_for_every_record_that_is_read_in_chunks(
     monkeypatch.setattr("seepage.core.risk_views._MOST_DISTINCT", 20)
     with pytest.raises(sp.InputError, match="more than 20 different values"):
         leak.within("x0", 0.5)
+
+
+def test_a_record_replaced_by_itself_moves_nothing() -> None:
+    problem = Problem("gaussian", everything=False)
+    changes = problem.leak.release.finite_changes()
+    rows, same = np.array([3]), Alternatives((0,), problem.X[3:4, :1])
+    least, most = changes.replaced_exactly(rows, same).distances()
+    assert least.tolist() == most.tolist() == [[0.0]]
+    with pytest.raises(sp.InputError, match="gaussian family states no probabilities, so the"):
+        changes.log_likelihoods(rows, same)
+
+
+def test_noises_of_any_shape_add_their_information() -> None:
+    full = np.diag([1.0, 2.0, 3.0]) + 0.2
+    both = Whitening((sp.Gaussian(full), sp.Gaussian(2.0)), 3)
+    information = np.linalg.inv(full) + np.eye(3) / 4
+    np.testing.assert_allclose(both.root.T @ both.root, information, rtol=1e-12)
+    assert both.largest() == pytest.approx(np.linalg.eigvalsh(information)[-1] ** 0.5, rel=1e-12)
+
+
+def test_half_of_all_records_leave_together() -> None:
+    rng = np.random.default_rng(0)
+    X, noise = rng.normal(size=(700, 2)), sp.Gaussian(1.0)
+    y = X @ [1.0, 2.0] + rng.normal(size=700)
+    halves = np.repeat([0, 1], 350)
+    model = sp.glm.LinearRegression(l2=0.1).fit(X, y)
+    found = np.asarray(sp.leakage(model, X, y, noise=noise).membership(groups=halves))
+    for half, distance in enumerate(found):
+        # The penalty of the whole stays: nλ, of n records that are no longer there.
+        rest = sp.glm.LinearRegression(l2=0.2).fit(X[halves != half], y[halves != half])
+        moved = np.append(model.coef_ - rest.coef_, model.intercept_ - rest.intercept_)
+        assert distance == pytest.approx(np.linalg.norm(moved), rel=1e-6)
+
+
+def test_an_l1_penalty_says_nothing_without_a_record() -> None:
+    problem = Problem("gaussian", everything=False)
+    model = Lasso(1e-3, tol=1e-12).fit(problem.X, problem.y)
+    with pytest.raises(sp.InputError, match="Which columns an L1 penalty would keep without a"):
+        sp.leakage(model, problem.X, problem.y, noise=sp.Gaussian(1.0)).membership()
 
 
 def in_parquet(problem: Problem, folder: Path) -> Any:

@@ -268,10 +268,7 @@ CASES = MODULES | NETWORKS
 
 # Of the others a dense Jacobian is made in no time.
 LARGE = (
-    "attention, separate sizes",
-    "gru, two ways",
     "two-layer lstm, sequence first",
-    "lstm with projection",
     "mnist cnn of 004",
     "cifar cnn of 004",
     "group norm resnet",

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from seepage.errors import InputError
 from seepage.tables.columns import (
     MOST_LEVELS,
     ColumnEncoding,
@@ -118,3 +119,11 @@ def test_levels_of_decimals_and_dictionaries_are_found_again():
         batch = pa.RecordBatch.from_arrays([column], names=["c"])
         coding.write(Piece(batch, "", 0), out, scale=False, drop_first=False)
         assert out.tolist() == [[1, 0, 1], [0, 1, 0]]
+
+
+def test_a_level_that_was_not_there_is_refused():
+    seen = pa.array(["x", "y", "x"])
+    coding = ColumnEncoding.of_category("c", seen.type, column_sums(seen))
+    batch = pa.RecordBatch.from_arrays([pa.array(["x", "z"])], names=["c"])
+    with pytest.raises(InputError, match=r"'c' of a\.parquet holds a value that was not there"):
+        coding.write(Piece(batch, "a.parquet", 0), np.zeros((2, 2)), scale=False, drop_first=False)

@@ -10,6 +10,7 @@ import torch
 from sklearn import linear_model
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
 
 from seepage.errors import InputError
 from seepage.glm import (
@@ -166,6 +167,30 @@ def test_string_classes_are_mapped():
         describe(model, read_table(X), ["d", *three[THREE][1:]])
 
 
+def test_labels_in_one_column_are_labels():
+    column = pd.DataFrame({"ill": TWO})
+    model = linear_model.LogisticRegression().fit(X, TWO)
+    np.testing.assert_array_equal(describe(model, read_table(X), column).target, TWO)
+    ours = LogisticRegression(l2=0.1).fit(X, TWO, WEIGHTS[:, None])
+    np.testing.assert_array_equal(ours.coef_, LogisticRegression(l2=0.1).fit(X, TWO, WEIGHTS).coef_)
+
+
+def test_sparse_logistic_regression_is_read_as_skglm_states_it():
+    """Its objective by scikit-learn's solver: compiling skglm's takes minutes."""
+    alpha = 0.001
+    twin = linear_model.LogisticRegression(
+        solver="saga", l1_ratio=1, C=1 / (alpha * N), **TIGHT
+    ).fit(X, TWO)
+    model = type("SparseLogisticRegression", (), {"__module__": "skglm.estimators"})()
+    model.alpha, model.l1_ratio, model.fit_intercept = alpha, 1.0, True
+    model.coef_, model.intercept_, model.classes_ = twin.coef_, twin.intercept_, twin.classes_
+    assert np.all(twin.coef_ != 0)
+    assert step_of(model, TWO) < 1e-6
+    model.alpha = 2 * alpha
+    with pytest.raises(InputError, match="minimise"):
+        step_of(model, TWO)
+
+
 REFUSED = {
     "liblinear": (
         linear_model.LogisticRegression(solver="liblinear"),
@@ -189,6 +214,33 @@ REFUSED = {
         "Fit one model for each output",
     ),
     "lasso": (linear_model.Lasso(), REAL, "sp.leakage and sp.audit do so by themselves"),
+    "lasso-of-several-outputs": (
+        linear_model.Lasso(1e-4),
+        np.column_stack([REAL, REAL]),
+        "Lasso with 2 outputs is not supported",
+    ),
+    "averaged-over-folds": (
+        linear_model.LogisticRegressionCV(
+            Cs=[0.1, 1.0],
+            cv=2,
+            refit=False,
+            l1_ratios=(0.0,),
+            use_legacy_attributes=True,
+            scoring="accuracy",
+        ),
+        TWO,
+        "they minimise no single objective. Fit with refit=True",
+    ),
+    "hinge": (
+        LinearSVC(loss="hinge", fit_intercept=False, dual=True),
+        TWO,
+        "loss='hinge' and penalty='l2' is not supported: its objective has kinks",
+    ),
+    "a-model-for-each-class": (
+        LinearSVC(fit_intercept=False, dual=False),
+        THREE,
+        "LinearSVC with 3 classes is not supported: it is one model for each class",
+    ),
     "pipeline": (
         make_pipeline(StandardScaler(), linear_model.Ridge()),
         REAL,
@@ -209,6 +261,13 @@ def test_one_versus_rest_is_refused():
     model.multi_class = "ovr"  # what versions before 1.8 let people ask for
     with pytest.raises(InputError, match="one-vs-rest"):
         describe(model, read_table(X), THREE)
+
+
+def test_softmax_of_two_classes_is_refused():
+    model = linear_model.LogisticRegression().fit(X, TWO)
+    model.multi_class = "multinomial"
+    with pytest.raises(InputError, match="two sets of coefficients that say the same"):
+        describe(model, read_table(X), TWO)
 
 
 @pytest.mark.parametrize("penalty", [None, "l2", "l1", "elasticnet"])
@@ -281,6 +340,17 @@ def test_statsmodels_with_data_frames():
         describe(results, read_table(frame), COUNTS, WEIGHTS)
     with pytest.raises(InputError, match="X has 2 columns"):
         describe(results, read_table(frame[["a", "b"]]), COUNTS)
+
+
+@pytest.mark.parametrize("sigma", [None, WEIGHTS], ids=["none", "of-each-record"])
+def test_errors_of_generalised_least_squares(sigma):
+    results = sm.GLS(REAL, X, sigma=sigma).fit()
+    fit = describe(results, read_table(X), REAL)
+    np.testing.assert_allclose(
+        1.0 if fit.sample_weight is None else fit.sample_weight,
+        1.0 if sigma is None else 1 / WEIGHTS,
+    )
+    assert check_stationarity(fit, X) < 1e-12
 
 
 def test_statsmodels_that_are_refused():

@@ -54,6 +54,8 @@ def test_different_lengths(estimator):
         estimator(l2=0.1).fit(X, Y[:-1])
     with pytest.raises(InputError, match="X has 30 rows but sample_weight has 4 entries"):
         estimator(l2=0.1).fit(X, Y, sample_weight=np.ones(4))
+    with pytest.raises(InputError, match="sample_weight must hold numbers, but it holds <U1 value"):
+        estimator(l2=0.1).fit(X, Y, sample_weight=np.full(30, "a"))
 
 
 @each

@@ -1,5 +1,7 @@
 """Hessians, least squares and Newton's method against dense sums, scipy and scikit-learn."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.optimize
@@ -17,7 +19,7 @@ from seepage.glm.fitting.objective import (
     stacked_r,
     weighted_gram,
 )
-from seepage.glm.losses import Categorical, bernoulli, gaussian, poisson
+from seepage.glm.losses import Categorical, bernoulli, gaussian, poisson, squared_hinge
 
 NAMES = tuple("abcdefghij")
 
@@ -224,6 +226,50 @@ def test_least_squares_with_more_columns_than_rows(weights, intercept):
     np.testing.assert_allclose(found, truth, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("intercept", [False, True])
+def test_more_columns_than_rows_in_unlike_units(intercept):
+    X, y = problem(gaussian, n=6, d=40)
+    units = np.where(np.arange(40) % 2, 4096.0, 1.0)
+    found = solve_least_squares(Objective(X * units, gaussian, y, None, 50.0, intercept), NAMES)
+    truth = least_squares_truth(X * units, y, None, 50.0, intercept)
+    np.testing.assert_allclose(found, truth, rtol=1e-9, atol=1e-15)
+
+
+def test_ill_conditioned_columns_in_unlike_units():
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(200, 3))
+    X[:, 2] = X[:, 1] + 1e-6 * rng.normal(size=200)
+    y, units = X @ [1.0, 2.0, -1.0], np.array([1.0, 2.0**30, 2.0**30])
+    found = solve_least_squares(Objective(X * units, gaussian, y, None, 1e-8, False), NAMES)
+    truth = least_squares_truth(X * units, y, None, 1e-8, False)
+    np.testing.assert_allclose(found * units, truth * units, atol=1e-8)
+
+
+def test_a_kernel_of_equal_rows_is_left_to_qr():
+    equal = Objective(np.ones((4, 9)), gaussian, np.full(4, 2.0), None, 1e-25, False)
+    np.testing.assert_allclose(solve_least_squares(equal, NAMES), np.full(9, 2 / 9), rtol=1e-6)
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_the_triangle_of_weighted_rows(labels):
+    """Without labels, only whether a record has weight counts."""
+    (X, y), weights = problem(gaussian), uneven(60)
+    R = Objective(X, gaussian, y, weights, 0.0, True).triangle(labels=labels)
+    rows = np.column_stack([X, np.ones(60), y]) if labels else extended(X, True)
+    truth = (rows * (weights if labels else weights > 0)[:, None]).T @ rows
+    np.testing.assert_allclose(R.T @ R, truth, rtol=1e-12, atol=1e-12)
+
+
+def test_records_without_weight_have_no_range():
+    X, y = problem(bernoulli)
+    nobody = Objective(X, bernoulli, y, np.zeros(60), 0.1, True)
+    least, most = nobody.column_range()
+    assert (least == np.inf).all()
+    assert (most == -np.inf).all()
+    assert nobody.gains(np.ones(5)) == (np.inf, -np.inf)
+    np.testing.assert_array_equal(weighted_gram(X[:0], y[:0]), np.zeros((4, 4)))
+
+
 @pytest.mark.parametrize("ridge", [0.0, 1e-16])
 def test_ill_conditioned_least_squares_is_as_good_as_qr(ridge):
     """Columns that differ by 1e-6: their Gram matrix has a condition number of 1e13."""
@@ -286,6 +332,21 @@ def test_separable_classes_are_known_from_others(classes, unit):
     assert known(apart)
     assert not known(mixed)
     assert known(mixed, (kinds == swapped).astype(float))
+
+
+def test_where_no_direction_is_known_to_separate(monkeypatch):
+    X, _ = problem(bernoulli)
+    apart = (X[:, 0] > 0).astype(float)
+    known = Objective(X, bernoulli, apart, None, 1e-9, intercept=True)
+    assert separated(known)
+    for other in (
+        replace(known, tilt=np.ones(4)),  # a linear term falls for ever by itself
+        replace(known, target=np.full(60, 0.5)),  # between two classes
+        replace(known, family=squared_hinge),  # its losses fall to zero and no further
+    ):
+        assert not separated(other)
+    monkeypatch.setattr("seepage.glm.fitting.newton._MOST_CELLS", 100)
+    assert not separated(known)  # too large to be looked for
 
 
 def test_counts_that_are_zero_in_a_direction_are_known_from_others():

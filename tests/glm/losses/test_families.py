@@ -16,6 +16,7 @@ from seepage.glm.losses import (
     get_family,
     poisson,
     probe_points,
+    tweedie,
 )
 
 BUILT_IN = [gaussian, bernoulli, poisson]
@@ -167,3 +168,19 @@ def test_tangent_basis_is_orthonormal_and_sums_to_zero(classes):
 def test_categorical_needs_two_classes():
     with pytest.raises(InputError, match="at least 2 classes"):
         Categorical(1)
+
+
+def test_tweedie_lies_between_poisson_and_gamma():
+    assert tweedie(1) is poisson
+    m, y = np.array([-1.0, 0.5, 2.0]), np.array([0.3, 1.0, 4.0])
+    for power, variance in ((1.5, np.exp(1.5 * m)), (2, np.exp(2 * m))):
+        known = (np.exp(m) - y) * np.exp(m) / variance  # of half the deviance, by the log link
+        np.testing.assert_allclose(tweedie(power).slope(m, y), known, rtol=1e-12)
+    with pytest.raises(InputError, match="convex loss for powers from 1 to 2, not for 3; choose"):
+        tweedie(3)
+
+
+def test_gamma_takes_positive_labels_only():
+    model = GeneralizedLinearRegression("gamma")
+    with pytest.raises(InputError, match=r"does not suit .*: 2 of the labels are not positive"):
+        model.fit(np.arange(6.0)[:, None], np.array([1.0, 0.0, 2.0, -1.0, 1.0, 3.0]))

@@ -10,8 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+import statsmodels.api as sm
 from parquet_cases import people, write_folder
 from pyarrow.dataset import dataset
+from sklearn import linear_model as lm
 
 import seepage as sp
 from seepage.streams import parquet
@@ -135,10 +137,20 @@ def test_files_must_not_change_between_passes(folder):
         ({"target": "amount", "columns": ["age", "amount"]}, "cannot be both a feature and"),
         ({"target": "amount", "columns": []}, "No column is left for the features"),
         ({"target": "amount", "columns": ["when"]}, "'when' holds timestamp[us], which is neither"),
+        ({"target": "amount", "columns": "when"}, "'when' holds timestamp[us], which is neither"),
+        (
+            {"target": "amount", "columns": ["id"]},
+            "'id' has more than 1,000 different values",
+        ),
+        ({"target": "amount", "columns": ["flat"], "scale": True}, "'flat' has only one value, so"),
     ],
 )
 def test_columns_that_cannot_be_used(tmp_path, options, words):
-    table = people().append_column("when", pa.array([0] * 700, pa.timestamp("us")))
+    table = pa.concat_tables([people(), people()])
+    rows = len(table)
+    table = table.append_column("when", pa.array([0] * rows, pa.timestamp("us")))
+    table = table.append_column("id", pa.array([f"p{k}" for k in range(rows)]))
+    table = table.append_column("flat", pa.array([2.5] * rows))
     pq.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(sp.InputError) as wrong:
         parquet(tmp_path / "a.parquet", **options)
@@ -163,6 +175,61 @@ def test_labels_that_are_no_classes(folder):
         sp.glm.LogisticRegression().fit(parquet(folder, target="plan", columns=TWO))
     with pytest.raises(sp.InputError, match="labels are text"):
         sp.glm.LinearRegression().fit(parquet(folder, target="bought", columns=TWO))
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (["a", None] * 600, "The labels in column 'y' have 600 gaps."),
+        (list(range(1200)), "Column 'y' has more than 1,000 different values, too many to be"),
+    ],
+)
+def test_columns_that_are_no_classes(tmp_path, labels, words):
+    table = pa.table({"x": np.arange(1200.0), "y": pa.array(labels)})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(sp.InputError) as wrong:
+        sp.glm.SoftmaxRegression().fit(parquet(tmp_path / "a.parquet", target="y"))
+    assert said(wrong).startswith(words)
+
+
+def test_models_that_need_their_rows_in_memory(folder):
+    table = people().select(TWO).to_pandas()
+    amount, bought = (people().column(name).to_pandas() for name in ("amount", "bought"))
+    cases = {
+        "LogisticRegression with class_weight is not supported on data that are read in chunks": (
+            lm.LogisticRegression(class_weight="balanced").fit(table, bought),
+            "bought",
+        ),
+        "statsmodels results hold their whole table in memory": (
+            sm.OLS(amount, table).fit(),
+            "amount",
+        ),
+        "RidgeClassifier is not supported on data that are read in chunks": (
+            lm.RidgeClassifier().fit(table, bought),
+            "bought",
+        ),
+        "Lasso is not supported on data that are read in chunks": (
+            lm.Lasso(1e-6).fit(table, amount),
+            "amount",
+        ),
+    }
+    for words, (model, target) in cases.items():
+        data = parquet(folder, target=target, columns=TWO)
+        with pytest.raises(sp.InputError, match=words):
+            sp.leakage(model, data, noise=sp.Gaussian(1.0))
+
+
+def test_questions_that_need_all_rows_in_memory(folder):
+    data = parquet(folder, target="amount", columns=TWO)
+    model = sp.glm.LinearRegression(l2=0.1).fit(data)
+    with pytest.raises(sp.InputError, match="measured in float64; leave dtype out"):
+        sp.leakage(model, data, noise=sp.Gaussian(1.0), dtype="float32")
+    leak = sp.leakage(model, data, noise=sp.Gaussian(1.0))
+    with pytest.raises(sp.InputError, match="without a record needs all records in memory"):
+        leak.release.finite_changes()
+    twice = sp.compose(leak, sp.leakage(model, data, noise=sp.Gaussian(2.0)))
+    with pytest.raises(sp.InputError, match="ask about each release by itself"):
+        twice.membership()
 
 
 def test_a_label_that_the_model_does_not_know(folder):

@@ -230,12 +230,13 @@ def unwrap(model: Any, X: Any) -> Unwrapped:
     if takes_frame(model, X):
         return Unwrapped(model, (FormulaStep.of(model),), _notes(kind))
     if kind.selects:
-        coef = as_numpy(getattr(model, "coef_", np.ones(1))).reshape(-1)
-        if not _has_signs(model):
+        coef = as_numpy(getattr(model, "coef_", np.ones(1)))
+        several = coef.ndim == 2 and len(coef) > 1  # outputs, which its reader refuses
+        if several or not _has_signs(model):
             return Unwrapped(model, (), _notes(kind))
         notes = (SELECTED, *_notes(kind))
         if np.any(coef == 0):
-            return Unwrapped(*_kept(model, coef), notes)
+            return Unwrapped(*_kept(model, coef.reshape(-1)), notes)
         return Unwrapped(model, (), notes)
     return Unwrapped(model, (), _notes(kind))
 

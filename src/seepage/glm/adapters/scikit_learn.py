@@ -57,10 +57,7 @@ def _alpha(model: Any) -> float:
     if getattr(model, "positive", False):
         raise _positive(model)
     given = getattr(model, "alpha_", getattr(model, "alpha", 0.0))
-    alpha = np.unique(np.asarray(given, dtype=float))
-    if alpha.shape[0] != 1:
-        raise _several_outputs(model, "several values of alpha")
-    return float(alpha[0])
+    return float(np.ravel(given)[0])  # one output has one value
 
 
 def _several_outputs(model: Any, what: str) -> InputError:

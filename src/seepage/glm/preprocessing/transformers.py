@@ -43,9 +43,9 @@ def _scaled(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
 def _min_max(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
     out = dX * t.scale_
     if t.clip:
-        low, high = t.feature_range
-        moved = dense(X) * t.scale_ + t.min_
-        out = np.where((moved > low) & (moved < high), out, 0.0)
+        # A record at an end of the range still moves inwards.
+        values = dense(X)
+        out = np.where((values >= t.data_min_) & (values <= t.data_max_), out, 0.0)
     return np.asarray(out)
 
 
@@ -55,10 +55,8 @@ def _mean_moves(X: np.ndarray, dX: np.ndarray) -> np.ndarray:
 
 
 def _standard_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> list[np.ndarray]:
-    moves = []
     mean = _mean_moves(X, dX)
-    if t.mean_ is not None:
-        moves.append(mean)
+    moves = [mean]
     if t.scale_ is not None:
         centre = np.nanmean(X, axis=0)
         off = np.where(np.isnan(X), 0.0, X - centre)
@@ -234,7 +232,8 @@ class _Knots:
         from sklearn.base import clone
 
         # A record at an end moves together with the knot there: it stays on the same polynomial.
-        other = clone(t).set_params(knots=knots, extrapolation="continue")
+        outside = t.extrapolation if t.extrapolation == "periodic" else "continue"
+        other = clone(t).set_params(knots=knots, extrapolation=outside)
         other = other.fit(np.stack([knots[0], knots[-1]]))
         if hasattr(t, "feature_names_in_"):
             other.feature_names_in_ = t.feature_names_in_
@@ -244,7 +243,7 @@ class _Knots:
 def _knot_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> np.ndarray:
     """Return how far the base knots move with each row, (n, K, d)."""
     if not isinstance(t.knots, str):
-        return np.zeros((len(X), t.n_knots if hasattr(t, "n_knots") else 0, X.shape[1]))
+        return np.zeros((len(X), *_Knots.of(t).shape))
     shares = np.linspace(0, 1, t.n_knots)
     if t.knots == "quantile":
         return np.stack([_order_moves(X, dX, s) for s in shares], axis=1)
@@ -375,6 +374,8 @@ class Transformer(FeatureStep):
             other.inner = _Knots.put(self.inner, numbers.reshape(_Knots.of(self.inner).shape))
             return other
         other.inner = copy(self.inner)
+        if self.name == "MinMaxScaler":  # a record at an end moves together with the range
+            other.inner.clip = False
         at = 0
         for name, value in self._parts():
             setattr(other.inner, name, numbers[at : at + value.size].reshape(value.shape))
