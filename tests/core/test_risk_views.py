@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import statsmodels.api as sm
 from refit_oracle import refit
 from scipy.stats import norm
 from sklearn.linear_model import Lasso
@@ -451,6 +452,15 @@ def test_the_models_prior_of_a_category_is_bayes_rule_without_the_record() -> No
         likely = 1 / (1 + np.exp(-(2 * problem.y[i] - 1) * margins))
         believed = shares * likely / np.sum(shares * likely)
         assert found.baseline[k] == pytest.approx(believed.max(), abs=1e-6)
+
+
+def test_shares_of_a_class_are_not_guessed_as_a_class() -> None:
+    problem = Problem("bernoulli", everything=False)
+    shares = np.arange(N) % 5 / 4
+    fitted = sm.GLM(shares, problem.X, family=sm.families.Binomial()).fit(tol=1e-12)
+    leak = sp.leakage(fitted, problem.X, shares, noise=sp.Gaussian(1.0))
+    with pytest.raises(sp.InputError, match="Some labels lie between classes"):
+        leak.guess()
 
 
 def test_rows_that_only_rounding_makes_alike_are_told_apart() -> None:

@@ -325,3 +325,21 @@ def test_a_jacobian_that_would_not_fit_is_refused(monkeypatch):
     monkeypatch.setattr("seepage.layers.measures.update_jacobian.LARGEST", 100)
     with pytest.raises(InputError, match="5 records of 3 unknowns is too large to form"):
         small().records()
+
+
+class Detached(nn.Module):
+    """Hides from torch a part of how its output depends on the record."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.linear(x) * x.detach().sum(1, keepdim=True)
+
+
+def test_a_network_that_hides_its_records_is_refused_by_exact_derivatives():
+    torch.manual_seed(0)
+    leak = small(net=Detached().double())
+    with pytest.raises(InputError, match="derivative of the update disagrees with its change"):
+        leak.records()
