@@ -103,6 +103,20 @@ def test_losses_that_are_not_finite() -> None:
         Engine(small(), "cross_entropy").norms(X * float("nan"), Y)
 
 
+@pytest.mark.parametrize(("y", "labels"), [(Y[:2], "2"), (Y[0], "no")])
+def test_every_record_needs_a_label(y: Tensor, labels: str) -> None:
+    with pytest.raises(sp.InputError, match=f"There are 5 records but {labels} labels"):
+        Engine(small(), "cross_entropy").norms(X, y)
+
+
+def test_losses_that_overflow() -> None:
+    def endless(output: Tensor, target: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(output, target, reduction="none") / 0.0
+
+    with pytest.raises(sp.InputError, match="The losses are not finite; check the data"):
+        Engine(small(), endless).norms(X, Y)
+
+
 def test_frozen_parameters_are_not_released() -> None:
     net = small(nn.Tanh())
     net[0].requires_grad_(False)

@@ -55,6 +55,18 @@ def changed(tensor: Tensor, row: int, value: float) -> Tensor:
         ({"y": Y.tolist()}, "y must be a torch tensor, not of type list"),
         ({"y": Y.float(), "loss": "mse"}, "as many numbers for each record"),
         ({"y": changed(torch.zeros(10, 3), 6, torch.nan), "loss": "mse"}, "Record 6 .* in y"),
+        ({"y": Y[:4]}, "There are 10 records but 4 labels"),
+        ({"y": torch.tensor(1)}, "There are 10 records but no labels"),
+        ({"x": ()}, "x has no records"),
+        ({"x": torch.tensor(1.0)}, "x has no records"),
+        (
+            {"y": torch.zeros(10, 2)},
+            r"Soft targets must have the shape .* \(\d+, 3\), not \(\d+, 2\)",
+        ),
+        (
+            {"y": Y[:, None]},
+            r"Class numbers for outputs of shape \(\d+, 3\) must have the shape",
+        ),
         ({"x": (X, None)}, "x must be a torch tensor, .* contains a value of type NoneType"),
     ],
 )
@@ -97,6 +109,45 @@ def test_any_mapping_will_do():
     view = snn.Embedding("inner.0")
     expected = rows(Named(), {"features": X}, view=view).values.tolist()
     assert rows(Named(), UserDict(features=X), view=view).values.tolist() == expected
+
+
+class Pair(nn.Module):
+    """A network of two inputs, which returns its output in one of several ways."""
+
+    def __init__(self, returned: object = lambda output: output) -> None:
+        super().__init__()
+        self.inner, self.returned = network(), returned
+
+    def forward(self, first: Tensor, second: Tensor) -> object:
+        return self.returned(self.inner(first + second))
+
+
+def test_inputs_may_be_a_tuple():
+    view = snn.Embedding("inner.0")
+    found = rows(Pair(), (X / 4, 3 * X / 4), view=view).values.tolist()
+    assert found == pytest.approx(rows(Named(), {"features": X}, view=view).values.tolist())
+
+
+def test_an_output_that_is_no_tensor_needs_a_loss_of_its_own():
+    net = Pair(lambda output: {"scores": output})
+    with pytest.raises(sp.InputError, match="returns a dict, which is neither a tensor nor has"):
+        rows(net, (X, X), view=snn.Embedding("inner.0"))
+    with pytest.raises(sp.InputError, match="number of classes cannot be read off"):
+        snn.Label().variable(net, (X, X), Y)
+
+
+def test_labels_without_an_output_have_no_probability():
+    with pytest.raises(sp.InputError, match="between 0 and 2, but those in y range from 0 to 3"):
+        snn.Label().variable(network(), X, changed(Y, 4, 3))
+
+
+def test_a_module_that_runs_twice_is_no_embedding():
+    once = nn.Linear(4, 4)
+    net = nn.Sequential(once, nn.Tanh(), once, nn.Linear(4, 3))
+    with pytest.raises(
+        sp.InputError, match="'0' runs more than once; name a module that runs once"
+    ):
+        rows(net, view=snn.Embedding("0"))
 
 
 class Scaled(nn.Module):

@@ -118,3 +118,43 @@ def test_a_guess_of_a_token_is_that_between_two_gradients() -> None:
 def test_pictures_have_no_tokens() -> None:
     with pytest.raises(sp.InputError, match="must have 'input_ids'"):
         sp.nn.token_leakage(model("vit"), collated("vit"), **HOW)
+
+
+class Reader:
+    """A tokenizer that is no function, as those of Hugging Face are not to be called with ids."""
+
+    def convert_ids_to_tokens(self, number: int) -> str:
+        return f"<{number}>"
+
+
+def test_a_tokenizer_is_asked_for_its_pieces() -> None:
+    batch = record(collated("gpt2"), 0)
+    tokens = sp.nn.token_leakage(model("gpt2"), batch, Reader(), probes=2, targets=False, **HOW)
+    assert [token.text for token in tokens.tokens] == [f"<{k}>" for k in batch["input_ids"][0]]
+    with pytest.raises(sp.InputError, match=r"must turn a token id into text: .*, not a dict"):
+        sp.nn.token_leakage(model("gpt2"), batch, PIECES, probes=2, targets=False, **HOW)
+
+
+def test_a_guess_of_a_text_of_one_class_leaves_the_label() -> None:
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        **{"vocab_size": VOCABULARY, "n_embd": WIDTH, "n_layer": 1, "n_head": 2, "n_positions": 8},
+        pad_token_id=0,
+    )
+    net = transformers.GPT2ForSequenceClassification(config).eval().double()
+    batch = {"input_ids": torch.tensor([[5, 9, 7]]), "labels": torch.tensor([1])}
+    tokens = sp.nn.token_leakage(net, batch, probes=2, **HOW)
+    right, _ = tokens.guess(0, 1, [9, 4])
+
+    def clipped(token: int) -> torch.Tensor:
+        ids = torch.tensor([[5, token, 7]])
+        parts = torch.autograd.grad(
+            net(input_ids=ids, labels=batch["labels"]).loss, list(net.parameters())
+        )
+        flat = torch.cat([part.flatten() for part in parts])
+        return flat * min(1.0, 1.5 / float(flat.norm()))
+
+    apart = float((clipped(9) - clipped(4)).norm()) / (0.5 * 1.5)
+    assert right == pytest.approx(norm.cdf(apart / 2), rel=1e-6)

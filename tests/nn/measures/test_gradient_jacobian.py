@@ -199,3 +199,19 @@ def test_what_cannot_be_asked_is_said():
         leak.records("fil", label=True)
     with pytest.raises(sp.InputError, match="the answer is exact"):
         leak.records("dfil", "hutch++", columns=[0])
+    with pytest.raises(sp.InputError, match="A record's label cannot be replaced here"):
+        leak.jacobian.refits().moves(2, y[:1, None], labels=y[:1])
+
+
+def test_a_label_s_finite_change_moves_the_gradient_as_autograd_says():
+    net, loss, x, y = network(NAMED["linear"])
+    leak = snn.leakage(net, loss, x, y[:, None], noise_multiplier=1.0, view=snn.Label())
+
+    def gradient(target):
+        value = (net(x[2:3]) - target).square().sum() / 2
+        parts = torch.autograd.grad(value, list(net.parameters()))
+        return torch.cat([part.flatten() for part in parts]).numpy()
+
+    found = leak.jacobian.refits().moves(2, np.array([[0.7], [-3.0]]))
+    own = gradient(float(y[2]))
+    np.testing.assert_allclose(found, [gradient(0.7) - own, gradient(-3.0) - own], atol=1e-12)

@@ -207,6 +207,12 @@ def test_bad_input(problem: tuple, change: dict, message: str) -> None:
         snn.leakage(net, "cross_entropy", x, options.pop("y", y), **options)
 
 
+def test_inputs_and_targets_are_given_together(problem: tuple) -> None:
+    net, x, _, _ = problem
+    with pytest.raises(sp.InputError, match="Give network, loss, inputs and targets, or a model"):
+        snn.leakage(net, "cross_entropy", x, noise_multiplier=1.0)
+
+
 @pytest.mark.parametrize(
     "ask",
     [

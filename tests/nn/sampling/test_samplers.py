@@ -30,6 +30,12 @@ def test_fixed_batches_are_uniform_sets():
     assert float(counts.var()) == pytest.approx(20 * (1 - B / N), rel=0.25)
 
 
+def test_without_a_seed_every_sampler_has_batches_of_its_own():
+    first, other = (FixedSizeSampler(N, B) for _ in range(2))
+    assert torch.equal(first.batch(7), first.batch(7))
+    assert not torch.equal(first.batch(7), other.batch(7))
+
+
 @pytest.mark.parametrize("kind", ["poisson", "fixed"])
 def test_batches_depend_on_seed_and_step_only(kind):
     first, again = (make_sampler(kind, N, B, seed=5) for _ in range(2))

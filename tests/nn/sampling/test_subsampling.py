@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -162,6 +163,9 @@ def test_theorem_4_falls_back_when_the_budget_is_spent():
     assert (amplification.factors(lengths, 5.0, 1.0, 2) < 0.3).all()
     with pytest.warns(UserWarning, match="longer than the announced 2 steps"):
         assert (amplification.factors(lengths, 5.0, 1.0, 3) == 1).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it has been said
+        assert (amplification.factors(lengths, 5.0, 1.0, 4) == 1).all()
 
 
 @pytest.mark.parametrize("method", ["mixture", "theorem4"])

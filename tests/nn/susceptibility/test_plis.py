@@ -216,6 +216,8 @@ def test_ranks_side_by_side(problem: tuple) -> None:
     assert {"privacy_loss", "plis", "jacsens", "jacsens_frobenius", "fil"} <= set(columns)
     bare = sp.nn.plis(problem[0], "cross_entropy", *problem[1:], compare="auto")
     assert bare.compare().fil is None
+    assert "plis, fil" not in bare.compare().spearman()
+    assert "fil" not in bare.table().column_names
 
 
 def test_bad_input_is_refused(problem: tuple) -> None:

@@ -121,6 +121,11 @@ def test_masks_of_images() -> None:
         images.attributes({"a": 1})
     with pytest.raises(sp.InputError, match="at least one part"):
         images.attributes(["a"])
+    with pytest.raises(sp.InputError, match=r"Records of shape \(3, 4, 5\) have no columns"):
+        images.attributes()
+    for labels in (mask[0], mask[:, :1], mask.expand(3, 4, 5)):
+        with pytest.raises(sp.InputError, match="Labels for 2 images of 4 by 5 pixels cannot"):
+            images.superpixels(labels)
 
 
 def test_parts_do_not_see_the_rest() -> None:
@@ -245,6 +250,12 @@ def test_options_that_make_no_sense(problem: tuple, options: dict, words: str) -
     if options.get("noise_multiplier", "") is not None:
         with pytest.raises(sp.InputError, match=words):
             watching(net, **options).observe(range(9), x, y)
+
+
+def test_a_network_without_parameters_releases_nothing(problem: tuple) -> None:
+    _, x, y = problem
+    with pytest.raises(sp.InputError, match="has no parameters, so nothing is released"):
+        sp.nn.plis(nn.Tanh(), "cross_entropy", x, y, noise_multiplier=1.0)
 
 
 def test_a_ready_clip_is_used(problem: tuple) -> None:

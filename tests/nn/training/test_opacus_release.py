@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import seepage as sp
 from seepage.errors import InputError
+from seepage.nn.training.batch_mean import BatchMeanLoss
+from seepage.nn.training.sum_check import SumCheck
 
 opacus = pytest.importorskip("opacus")
 pytestmark = [
@@ -264,3 +267,83 @@ def told():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield lambda: " ".join(str(w.message) for w in caught)
+
+
+@pytest.mark.filterwarnings("ignore:The loss is a weighted mean over the batch")
+def test_a_weighted_mean_over_the_batch_cannot_be_surveyed():
+    run = Run(criterion=nn.CrossEntropyLoss(torch.tensor([0.1, 0.9])))
+    with pytest.raises(InputError, match=r"weighted mean over the batch, .* a survey cannot"):
+        run.accountant._mean_over_batches(run.X, run.y, torch.arange(N))
+
+
+def test_a_survey_of_a_run_in_which_all_take_part_finds_its_leakage():
+    run = Run()
+    watched = run.accountant
+    watched.detach()
+    options = {"view": watched.engine.view, "amplification": "none", "survey_every": 1}
+    run.accountant = sp.nn.attach(run.optimizer, run.module, run.criterion, run.loader, **options)
+    assert run.accountant.survey([(range(N), run.X, run.y)])
+    run.step(1.0, SIGMA)
+    run.agrees()
+
+
+def test_without_a_hook_of_opacus_the_own_accountants_answer():
+    run = Run()
+    bare = run.optimizer
+    run.accountant.detach()
+    bare.attach_step_hook(None)
+    accountant = sp.nn.attach(bare, run.module, run.criterion, run.loader)
+    accountant.observe(torch.arange(N), run.X, run.y)
+    bare.zero_grad()
+    run.trained(run.module(run.X), run.y).backward()
+    bare.step()
+    assert accountant.steps == 1
+    # One step in which everyone takes part is the Gaussian mechanism: at order α, α/(2σ²).
+    found = accountant.individual_privacy()
+    assert np.asarray(found.epsilon(1e-5)).max() <= accountant.privacy(1e-5).epsilon * (1 + 1e-9)
+    assert accountant.privacy(1e-5).method == "rdp"
+
+
+def test_a_sum_that_was_divided_in_place_is_not_compared():
+    run = Run()
+    run.accountant.observe(torch.arange(N), run.X, run.y)
+    run.optimizer.zero_grad()
+    run.trained(run.module(run.X), run.y).backward()
+    compared = []
+    run.accountant._sums.compare = compared.append
+    before = run.optimizer.scale_grad
+
+    def in_place():
+        before()
+        for parameter in run.optimizer.params:
+            parameter.summed_grad = parameter.grad
+
+    run.optimizer.scale_grad = in_place
+    run.optimizer.step()
+    assert compared == []
+    assert run.accountant.steps == 1
+
+
+def test_probabilities_have_the_plain_mean():
+    torch.manual_seed(0)
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([0.1, 0.9, 2.0]))
+    mean = BatchMeanLoss(loss)
+    for shape in ((6, 3), (6, 3, 4)):
+        output, target = torch.randn(shape), torch.rand(shape).softmax(1)
+        assert not mean.take(target)
+        # Opacus multiplies the mean by the number of records.
+        wanted = 6 * loss(output, target)
+        assert float(mean(output, target).sum()) == pytest.approx(float(wanted), rel=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "close"), [(torch.float32, False), (torch.float16, True)])
+def test_sums_in_half_precision_are_compared_more_loosely(kind, close):
+    net = nn.Linear(1, 1).to(kind)
+    check, ours = SumCheck(), {"weight": torch.ones(1, 1, dtype=kind)}
+    check.begin(0, None)
+    norms = torch.ones(1, dtype=kind)
+    check.add(SimpleNamespace(gradient=ours, norms=norms), sp.nn.HardClip(1.0))
+    theirs = {"weight": torch.full_like(net.weight, 1.02)}
+    refused = pytest.raises(InputError, match="is not the one accounted for")
+    with contextlib.nullcontext() if close else refused:
+        check.compare(theirs)

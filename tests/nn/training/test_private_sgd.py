@@ -384,6 +384,10 @@ def test_records_and_targets_must_match():
     X, y = data()
     with pytest.raises(InputError, match="X has 300 records, but y has 299"):
         trainer(None).fit(X, y[:-1])
+    with pytest.raises(InputError, match="y, the targets of X, is missing"):
+        trainer(None).fit(X)
+    with pytest.raises(InputError, match="The tensors in X differ in their number of records"):
+        trainer(None).fit({"first": X, "second": X[:-1], "labels": y})
     with pytest.raises(InputError, match="y_test is missing"):
         trainer(None).fit(X, y, X)
     with pytest.raises(InputError, match="X_test is missing"):

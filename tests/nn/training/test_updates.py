@@ -139,3 +139,40 @@ def test_what_does_not_go_together_is_refused() -> None:
         trainer(optimizer=lambda parameters: "AdamW").fit(X, y)
     with pytest.raises(InputError, match="must hold exactly the parameters with requires_grad"):
         trainer(optimizer=lambda parameters: torch.optim.SGD(parameters[:1], lr=0.1)).fit(X, y)
+
+
+class Counting(torch.optim.SGD):
+    """An optimiser that keeps its number of steps, and perhaps something else, between steps."""
+
+    def __init__(self, parameters: Any, kept: Any) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.kept = kept
+
+    def step(self, closure: Any = None) -> Any:
+        state = self.state[self.param_groups[0]["params"][0]]
+        state["steps"] = state.get("steps", 0) + 1
+        state["kept"] = self.kept
+        return super().step(closure)
+
+
+def test_what_an_optimiser_keeps_beside_tensors_is_resumed(tmp_path: Path) -> None:
+    X, y = data()
+    made: list[Counting] = []
+
+    def make(parameters: Any) -> Counting:
+        made.append(Counting(parameters, None))
+        return made[-1]
+
+    kept = {"checkpoint": tmp_path / "run", "checkpoint_every": 3}
+    trainer(optimizer=make, steps=3, **kept).fit(X, y)
+    trainer(optimizer=make, steps=5, **kept).fit(X, y)
+    first = made[-1].param_groups[0]["params"][0]
+    assert made[-1].state[first] == {"steps": 5, "kept": None}
+
+
+def test_an_optimiser_whose_memory_no_checkpoint_can_hold(tmp_path: Path) -> None:
+    X, y = data()
+    kept = {"checkpoint": tmp_path / "run", "checkpoint_every": 3}
+    with pytest.raises(InputError, match=r"keeps a set \(kept\) between steps, which a checkpoint"):
+        trainer(optimizer=lambda parameters: Counting(parameters, {1}), steps=3, **kept).fit(X, y)
+    assert not (tmp_path / "run").exists()

@@ -161,7 +161,10 @@ class _UseFinder(Watcher):
         output = run()
         names = tuple(name for name, _ in keys.values())
         weight = keys["weight"][0] if "weight" in keys else None
-        self._add(rule, arguments, names, output, type(rule).__name__.removesuffix("Rule"), weight)
+        # A torch.autograd.Function has a backward pass of its own: no rule sees into it.
+        inside = not self.closed and not torch.is_grad_enabled()
+        seen = None if inside else arguments
+        self._add(rule, seen, names, output, type(rule).__name__.removesuffix("Rule"), weight)
         return output
 
     def unknown(self, function: Any, used: set[str], output: Any) -> Any:

@@ -298,13 +298,6 @@ def refuse_modes(net: nn.Module) -> None:
     for name, module in net.named_modules():
         label = f"{type(module).__name__} {name!r}" if name else type(module).__name__
         if isinstance(module, _NORMS) and (module.training or module.running_mean is None):
-            if isinstance(module, nn.modules.instancenorm._InstanceNorm):
-                if not module.training or not module.track_running_stats:
-                    continue
-                raise InputError(
-                    f"{label} changes its running statistics in training mode; call .eval() on it "
-                    "or set track_running_stats=False."
-                )
             raise InputError(
                 f"{label} mixes the records of a batch in training mode, so there is no gradient "
                 "of one record; use GroupNorm or LayerNorm, or call .eval() on it."

@@ -89,10 +89,8 @@ def run_recurrent(
     ways = 2 if bidirectional else 1
     per_way = 4 if biased else 2
     if len(weights) != layers * ways * per_way or (dropout and train) or input.dim() != 3:
-        return NotImplemented
+        return NotImplemented  # projected states have further weights
     starts: State = tuple(first) if isinstance(first, list | tuple) else (first,)
-    if any(start.shape != starts[0].shape for start in starts):
-        return NotImplemented  # projected states
     time = 1 if batch_first else 0
     each = iter(weights)
     ends: list[State] = []

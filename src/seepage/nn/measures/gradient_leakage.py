@@ -162,9 +162,10 @@ def check_view(view: Any) -> None:
 
 def check_batch(x: Inputs, y: Tensor) -> None:
     """Raise unless there is a label for each of at least one record."""
-    if batch_size(x) != len(y):
+    labels = "no" if isinstance(y, Tensor) and y.dim() == 0 else len(y)
+    if batch_size(x) != labels:
         raise InputError(
-            f"There are {batch_size(x)} records but {len(y)} labels; give one label for each "
+            f"There are {batch_size(x)} records but {labels} labels; give one label for each "
             "record."
         )
     if not len(y):

@@ -138,13 +138,15 @@ class _ByRecord(TorchFunctionMode):  # type: ignore[misc]
                 "plain cross-entropy of one row of logits per label; ask about the input."
             )
         logs = torch.log_softmax(logits, -1) if function is functional.cross_entropy else logits
-        rows = self._aligned(target.reshape(self.records, -1)).reshape(logits.shape)
-        return -(rows * logs).sum(-1) * (target != options["ignore_index"])
+        ignored = options["ignore_index"]
+        rows = self._aligned(target.reshape(self.records, -1), ignored).reshape(logits.shape)
+        return -(rows * logs).sum(-1) * (target != ignored)
 
-    def _aligned(self, target: Tensor) -> Tensor:
+    def _aligned(self, target: Tensor, ignored: int) -> Tensor:
         """Return the soft targets of the rows of a loss, ``(B, rows, classes)``.
 
-        A causal model compares its output at a token with the next token.
+        A causal model compares its output at a token with the next token, and that at the last one
+        with none.
         """
         soft = self.soft
         assert soft is not None  # noqa: S101 - that is where it is called
@@ -153,7 +155,9 @@ class _ByRecord(TorchFunctionMode):  # type: ignore[misc]
         if target.shape == labels.shape and torch.equal(target, labels):
             return soft
         shift = labels.shape[1] - target.shape[1]
-        if shift in (0, 1) and torch.equal(target[:, : labels.shape[1] - 1], labels[:, 1:]):
+        followed, last = target.tensor_split([labels.shape[1] - 1], 1)
+        ends = bool((last == ignored).all())
+        if shift in (0, 1) and ends and torch.equal(followed, labels[:, 1:]):
             return functional.pad(soft[:, 1:], (0, 0, 0, 1 - shift))
         raise InputError(
             "The label of this model cannot be asked about, because it is not known which label "
