@@ -291,10 +291,31 @@ def test_public_records_give_the_noise_a_shape(run, people, tmp_path):
     assert "The public records have no column 'town'" in result.stderr
 
 
-def test_a_missing_file_is_status_two(run, tmp_path):
-    result = run("audit", str(tmp_path / "none.csv"), "--target", "ill")
+@pytest.mark.parametrize("name", ["none.csv", "none.parquet"])
+def test_a_missing_file_is_status_two(run, tmp_path, name):
+    result = run("audit", str(tmp_path / name), "--target", "ill")
     assert result.exit_code == 2
-    assert result.stderr.startswith("error: ")
+    assert result.stderr.startswith("error: There is no file ")
+
+
+def test_an_installed_package_says_where_the_papers_tables_are(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("seepage.cli.__file__", str(tmp_path / "site-packages/seepage/cli.py"))
+    result = run("reproduce", "--list")
+    assert result.exit_code == 2
+    assert "not with the installed package: clone the repository" in result.stderr
+
+
+def test_what_a_report_needs_is_loaded_beside_long_work(run, people, tmp_path, monkeypatch):
+    loaded = []
+    monkeypatch.setattr("seepage.auditing.command.load_beside", lambda: loaded.append(True))
+    out = str(tmp_path / "out")
+    wrong = ("audit", people, "--target", "none", "--out", out)
+    assert run(*wrong).exit_code == 2
+    assert loaded == []
+    monkeypatch.setattr("seepage.auditing.command._LONG", 10)
+    assert run(*wrong).exit_code == 2
+    assert loaded == [True]
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_interruption_is_not_taken_for_a_failed_gate(run, people, monkeypatch, tmp_path):

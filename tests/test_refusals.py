@@ -30,7 +30,124 @@ def holed(value):
     return table
 
 
+SILENT = np.array([[1.0], [2.0], [3.0]])
+
+
+def silent():
+    """No cell of this table leaks, since all labels and the coefficient are zero."""
+    return leak(model=sp.glm.LinearRegression().fit(SILENT, np.zeros(3)), X=SILENT, y=np.zeros(3))
+
+
+def with_coefficient(value):
+    model = sp.glm.LinearRegression().fit(X, Y)
+    model.coef_[1] = value
+    return model
+
+
+class Uniform(sp.Noise):
+    """Noise of a law that nothing but its stated information is known of."""
+
+    def information(self, size):
+        return np.eye(size)
+
+    def scaled(self, factor):
+        return self
+
+    def _draw(self, shape, source):
+        return source.uniform(-1, 1, size=shape)
+
+    def _scales(self):
+        return np.ones(1)
+
+    def __repr__(self):
+        return "Uniform(1)"
+
+
 CASES = {
+    "columns of one name": (
+        lambda: leak(X=FRAME.set_axis(["age", "age", "weight"], axis=1)),
+        "Several columns of X have the same name",
+    ),
+    "columns whose names read alike": (
+        lambda: leak(X=FRAME.set_axis([0, "0", "b"], axis=1)).rows(columns=["0"]),
+        "Several columns are called '0'",
+    ),
+    "noise that leaves a number bare": (
+        lambda: sp.Gaussian([[1.0, 0.0], [0.0, 0.0]]),
+        "positive definite",
+    ),
+    "calibrating what does not leak": (
+        lambda: sp.calibrate(silent(), eta=1.0, view=silent().cells()),
+        "Nothing leaks in this view",
+    ),
+    "a mean of infinite bounds": (
+        lambda: sp.calibrate(silent(), mse=1.0, view=silent().cells(), over="mean"),
+        "Some entries do not leak",
+    ),
+    "a target below the bias": (
+        lambda: sp.calibrate(
+            leak(), mse=0.5, view=sp.bounds.biased_leakage(leak().rows(), bias=1.0)
+        ),
+        "met with no noise at all",
+    ),
+    "rows and groups that leave": (
+        lambda: leak().membership(rows=[1], groups=Y > 0),
+        "leave out rows= or groups=",
+    ),
+    "a refit of another length": (
+        lambda: leak().membership(refit=lambda rows: np.zeros(5)),
+        "refit returned 5 numbers, but the release has 3",
+    ),
+    "a guess about different labels": (
+        lambda: sp.compose(leak(), leak(model=sp.glm.LinearRegression().fit(X, -Y), y=-Y)).within(
+            "label", 1.0
+        ),
+        "no guess of the label is about all of them",
+    ),
+    "a number guessed among values given twice": (
+        lambda: leak().within("x0", 1.0, values=[1, 1, 2]),
+        "different finite numbers",
+    ),
+    "a number guessed among values that are none": (
+        lambda: leak().within("x0", 1.0, values=["a", "b"]),
+        "different finite numbers",
+    ),
+    "a number guessed among values with a gap": (
+        lambda: leak().within("x0", 1.0, values=[np.nan, 1.0]),
+        "different finite numbers",
+    ),
+    "a number guessed among one value": (
+        lambda: leak().within("x0", 1.0, values=[1.0]),
+        "x0 has fewer than two values",
+    ),
+    "a number that is several columns": (
+        lambda: leak(attributes={"g": [0, 1]}).within("g", 1.0),
+        "more than one number",
+    ),
+    "no measure to write": (
+        lambda: leak().write_rows("never.parquet", measures=[]),
+        "Name at least one measure",
+    ),
+    "releasing results of statsmodels": (
+        lambda: sp.release(type("Results", (), {"__module__": "statsmodels.api"})(), NOISE),
+        "because they hold the data themselves",
+    ),
+    "releasing what is not finite": (
+        lambda: sp.release(with_coefficient(np.nan), NOISE),
+        "coefficients are not finite",
+    ),
+    "privacy of noise of an unknown law": (
+        lambda: sp.privacy.output_perturbation(
+            leak(model=sp.glm.LinearRegression(l2=1.0).fit(X, Y), noise=Uniform()),
+            row_norm=10.0,
+            label_bound=10.0,
+        ),
+        r"Nothing is known about the privacy of Uniform\(1\)",
+    ),
+    "a finite-change bound of noise of an unknown law": (
+        lambda: sp.bounds.hammersley_chapman_robbins(leak(noise=Uniform()), 0, "x0"),
+        r"No divergence is known for Uniform\(1\)",
+    ),
     "NaN in a column": (lambda: leak(X=holed(np.nan)), r"'height' \(first in row 7\)"),
     "infinity in a column": (lambda: leak(X=holed(np.inf)), "'height'"),
     "X and y of different lengths": (lambda: leak(y=Y[:-1]), "40 rows but y has 39"),

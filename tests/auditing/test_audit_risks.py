@@ -129,6 +129,10 @@ def test_gates_hold_the_probabilities_to_limits(audit: Audit) -> None:
     assert tight[0].measured == risks.membership
     assert "would be enough" in tight[0].text
     assert tight[1].measured == pytest.approx(worst)
+    numbers = replace(audit, risks=replace(risks, guesses=()))
+    (gate,) = Limits(max_guess_gain=0.01).gates(numbers)
+    assert gate.passed
+    assert (gate.measured, gate.text) == (0.0, "There is no class or category to guess.")
 
 
 def test_limits_that_mean_nothing_are_refused(audit: Audit) -> None:

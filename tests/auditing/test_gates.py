@@ -1,6 +1,9 @@
 """Gates: within, over, and who is named."""
 
+import io
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +11,7 @@ from people import encoded_people
 
 from coarse import point_above
 from seepage.auditing.audit import ONLY_NOISE, audit_table
-from seepage.auditing.command import Limits
+from seepage.auditing.command import Limits, progress, tell_people
 from seepage.auditing.findings import RecordLeakage
 from seepage.errors import InputError
 
@@ -75,6 +78,15 @@ def test_gates_come_together(audit):
     assert all(g.passed for g in gates)
 
 
+def test_without_a_report_none_is_spoken_of(audit, capsys):
+    tell_people(audit, Path("out") / "report.html")
+    assert "Report: out/report.html" in capsys.readouterr().out
+    tell_people(audit, None)
+    said = capsys.readouterr().out
+    assert "people" in said
+    assert "Report:" not in said
+
+
 @pytest.mark.parametrize(
     "limits", [{"max_eta": 0}, {"min_mse": -1}, {"max_group_ratio": 0.5}, {"max_eta": np.nan}]
 )
@@ -86,3 +98,15 @@ def test_limits_that_mean_nothing_are_refused(audit, limits):
 def test_a_group_ratio_needs_groups(audit):
     with pytest.raises(InputError, match="--group"):
         Limits(max_group_ratio=2).gates(replace(audit, groupings=()))
+
+
+def test_a_bar_names_the_stage_on_a_terminal_and_nowhere_else(monkeypatch):
+    told = {}
+    for terminal in (True, False):
+        told[terminal] = io.StringIO()
+        told[terminal].isatty = lambda terminal=terminal: terminal
+        monkeypatch.setattr(sys, "stderr", told[terminal])
+        with progress(2) as tell:
+            tell("fitting")
+    assert "fitting" in told[True].getvalue()
+    assert told[False].getvalue() == ""

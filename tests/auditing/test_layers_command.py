@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
-from recordings import NODES, make_recording
+from recordings import NODES, make_recording, make_report
 from sampled import sampled
+from seepage.auditing.layers_command import _max_bits, tell_layers
 from seepage.cli import app
 from seepage.layers.federated.gradients import save_gradients
 
@@ -46,6 +48,27 @@ def test_gates_and_json(folder):
     assert summary["passed"] is False
     assert "over the limit --max-bits: Most is given away by a whole update: 0.9" in result.stderr
     assert run(folder, "--json", "--max-bits", "1").exit_code == 0
+
+
+def test_without_a_report_or_advice_neither_is_spoken_of(capsys):
+    tell_layers(make_report(found=False, seed=3), None)
+    said = capsys.readouterr().out
+    assert "No layer tells" in said
+    assert "What would help" not in said
+    assert "Report:" not in said
+
+
+@pytest.mark.parametrize(
+    ("bits", "where"), [(0.1, "the layer 'bn1.buffers'"), (0.999, "a whole update")]
+)
+def test_the_gate_names_the_layer_or_the_whole_update(bits, where):
+    audit = make_report().audit
+    whole, *others = audit.layers.remedies
+    layers = replace(audit.layers, remedies=(replace(whole, value=bits), *others))
+    gate = _max_bits(replace(audit, layers=layers), 2.0)
+    assert gate.passed
+    assert gate.measured == max(bits, audit.layers.v_information.values.max())
+    assert f"Most is given away by {where}: {gate.measured:.3g} bits" in gate.text
 
 
 def test_the_gate_of_the_attack(folder):

@@ -1,11 +1,17 @@
 """Tables of many one-hot columns: every number as for the same table done column by column."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import seepage as sp
+from seepage.auditing.audit import _choose_noise, _feature_names, find_risks
 from seepage.auditing.measures import measure
+from seepage.auditing.neighbours import tell_other_noise
+from seepage.auditing.tradeoff import _PartOfSource, split
 from seepage.auditing.trained_model import (
     ROW,
     Attribute,
@@ -14,6 +20,7 @@ from seepage.auditing.trained_model import (
     LabelFacts,
     RecordsInMemory,
     TrainedModel,
+    choose_model,
 )
 
 
@@ -36,6 +43,56 @@ def trained():
     settings = FitSettings("linear", 1e-3)
     table = EncodedTable(source, tuple(attributes), "y", "numeric", labels)
     return TrainedModel(model, settings, table)
+
+
+def test_what_is_neither_kept_nor_refitted_is_not_told(trained):
+    with pytest.raises(sp.InputError, match="The values of data read in chunks are not kept"):
+        trained.table.values()
+    fixed = replace(trained, settings=replace(trained.settings, refits=False))
+    assert tell_other_noise(fixed, 1.0, 1.0) == ()
+
+
+def test_a_family_that_suits_the_target_is_taken_and_another_refused():
+    assert choose_model("linear", "numeric", "dose") == "linear"
+    assert choose_model("logistic", "binary", "ill") == "logistic"
+    with pytest.raises(sp.InputError, match="a linear model cannot predict; use --model logistic"):
+        choose_model("linear", "binary", "ill")
+
+
+def test_a_part_of_the_records_gives_its_own_rows(trained):
+    chosen, y = np.array([3, 5, 119]), trained.source.y
+    for held_out, rows in ((True, chosen), (False, np.setdiff1d(np.arange(120), chosen))):
+        part = _PartOfSource(trained.source, chosen, held_out)
+        assert len(part) == len(rows)
+        answers = list(part.each(lambda chunk: chunk.y, "labels"))
+        np.testing.assert_array_equal(np.concatenate(answers), y[rows])
+
+
+def test_a_model_that_follows_no_record_needs_no_noise():
+    for worst in (0.0, np.inf, np.nan):
+        with pytest.raises(sp.InputError, match="there is no leakage to measure; check the target"):
+            _choose_noise(worst, None, None)
+    assert _choose_noise(0.3, None, 2.0)[0] == 2.0
+
+
+def test_features_of_two_columns_are_never_called_alike():
+    town = Attribute("town", "categorical", (0, 1), np.eye(2), 0.9)
+    other = Attribute("town (1)", "numeric", (2,), np.eye(1), 1.0)
+    source = SimpleNamespace(names=["a", "b", "c", "d"])
+    trained = SimpleNamespace(source=source, table=SimpleNamespace(attributes=(town, other)))
+    assert _feature_names(trained) == ("town (1)", "town (2)", "town (1)′", "feature 3")
+
+
+def test_risks_are_not_looked_for_in_records_that_are_not_in_memory():
+    assert find_risks(SimpleNamespace(source=iter(())), 1.0, np.ones(3), ()) is None
+
+
+def test_every_class_keeps_a_record_to_fit_on():
+    fitted, tested = split(np.array(["a", "b", "a", "a"]), True, seed=0)
+    assert sorted([*fitted, *tested]) == [0, 1, 2, 3]
+    assert 1 in fitted
+    with pytest.raises(sp.InputError, match="has 2 usable rows, too few to fit a model on some"):
+        split(np.array(["a", "b"]), True, seed=0)
 
 
 def test_attributes_agree_with_the_written_out_jacobian(trained):

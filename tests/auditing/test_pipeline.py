@@ -1,10 +1,13 @@
 """``sp.audit``: fitted models and pipelines, with the leakage about their raw columns."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+import statsmodels.formula.api as smf
 from people import people
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_diabetes
@@ -23,6 +26,7 @@ from sklearn.preprocessing import (
 import seepage as sp
 from doors import PIPELINES, door
 from sampled import sampled
+from seepage.auditing.audit import ONLY_NOISE, audit_model
 from seepage.auditing.pipeline import audit
 from seepage.errors import InputError
 
@@ -269,6 +273,7 @@ def test_an_ordinal_code_is_one_direction_with_many_levels(table):
         ({"groups": {"town": ["a", "b"]}}, "one label for each of the 80 records"),
         ({"noise": sp.Gaussian([1.0, 2.0, 3.0])}, "one standard deviation"),
         ({"noise": "much"}, "noise must be"),
+        ({"preprocessing": "learnt"}, "preprocessing must be .* not 'learnt'"),
         ({"categorical": ["coed"]}, "There is no column 'coed'"),
     ],
 )
@@ -277,6 +282,18 @@ def test_what_makes_no_sense_is_refused(table, change, complaint):
     pipeline = make_pipeline(StandardScaler(), Ridge(1.0)).fit(X, y)
     with pytest.raises(InputError, match=complaint):
         audit(pipeline, X, y, **change)
+
+
+def test_a_formula_knows_its_labels_and_a_column_may_be_called_like_them(table, monkeypatch):
+    short = partial(audit_model, effort=ONLY_NOISE)
+    monkeypatch.setattr("seepage.auditing.pipeline.audit_model", short)
+    results = smf.ols("dose ~ age + weight", table).fit()
+    found, given = audit(results, table), audit(results, table, table["dose"])
+    np.testing.assert_array_equal(found.eta, given.eta)
+    X, y = table[NUMBERS], table["dose"]
+    model = Ridge().fit(X, y)
+    assert audit(model, X, y.rename("age")).target == "age (label)"
+    assert given.target == "dose (label)"  # the table has it too
 
 
 def test_missing_values_and_other_data_are_refused(table):

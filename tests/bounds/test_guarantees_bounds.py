@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -371,3 +372,22 @@ def test_domains_are_read_in_every_form():
 def test_impossible_domains_are_refused(domain, words):
     with pytest.raises(sp.InputError, match=words):
         Domain.of(domain, audit(BY_NAME["one-feature-linear"]).table)
+
+
+def test_a_domain_of_other_columns_is_refused():
+    leak = audit(BY_NAME["linear"])
+    with pytest.raises(sp.InputError, match="limits for each of the"):
+        sp.guarantees(leak, domain=Domain(np.zeros(1), np.ones(1), True))
+
+
+def test_priors_show_numbers_and_count_vectors():
+    assert repr(GaussianPrior(np.eye(3))) == "GaussianPrior(std=<covariance>, mean=0)"
+    assert repr(GaussianPrior([1.0, 2.0])) == "GaussianPrior(std=<2 numbers>, mean=0)"
+    assert repr(BoundedPrior([0.0, 0.0], 1)) == "BoundedPrior(lower=<2 numbers>, upper=1)"
+
+
+def test_many_released_numbers_are_not_projected_out(monkeypatch):
+    monkeypatch.setattr(import_module("seepage.bounds.cramer_rao"), "_BLOCK_LIMIT", 2)
+    leak = audit(BY_NAME["linear"])
+    with pytest.raises(sp.InputError, match="More than 2 numbers are released"):
+        sp.bounds.cramer_rao(leak, 0, columns=[0], rest="unknown")

@@ -314,6 +314,7 @@ def test_clipping_leaves_short_rows_alone():
         (lambda: output_sensitivity(_logistic(), lipschitz=0), "lipschitz"),
         (lambda: output_sensitivity(sp.compose(_logistic(), _logistic(l2=0.2))), "one release"),
         (lambda: clip_rows(np.eye(2), 0.0), "norm"),
+        (lambda: output_sensitivity(_gamma()), "No Lipschitz constant is known for the family"),
     ],
 )
 def test_what_has_no_sensitivity_is_refused(ask, words):
@@ -333,3 +334,16 @@ def test_labels_beyond_their_bound_and_strange_families_are_refused():
     with pytest.raises(sp.InputError, match="Without a penalty"):
         output_sensitivity(free)
     assert output_sensitivity(leak, lipschitz=2.0).value == pytest.approx(4 / (25 * 0.1))
+
+
+def test_the_corners_of_the_gaussian_mechanism():
+    assert gaussian_delta(1.0, 0.0) == 0.0  # nothing moves
+    assert gaussian_delta(1.0, 1e-9) == 0.0  # exp(−5·10¹⁷) is beyond float64
+    assert 0.0 < gaussian_delta(1.0, 0.03) < 1e-200
+
+
+def _gamma():
+    _, X = _data(1)
+    y = np.exp(X[:, 0])
+    model = sp.glm.GeneralizedLinearRegression("gamma", l2=0.1).fit(X, y)
+    return sp.leakage(model, X, y, noise=sp.Gaussian(1.0))

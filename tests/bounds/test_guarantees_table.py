@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import dp_accounting
 import numpy as np
 import pytest
@@ -192,3 +194,20 @@ def test_the_breast_cancer_demo_has_a_table():
     assert table.guessing == pytest.approx(1.0)
     assert line(table, "van Trees, spread").value < 1.0  # no better than what one knows anyway
     assert table.tightest(UNBIASED_ADVERSARY).name == "Cramér–Rao"
+
+
+def test_where_no_bound_applies_none_is_the_tightest():
+    never = replace(TABLE, rows=tuple(replace(g, value=None) for g in TABLE.rows))
+    with pytest.raises(sp.InputError, match="No bound applies to this release; print the table"):
+        never.tightest()
+    with pytest.raises(sp.InputError, match=f"No bound applies to {ONE_CELL}"):
+        never.tightest(ONE_CELL)
+
+
+def test_what_does_not_leak_has_infinite_bounds():
+    X, y = np.array([[1.0, 0.0], [2.0, 1.0], [3.0, 2.0], [1.0, 1.0]]), np.zeros(4)
+    model = sp.glm.LinearRegression(l2=0.1).fit(X, y)
+    table = guarantees(sp.leakage(model, X, y, noise=sp.Gaussian(1.0)), domain=(0, 3), draws=4)
+    assert np.isinf(line(table, "FIL").value)
+    shown = next(text for text in str(table).split("\n") if text.startswith("  FIL, 1/η²"))
+    assert shown.split()[2:4] == ["∞", "±∞"]

@@ -86,3 +86,11 @@ def test_of_shaped_noise_the_factor_lies_on_the_grid():
         "5",
         "7",
     }
+
+
+def test_the_mean_of_biased_bounds_meets_its_target():
+    leak = at(sp.Gaussian(0.3))
+    view = sp.bounds.biased_leakage(leak.rows(), bias=1.0)
+    noise = sp.calibrate(leak, mse=9.0, over="mean", view=view, grid=None)
+    variance = np.mean(1 / np.asarray(leak.rows()) ** 2)
+    assert noise.sigma == pytest.approx(0.3 * np.sqrt(8.0 / variance), rel=1e-9)

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 from sklearn import linear_model
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 import seepage as sp
 
@@ -64,3 +66,11 @@ def test_a_seed_is_announced_and_repeatable():
         two = sp.release(model, sp.Gaussian(1.0), seed=7)
     np.testing.assert_array_equal(one.coef_, two.coef_)
     assert one.release_.seeded
+
+
+def test_steps_without_a_count_of_records_stay_as_they_are():
+    pipeline = make_pipeline(FunctionTransformer(), StandardScaler(), linear_model.Ridge())
+    released = sp.release(pipeline.fit(X, Y), sp.Gaussian(1e-3))
+    assert released[0] is pipeline[0]
+    assert not hasattr(released[1], "n_samples_seen_")
+    np.testing.assert_array_equal(released[1].mean_, pipeline[1].mean_)

@@ -1,5 +1,7 @@
 """The result object: arrays, tables of the caller's library, bounds, and how it shows itself."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -8,6 +10,7 @@ import pytest
 import torch
 
 import seepage as sp
+from seepage.core.result import histogram_svg
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((12, 3))
@@ -88,6 +91,20 @@ def test_no_leakage_is_an_infinite_bound():
     assert np.all(np.isinf(np.asarray(leak.cells().mse_bound())))
 
 
+def test_a_notebook_shows_a_histogram_where_something_leaks(leak):
+    shown = leak._repr_html_()
+    assert "12 records of 3 columns" in shown
+    assert shown.count("<svg") == 1
+    assert histogram_svg(np.array([0.0, np.inf, np.nan]), "nothing") == ""
+    assert histogram_svg(np.array([0.5, 0.5]), "one bar").count("<rect") == 1
+
+
+def test_the_repr_says_how_accurate_numbers_are(leak):
+    rough = replace(leak.rows(), accuracy=np.full(12, 0.02))
+    assert "(to 0.02)" in repr(rough)
+    assert "(to" not in repr(replace(rough, accuracy=np.full(12, 1e-9)))
+
+
 def test_the_repr_is_one_line_and_the_html_is_escaped(leak):
     for result in (leak.rows(), leak.cells(), leak.columns(), leak.dataset(), leak.groups(Y > 9)):
         for shown in (result, result.mse_bound()):
@@ -112,3 +129,22 @@ def test_attributes_count_as_one():
     np.testing.assert_allclose(free, np.asarray(leak.rows(["x1", "x2", "x3"])))
     assert np.all(bound <= free * (1 + 1e-12))
     assert np.all(np.asarray(leak.rows(simplex=True)) <= np.asarray(leak.rows()) * (1 + 1e-12))
+
+
+def test_leakage_beyond_the_tables_type_is_kept_in_a_wider_one():
+    model = sp.glm.LinearRegression().fit(X, Y)
+    loud, quiet = (
+        sp.leakage(model, X, Y, noise=sp.Gaussian(sigma), dtype="float32").dataset()
+        for sigma in (1e-42, 1.0)
+    )
+    assert quiet.values.dtype == np.float32
+    assert loud.values.dtype == np.float64
+    assert float(loud) == pytest.approx(1e42 * float(quiet), rel=1e-4)
+
+
+def test_very_many_groups_have_the_same_numbers(leak, monkeypatch):
+    before = leak.groups(np.arange(12) % 3)
+    monkeypatch.setattr("seepage.core.leakage._MANY_GROUPS", 2)
+    after = leak.groups(np.arange(12) % 3)
+    np.testing.assert_array_equal(np.asarray(after), np.asarray(before))
+    assert after.accuracy is None

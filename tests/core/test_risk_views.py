@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import statsmodels.api as sm
 from refit_oracle import refit
 from scipy.stats import norm
 from sklearn.linear_model import Lasso
@@ -20,6 +21,7 @@ import seepage as sp
 from bayes_oracle import by_lines
 from sampled import sampled
 from seepage.core.jacobian import Alternatives
+from seepage.core.risk_views import distinct_rows
 from seepage.glm.jacobian.changed_records import Whitening
 
 FAMILIES = {
@@ -396,6 +398,94 @@ def test_what_cannot_be_answered_is_refused_in_a_sentence(
     monkeypatch.setattr("seepage.core.risk_views._HELD", 100)
     with pytest.raises(sp.InputError, match=r"at most 11 records .* name some by rows="):
         problem.leak.guess("x3")
+
+
+def test_two_releases_of_one_label_are_one_with_half_the_variance() -> None:
+    problem = Problem("bernoulli", everything=False)
+    model = sp.glm.LogisticRegression(l2=L2).fit(problem.X, problem.y)
+    loud, quiet = (
+        sp.leakage(model, problem.X, problem.y, noise=sp.Gaussian(sigma))
+        for sigma in (0.1, 0.1 / np.sqrt(2))
+    )
+    twice = sp.compose(loud, loud).guess(rows=[2, 7])
+    assert np.asarray(twice) == pytest.approx(np.asarray(quiet.guess(rows=[2, 7])), abs=1e-9)
+
+
+def test_what_has_one_value_or_too_many_is_no_choice() -> None:
+    problem = Problem("gaussian", everything=False)
+    X = np.column_stack([problem.X[:, :2], np.full(N, 2.0)])
+    model = sp.glm.LinearRegression(l2=L2).fit(X, problem.y)
+    constant = sp.leakage(model, X, problem.y, noise=sp.Gaussian(1.0))
+    with pytest.raises(sp.InputError, match="x2 has one value only"):
+        constant.guess("x2")
+    with pytest.raises(sp.InputError, match="x2 has fewer than two values"):
+        constant.within("x2", 1.0)
+    twice = np.vstack([X, X + 0.5])
+    y = np.concatenate([problem.y, problem.y])
+    larger = sp.leakage(
+        sp.glm.LinearRegression(l2=L2).fit(twice, y), twice, y, noise=sp.Gaussian(1.0)
+    )
+    with pytest.raises(sp.InputError, match="x0 has 80 different values; for a number, ask"):
+        larger.guess("x0")
+    with pytest.raises(sp.InputError, match="This label is a class"):
+        Problem("categorical", everything=False).leak.within(None, 1.0)
+
+
+def test_equal_odds_of_a_number_are_those_of_even_steps_over_its_range() -> None:
+    problem = Problem("gaussian", everything=False)
+    found = problem.leak.within("x0", 0.4, "equal", rows=[3])
+    grid = np.linspace(problem.X[:, 0].min(), problem.X[:, 0].max(), 65)
+    most = max(int(np.sum((grid >= low) & (grid <= low + 0.8))) for low in grid)
+    assert found.baseline == pytest.approx([most / 65])
+    label = problem.leak.within(None, 0.4, rows=[3])
+    near = [np.mean((problem.y >= low) & (problem.y <= low + 0.8)) for low in problem.y]
+    assert label.baseline == pytest.approx([max(near)])
+
+
+def test_the_models_prior_of_a_category_is_bayes_rule_without_the_record() -> None:
+    problem = Problem("bernoulli", everything=False)
+    found = problem.leak.guess("x3", prior="model", rows=[2, 7])
+    shares = np.bincount(problem.X[:, 3].astype(int)) / N
+    for k, i in enumerate([2, 7]):
+        theta, record = problem.without([i]), problem.X[i]
+        margins = record[:3] @ theta[:3] + np.arange(3) * theta[3]
+        likely = 1 / (1 + np.exp(-(2 * problem.y[i] - 1) * margins))
+        believed = shares * likely / np.sum(shares * likely)
+        assert found.baseline[k] == pytest.approx(believed.max(), abs=1e-6)
+
+
+def test_shares_of_a_class_are_not_guessed_as_a_class() -> None:
+    problem = Problem("bernoulli", everything=False)
+    shares = np.arange(N) % 5 / 4
+    fitted = sm.GLM(shares, problem.X, family=sm.families.Binomial()).fit(tol=1e-12)
+    leak = sp.leakage(fitted, problem.X, shares, noise=sp.Gaussian(1.0))
+    with pytest.raises(sp.InputError, match="Some labels lie between classes"):
+        leak.guess()
+
+
+def test_rows_that_only_rounding_makes_alike_are_told_apart() -> None:
+    table = np.array([[1.0, 0.0], [1.0, 1e-300], [1.0, 0.0], [0.0, 2.0]])
+    values, counts = distinct_rows(table)
+    assert values.tolist() == [[0.0, 2.0], [1.0, 0.0], [1.0, 1e-300]]
+    assert counts.tolist() == [1, 2, 1]
+
+
+def test_a_prior_of_its_own_for_every_record_that_is_read_in_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = Problem("gaussian", everything=True)
+    leak = streamed(problem, in_parquet, tmp_path)
+    prior = np.random.default_rng(3).dirichlet(np.ones(3), size=N)
+    found = numbers(leak.guess("x3", prior=prior))
+    assert found[:, 2] == pytest.approx(prior.max(axis=1))
+    for i in (0, 33):
+        points = np.stack([problem.whitened(problem.changed(i, v, 3)) for v in range(3)])
+        assert found[i, 0] == pytest.approx(bayes(points, prior[i]), abs=1e-6)
+    monkeypatch.setattr("seepage.streams.disk.source._CHUNK", 40)
+    monkeypatch.setattr("seepage.streams.disk.source._WIDE", 1)
+    monkeypatch.setattr("seepage.core.risk_views._MOST_DISTINCT", 20)
+    with pytest.raises(sp.InputError, match="more than 20 different values"):
+        leak.within("x0", 0.5)
 
 
 def test_a_record_replaced_by_itself_moves_nothing() -> None:

@@ -233,3 +233,14 @@ def test_loading_fetches_what_is_missing_and_leaves_the_rest(server, tmp_path, m
     home = locate("invented", tmp_path)
     assert (home / "file.bin").read_bytes() == CONTENT
     assert (home / "other").read_text() == "mine"
+
+
+def test_fetch_asks_only_for_the_files_that_are_missing(server, tmp_path, monkeypatch):
+    mine = RemoteFile("mine.bin", ("http://127.0.0.1/",), 5, hashlib.sha256(b"other").hexdigest())
+    invent(monkeypatch, mine, remote(server.url), files=("mine.bin", "file.bin"))
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "mine.bin").write_bytes(b"mine!")
+    home = fetch("invented", tmp_path)
+    assert (home / "mine.bin").read_bytes() == b"mine!"
+    assert (home / "file.bin").read_bytes() == CONTENT
+    assert len(server.ranges) == 1

@@ -102,7 +102,9 @@ def test_celeba_images_broken(tmp_path):
 
 
 def test_pubfig(tmp_path):
-    write_pubfig(tmp_path)
+    home = write_pubfig(tmp_path)
+    (home / "pubfig83" / "Adam Sandler" / "Thumbs.db").write_bytes(b"no picture")
+    (home / "pubfig83" / "Adam Sandler" / "cover.png").write_bytes(b"no number")
     faces = sd.load_pubfig(tmp_path)
     assert faces.images.shape == (4, 100, 100, 3)
     assert faces.images[:, 0, 0, 0].tolist() == [12, 3, 12, 3]

@@ -97,3 +97,40 @@ def test_a_bad_prior_is_refused() -> None:
         best_guess(np.zeros((1, 3, 3)), np.array([0.5, 0.5]))
     with pytest.raises(sp.InputError, match="add up to 1"):
         best_guess(np.zeros((1, 2, 2)), np.array([0.9, 0.3]))
+
+
+def on_a_plane(points: list[list[float]], prior: list[float]) -> None:
+    w, p = np.array(points), np.array(prior)
+    right, error = one(w, p, 1e-4)
+    assert right == pytest.approx(by_lines(w, p), abs=error + 1e-9)
+
+
+def test_four_candidates_that_span_a_plane_are_right_to_the_stated_error() -> None:
+    # Two of them differ in the lesser direction alone.
+    on_a_plane([[1.5, 0.0], [-1.5, 0.0], [0.0, 1.0], [0.0, -1.0]], [0.1, 0.2, 0.3, 0.4])
+
+
+def test_four_candidates_on_a_line_are_exact() -> None:
+    on_a_line = np.array([[0.0, 0.0], [1.0, 0.0], [2.5, 0.0], [4.0, 0.0]])
+    p = np.array([0.1, 0.2, 0.3, 0.4])
+    t = np.linspace(-9, 13, 200_001)
+    heights = p[:, None] * np.exp(-((t - on_a_line[:, :1]) ** 2) / 2) / np.sqrt(2 * np.pi)
+    right, error = one(on_a_line, p)
+    assert error == 0.0
+    assert right == pytest.approx(float(np.trapezoid(heights.max(axis=0), t)), abs=1e-8)
+
+
+def test_of_two_equal_candidates_among_four_only_one_is_guessed() -> None:
+    w = np.array([[0.0, 0.0], [1.0, 0.0], [2.5, 0.0], [2.5, 0.0]])
+    three = one(w[:3], np.full(3, 1 / 3))[0]
+    assert one(w, np.full(4, 0.25))[0] == pytest.approx(0.75 * three, abs=1e-9)
+
+
+@pytest.mark.parametrize("candidates", [3, 4])
+def test_a_record_whose_every_candidate_leaves_no_release(candidates: int) -> None:
+    gram = np.zeros((2, candidates, candidates))
+    gram[0, range(candidates), range(candidates)] = np.inf
+    prior = np.full(candidates, 1 / candidates)
+    assert best_guess(gram[:1], prior).right == pytest.approx([1.0])
+    # Beside a record whose candidates all have the same release.
+    assert best_guess(gram, prior).right == pytest.approx([1.0, 1 / candidates])

@@ -42,3 +42,12 @@ def test_two_values_far_apart_are_a_guess_between_two() -> None:
         gram, np.array([0.4, 0.6]), cover, draws=40_000, rng=np.random.default_rng(2)
     )
     assert float(found.right[0]) == pytest.approx(accuracy(2.0, 0.4), abs=float(found.error[0]))
+
+
+def test_a_value_without_a_release_leaves_nothing_to_say() -> None:
+    gram = np.zeros((2, 3, 3))
+    gram[0, 1, 1] = np.inf
+    cover = windows(np.arange(3.0), 0.1)
+    found = best_within(gram, np.full(3, 1 / 3), cover, rng=np.random.default_rng(0))
+    assert (found.right[0], found.error[0]) == (1.0, 1.0)
+    assert found.right[1] == pytest.approx(1 / 3, abs=float(found.error[1]) + 1e-9)

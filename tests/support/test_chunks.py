@@ -1,5 +1,7 @@
 """Slices for the processor's cores."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -21,3 +23,9 @@ def test_even_slices_share_the_rows_out(rows, cores, monkeypatch):
     else:
         assert max(sizes[:-1]) == min(sizes[:-1]) >= sizes[-1]
         assert sum(sizes) / cores > 0.8 * max(sizes) * -(-len(sizes) // cores)
+
+
+def test_on_one_core_the_callers_thread_works(monkeypatch):
+    monkeypatch.setattr(chunks, "usable_cores", lambda: 1)
+    threads = chunks.spread(lambda piece: (piece, threading.get_ident()), range(3))
+    assert list(threads) == [(piece, threading.get_ident()) for piece in range(3)]

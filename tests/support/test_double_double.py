@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from seepage.support.double_double import Double, exponential
+from seepage.support.double_double import Double, exponential, product
 
 
 def exact(pairs: Double) -> list[mpmath.mpf]:
@@ -40,3 +40,8 @@ def test_products_and_quotients_of_pairs() -> None:
             assert abs(found / (a * b) - 1) < 1e-30
         for found, a in zip(exact(x.over(7.0)), exact(x), strict=True):
             assert abs(found * 7 / a - 1) < 1e-30
+
+
+def test_a_product_over_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="an empty product"):
+        product(Double.of(np.ones((2, 0))), Double.of(np.ones((0, 3))))

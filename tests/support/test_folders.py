@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from sampled import sampled
 from seepage.errors import InputError
-from seepage.support.files import MANIFEST, read_manifest, whole_folder, write_private
+from seepage.support.files import MANIFEST, hold, read_manifest, whole_folder, write_private
 
 
 def files(folder):
@@ -26,10 +27,21 @@ def writes(folder, texts, kind="report", keep=()):
             write_private(inside / name, lambda file, text=text: file.write(text.encode()))
 
 
-@pytest.fixture(params=["exchange", "inside"])
+def tells(folder, **changes):
+    path = folder / MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.fixture(params=["exchange", "inside", "another system", "an old library", "no locks"])
 def way(request, monkeypatch):
-    if request.param == "inside":
-        monkeypatch.setattr("seepage.support.files._exchange", lambda one, other: False)
+    name, value = {
+        "exchange": ("_EXCHANGE", 2),
+        "inside": ("_exchange", lambda one, other: False),
+        "another system": ("sys.platform", "darwin"),
+        "an old library": ("ctypes.CDLL", lambda name, use_errno: object()),
+        "no locks": ("fcntl", None),
+    }[request.param]
+    monkeypatch.setattr(f"seepage.support.files.{name}", value)
     return request.param
 
 
@@ -53,6 +65,8 @@ def test_a_second_run_replaces_the_first(way, tmp_path):
         (lambda out: (out / "a.txt").write_text("edited"), "was changed since"),
         (lambda out: (out / "link").symlink_to(out.parent), "'link'"),
         (lambda out: (out / MANIFEST).write_text("{}"), "not written by seepage"),
+        (lambda out: tells(out, format="seepage-folder/9"), "not written by seepage"),
+        (lambda out: tells(out, files={"../a.txt": ""}), "not written by seepage"),
         (lambda out: (out / MANIFEST).write_text('{"files": 5'), "not written by seepage"),
         (lambda out: (out / "\x1b[2Jx").write_text("mine"), r"'\\x1b\[2Jx'"),
     ],
@@ -66,6 +80,44 @@ def test_a_folder_that_holds_anything_else_is_left_as_it_is(tmp_path, put, compl
         writes(out, {"a.txt": "2"})
     assert files(out) == before
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_folder_that_lacks_a_file_of_its_own_is_replaced(tmp_path):
+    writes(tmp_path / "out", {"a.txt": "1", "b.txt": "1"})
+    (tmp_path / "out" / "a.txt").unlink()
+    with pytest.raises(InputError, match=r"'a\.txt' in 'out' is missing or not as it was written"):
+        read_manifest(tmp_path / "out", "report")
+    writes(tmp_path / "out", {"b.txt": "2"})
+    assert set(files(tmp_path / "out")) == {"b.txt", MANIFEST}
+
+
+def test_folders_that_others_are_writing_stay_and_those_left_behind_go(tmp_path):
+    left, alive = (tmp_path / f".out.{8 * c}.seepage-new" for c in "ab")
+    left.mkdir()
+    alive.mkdir()
+    lock = hold(alive)
+    try:
+        writes(tmp_path / "out", {"a.txt": "1"})
+    finally:
+        os.close(lock)
+    assert {p.name for p in tmp_path.iterdir()} == {"out", alive.name}
+
+
+def test_a_folder_removed_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
+    removed = []
+
+    def lock(path):
+        handle = hold(path)
+        if not removed:  # another process took the new folder for one left behind
+            path.rmdir()
+            removed.append(path)
+        return handle
+
+    monkeypatch.setattr("seepage.support.files.hold", lock)
+    writes(tmp_path / "out", {"a.txt": "1"})
+    assert len(removed) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+    assert set(files(tmp_path / "out")) == {"a.txt", MANIFEST}
 
 
 def test_another_kind_of_folder_is_refused(tmp_path):

@@ -141,7 +141,7 @@ def area_under_curve(
         others = [_area_of(scores, truth, group != k) for k in range(len(with_it))]
         moved = logit(np.clip(others, least, 1 - least)) - logit(area)
         freedom = len(moved) - 1.0
-        variance = freedom / len(moved) * float(np.nansum(moved**2))
+        variance = freedom / len(moved) * float(np.sum(moved**2))
     else:
         sums = np.bincount(group, (right - area) / np.where(truth, n, m))
         counts = np.array([with_it.sum(), without.sum()])
@@ -172,9 +172,7 @@ def _rightly_ordered(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 
 def _area_of(scores: np.ndarray, truth: np.ndarray, kept: np.ndarray) -> float:
-    """Return the area over the kept records; nan if only one kind is left."""
-    if truth[kept].all() or not truth[kept].any():
-        return math.nan
+    """Return the area over the kept records, which must be of both kinds."""
     return float(_rightly_ordered(scores[kept], truth[kept])[truth[kept]].mean())
 
 

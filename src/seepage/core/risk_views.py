@@ -604,16 +604,19 @@ def _to_within(
         raise InputError("This label is a class; use leak.guess().")
     found = found[:, 0]
     if values is not None:
-        grid = np.unique(np.asarray(values, dtype=float))
-        if len(grid) != np.size(values):
-            raise InputError("values= must hold different numbers in ascending order.")
+        try:
+            grid = np.unique(np.asarray(values, dtype=float))
+        except (TypeError, ValueError):
+            grid = np.empty(0)
+        if len(grid) != np.size(values) or not np.isfinite(grid).all():
+            raise InputError("values= must hold different finite numbers.")
     elif isinstance(prior, str) and prior == "equal":
         grid = np.linspace(found.min(), found.max(), _GRID)
     elif len(found) > _MOST_VALUES:
         grid = np.unique(np.quantile(np.repeat(found, counts), np.linspace(0, 1, _MOST_VALUES)))
     else:
         grid = found
-    if len(grid) < 2 or not np.isfinite(grid).all():
+    if len(grid) < 2:
         raise InputError(f"{about} has fewer than two values, so there is nothing to guess.")
     nearest = np.abs(found[:, None] - grid[None, :]).argmin(axis=1)
     shares = np.bincount(nearest, weights=counts, minlength=len(grid)) / counts.sum()

@@ -230,6 +230,8 @@ def _by_integration(
 
 def _one_integral(gram: np.ndarray, prior: np.ndarray, precision: float) -> tuple[float, float]:
     kept = np.flatnonzero(prior > 0)
+    if len(kept) == 0:  # every candidate of this record is told for certain
+        return 0.0, 0.0
     gram, prior = gram[np.ix_(kept, kept)], prior[kept]
     places = _coordinates(gram)
     K, r = places.shape

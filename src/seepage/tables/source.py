@@ -301,7 +301,10 @@ def _read_array(X: Any) -> Table:
 def _read_frame(X: Any) -> Table:
     import narwhals.stable.v1 as nw
 
-    frame = nw.from_native(X, eager_only=True)
+    try:
+        frame = nw.from_native(X, eager_only=True)
+    except nw.exceptions.DuplicateError:
+        raise InputError("Several columns of X have the same name; rename all but one.") from None
     names = tuple(str(name) for name in frame.columns)
     bad = [
         f"{name!r} ({kind})"

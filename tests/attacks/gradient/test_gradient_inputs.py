@@ -172,3 +172,11 @@ def test_labels_of_any_library():
         torch.testing.assert_close(adversary.reconstruct(seen, labels=labels).records, wanted)
     with pytest.raises(sp.InputError, match=r"labels must have the shape \(4, 1\)"):
         adversary.reconstruct(seen, labels=1)
+
+
+def test_records_that_are_no_pictures_are_not_compared_as_such():
+    net = table_network(2)
+    seen = sp.attacks.release_gradients(net, "cross_entropy", X, Y)
+    found = sp.attacks.GradientInversion(net, **TABLE, steps=2).reconstruct(seen)
+    with pytest.raises(sp.InputError, match=r"not records of shape \(6,\); use reconstruction"):
+        found.quality(X)

@@ -12,6 +12,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 import seepage as sp
 from seepage.attacks.membership.inference import MembershipInferenceResult
 from seepage.attacks.membership.scores import lira, rmia
+from seepage.attacks.membership.signals import confidence
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((240, 5))
@@ -106,3 +107,34 @@ def test_what_cannot_be_attacked_is_refused() -> None:
         sp.attacks.MembershipInference(Ridge(), method="guess")
     with pytest.raises(sp.InputError, match="at least 4 shadow models"):
         sp.attacks.MembershipInference(Ridge(), shadows=2)
+
+
+def test_too_few_records_and_odd_rates_are_refused() -> None:
+    attack = sp.attacks.MembershipInference(Ridge(), shadows=8)
+    with pytest.raises(sp.InputError, match="5 records are too few to attack"):
+        attack.run(X[:5], Y[:5])
+    found = MembershipInferenceResult("LiRA", np.zeros((1, 4)), np.arange(4)[None] < 2)
+    for fpr in (0.0, 1.0):
+        with pytest.raises(sp.InputError, match="false positive rate must lie between 0 and 1"):
+            found.tpr(fpr)
+
+
+class _Says:
+    """A classifier of three classes that says what it was given."""
+
+    classes_ = np.array(["a", "b", "c"])
+
+    def __init__(self, **answers: np.ndarray) -> None:
+        for name, answer in answers.items():
+            setattr(self, name, lambda X, answer=answer: answer)
+
+
+def test_margins_of_several_classes_are_compared_with_the_best_rival() -> None:
+    margins = np.array([[2.0, 0.5, -1.0], [0.0, 1.0, 3.0]])
+    found = confidence(_Says(decision_function=margins), None, np.array(["a", "b"]))
+    assert found == pytest.approx([1 / (1 + np.exp(-1.5)), 1 / (1 + np.exp(2.0))])
+
+
+def test_bare_predictions_are_right_or_wrong() -> None:
+    found = confidence(_Says(predict=np.array(["a", "c"])), None, np.array(["a", "b"]))
+    assert found == pytest.approx([1 - 1e-6, 1e-6])

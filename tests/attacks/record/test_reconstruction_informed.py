@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ import seepage as sp
 from cases import BY_NAME, CASES, audit, estimator
 from recipes import Case
 from seepage.attacks import InformedAdversary, draw_releases, reconstruction_errors
+from seepage.attacks.record.informed_margin import covariance_times
 
 # Rows whose own loss leaves no trace cannot be read off anything.
 TRACE = 1e-4
@@ -247,3 +250,47 @@ def test_a_direction_is_all_that_is_left_without_label_and_intercept():
     y = (X[:, 0] + rng.standard_normal(60) > 1.5).astype(int)
     attack = InformedAdversary(sp.glm.LogisticRegression(l2=0.1), label="unknown").fit(X, y)
     assert np.mean(attack.reconstruct(attack.model_).labels[0] == y) > 0.9
+
+
+def test_the_covariance_of_laplace_noise_is_twice_its_squared_scale():
+    vectors = np.random.default_rng(0).standard_normal((3, 2))
+    np.testing.assert_allclose(covariance_times(sp.Laplace(2.0), vectors), 8 * vectors)
+    scales = np.array([1.0, 2.0, 3.0])
+    np.testing.assert_allclose(
+        covariance_times(sp.Laplace(scales), vectors), np.diag(2 * scales**2) @ vectors
+    )
+
+
+def test_what_is_no_release_is_refused():
+    with pytest.raises(sp.InputError, match="This str is not a release of a linear model"):
+        adversary(BY_NAME["linear-intercept"]).reconstruct("parameters")
+
+
+def test_a_model_that_stopped_early_is_fitted_anew():
+    case = BY_NAME["logistic-everything"]
+    whole = adversary(case).model_
+    early = copy(whole)
+    early.coef_ = whole.coef_ + 1e-3
+    found = InformedAdversary(early).fit(case.X, case.y, sample_weight=case.sample_weight)
+    np.testing.assert_allclose(found.model_.coef_, whole.coef_, rtol=1e-6)
+    kept = InformedAdversary(whole).fit(case.X, case.y, sample_weight=case.sample_weight)
+    assert kept.model_ is whole
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_weighted_classes_are_read_off_an_exact_release(intercept):
+    rng = np.random.default_rng(0)
+    X, y, weight = rng.standard_normal((40, 3)), rng.integers(0, 3, 40), rng.uniform(0.5, 2, 40)
+    model = sp.glm.SoftmaxRegression(fit_intercept=intercept, l2=0.1)
+    attack = InformedAdversary(model).fit(X, y, sample_weight=weight)
+    found = attack.reconstruct(attack.model_).features[0]
+    if intercept:
+        np.testing.assert_allclose(found, X, atol=1e-9)
+    else:  # of the lengths that solve the equation the wrong one may be taken, for a few
+        assert np.median(np.abs(found - X)) < 1e-9
+
+
+def test_the_only_record_is_read_off_without_an_intercept():
+    X, y = np.array([[0.5, -1.0, 2.0]]), np.array([1.5])
+    attack = InformedAdversary(sp.glm.LinearRegression(l2=0.1)).fit(X, y)
+    np.testing.assert_allclose(attack.reconstruct(attack.model_).features[0], X, rtol=1e-9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import seepage as sp
 from cases import BY_NAME, audit, estimator
@@ -109,6 +110,11 @@ def test_a_wide_prior_is_no_prior():
         (lambda: LinearisedAdversary().fit(audit(BY_NAME["softmax-3"]), 0, label=True), "softmax"),
         (lambda: LinearisedAdversary().fit(audit(BY_NAME["one-row-linear"]), 0), "single record"),
         (lambda: _fitted().reconstruct(np.zeros(3)), "6 numbers"),
+        (lambda: LinearisedAdversary().fit(_client(), 0), "release of a fitted linear model"),
+        (
+            lambda: LinearisedAdversary(GaussianPrior(1.0, -3.0)).fit(_overlapping(), 4),
+            "no minimiser with the expected record in place",
+        ),
     ],
 )
 def test_what_cannot_be_guessed_is_refused(ask, words):
@@ -118,3 +124,20 @@ def test_what_cannot_be_guessed_is_refused(ask, words):
 
 def _fitted():
     return LinearisedAdversary().fit(audit(BY_NAME["linear-intercept"]), 0)
+
+
+def _client():
+    """Return the leakage of a client's update, which no linear model stands behind."""
+    net, x = torch.nn.Linear(3, 2), torch.ones(4, 3)
+    training = sp.layers.LocalTraining(lr=0.1)
+    labels = torch.tensor([0, 1, 0, 1])
+    return sp.layers.update_leakage(
+        net, "cross_entropy", x, labels, training=training, noise=sp.Gaussian(1.0)
+    )
+
+
+def _overlapping():
+    """Return the leakage of classes that only the last record keeps from being separable."""
+    X, y = np.array([[1.0], [2.0], [-1.0], [-1.5], [0.2]]), np.array([1, 1, 0, 0, 0])
+    model = sp.glm.LogisticRegression(l2=0.0).fit(X, y)
+    return sp.leakage(model, X, y, noise=sp.Gaussian(1.0))

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import stat
+import warnings
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neural_network import MLPClassifier
 from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 from typer.testing import CliRunner
 
 import seepage as sp
+from seepage.auditing.any_model import attack_audit
 from seepage.auditing.any_model.attack_audit import KINDS, make_estimator
+from seepage.auditing.any_model.command import run_attack_audit
 from seepage.auditing.any_model.report import judge_attack, summarise_attack, write_attack_report
-from seepage.auditing.any_model.structure import FEW, structural_risks
+from seepage.auditing.any_model.structure import FEW, parameters_of, structural_risks
+from seepage.auditing.command import Question
 from seepage.cli import app
 
 RNG = np.random.default_rng(0)
@@ -45,6 +52,63 @@ def test_models_that_keep_records_are_told() -> None:
     assert by_name(KNeighborsClassifier().fit(X, Y))["records inside the model"] == (True, 160)
     machine = SVC().fit(X, Y)
     assert by_name(machine)["records inside the model"] == (True, len(machine.support_vectors_))
+
+
+def test_answers_that_tell_all_records_apart_or_are_words_are_not_counted() -> None:
+    names = np.where(Y == 1, "yes", "no")
+    words = structural_risks(SVC().fit(X, names), X, names)  # it predicts names, no numbers
+    assert "answers shared by few" not in {risk.name for risk in words}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # two steps do not converge
+        network = MLPClassifier((4,), max_iter=2, random_state=0).fit(X, Y)
+    assert "answers shared by few" not in by_name(network)  # chances that vary smoothly
+    assert parameters_of(network, X) == 3 * 4 + 4 + 4 * 1 + 1
+    assert by_name(network)["degrees of freedom"] == (False, 0)
+
+
+def test_rows_and_labels_of_two_lengths_are_refused() -> None:
+    with pytest.raises(sp.InputError, match="X has 160 rows and y 159; they must have the same"):
+        sp.audit_estimator(DecisionTreeClassifier(), X, Y[:-1])
+
+
+def test_some_of_many_records_are_attacked_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attack_audit, "MOST_RECORDS", 60)
+    audit = sp.audit_estimator(DecisionTreeClassifier(random_state=0), X, Y, shadows=4)
+    assert len(np.unique(audit.attacked)) == len(audit.attacked) == 60
+    assert audit.attacked.max() < 160
+    assert audit.records == 160
+    assert audit.steps[0].startswith("The attacked models are of 60 of the 160 records, drawn at")
+
+
+@pytest.mark.parametrize(
+    ("low", "many", "tone", "label"),
+    [
+        (0.61, 0.0, "bad", "Members can be recognised"),
+        (0.45, 0.06, "bad", "Members can be recognised"),
+        (0.51, 0.0, "caution", "Some members can be recognised"),
+        (0.49, 0.0, "caution", "Nothing was found"),
+    ],
+)
+def test_the_verdict_follows_the_lower_ends(
+    low: float, many: float, tone: str, label: str, tree_audit: attack_audit.AttackAudit
+) -> None:
+    rate = SimpleNamespace(rate=0.1, interval=SimpleNamespace(low=many, high=0.2))
+    best = SimpleNamespace(
+        auc=0.65,
+        method="LiRA",
+        interval=SimpleNamespace(low=low, high=0.7),
+        tpr=lambda fpr: rate,
+    )
+    verdict = judge_attack(replace(tree_audit, attacks=(best,)))
+    assert (verdict.tone, verdict.label) == (tone, label)
+    assert f"between {100 * low:.0f} and 70 with 95 % confidence" in verdict.sentences[0]
+
+
+@pytest.fixture(scope="module")
+def tree_audit() -> attack_audit.AttackAudit:
+    return sp.audit_estimator(DecisionTreeClassifier(random_state=0), X, Y, shadows=4)
 
 
 def test_categories_of_one_person_are_counted() -> None:
@@ -109,14 +173,43 @@ def test_the_command_line_audits_by_attack_and_refuses_what_it_cannot_do(tmp_pat
     assert (out / "report.html").exists()
     for extra, words in (
         (["--sigma", "1"], "is for linear models"),
+        (["--show-values"], "--show-values is for linear models"),
         (["--max-eta", "1"], "an attack cannot prove that a limit is kept"),
     ):
         refused = CliRunner().invoke(app, [*command, *extra])
         assert refused.exit_code == 2
         assert words in refused.output
+    plan = tmp_path / "plan.toml"
+    kinds = dict.fromkeys("abc", "numeric") | {"y": "categorical"}
+    plan.write_text("[columns]\n" + "".join(f'"{k}" = "{v}"\n' for k, v in kinds.items()))
+    planned = [*command[:6], "--plan", str(plan), "--json"]
+    told = CliRunner().invoke(app, planned)
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.stdout)["model"]["records"] == 160
+    plan.write_text(plan.read_text().replace('"a"', '"d"'))
+    refused = CliRunner().invoke(app, planned)
+    assert refused.exit_code == 2
+    assert "The plan names column 'd', which is not there" in refused.output
+    unnamed = CliRunner().invoke(app, [*command[:2], *command[4:]])
+    assert unnamed.exit_code == 2
+    assert "Which column does the model predict?" in unnamed.output
     wrong = CliRunner().invoke(app, [*command[:5], "woods", *command[6:]])
     assert wrong.exit_code == 2
     assert "There is no kind of model" in wrong.output
+
+
+def test_without_a_folder_the_answer_is_printed_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["a,b,y", *(f"{a},{b},{y}" for (a, b, _), y in zip(X[:60], Y, strict=False))]
+    (tmp_path / "people.csv").write_text("\n".join(lines) + "\n")
+    question = Question(table=tmp_path / "people.csv", target="y")
+    run_attack_audit(question, "tree", out=None, as_json=False)
+    said = capsys.readouterr().out
+    assert "on 60 records." in said
+    assert "times in 100" in said
+    assert "Report:" not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["people.csv"]
 
 
 def test_what_was_not_found_is_said_in_a_sentence_of_its_own() -> None:

@@ -237,3 +237,26 @@ def test_values_of_few_records_are_counted():
     assert "'job' (2 of 4, 1 of a single record)" in said
     common = pa.table({"job": ["baker"] * 15 + ["smith"] * 16, "y": np.arange(31.0) ** 1.5})
     assert "would leave" not in " ".join(encode(common, plan_columns(common, "y")).steps)
+
+
+def test_public_records_are_many_enough_and_have_known_labels_and_columns():
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=40)
+    private = pa.table({"x": x, "y": np.where(x > 0, "yes", "no")})
+    plan = plan_columns(private, "y")
+
+    def public(records):
+        mine, theirs = intake.TableInMemory(private), intake.TableInMemory(records)
+        return intake.encode(mine, plan, public_records=theirs).public
+
+    # They are scaled like the private records, not by their own mean.
+    want = (x[:20] - x.mean()) / x.std()
+    np.testing.assert_allclose(public(private.slice(0, 20)).X[:, 0], want)
+    for few in (
+        private.slice(0, 9),
+        pa.table({"x": x, "y": ["perhaps"] * 40}),
+    ):
+        with pytest.raises(InputError, match="at least 10, each with a label that the audited"):
+            public(few)
+    with pytest.raises(InputError, match="The public records have no column 'x'"):
+        public(private.drop_columns("x"))

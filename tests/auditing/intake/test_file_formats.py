@@ -9,6 +9,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+import os
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
+from seepage.auditing.intake import files
 from seepage.auditing.intake.files import FORMATS, Dialect, FileOptions, read_file, steps_of
 from seepage.errors import InputError
 
@@ -411,6 +413,121 @@ def test_damaged_files_are_refused_in_a_sentence(tmp_path, name, content, kind):
         read_file(tmp_path / name)
     assert kind in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def sheet(path, *rows):
+    import openpyxl
+
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    book.save(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([], "Sheet 'Sheet' of t.xlsx is empty."),
+        (
+            [["age", None], [31, None], [47, "note"]],
+            "Sheet 'Sheet' of t.xlsx has a cell without a column name in row 1; name the column, "
+            "or clear the cells beside the table.",
+        ),
+    ],
+)
+def test_sheets_that_are_no_table_are_refused(tmp_path, rows, said):
+    with pytest.raises(InputError) as caught:
+        read_file(sheet(tmp_path / "t.xlsx", *rows))
+    assert str(caught.value) == said
+
+
+def database(path, *cells):
+    with sqlite3.connect(path) as base:
+        base.execute("CREATE TABLE t (x)")
+        base.executemany("INSERT INTO t VALUES (?)", [(cell,) for cell in cells])
+        if not cells:
+            base.execute("DROP TABLE t")
+    base.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("cells", "column"),
+    [
+        ((2**60, 0.5, None), [2.0**60, 0.5, None]),
+        ((1, "two", None), ["1", "two", None]),
+    ],
+)
+def test_cells_of_several_types_become_one(tmp_path, cells, column):
+    assert read_file(database(tmp_path / "t.db", *cells)).column("x").to_pylist() == column
+
+
+def test_databases_of_bytes_or_without_tables_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"Column 'x' of bytes\.db holds bytes\."):
+        read_file(database(tmp_path / "bytes.db", 1, b"\x00"))
+    with pytest.raises(InputError, match=r"none\.db holds no table\."):
+        read_file(database(tmp_path / "none.db"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "numbers"),
+    [
+        (("+1,5", "-2,5"), [1.5, -2.5]),
+        (("+1 234", "-2 345"), [1234, -2345]),
+        (("99 999 999 999 999 999 999", "2 345"), [1e20, 2345.0]),  # beyond 64 bits
+        ((",5e3", "1,25e-1"), [500.0, 0.125]),
+    ],
+)
+def test_whatever_is_written_like_a_number_becomes_one(tmp_path, cells, numbers):
+    (tmp_path / "t.csv").write_text("town;x\n" + "".join(f"Bonn;{cell}\n" for cell in cells))
+    assert read_file(tmp_path / "t.csv").column("x").to_pylist() == numbers
+
+
+def test_a_column_with_another_decimal_mark_than_the_named_one_stays_text(tmp_path):
+    (tmp_path / "t.csv").write_text("a;b\n1,5;2.5%\n2,5;3.5%\n")
+    with pytest.raises(InputError, match="decimal points in column 'b' and decimal commas in"):
+        read_file(tmp_path / "t.csv")
+    found = read_file(tmp_path / "t.csv", dialect=Dialect(decimal=","))
+    assert found.to_pydict() == {"a": [1.5, 2.5], "b": ["2.5%", "3.5%"]}
+
+
+def test_what_is_no_ordinary_file_is_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "t.csv")
+    with pytest.raises(InputError, match="is not an ordinary file; save the table in one first"):
+        read_file(tmp_path / "t.csv")
+
+
+def test_a_small_file_that_unpacks_to_a_large_one_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(PLAIN * 50))
+    monkeypatch.setattr(files, "_CHUNK", 100)
+    monkeypatch.setattr(files, "_MOST_UNPACKED", 1000)
+    with pytest.raises(
+        InputError, match=r"t\.csv\.gz holds more than 1e-06 GB once it is unpacked"
+    ):
+        read_file(tmp_path / "t.csv.gz")
+
+
+def test_letters_of_windows_far_apart_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_CHUNK", 8)
+    towns = ["Köln", "Bonn", "Düren", "Zülpich"]
+    (tmp_path / "t.csv").write_bytes("\n".join(["town", *towns, ""]).encode("cp1252"))
+    assert read_file(tmp_path / "t.csv").column("town").to_pylist() == towns
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (FileOptions(header=False), "--no-header cannot"),
+        (FileOptions(names=["a"]), "--names cannot"),
+        (FileOptions(sheet="people"), "--sheet cannot"),
+        (FileOptions(dialect=Dialect(decimal=",")), "--separator, --decimal, --thousands or"),
+    ],
+)
+def test_options_of_text_are_not_for_data_read_in_chunks(options, said):
+    with pytest.raises(InputError, match=said):
+        options.refuse_in_chunks()
+    FileOptions().refuse_in_chunks()
 
 
 if __name__ == "__main__":

@@ -251,6 +251,10 @@ def test_safetensors_that_lie_or_are_of_another_kind(tmp_path):
     assert "must be a tensor" in refusal(path)
     save_file({"intercept": np.ones(1)}, path, metadata)
     assert "'coefficients'" in refusal(path)
+    save_file({"coefficients": np.ones(3)}, path, {"family": "linear"})
+    assert "'l2'" in refusal(path)
+    save_file({"coefficients": np.ones((2, 3))}, path, metadata)
+    assert "coefficients must be a list of numbers" in refusal(path)
 
 
 def test_single_precision_and_scikit_learns_shapes_are_read(tmp_path):

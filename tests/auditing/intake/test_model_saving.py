@@ -12,7 +12,13 @@ from sklearn.decomposition import PCA
 from sklearn.linear_model import Lasso, LogisticRegression, PoissonRegressor, Ridge
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, RobustScaler, StandardScaler
+from sklearn.preprocessing import (
+    MaxAbsScaler,
+    MinMaxScaler,
+    OneHotEncoder,
+    RobustScaler,
+    StandardScaler,
+)
 from typer.testing import CliRunner
 
 import seepage as sp
@@ -97,6 +103,36 @@ def test_results_of_statsmodels(table, tmp_path):
     assert json.loads((tmp_path / "model.json").read_text())["features"] == NUMBERS
 
 
+def told(model, tmp_path):
+    return json.loads(sp.save(model, tmp_path / "model.json").read_text())
+
+
+def test_columns_left_out_and_scalers_in_pipelines_of_their_own(table, tmp_path):
+    columns = make_column_transformer(
+        ("drop", ["town"]),
+        (make_pipeline(MaxAbsScaler()), ["age"]),
+        ("passthrough", ["weight"]),
+        remainder="drop",
+    )
+    model = make_pipeline(columns, Ridge(1.0)).fit(table[MIXED], table["dose"])
+    found = told(model, tmp_path)
+    assert found["features"] == NUMBERS
+    scales = [(c["name"], c["centre"], c["unit"]) for c in found["columns"]]
+    assert scales == [("age", 0.0, table["age"].abs().max()), ("weight", 0.0, 1.0)]
+    X = table[NUMBERS] / [table["age"].abs().max(), 1.0]
+    np.testing.assert_allclose(
+        X @ found["coefficients"] + found["intercept"], model.predict(table[MIXED])
+    )
+
+
+def test_a_model_without_names_or_intercept(table, tmp_path):
+    X, y = table[NUMBERS].to_numpy(), table["dose"].to_numpy()
+    found = told(Ridge(2.0, fit_intercept=False).fit(X, y), tmp_path)
+    assert set(found) == {"family", "coefficients", "ridge"}
+    gram = X.T @ X + 2.0 * np.eye(2)
+    np.testing.assert_allclose(found["coefficients"], np.linalg.solve(gram, X.T @ y))
+
+
 def test_a_mismatch_is_answered_in_the_command_lines_own_words(table, tmp_path):
     model = make_pipeline(StandardScaler(), Ridge(2.0)).fit(table[NUMBERS], table["dose"])
     sp.save(model, tmp_path / "model.json")
@@ -110,6 +146,10 @@ def test_a_mismatch_is_answered_in_the_command_lines_own_words(table, tmp_path):
     )
     assert both.exit_code == 2
     assert "give one of them" in both.stderr
+    for stated in (("--l2", "1"), ("--no-intercept",)):
+        refused = audit_by_command(tmp_path, table, NUMBERS, "dose", *stated)
+        assert refused.exit_code == 2
+        assert "A model file states its family and penalty" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -130,6 +170,15 @@ def test_weights_and_names_that_a_file_cannot_hold(table, tmp_path):
     weighted = LogisticRegression(class_weight="balanced").fit(table[NUMBERS], table["ill"])
     with pytest.raises(sp.InputError, match="holds no weights"):
         sp.save(weighted, tmp_path / "model.json")
+    ours = sp.glm.LinearRegression(l2=0.1)
+    ours.fit(table[NUMBERS], table["dose"], sample_weight=np.arange(1.0, 81.0))
+    with pytest.raises(sp.InputError, match="holds no weights of records"):
+        sp.save(ours, tmp_path / "model.json")
+    for encoder in (OneHotEncoder(min_frequency=5), OneHotEncoder(drop=["Bonn"])):
+        levels = make_pipeline(encoder, Ridge()).fit(table[["town"]], table["dose"])
+        with pytest.raises(sp.InputError, match="categories whose first level, or none, is left"):
+            sp.save(levels, tmp_path / "model.json")
+    assert not (tmp_path / "model.json").exists()
     with pytest.raises(sp.InputError, match=r"saved as \.json"):
         sp.save(Ridge().fit(table[NUMBERS], table["dose"]), tmp_path / "model.pkl")
     with pytest.raises(sp.InputError, match="fit it first"):

@@ -3,10 +3,14 @@
 import json
 import tomllib
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from seepage.auditing.intake.plan_file import PlanFile, column_facts
+from seepage.auditing.intake.table import TableInMemory
 from seepage.cli import app
+from seepage.errors import InputError
 
 ROWS = [
     (20 + i % 31, 50 + 7 * (i % 13) / 4, "abc"[i % 3], "yes" if (i * i) % 7 < 3 else "no", i % 2)
@@ -84,6 +88,7 @@ def test_a_release_takes_a_plan(run, tmp_path):
         ('"clinic" = "categorical"', '"clinic" = "numeric"', "cannot be a quantity"),
         ("group = []", "group = 3", "group must be a list of columns"),
         ("group = []", "secret = 3", "unknown key 'secret'"),
+        ("missing = ", "missing = 3 # ", "missing must be text"),
         ("[columns]", "[columns", "is not a plan"),
     ],
 )
@@ -93,6 +98,51 @@ def test_what_a_plan_cannot_mean_is_refused_in_a_sentence(run, tmp_path, old, ne
     assert result.exit_code == 2
     assert said in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ['target = "ill"', "[columns]", "columns = 3"])
+def test_a_plan_names_columns(tmp_path, text):
+    (tmp_path / "plan.toml").write_text(text)
+    with pytest.raises(InputError, match=r"plan\.toml names no columns under \[columns\]"):
+        PlanFile.read(tmp_path / "plan.toml")
+
+
+def test_a_release_takes_no_groups_or_sensitive_columns(run, tmp_path):
+    edits = [('target = ""', 'target = "ill"'), ("group = []", 'group = ["clinic"]')]
+    written(run, tmp_path, replace=edits)
+    result = run("release", "people.csv", "--plan", "plan.toml", "--sigma", "1")
+    assert result.exit_code == 2
+    assert "A release takes no sensitive columns or groups: audit those first." in result.stderr
+    assert not (tmp_path / "seepage-release").exists()
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind", "words"),
+    [
+        ([1.0] + [None] * 199, "drop", "99 % or more missing; 199 missing"),
+        ([float("inf"), 1.0] * 100, "drop", "infinite values: turn them into plain numbers"),
+        (["same"] * 200, "drop", "one value only"),
+        ([f"{i % 99}.5" for i in range(199)] + ["x"], "drop", "numbers, but also text"),
+        (["a"] * 150 + ["b"] * 48 + ["c", "d"], "categorical", "of fewer than 10 records, 2 of"),
+        ([i / 7 for i in range(1200)], "numeric", "1,200 different (100.0% of the values); 0 to"),
+    ],
+)
+def test_what_is_found_in_a_column_is_said(cells, kind, words):
+    (facts,) = column_facts(TableInMemory(pa.table({"x": cells})))
+    assert facts.kind == kind
+    assert words in facts.words
+
+
+def test_what_was_done_to_the_file_is_listed_with_the_columns(run, tmp_path):
+    text = (tmp_path / "people.csv").read_text().replace(",", ";")
+    (tmp_path / "other.csv").write_text(text)
+    result = run("audit", "other.csv")
+    assert result.exit_code == 2
+    first, second = result.stdout.splitlines()[:2]
+    assert first == "'other.csv' has 60 rows."
+    assert second.startswith("  - ")
+    assert "separat" in second
+    assert "Name it with --target" in result.stderr
 
 
 def test_without_a_target_the_columns_are_listed(run):

@@ -7,8 +7,11 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
 
+from seepage.auditing.intake import parquet
 from seepage.auditing.intake.files import read_file, steps_of
+from seepage.auditing.intake.parquet import TableInChunks
 from seepage.errors import InputError
+from seepage.streams.disk.files import open_batches
 
 TABLE = pa.table(
     {
@@ -208,3 +211,13 @@ def test_brackets_in_a_json_text_are_not_nesting(tmp_path):
     text = "[{" * 500 + '"'
     path = write(tmp_path / "t.jsonl", json.dumps({"a": text}) + "\n")
     assert read_file(path).to_pydict() == {"a": [text]}
+
+
+def test_a_folder_is_read_whole_only_if_it_fits(tmp_path, monkeypatch):
+    for k in range(2):
+        pq.write_table(pa.table({"a": [k, 2.0], "b": ["x", "y"]}), tmp_path / f"{k}.parquet")
+    table = TableInChunks.of(open_batches(tmp_path))
+    assert table.whole().to_pydict() == {"a": [0, 2, 1, 2], "b": ["x", "y", "x", "y"]}
+    monkeypatch.setattr(parquet, "MOST_BYTES", 8 * 4 * 2 - 1)
+    with pytest.raises(InputError, match=r"4 rows and 2 columns, .* take a sample of its rows"):
+        table.whole()

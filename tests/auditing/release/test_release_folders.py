@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import stat
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
+from people import encoded_people
 from release_cases import patients, people
+from sklearn.linear_model import Ridge
 from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.auditing.release.ledger import ReleaseLedger
+from seepage.auditing.release.making import make_release
 from seepage.auditing.release.procedure import Procedure
-from seepage.auditing.release.released_model import OTHER
+from seepage.auditing.release.released_model import OTHER, ColumnCoding, ReleasedModel
 from seepage.cli import app
+from seepage.core.noise import Laplace
 from seepage.errors import InputError
 
 FILES = {"manifest.json", "model-card.md", "model.safetensors", "release.json"}
@@ -114,7 +120,9 @@ def test_nothing_private_goes_where_the_release_goes(run):
     ("options", "complaint"),
     [
         (("people.parquet", "--target", "ill"), "Nearly every record has a value of its own"),
+        (("people.parquet",), "Name it with --target"),
         (PEOPLE, "1 value of 'job' (of 4; 0 of a single record)"),
+        ((*PEOPLE, "--least-holders", "0"), "least-holders"),
         ((*PEOPLE, "--rare", "perhaps"), "refuse, drop or merge"),
         ((*PEOPLE, "--rare", "merge", "--missing", "impute"), "gaps would be released too"),
         ((*PEOPLE, "--rare", "merge", "--domain", "age=5:1"), "low below high"),
@@ -172,9 +180,19 @@ def test_records_are_told_by_a_column_if_one_is_named(tmp_path):
     assert ReleaseLedger().records(table, None) != ledger.records(table, None)  # another key
     with pytest.raises(InputError, match="no column 'id'"):
         ledger.records(table, "id")
-    (tmp_path / "ledger.json").write_text('{"format": "seepage-ledger/1"}')
-    with pytest.raises(InputError, match="is not a ledger"):
-        ReleaseLedger.read(tmp_path / "ledger.json")
+    for told in ('{"format": "seepage-ledger/1"}', '{"format": "seepage-ledger/9"}'):
+        (tmp_path / "ledger.json").write_text(told)
+        with pytest.raises(InputError, match="is not a ledger"):
+            ReleaseLedger.read(tmp_path / "ledger.json")
+
+
+def test_the_column_that_tells_records_apart_is_no_feature():
+    fitted = Procedure(target="ill", identity="number", rare="merge").fit(people())
+    assert [part.name for part in fitted.table.coding.parts] == ["age", "job"]
+    with pytest.raises(InputError, match="least-holders must be at least one, not 0"):
+        Procedure(target="ill", holders=0).fit(people())
+    with pytest.raises(InputError, match="Only 4 rows can be used, too few for a release"):
+        Procedure(target="response", holders=1).fit(patients().slice(0, 4))
 
 
 def test_what_sp_release_returns_becomes_a_release(tmp_path):
@@ -191,6 +209,121 @@ def test_what_sp_release_returns_becomes_a_release(tmp_path):
     again = sp.load_release(folder)
     np.testing.assert_array_equal(again.coef_, released.coef_)
     assert {p.name for p in folder.iterdir()} == FILES
+
+
+def test_the_names_of_features_are_told_and_other_models_are_no_folder(tmp_path):
+    frame = pd.DataFrame({"age": np.arange(60.0), "dose": np.arange(60.0) % 7})
+    named = sp.glm.LinearRegression(l2=0.1).fit(frame, frame["age"] % 5)
+    leaving = sp.Release.of(sp.release(named, sp.Gaussian(0.1)))
+    (names,) = [item for item in leaving.items if item.name == "names of the features"]
+    assert (names.protection, names.count) == ("declared", 2)
+    assert leaving.model.feature_names_in_.tolist() == ["age", "dose"]
+    ridge = Ridge().fit(frame.to_numpy(), frame["dose"])
+    other = sp.Release.of(sp.release(ridge, sp.Gaussian(0.1)))
+    with pytest.raises(InputError, match="A Ridge cannot be written as a folder"):
+        other.write(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"format": "seepage-release/9"}, "it is of another format"),
+        ({"columns": [{"kind": "angle"}]}, "a column is of no known kind"),
+        (
+            {"columns": [{"name": "a", "kind": "numeric", "centre": 0, "unit": 1, "levels": []}]},
+            "features made from the columns differs from that of the coefficients",
+        ),
+    ],
+)
+def test_a_release_of_another_program_is_refused_in_a_sentence(tmp_path, change, complaint):
+    X = np.random.default_rng(0).normal(size=(30, 3))
+    model = sp.release(sp.glm.LinearRegression(l2=0.1).fit(X, X[:, 0]), sp.Gaussian(0.1))
+    folder = sp.Release.of(model).write(tmp_path / "out")
+    told = json.loads((folder / "release.json").read_text()) | change
+    content = json.dumps(told).encode()
+    (folder / "release.json").write_bytes(content)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"]["release.json"] = hashlib.sha256(content).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=complaint):
+        sp.load_release(folder)
+
+
+class Sums:
+    """A model that adds its features up."""
+
+    def predict(self, X):
+        return X.sum(axis=1)
+
+
+def test_columns_become_features_by_their_levels_whatever_the_type_of_a_cell():
+    columns = [
+        ColumnCoding("age", "numeric", 50.0, 10.0),
+        ColumnCoding("arm", "categorical", levels=("false", "true")),
+        ColumnCoding("dose", "categorical", levels=("1", "2.5", "3")),
+    ]
+    model = ReleasedModel(Sums(), columns)
+    table = {"age": [40, 60], "arm": [np.True_, False], "dose": [2.5, np.float64(3.0)]}
+    np.testing.assert_array_equal(model.transform(table), [[-1, 1, 1, 0], [1, 0, 0, 1]])
+    np.testing.assert_array_equal(model.predict(table), [1, 2])
+    assert model.feature_names_in_.tolist() == ["age", "arm=true", "dose=2.5", "dose=3"]
+    with pytest.raises(InputError, match="'dose' has the level '4', which this model does not"):
+        model.predict(table | {"dose": [1, 4]})
+    with pytest.raises(InputError, match="'age' must hold numbers"):
+        model.predict(table | {"age": ["old", "young"]})
+    bare = ReleasedModel.of_features(Sums())
+    np.testing.assert_array_equal(bare.predict([[1, 2], [3, 4]]), [3, 7])
+
+
+def test_columns_that_were_not_scaled_are_taken_as_they_are():
+    encoded = encoded_people("linear", scale=False)
+    model = ReleasedModel.of_table(Sums(), encoded.coding)
+    np.testing.assert_allclose(model.transform(encoded.raw), encoded.source.X)
+    assert {(c.centre, c.unit) for c in model.columns} == {(0.0, 1.0)}
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Make a release of a target y; its neighbours are tried elsewhere."""
+    monkeypatch.setattr("seepage.auditing.release.making.find_disclosures", lambda *given: ())
+    return lambda raw, **options: make_release(
+        Procedure(target="y", **options), raw, name="t", tell=lambda words: None
+    )
+
+
+@pytest.mark.parametrize("numeric", [True, False])
+def test_how_often_a_large_release_is_wrong_is_told_with_noise(numeric, made, monkeypatch):
+    monkeypatch.setattr(Laplace, "draw", lambda self, *shape, **more: np.zeros(shape))
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=600)
+    y = x + rng.normal(size=600)
+    raw = pa.table({"x": x, "y": y if numeric else np.where(y > 0, "yes", "no")})
+    domain = {"x": (-8.0, 8.0), "y": (-8.0, 8.0)} if numeric else {}
+    found = made(raw, domain=domain, sigma=1.0, target_eta=1000.0)
+    model, card = found.release.model, found.release.card
+    (item,) = [i for i in found.release.items if i.name == "share of wrong predictions"]
+    told = model.predict(raw)
+    truth = raw.column("y").to_numpy()
+    # A quarter of the domain is the error above which a number counts as wrong.
+    wrong = np.abs(told - truth) > 4 if numeric else told != truth
+    scale = 1 / (499 * 0.05)  # 500 records or more, ε = 0.05
+    assert item.value == pytest.approx(np.mean(wrong), abs=scale)
+    assert "ε-differentially private with ε = 0.05" in item.how
+    what = "predictions that are off by more than 4" if numeric else "wrong predictions"
+    assert f"Share of {what} among its own records: {item.value:.0%}" in card
+    kinds = {i.name for i in found.release.items}
+    assert ("scaling" in kinds) is not numeric
+
+
+def test_noise_that_follows_the_most_exposed_record_says_so(made):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=40)
+    found = made(pa.table({"x": x, "y": x + rng.normal(size=40)}))
+    assert found.prepared.vote is None
+    assert found.prepared.sigma == found.prepared.least
+    assert "there were too few records for a vote" in found.audit.sigma_reason
+    assert not any(i.name == "share of wrong predictions" for i in found.release.items)
 
 
 def test_the_noise_can_be_drawn_by_a_vote(run, tmp_path):

@@ -13,9 +13,11 @@ from release_cases import demo, patients
 
 import seepage as sp
 from sampled import sampled
+from seepage.auditing.intake.table import TableInMemory, plan_columns
 from seepage.auditing.release.disclosure import find_disclosures
-from seepage.auditing.release.noise_vote import block_opinions, chances, scores
+from seepage.auditing.release.noise_vote import block_opinions, chances, scores, vote_on_noise
 from seepage.auditing.release.procedure import Procedure
+from seepage.auditing.release.rare_names import settle_rare_names
 
 PAGE = Path(__file__).parents[3] / "docs" / "sharp-edges.md"
 EXTREMES = (-1e9, -1e3, 0.0, 98.5, 1e3, 1e9)
@@ -143,6 +145,43 @@ def test_declared_figures_disclose_nothing():
     domain = {"age": (0.0, 120.0), "dose": (0.0, 150.0), "response": (-5.0, 10.0)}
     procedure = Procedure(target="response", sigma=2.0, domain=domain)
     assert find_disclosures(procedure, raw, procedure.prepare(raw)) == ()
+
+
+def test_whole_numbers_are_replaced_within_their_domain(monkeypatch):
+    most = "seepage.auditing.release.disclosure.most_exposed"
+    monkeypatch.setattr(most, lambda eta: np.argsort(-eta)[:2])
+    count = np.arange(40) % 10
+    raw = pa.table({"count": count, "y": count / 2 + np.sin(np.arange(40))})
+    domain = {"count": (-0.6, 9.6), "y": (-10.0, 20.0)}
+    procedure = Procedure(target="y", sigma=5.0, target_eta=100.0, domain=domain)
+    assert find_disclosures(procedure, raw, procedure.prepare(raw)) == ()
+
+
+def test_no_noise_is_drawn_if_none_of_the_grid_is_enough():
+    trained = Procedure(target="response").fit(patients())
+    assert vote_on_noise(trained, np.ones(200), np.array([1.0, 2.0]), 10, 1.0, 3.0) is None
+    vote = vote_on_noise(trained, np.ones(200), np.array([1.0, 2.0, 5.0]), 10, 1.0, 3.0)
+    assert vote.sigma == 5.0
+
+
+def test_rare_values_are_merged_where_there_is_a_level_for_them_and_dropped_elsewhere():
+    age = np.sin(np.arange(60.0))
+    job = ["baker"] * 40 + ["smith"] * 17 + ["judge"] * 3
+    raw = pa.table({"age": age, "vip": (np.arange(60) < 2).astype(int), "job": job, "y": age**2})
+    plan = plan_columns(TableInMemory(raw), "y")
+    settled, drop, told = settle_rare_names(raw, plan, 10, "merge")
+    assert drop == ("vip",)
+    assert told == (
+        "1 column dropped for values of few records: 'vip'.",
+        "Values that fewer than 10 records have were put together as '(other)': 'job'.",
+    )
+    # The smiths join the three judges, who are too few by themselves.
+    assert settled.column("job").to_pylist() == ["baker"] * 40 + ["(other)"] * 20
+    alone = raw.drop_columns("job")
+    alone_plan = plan_columns(TableInMemory(alone), "y")
+    assert settle_rare_names(alone, alone_plan, 10, "merge")[2] == told[:1]
+    few, _, _ = settle_rare_names(raw, plan, 41, "merge")  # nobody has so many: all join
+    assert set(few.column("job").to_pylist()) == {"(other)"}
 
 
 def test_that_a_declared_noise_is_enough_is_itself_listed():

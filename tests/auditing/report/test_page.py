@@ -11,7 +11,8 @@ from factory import changed, make_audit, make_gated, make_hostile
 
 from sampled import sampled
 from seepage.auditing.findings import Gate
-from seepage.auditing.report.figures import draw_figures
+from seepage.auditing.report import figures as drawing
+from seepage.auditing.report.figures import draw_figures, draw_grouping
 from seepage.auditing.report.page import render_page
 from seepage.auditing.report.words import (
     error_at,
@@ -195,6 +196,47 @@ def test_many_groups_and_columns_are_cut_and_said(figures):
     assert "c199<" in page
     assert "c200<" not in page
     assert "40 groups with the largest and smallest means of 99" in page
+
+
+def test_the_figure_of_many_groups_has_the_largest_and_the_smallest(monkeypatch):
+    monkeypatch.setattr(drawing, "render", lambda name, *words_and_drawing: words_and_drawing[:2])
+    grouping = make_audit().groupings[0]
+    groups = tuple(
+        replace(grouping.groups[0], label=f"g{i}", mean_eta=(i * 7 % 20) / 20) for i in range(20)
+    )
+    alternative, caption = draw_grouping(replace(grouping, groups=groups), 1)
+    assert caption == "The 12 groups with the largest and smallest means."
+    ordered = sorted(groups, key=lambda group: -group.mean_eta)
+    kept = [group.label for group in ordered[:6] + ordered[-6:]]
+    assert re.findall(r"(g\d+) ", alternative) == kept
+    assert draw_grouping(grouping, 1)[1] == ""
+
+
+def test_an_error_that_the_curve_does_not_tell_is_not_told(figures):
+    known, unknown = make_audit(), make_audit(sigma=1e9)
+    assert error_at(unknown, 1e9) is None
+    sentences = [" ".join(judge(audit).sentences) for audit in (known, unknown)]
+    assert ["The noise costs accuracy" in told for told in sentences] == [True, False]
+    pages = [render_page(audit, figures) for audit in (known, unknown)]
+    assert ["Error on held-out records" in page for page in pages] == [True, False]
+    costs = [
+        [answer.text for answer in judge(audit).answers if "cost" in answer.question]
+        for audit in (known, unknown)
+    ]
+    assert "On records that the model has not seen" in costs[0][0]
+    assert not any("has not seen" in text for text in costs[1])
+
+
+def test_a_number_that_does_not_leak_is_not_spoken_of():
+    audit = make_audit(model="linear", classes=(), attributes=(), risks=None)
+    loud, quiet = (changed(audit, eta_label=level * np.ones(569)) for level in (2.0, 0.0))
+    told = [
+        " ".join([*judge(a).sentences, *(answer.text for answer in judge(a).answers)])
+        for a in (loud, quiet)
+    ]
+    estimate = "An estimate of “readmitted” without systematic error is off by 0.5 standard"
+    assert [estimate in text for text in told] == [True, False]
+    assert not any("easiest to attack" in text for text in told)
 
 
 def test_values_are_shown_only_when_given_and_then_with_a_second_warning(figures):

@@ -18,7 +18,7 @@ from seepage.auditing.report.rounds import (
     write_recording_report,
     writing,
 )
-from seepage.auditing.report.rounds.figures import draw_recording
+from seepage.auditing.report.rounds.figures import draw_recording, draw_since
 from seepage.auditing.report.rounds.page import render_recording
 from seepage.auditing.report.rounds.words import advise, judge_recording, several
 from seepage.errors import InputError
@@ -72,6 +72,26 @@ def test_advice_fits_what_was_found(report):
     names = [each.name for each in advise(report)]
     assert names == ["Keep statistics at home", "Clip and add noise", "Aggregate securely"]
     assert "Without it a whole update tells" in advise(report)[0].text
+
+
+def test_metrics_that_tell_are_better_not_sent(report):
+    over = report.audit.over_rounds
+    assert [over.layers[k] for k in (1, 3)] == ["bn1.buffers", "client metrics"]
+    swapped = replace(over, p_values=over.p_values[:, [0, 3, 2, 1]])
+    loud = replace(report, audit=replace(report.audit, over_rounds=swapped))
+    assert loud.audit.telling() == ("client metrics",)
+    first = advise(loud)[0]
+    assert first.name == "Send fewer metrics"
+    assert first.text.startswith("“num-examples” and “loss” tell the property: round them, or do")
+
+
+def test_without_rounds_nothing_is_said_about_when(report, figures, page):
+    once = replace(report, audit=replace(report.audit, over_rounds=None))
+    assert draw_since(once) is None
+    assert "Shows since" in page
+    assert "Shows since" not in render_recording(once, figures)
+    assert not any("First certain" in s for s in judge_recording(once).sentences)
+    assert any("First certain" in s for s in judge_recording(report).sentences)
 
 
 def test_limits_rule_the_verdict():

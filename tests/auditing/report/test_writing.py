@@ -210,6 +210,8 @@ def test_the_card_tells_figures_in_coarse_bands_and_names_no_small_group():
     assert "only-two" not in write_card(audit)
     alone = replace(grouping, groups=(small, grouping.groups[0]))
     assert "**Groups.**" not in write_card(make_audit(groupings=(alone,)))
+    assert "**Usefulness.**" not in write_card(make_audit(sigma=1e9))  # beyond the curve
+    assert "| column |" not in write_card(make_audit(attributes=()))
 
 
 def test_the_card_escapes_names():

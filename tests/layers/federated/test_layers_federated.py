@@ -376,3 +376,9 @@ def test_updates_of_another_network_are_refused():
         record_updates(net, [])
     with pytest.raises(InputError, match="An update must be"):
         record_updates(net, [torch.zeros(3)])
+
+
+def test_a_frozen_network_does_not_train():
+    net, data = problem()
+    with pytest.raises(InputError, match=r"no parameter with requires_grad.*; unfreeze some"):
+        simulate(net.requires_grad_(False), "cross_entropy", data, rounds=1)

@@ -285,3 +285,34 @@ class Adapted(nn.Module):
 def test_names_that_tools_give_are_the_networks_own(net, sent, own):
     found = with_own_names(net, {name: k for k, name in enumerate(sent)})
     assert found == {name: k for k, name in enumerate(own)}
+
+
+def test_recordings_that_would_hold_nothing_are_refused():
+    with pytest.raises(InputError, match="nothing to record"):
+        record_gradients(network(), "cross_entropy", [])
+    with pytest.raises(InputError, match="width must be at least 1, not 0"):
+        record_gradients(network(), "cross_entropy", [batch()], width=0)
+    x, y = batch()
+    with pytest.raises(InputError, match="A gradient is not finite"):
+        record_gradients(network(), "cross_entropy", [(x * np.inf, y)])
+
+
+def test_entries_of_layers_that_are_not_recorded_may_come_and_go():
+    net = network()
+    sent = {name: value.detach() for name, value in net.named_parameters()}
+    less = {name: value for name, value in sent.items() if not name.startswith("2.")}
+    seen = record_updates(net, [less, sent], layers=["0"])
+    np.testing.assert_array_equal(seen["0"][0], seen["0"][1])
+    with pytest.raises(InputError, match=r"also holds 'more', which the first lacked"):
+        record_updates(net, [sent, sent | {"more": torch.ones(2)}])
+
+
+def test_a_file_whose_numbers_were_changed_is_refused(tmp_path):
+    path = tmp_path / "seen.npz"
+    save_gradients(record_gradients(network(), "cross_entropy", [batch()]), path)
+    with np.load(path) as held:
+        arrays = dict(held)
+    arrays["block 0"] = arrays["block 0"] + 1
+    np.savez(path, **arrays)
+    with pytest.raises(InputError, match="its checksum does not match its content"):
+        load_gradients(path)

@@ -35,3 +35,16 @@ def test_ranks_in_turn_are_uniform_with_ties():
         )
     flat = [np.full((8, 2), 0.5)] * 2
     assert in_turn(exchange, exchange.drawn(59, draw), flat, draw) == 1.0
+
+
+def test_a_fold_in_which_nothing_was_learnt_is_left_out():
+    labels, fold = np.array([0, 1] * 6), np.repeat([0, 1, 2], 4)
+    exchange = Exchange.of(labels, fold, None)
+    drawn = exchange.drawn(19, np.random.default_rng(0))
+    assert in_turn(exchange, drawn, [None, None], np.random.default_rng(0)) == 1.0
+    sure = np.where(np.arange(2) == labels[8:, None], 0.9, 0.1)
+    found = in_turn(exchange, drawn, [None, sure], np.random.default_rng(0))
+    # No arrangement does better than the truth, and those that equal it tie.
+    ties = int(np.sum(np.all(drawn[1] == labels[8:], axis=1)))
+    rank = np.random.default_rng(0).random() * (ties + 1) / 20
+    assert found == pytest.approx(max(rank, 1 / 20, 1 / 36))

@@ -208,3 +208,34 @@ def test_properties_that_do_not_fit():
         audit_recording(seen, dict.fromkeys(range(10), 1))
     with pytest.raises(InputError, match="takes 10 values among 10 clients"):
         audit_recording(seen, {k: k for k in range(10)})
+
+
+def test_a_round_of_a_single_update_says_nothing():
+    blocks, extra = noise(4, layers=1), np.full((1, 6), 50.0)
+    before = since_when(recorded(blocks), CLIENT % 2, permutations=99)
+    seen = recorded(
+        {"fc0": np.vstack([blocks["fc0"], extra])}, np.append(CLIENT, 3), np.append(ROUND, 9)
+    )
+    after = since_when(seen, np.append(CLIENT, 3) % 2, permutations=99)
+    assert after.rounds == (1, 2, 3, 9)
+    assert after.clients == (10, 10, 10, 10)
+    np.testing.assert_array_equal(after.p_values[-1], after.p_values[-2])
+    assert before.clients == (10, 10, 10)
+
+
+def test_two_clients_in_the_first_round_tell_nothing_yet():
+    late = (CLIENT >= 2) & (ROUND == 1)
+    blocks = {k: v[~late] for k, v in noise(5, layers=1).items()}
+    seen = recorded(blocks, CLIENT[~late], ROUND[~late])
+    found = since_when(seen, CLIENT[~late] % 2, permutations=99)
+    assert found.clients == (2, 10, 10)
+    assert found.p_values[0] == pytest.approx([1.0])
+
+
+def test_a_recording_without_rounds_has_no_first_one():
+    seen = replace(recorded(noise(6)), rounds=None)
+    found = audit_recording(seen, CLIENT % 2, family="logistic", permutations=19)
+    assert found.over_rounds is None
+    assert any("no rounds, so the first round" in note for note in found.notes)
+    assert found.telling() == ()
+    assert str(found).startswith("No layer tells the property beyond doubt.")

@@ -8,6 +8,7 @@ import torch
 
 from seepage.errors import InputError
 from seepage.layers import property_batches
+from seepage.layers.inputs_and_targets import is_finite, read_inputs
 
 
 def records(seed=0, count=2000):
@@ -98,3 +99,18 @@ def test_labels_must_be_known():
     label, trait = records()
     with pytest.raises(InputError, match="labels is missing"):
         property_batches(np.where(label == 1, None, 0), trait)
+
+
+def test_labels_of_two_dimensions_are_refused():
+    with pytest.raises(InputError, match=r"one entry per record, but their shape is \(3, 2\)"):
+        property_batches(np.ones((3, 2)), np.ones(3), batch_size=1, count=1)
+
+
+def test_nested_inputs_become_tensors_of_the_networks_type():
+    net = torch.nn.Linear(3, 1)
+    found = read_inputs({"a": np.ones((2, 3)), "b": [np.zeros(2), "kept"]}, net)
+    assert found["a"].dtype == torch.float32
+    assert found["b"][0].tolist() == [0.0, 0.0]
+    assert found["b"][1] == "kept"
+    assert is_finite(found)
+    assert not is_finite({"a": (torch.ones(2), [torch.tensor([np.nan])])})

@@ -264,3 +264,58 @@ def test_one_target_per_sample_needs_no_axis_of_its_own():
     x, y = torch.randn(5, 3), torch.randn(5)
     flat = sensitivity(net, "mse", x, y)
     np.testing.assert_allclose(flat.values, sensitivity(net, "mse", x, y[:, None]).values)
+
+
+@pytest.mark.parametrize("wrt", ["target", "input"])
+def test_some_layers_only_and_many_classes(wrt):
+    net, x, y, loss = case("mlp")
+    layout = {"2": layer_parameters(net)["2"]}
+    found = sensitivity(net, loss, x, y, wrt=wrt, layers=["2"])
+    truth = dense_sensitivity(net, loss, x, y, wrt, "fro", layout)
+    np.testing.assert_allclose(found.by_record, truth, rtol=1e-9)
+    wide = nn.Linear(4, 9).double()
+    found = sensitivity(wide, loss, x, y, wrt=wrt)
+    truth = dense_sensitivity(wide, loss, x, y, wrt, "fro", layer_parameters(wide))
+    np.testing.assert_allclose(found.by_record, truth, rtol=1e-9)
+
+
+@pytest.mark.parametrize("norm", ["fro", 1, "inf"])
+def test_embeddings_of_tokens(norm):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 2)).double()
+    x = torch.tensor([[0, 1], [2, 2], [4, 0]])
+    y = torch.softmax(torch.randn(3, 2, dtype=torch.float64), dim=1)
+    found = sensitivity(net, "cross_entropy", x, y, norm=norm)
+    truth = dense_sensitivity(net, "cross_entropy", x, y, "target", norm, layer_parameters(net))
+    np.testing.assert_allclose(found.by_record, truth, rtol=1e-9)
+
+
+def test_where_all_layers_are_small_nothing_is_estimated():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 2, 2), nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    net = net.double()
+    x, y = torch.randn(3, 1, 6, 6, dtype=torch.float64), torch.tensor([0, 1, 1])
+    found = sensitivity(net, "cross_entropy", x, y, wrt="input", exact=12, directions=2)
+    truth = dense_sensitivity(net, "cross_entropy", x, y, "input", "fro", layer_parameters(net))
+    np.testing.assert_allclose(found.by_record, truth, rtol=1e-9)
+    assert np.all(found.errors == 0)
+
+
+def test_a_gradient_that_does_not_depend_on_the_target_has_no_sensitivity_to_it():
+    net, x, _, _ = case("mlp")
+    y = torch.randn(5, 3, dtype=torch.float64)
+    found = sensitivity(net, lambda out, t: out.square().sum(1) + t.sum(1), x, y)
+    assert np.all(found.by_record == 0)
+
+
+def test_a_bias_whose_gradient_is_constant_has_no_sensitivity_to_the_input():
+    net = nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(50, 1)).double()
+    x, y = torch.randn(3, 1, 6, 6, dtype=torch.float64), torch.zeros(3, 1, dtype=torch.float64)
+    loss = _first_output
+    found = sensitivity(net, loss, x, y, wrt="input", exact=12, directions=2)
+    truth = dense_sensitivity(net, loss, x, y, "input", "fro", layer_parameters(net))
+    np.testing.assert_allclose(found.by_record[:, 0], truth[:, 0], rtol=1e-9)
+
+
+def _first_output(output, target):
+    return output[:, 0]

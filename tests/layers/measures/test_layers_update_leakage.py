@@ -282,3 +282,64 @@ def test_local_steps_are_told_by_their_records():
     assert all(torch.equal(a, b) for a, b in zip(shuffled, again, strict=True))
     with pytest.raises(InputError, match="a record that does not exist"):
         sp.layers.LocalTraining(lr=1.0, batches=[[0, 3]]).rows_of_steps(3)
+
+
+def small(noise=None, net=None, x=None):
+    training = sp.layers.LocalTraining(lr=0.3)
+    own, y = records()
+    return sp.layers.update_leakage(
+        net or network(),
+        "cross_entropy",
+        own if x is None else x,
+        y,
+        training=training,
+        noise=noise or sp.Gaussian(0.5),
+    )
+
+
+def test_what_an_update_cannot_tell_is_refused():
+    with pytest.raises(InputError, match="contain NaN or infinity; drop them"):
+        small(x=records()[0] * np.nan)
+    with pytest.raises(InputError, match="so nothing of it is sent; unfreeze some"):
+        small(net=network().requires_grad_(False))
+    leak = small()
+    with pytest.raises(InputError, match="rows is only for method='finite'"):
+        leak.records(rows=[0])
+    for part in ({"label": True}, {"columns": [0]}, {"simplex": True}):
+        with pytest.raises(InputError, match="Finite steps move whole records"):
+            leak.records(method="finite", measure="dfil", **part)
+    assert leak.release.template.with_label_step(1.0) is leak.release.template
+    with pytest.raises(InputError, match=r"cannot be counted in steps of 0\.5"):
+        leak.release.template.with_label_step(0.5)
+    with pytest.raises(InputError, match="label cannot be replaced here"):
+        leak.refits().parameters(0, records()[0][:1], [1])
+
+
+def test_a_covariance_of_equal_variances_is_their_standard_deviation():
+    size = sum(p.numel() for p in network().parameters())
+    whole = small(sp.Gaussian(0.25 * np.eye(size))).records()
+    np.testing.assert_allclose(np.asarray(whole), np.asarray(small().records()), rtol=1e-10)
+
+
+def test_a_jacobian_that_would_not_fit_is_refused(monkeypatch):
+    monkeypatch.setattr("seepage.layers.measures.update_jacobian.LARGEST", 100)
+    with pytest.raises(InputError, match="5 records of 3 unknowns is too large to form"):
+        small().records()
+
+
+class Detached(nn.Module):
+    """Hides from torch a part of how its output depends on the record."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.linear(x) * x.detach().sum(1, keepdim=True)
+
+
+def test_a_network_that_hides_its_records_is_refused_by_exact_derivatives():
+    torch.manual_seed(0)
+    leak = small(net=Detached().double())
+    with pytest.raises(InputError, match="derivative of the update disagrees with its change"):
+        leak.records()

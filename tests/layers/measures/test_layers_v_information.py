@@ -313,3 +313,10 @@ def test_the_projection_keeps_lengths_and_the_law_of_noise():
     before = LayerGradients.of({"a": 2.0 * draw.standard_normal((2000, 3000))}, width=50)["a"]
     np.testing.assert_allclose(after.std(axis=0), before.std(axis=0), rtol=0.12)
     np.testing.assert_allclose(np.corrcoef(after.T) - np.eye(50), 0, atol=0.1)
+
+
+def test_a_class_that_one_group_has_alone_cannot_be_learnt():
+    g, p = gaussian_classes(1.0, 0.2, 50)
+    groups = np.where(p == 1, 0, 1 + np.arange(50) % 4)
+    with pytest.raises(InputError, match="outside some fold there is none of it to learn from"):
+        v_information(g, p, groups=groups, folds=5, **QUICK)

@@ -85,3 +85,11 @@ def test_no_noise_is_refused(noise):
     accountant.noise_multiplier = noise
     with pytest.raises(InputError, match="noise_multiplier must be"):
         accountant.observe([1], x[:1], y[:1])
+
+
+def test_only_what_the_sums_hold_is_measured():
+    net, x, y = small_problem()
+    accountant = small_accountant(net)
+    accountant.observe([0, 1, 2], x[:3], y[:3])
+    with pytest.raises(InputError, match="measure must be 'dfil' or 'fil', not 'plis'"):
+        accountant.records(measure="plis")

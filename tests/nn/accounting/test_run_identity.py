@@ -12,7 +12,7 @@ from seepage.errors import InputError
 from seepage.nn.accounting.accountant import FisherAccountant
 from seepage.nn.accounting.joining import join_shares, merge_runs
 from seepage.nn.accounting.measured_run import MeasuredRun
-from seepage.nn.accounting.run_identity import loss_name
+from seepage.nn.accounting.run_identity import loss_name, plain_setting
 from seepage.nn.problem.clipping import HardClip
 from seepage.nn.problem.views import Input, Label
 
@@ -202,3 +202,24 @@ def test_losses_are_known_by_name_options_and_weights():
     ]
     assert len({loss_name(loss) for loss in named}) == len(named)
     assert loss_name(nn.CrossEntropyLoss()) == loss_name(nn.CrossEntropyLoss())
+
+
+def test_settings_become_what_a_file_can_hold():
+    assert plain_setting(np.float32(0.5)) == 0.5
+    assert plain_setting(torch.arange(3)) == [0.0, 1.0, 2.0]
+    assert plain_setting(nn.ReLU()) == "ReLU"  # without an address, which differs between runs
+
+
+def test_runs_that_kept_different_things_are_not_averaged():
+    runs = [_run(), _run(seed=1, sketch=2)]
+    with pytest.raises(InputError, match="Only some of the runs kept sketches"):
+        merge_runs(runs)
+
+
+def test_a_state_of_other_shapes_is_refused():
+    run = _run()
+    state = run.state_dict()
+    name = next(key for key, value in state.items() if key != "facts" and value.dim())
+    state[name] = state[name][:-1]
+    with pytest.raises(InputError, match=rf"{name} of the state has the shape"):
+        run.load_state_dict(state)

@@ -110,3 +110,13 @@ def test_a_sketch_needs_two_probes_and_a_rank():
         SpectrumSketch([0], 2, 1).add(torch.tensor([0]), torch.ones(1, 1, 3), torch.ones(1), 1.0)
     with pytest.raises(InputError, match="at least one direction"):
         SpectrumSketch([0], 0, 1)
+
+
+def test_an_empty_sketch_adds_nothing_and_says_so():
+    empty, full = (SpectrumSketch([0, 1, 2], 4, 3) for _ in range(2))
+    full.add(torch.tensor([0, 1, 2]), _pulls(1, 1)[0], torch.ones(3), 1.0)
+    before = full.bracket().upper
+    full.absorb(empty)
+    assert full.bracket().upper == pytest.approx(before, rel=1e-12)
+    unseen = full.bracket().among(torch.zeros(3, dtype=torch.bool))
+    assert repr(unseen) == "<FIL of 3 records, not measured>"

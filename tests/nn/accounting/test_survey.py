@@ -155,3 +155,15 @@ def test_intervals_of_surveys_are_calibrated():
         print(f"one step in {every} surveyed: {share:.1%} of 800 intervals have the truth")
         assert ratio == pytest.approx(1.0, abs=0.05)
         assert 0.92 <= share <= 0.98
+
+
+def test_a_last_block_of_one_step_and_steps_beyond_the_announced_ones_are_counted():
+    values = torch.rand(5, 4, generator=torch.Generator().manual_seed(0)).double()
+    noise = torch.full((4,), 0.5).double()
+    survey = Survey(4, 1, 2, 0, 3)  # blocks of two steps: 0 and 1, 2 alone, then 3 and 4
+    for step in range(5):
+        assert survey.due(step)
+        survey.add(step, (values[step], noise), (values[step], noise))
+    assert survey.passes(5) == [2, 1, 2]
+    torch.testing.assert_close(survey.amplified.total, values.sum(0))
+    torch.testing.assert_close(survey.plain.variance, 5 * noise)  # every step was looked at

@@ -13,6 +13,7 @@ from dp_accounting.rdp import RdpAccountant
 from sampled import sampled
 from seepage.errors import InputError
 from seepage.nn.accounting.accountant import FisherAccountant
+from seepage.nn.privacy.individual_loss import IndividualLoss
 from seepage.nn.privacy.individual_privacy import (
     ORDERS,
     IndividualCosts,
@@ -196,3 +197,19 @@ def test_individual_epsilons_are_those_of_the_conversion():
         found.rdp(7)
     with pytest.raises(InputError, match="delta"):
         found.epsilon(1.5)
+
+
+def test_a_gradient_without_a_limit_has_no_privacy():
+    endless = _ledger(threshold=math.inf, longest=math.inf)
+    assert np.all(np.isinf(renyi(endless, [2, 8])))
+
+
+def test_costs_alone_draw_no_curve():
+    alone = IndividualPrivacy(ORDERS, np.zeros((2, len(ORDERS))), np.zeros((2, len(ORDERS))))
+    with pytest.raises(InputError, match="need the steps of the run; ask the accountant"):
+        alone.membership(0)
+
+
+def test_the_loss_of_nobody_is_said_in_words():
+    assert repr(IndividualLoss(np.empty(0))) == "<individual privacy loss of no records>"
+    assert "of 2 records: μ median 1.25, largest 2>" in repr(IndividualLoss(np.array([0.25, 4.0])))

@@ -297,3 +297,8 @@ def test_files_that_the_client_cannot_see_are_missed(tmp_path, monkeypatch):
     with pytest.raises(sp.InputError, match=r"part-000000\.parquet where this machine cannot see"):
         leak.rows().write(tmp_path / "rows")
     assert [path.name for path in tmp_path.iterdir()] == ["another machine"]
+
+
+def test_a_collection_without_rows_is_refused():
+    with pytest.raises(sp.InputError, match="The Dask collection has no rows"):
+        dask_rows(da.zeros((0, 3)), da.zeros(0))

@@ -4,10 +4,16 @@ import os
 import subprocess
 import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from distributed import Client, Security
 
+from seepage.errors import InputError
+from seepage.streams import parquet
+from seepage.streams.dask import spread_files
 from seepage.streams.dask.spread_files import on_cluster
+from seepage.streams.disk.files import open_batches
 
 STRANGER = """
 import logging, os, socket, sys
@@ -66,3 +72,38 @@ def test_who_has_the_certificate_is_served(ours):
         assert again.submit(sum, [1, 2]).result(timeout=30) == 3
     assert isinstance(ours.security, Security)
     assert ours.security.require_encryption
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [("distributed", "Clusters need Dask"), ("cryptography", "needs the package cryptography")],
+)
+def test_a_package_that_is_missing_is_named(monkeypatch, missing, words):
+    found = spread_files.find_spec
+    monkeypatch.setattr(
+        spread_files, "find_spec", lambda name: None if name == missing else found(name)
+    )
+    with pytest.raises(InputError, match=words), on_cluster(None, 1):
+        pass
+
+
+def test_folders_of_keys_are_not_spread(tmp_path):
+    for key in (1, 2):
+        (tmp_path / f"key={key}").mkdir()
+        pq.write_table(pa.table({"x": [1.0, 2.0]}), tmp_path / f"key={key}" / "a.parquet")
+    with pytest.raises(InputError, match="key=value cannot be spread over a cluster"):
+        spread_files.SpreadFiles(open_batches(tmp_path), None)
+
+
+def test_rows_of_spread_files_stay_where_they_are(tmp_path):
+    pq.write_table(pa.table({"x": [1.0, 2.0], "y": [0.0, 1.0]}), tmp_path / "a.parquet")
+    data = parquet(tmp_path / "a.parquet", target="y")
+    data.batches = spread_files.SpreadFiles(data.batches, None)
+    with pytest.raises(InputError, match="files on a cluster stay on the workers"):
+        list(data.each(len, "rows"))
+
+
+def test_spread_files_without_rows_give_no_sum(tmp_path):
+    pq.write_table(pa.table({"x": pa.array([], pa.float64())}), tmp_path / "a.parquet")
+    files = open_batches(tmp_path / "a.parquet")
+    assert spread_files.SpreadFiles(files, None).sum_pieces(files, ["x"], len) is None

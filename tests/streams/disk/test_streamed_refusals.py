@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import statsmodels.api as sm
 from parquet_cases import people, write_folder
+from pyarrow.dataset import dataset
 from sklearn import linear_model as lm
 
 import seepage as sp
@@ -347,6 +348,41 @@ def test_results_do_not_land_among_the_data(folder):
     with pytest.raises(sp.InputError, match="would lie among the Parquet files"):
         leak.rows().write(folder / "rows.parquet")
     assert len(list(folder.iterdir())) == 4
+
+
+def test_a_stream_is_asked_and_written_in_one_way(folder, tmp_path):
+    leak = leak_of(folder)
+    with pytest.raises(sp.InputError, match="already a bound on the mean squared error"):
+        leak.rows().mse_bound().mse_bound()
+    with pytest.raises(sp.InputError, match="is a folder; name the Parquet file to write"):
+        leak.write_rows(tmp_path)
+    assert list(tmp_path.iterdir()) == [folder]
+    assert "<svg" not in leak._repr_html_()  # which would take a pass over the files
+    assert "read in chunks" in leak._repr_html_()
+
+
+def test_no_file_named():
+    with pytest.raises(sp.InputError, match="No Parquet file was named"):
+        parquet([], target="y")
+
+
+def test_a_group_without_a_name(folder):
+    def change(column):
+        values = column.to_pylist()
+        return pa.array([*values[:5], None, *values[6:]])
+
+    rewrite(folder / "1.parquet", replaced("region", change))
+    with pytest.raises(sp.InputError, match=r"'region' has no value in row 6; leave such rows out"):
+        leak_of(folder).groups("region")
+
+
+def test_a_data_set_must_not_change_between_passes(tmp_path):
+    file = tmp_path / "people.csv"
+    file.write_text("age,amount\n" + "\n".join(f"{k},{k % 3}.5" for k in range(20)) + "\n")
+    data = parquet(dataset(file, format="csv"), target="amount")
+    file.write_text(file.read_text() + "9,9.5\n")
+    with pytest.raises(sp.InputError, match="The data set had 20 rows and now has 21"):
+        sp.glm.LinearRegression().fit(data)
 
 
 def test_groups(folder):

@@ -666,10 +666,9 @@ class _Written:
         if mark is not None:
             text = pc.replace_substring(text, mark, "")
         text = pc.replace_substring(text, decimal, ".")
-        for kind in (pa.int64(), pa.float64()):
-            with suppress(pa.ArrowInvalid):
-                return text.cast(kind)
-        return self.text
+        with suppress(pa.ArrowInvalid):
+            return text.cast(pa.int64())
+        return text.cast(pa.float64())
 
 
 def _number(decimal: str, mark: str | None) -> str:

@@ -7,6 +7,7 @@ listed as disclosed; declared ones never change (see :mod:`seepage.auditing.neig
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -85,19 +86,18 @@ def _neighbours(
 
 
 def _ends(raw: pa.Table, name: str, domain: Domain) -> tuple[float, float]:
-    """Return the ends of a column's domain: as stated, or the smallest and largest value."""
+    """Return the ends of a column's domain: as stated, or the smallest and largest value.
+
+    Those of whole numbers are the outermost whole numbers of the domain.
+    """
     if name in domain:
-        return domain[name]
+        low, high = domain[name]
+        whole = pa.types.is_integer(raw.schema.field(name).type)
+        return (math.ceil(low), math.floor(high)) if whole else (low, high)
     ends = pc.min_max(raw.column(name)).as_py()
     return ends["min"], ends["max"]
 
 
 def _replaced(raw: pa.Table, row: int, cells: Mapping[str, Any]) -> pa.Table:
-    arrays = []
-    for field in raw.schema:
-        value = cells[field.name]
-        if pa.types.is_integer(field.type) and isinstance(value, float):
-            value = round(value)
-        arrays.append(pa.array([value], field.type))
-    one = pa.table(arrays, schema=raw.schema)
+    one = pa.table([[cells[name]] for name in raw.column_names], schema=raw.schema)
     return pa.concat_tables([raw.slice(0, row), one, raw.slice(row + 1)])

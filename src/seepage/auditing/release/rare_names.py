@@ -86,21 +86,23 @@ def settle_rare_names(
             f"{'; '.join(map(str, rare[:5]))}; fewer than {holders} records have each. Choose "
             f"{ways}."
         )
-    if choice == "drop":
-        names = [found.column for found in rare]
-        told = (
-            f"{counted(len(names), 'column')} dropped for values of few records: {listed(names)}."
+    # What has no level for the others can only be dropped.
+    names = [found.column for found in rare]
+    drop = [name for name in names if choice == "drop" or plan.kinds[name] != "categorical"]
+    merged = [name for name in names if name not in drop]
+    for name in merged:
+        raw = _merged(raw, name, holders)
+    told = []
+    if drop:
+        told.append(
+            f"{counted(len(drop), 'column')} dropped for values of few records: {listed(drop)}."
         )
-        return raw, tuple(names), (told,)
-    drop = [f.column for f in rare if plan.kinds[f.column] != "categorical"]
-    for found in rare:
-        if found.column not in drop:
-            raw = _merged(raw, found.column, holders)
-    told = (
-        f"Values that fewer than {holders} records have were put together as {OTHER!r}: "
-        f"{listed([f.column for f in rare if f.column not in drop])}."
-    )
-    return raw, tuple(drop), (told,)
+    if merged:
+        told.append(
+            f"Values that fewer than {holders} records have were put together as {OTHER!r}: "
+            f"{listed(merged)}."
+        )
+    return raw, tuple(drop), tuple(told)
 
 
 def _values(raw: pa.Table, name: str) -> pa.Array:
