@@ -351,6 +351,19 @@ class Unseen(nn.Module):
         return self.head(torch.tanh(Product.apply(x, self.weight)))
 
 
+class Kept(nn.Module):
+    """A parameter that is used from a list, where nothing can be put in its place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+        self.kept = [self.inner.bias]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.inner(x)) * torch.exp(self.kept[0]))
+
+
 class Hooked(nn.Module):
     """A layer whose gradient a hook on its output doubles."""
 
@@ -379,6 +392,7 @@ def stacked(output: list[Tensor], target: Tensor) -> Tensor:
         (Elsewhere(), "cross_entropy", "belongs to another module, and its use has no rule"),
         (Piled(), stacked, "power are used by exp, .* cannot be told apart by axis"),
         (Unseen(), "cross_entropy", "no rule for per-record gradients"),
+        (Kept(), "cross_entropy", "keeps the parameter 'inner.bias' in a list"),
         (Hooked(), "cross_entropy", "give other gradients than single records do"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -400,9 +414,9 @@ def test_too_little_memory_is_not_taken_for_a_network_without_rules(
 
     monkeypatch.setattr(network_checks, "look_over", look_over)
     net, (x, y) = RARE["layer norm without a shift"](), batch()
-    engine = snn.Engine(net, "cross_entropy", clip=snn.HardClip(1.0), method="finite")
+    engine = snn.Engine(net, "cross_entropy", clip=snn.HardClip(1.0), method="finite", scale=0.01)
     with pytest.raises(torch.OutOfMemoryError, match="no room"):
-        engine.norms(x, y)
+        engine.squared_changes(x, y, torch.ones(1, *x.shape, dtype=x.dtype))
 
 
 def test_a_data_parallel_wrapper_is_unwrapped() -> None:

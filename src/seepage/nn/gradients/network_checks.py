@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from seepage.errors import InputError
 from seepage.nn.gradients.first_look import look_over, small_batch
@@ -24,6 +26,7 @@ from seepage.nn.problem.views import Inputs, Label, call, leaves, numbers_of, ro
 
 _NORMS = nn.modules.batchnorm._BatchNorm
 _SMOOTH = "tanh, SiLU or GELU for the activations, average pooling for max pooling"
+_WITHOUT_GRADIENT = (Tensor.detach, Tensor.data.__get__, Tensor.grad.__get__)
 _TRIES = 16  # runs, and records in each, if random numbers are drawn without visible effect
 _LAYOUT_FREE = {
     *(nn.Sequential, nn.Conv2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.MaxPool2d, nn.Flatten),
@@ -313,11 +316,12 @@ def refuse_modes(net: nn.Module) -> None:
 
 def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
     """Raise where two runs differ, records influence one another, or losses are not finite."""
-    parameters = problem.detached()
+    parameters, strays = problem.detached(), _Strays(problem)
     with torch.no_grad(), differentiable_backends(problem.net):
         before = _random_states()
         try:
-            first = problem.losses(parameters, batch, batch.z)
+            with problem.in_place(parameters, batch, batch.z) as losses, strays:
+                first = losses()
         except InputError:
             raise
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
@@ -348,6 +352,32 @@ def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
             "The loss of a record depends on the other records of its batch, so there is no "
             "gradient of one record; remove such layers or losses (batch statistics)."
         )
+
+
+class _Strays(TorchFunctionMode):  # type: ignore[misc]
+    """Refuses a network that finds a parameter elsewhere than in the module that holds it.
+
+    Gradients are taken with other tensors in the parameters' places, which such a use would miss.
+    """
+
+    def __init__(self, problem: NetworkProblem) -> None:
+        super().__init__()
+        self._names = {id(p): name for name, p in problem.released().items()}
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        output = function(*args, **(kwargs or {}))
+        made = any(isinstance(leaf, Tensor) for leaf in tree_leaves(output))
+        if made and function not in _WITHOUT_GRADIENT:
+            for leaf in tree_leaves((args, kwargs)):
+                if id(leaf) in self._names:
+                    raise InputError(
+                        f"The network keeps the parameter {self._names[id(leaf)]!r} in a list or "
+                        "the like and uses it from there, where its gradient cannot be traced; "
+                        "use it as an attribute of the module that holds it."
+                    )
+        return output
 
 
 def _single(batch: Batch, k: int) -> Batch:
