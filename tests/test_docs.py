@@ -98,6 +98,8 @@ def apart(monkeypatch, tmp_path):
 
 # Pages that train networks, attack them, or start processes
 SLOW = {
+    "docs/how-to/dask.md",
+    "docs/how-to/federated.md",
     "docs/how-to/flower.md",
     "docs/how-to/gradient-inversion.md",
     "docs/how-to/huggingface.md",
@@ -106,6 +108,7 @@ SLOW = {
     "docs/how-to/plis.md",
     "docs/how-to/private-sgd.md",
     "docs/how-to/reweighting.md",
+    "docs/how-to/risks.md",
     "docs/how-to/torchrun.md",
     "docs/how-to/updates.md",
 }

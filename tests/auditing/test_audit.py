@@ -267,6 +267,7 @@ def test_a_handful_of_rows_is_refused():
         audit_table(encoded_people("linear", n=8), name="people")
 
 
+@pytest.mark.slow
 def test_slow_searches_are_cut_short_and_left_out_where_said(monkeypatch):
     encoded = encoded_people("softmax", n=100)
     monkeypatch.setattr("seepage.auditing.tradeoff._HEAVY", 0.0)

@@ -148,6 +148,7 @@ def test_rare_columns_are_dropped_when_asked(run, tmp_path):
     assert [c.name for c in sp.load_release(tmp_path / "seepage-release").columns] == ["age"]
 
 
+@pytest.mark.slow
 def test_a_second_release_is_judged_with_the_first(run, tmp_path):
     assert run("patients.parquet", "--target", "response", "--sigma", "0.15").exit_code == 0
     # By itself the grid would have more.
@@ -326,6 +327,7 @@ def test_noise_that_follows_the_most_exposed_record_says_so(made):
     assert not any(i.name == "share of wrong predictions" for i in found.release.items)
 
 
+@pytest.mark.slow
 def test_the_noise_can_be_drawn_by_a_vote(run, tmp_path):
     # So large an ε finds the median block: an experiment, not a promise.
     result = run("patients.parquet", "--target", "response", "--sigma-epsilon", "100")
@@ -351,6 +353,7 @@ def test_the_noise_can_be_drawn_by_a_vote(run, tmp_path):
     assert "Beside the noisy numbers" not in (tmp_path / "few" / "model-card.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_csv_file_can_be_released(run, tmp_path):
     pa_csv.write_csv(patients(), tmp_path / "patients.csv")
     result = run("patients.csv", "--target", "response", "--sigma", "1", "--domain", "dose=0:150")
@@ -360,6 +363,7 @@ def test_a_csv_file_can_be_released(run, tmp_path):
     assert run("empty", "--target", "response").exit_code == 2
 
 
+@pytest.mark.slow
 def test_a_folder_of_parquet_files_is_released_as_one_table(run, tmp_path):
     (tmp_path / "parts").mkdir()
     for k in range(4):

@@ -285,6 +285,7 @@ def test_shares_of_one_run_join():
         join_shares([])
 
 
+@pytest.mark.slow
 def test_runs_average():
     runs = []
     for seed in range(4):

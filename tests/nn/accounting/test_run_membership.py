@@ -86,6 +86,7 @@ def test_a_record_of_shorter_gradients_is_told_less() -> None:
         assert own.kind == "estimate"
 
 
+@pytest.mark.slow
 def test_one_length_stands_for_many() -> None:
     """Gradients of lengths 0.4 and 1.2, drawn in turn, against the one length of the same cost."""
     ledger = Ledger((poisson(100, 0.05, 1.0),))

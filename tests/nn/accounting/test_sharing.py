@@ -40,6 +40,7 @@ def alone():
     return account
 
 
+@pytest.mark.slow
 def test_both_processes_learn_the_whole(found, alone):
     for one in found:
         rows = np.asarray(alone.records("dfil")).tolist()
@@ -52,16 +53,19 @@ def test_both_processes_learn_the_whole(found, alone):
         assert np.asarray(one["costs"]) == pytest.approx(costs, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_sketches_are_joined(found, alone):
     for one in found:
         assert one["upper"] == pytest.approx(alone.fil().upper.tolist(), rel=1e-6, nan_ok=True)
         assert one["lower"] == pytest.approx(alone.fil().lower.tolist(), rel=1e-6, nan_ok=True)
 
 
+@pytest.mark.slow
 def test_the_shares_stay_apart(found, alone):
     assert sum(one["own uses"] for one in found) == int(alone.run.sums.uses.sum())
 
 
+@pytest.mark.slow
 def test_processes_out_of_step_are_refused(found):
     assert all("between 6 and 7 steps" in one["refusal"] for one in found)
 

@@ -13,6 +13,8 @@ sys.path.insert(0, str(HERE.parent / "huggingface"))
 
 import sharded_run  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 
 def both_processes(which, folder):
     """Run the program by torchrun, and return what each process found."""
@@ -58,7 +60,6 @@ def test_what_needs_the_whole_network_is_refused(found):
         assert "The processes do not run the same training" in str(one["apart"])
 
 
-@pytest.mark.slow
 def test_models_and_private_runs_are_those_of_one_process(tmp_path):
     for name in ("together", "alone"):
         (tmp_path / name).mkdir()
