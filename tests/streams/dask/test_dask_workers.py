@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -189,12 +191,25 @@ def test_an_audit_by_workers_tells_what_one_process_tells(workers, people, reque
         (["--dask", "tcp://somewhere", "--workers", "2"], "not both"),
         (["--workers", "0"], "at least one"),
         (["--dask", "nonsense://here"], "no Dask scheduler at nonsense://here"),
+        (["--dask", "tcp://here"], "missing port number"),
     ],
 )
 def test_bad_clusters_are_refused(options, words, people):
     told = CliRunner().invoke(app, ["audit", str(people), "--target", "left", *options])
     assert told.exit_code == 2
     assert words in told.stderr
+
+
+@pytest.mark.slow
+def test_a_malformed_address_is_refused_at_once(people):
+    """In a process of its own: what Dask keeps open would delay its end and print a traceback."""
+    command = [sys.executable, "-m", "seepage", "audit", str(people), "--target", "left"]
+    done = subprocess.run(  # noqa: S603
+        [*command, "--dask", "tcp://here"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: There is no Dask scheduler at tcp://here: ")
 
 
 def test_a_cluster_audits_parquet_only(threads, tmp_path):

@@ -196,6 +196,11 @@ def on_cluster(address: str | None, workers: int | None) -> Iterator[Any]:
             yield client
         return
     try:
+        # A client that is given a malformed address never closes: Dask waits for it for 20 seconds
+        # when the program ends.
+        scheme, place = distributed.comm.parse_address(address)
+        distributed.comm.registry.get_backend(scheme)
+        distributed.comm.parse_host_port(place)
         client = distributed.Client(address, timeout=10)
     except (OSError, ValueError) as error:
         raise InputError(f"There is no Dask scheduler at {address}: {error}.") from error
