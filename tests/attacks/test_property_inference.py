@@ -70,6 +70,7 @@ def test_the_best_adversary_reaches_the_known_area():
     assert found.kind == "attack"
 
 
+@pytest.mark.slow
 def test_one_layer_or_all():
     found = sp.attacks.attack_layers(*shifted(0, 2.0), *shifted(1, 2.0))
     assert found.layers == ("a", "b", "all layers")
@@ -168,6 +169,7 @@ def test_layers_need_names_to_be_attacked_one_by_one():
         sp.attacks.PropertyInference("a").fit(seen["a"][0], p)
 
 
+@pytest.mark.slow
 def test_a_recording_is_attacked_across_clients_with_their_property_known():
     draw = np.random.default_rng(3)
     client = np.tile(np.arange(12), 5)

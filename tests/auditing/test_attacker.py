@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from people import encoded_people, positions, units
 
-from sampled import sampled
 from seepage.auditing.audit import ONLY_NOISE, audit_table
 from seepage.glm import LogisticRegression
 
@@ -59,7 +58,8 @@ def _in_years(encoded, values, row):
     return column, truth, mean, (values - mean) / unit
 
 
-@pytest.mark.parametrize("rank", sampled([0, 20, 40], [20]))
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 20, 40])
 def test_the_best_attack_on_a_linear_model_meets_the_bound(rank):
     encoded = encoded_people("linear", n=60, sensitive=["age"])
     audit = audit_table(encoded, name="people", l2=L2, sigma=1.0, effort=ONLY_NOISE)

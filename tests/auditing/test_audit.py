@@ -203,6 +203,7 @@ def test_every_class_is_fitted_however_rare():
         assert len(test) == 6
 
 
+@pytest.mark.slow
 def test_the_remedies_keep_their_promise():
     encoded = encoded_people("logistic", n=120)
     first = measured(encoded)
@@ -322,6 +323,7 @@ def test_stages_are_told_as_they_begin():
     ]
 
 
+@pytest.mark.slow
 def test_a_quick_audit_fits_nothing_again_and_has_the_same_numbers():
     told = []
     encoded = encoded_people("logistic")

@@ -181,6 +181,7 @@ def test_the_error_is_that_of_a_model_without_the_held_out_records(model, tmp_pa
     assert found.curve.trivial_error == pytest.approx(trivial, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_gaps_are_dropped_and_rows_keep_their_numbers(tmp_path):
     table = people(ROWS)
     age = table.column("age").to_pylist()
@@ -216,6 +217,7 @@ def test_gaps_in_categories_are_filled_and_those_in_numbers_refused(tmp_path):
         answer(Question(table=tmp_path / "people", target="dose", **options))
 
 
+@pytest.mark.slow
 def test_identifiers_constants_and_codes(tmp_path):
     rng = np.random.default_rng(0)
     table = people(ROWS)
@@ -233,6 +235,7 @@ def test_identifiers_constants_and_codes(tmp_path):
     assert "almost" in [a.name for a in ours.attributes]
 
 
+@pytest.mark.slow
 def test_numbers_that_are_classes_and_text_among_numbers(tmp_path):
     table = people(ROWS).select(["age", "weight"])
     half = np.array([0.5, 1.0, 2.5])[np.arange(ROWS) % 3]
@@ -249,6 +252,7 @@ def test_numbers_that_are_classes_and_text_among_numbers(tmp_path):
             answer(Question(table=path, target="age"))
 
 
+@pytest.mark.slow
 def test_a_flag_as_the_target_and_unscaled(tmp_path):
     table = people(ROWS).select(["age", "weight", "smoker", "town"])
     alike(*both(table, tmp_path, "smoker", scale=False, sigma=0.1))

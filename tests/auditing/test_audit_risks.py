@@ -34,6 +34,7 @@ def audit() -> Audit:
     return audit_table(encode(table, plan), name="people", l2=0.05, sigma=0.2)
 
 
+@pytest.mark.slow
 def test_they_are_what_the_views_tell(audit: Audit) -> None:
     risks = audit.risks
     assert risks is not None

@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from recordings import NODES, make_recording, make_report
-from sampled import sampled
 from seepage.auditing.layers_command import _max_bits, tell_layers
 from seepage.cli import app
 from seepage.layers.federated.gradients import save_gradients
@@ -30,7 +29,8 @@ def run(folder, *arguments, recording="updates.npz", known="clients.csv", column
     return CliRunner().invoke(app, ["layers", str(folder / recording), *named, *arguments])
 
 
-@pytest.mark.parametrize("recording", sampled(["updates.npz", "updates.safetensors"], 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("recording", ["updates.npz", "updates.safetensors"])
 def test_an_answer_and_a_report(folder, tmp_path, recording):
     result = run(folder, "--out", str(tmp_path / "out"), recording=recording)
     assert result.exit_code == 0, result.output
@@ -40,6 +40,7 @@ def test_an_answer_and_a_report(folder, tmp_path, recording):
     assert (tmp_path / "out" / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_gates_and_json(folder):
     result = run(folder, "--json", "--max-bits", "0.2")
     assert result.exit_code == 1

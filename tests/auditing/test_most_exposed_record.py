@@ -11,6 +11,7 @@ from seepage.bounds.guarantees import guarantees
 from seepage.support.chunks import blas_on_one_core
 
 
+@pytest.mark.slow
 def test_they_are_those_of_the_release():
     encoded = encoded_people("linear", n=120)
     audit = audit_table(encoded, name="people", sigma=0.4)

@@ -104,6 +104,7 @@ def _mixed():
     )
 
 
+@pytest.mark.slow
 def test_a_mixed_table_agrees_with_the_encoded_one(table):
     """Dropping the first level by scikit-learn or by the audit's own encoding is the same."""
     from people import encoded_people
@@ -149,6 +150,7 @@ def test_arrays_polars_and_a_bare_model_give_the_same(table):
     assert own.released == 2
 
 
+@pytest.mark.slow
 def test_class_weights_take_part(table):
     X, y = table[NUMBERS], table["ill"]
     final = LogisticRegression(class_weight={"no": 1.0, "yes": 5.0}, tol=1e-10, max_iter=1000)
@@ -158,6 +160,7 @@ def test_class_weights_take_part(table):
     assert np.allclose(audit(pipeline, X, y, noise=0.3).eta, expected, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_model_of_statsmodels(table):
     import statsmodels.api as sm
 
@@ -237,7 +240,7 @@ AUDITED = [
 
 
 @pytest.mark.parametrize("preprocessing", ["frozen", "refitted"])
-@pytest.mark.parametrize("name", sampled(AUDITED, AUDITED[2:5] + AUDITED[-2:]))
+@pytest.mark.parametrize("name", sampled(AUDITED, [*AUDITED[2:5], "SimpleImputer"]))
 def test_audits_have_the_numbers_of_the_leakage(name, preprocessing):
     if preprocessing == "refitted" and name not in PIPELINES:
         return  # nothing is fitted before the model

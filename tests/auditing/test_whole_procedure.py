@@ -92,6 +92,7 @@ def test_an_audit_in_python_fits_the_pipeline_anew(
     assert "the most exposed ones, with the noise and nλ unchanged" in " ".join(found.steps)
 
 
+@pytest.mark.slow
 def test_a_category_that_leaves_with_its_only_record_tells_for_certain(
     people: pd.DataFrame, tmp_path: Path
 ) -> None:

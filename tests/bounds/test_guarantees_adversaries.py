@@ -76,6 +76,7 @@ def test_the_efficient_adversary_attains_cramer_rao_where_the_release_is_linear(
     assert np.mean(off**2) == pytest.approx(bound, rel=5 * np.sqrt(2 / trials))
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10**6), sigma=st.sampled_from([0.01, 0.3]))
 def test_a_gaussian_prior_on_a_linear_release_attains_van_trees(seed, sigma):

@@ -118,6 +118,7 @@ def test_where_the_cell_has_no_room_it_is_cramer_rao():
     assert (float(alone), alone.change) == (alone.cramer_rao, 0.0)
 
 
+@pytest.mark.slow
 def test_a_wider_domain_never_lowers_the_bound():
     leak = audit(BY_NAME["logistic-l2"])
     bounds = [

@@ -130,6 +130,7 @@ def test_group_leakage_is_what_refits_show() -> None:
     np.testing.assert_allclose(got, fil(J), rtol=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_column_leakage_is_what_refits_show() -> None:
     case = replace(BY_NAME["poisson-intercept"], noise=sp.Gaussian(0.5))
     J = 2.0 * np.array([feature_derivative(case, i, 1) for i in range(case.n)]).T

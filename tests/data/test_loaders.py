@@ -68,6 +68,7 @@ def test_mnist(tmp_path):
         sd.load_mnist(tmp_path)
 
 
+@pytest.mark.slow
 def test_cifar10_comes_in_height_width_channel_order(tmp_path):
     batches = files.write_cifar10(tmp_path)
     cifar = sd.load_cifar10(tmp_path)
@@ -98,6 +99,7 @@ def test_cifar10_class_out_of_range(tmp_path):
         sd.load_cifar10(tmp_path)
 
 
+@pytest.mark.slow
 def test_adult(tmp_path):
     files.write_adult(tmp_path)
     adult = sd.load_adult(tmp_path)

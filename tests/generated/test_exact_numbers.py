@@ -233,6 +233,7 @@ def fair() -> tuple[np.ndarray, np.ndarray]:
     return (X - X.mean(axis=0)) / X.std(axis=0), (table["affairs"] > 0).astype(int).to_numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::seepage.errors.NotConvergedWarning")
 def test_finite_changes_start_from_the_minimiser_and_not_from_where_a_fit_stopped() -> None:
     X, y = fair()
@@ -267,7 +268,8 @@ def test_a_column_of_two_values_is_measured_in_whole_levels(low: int, high: int)
     assert float(np.max(np.asarray(leak.cells(columns=["sick"])))) <= 1 + 1e-6
 
 
-@pytest.mark.parametrize(("low", "high"), sampled([(0, 1), (1, 2), ("no", "yes")], 1))
+@pytest.mark.slow
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (1, 2), ("no", "yes")])
 def test_both_doors_ask_for_the_same_noise(low: object, high: object, tmp_path: Path) -> None:
     table = two_valued(low, high)
     coded = table.assign(sick=(table["sick"] == high).astype(int))
@@ -338,6 +340,7 @@ def test_a_target_beyond_what_floats_can_tell_apart_is_refused(tmp_path: Path) -
     assert "2⁵³" in told.output
 
 
+@pytest.mark.slow
 def test_the_spread_of_a_category_of_two_levels_is_that_of_zero_and_one() -> None:
     table = two_valued("no", "yes")
     share = float((table["sick"] == "yes").mean())

@@ -36,6 +36,7 @@ def situations(draw):
     return rule, factors, eta
 
 
+@pytest.mark.slow
 @given(situations())
 def test_weights_keep_their_sum_and_their_limits(situation):
     rule, factors, eta = situation
@@ -45,6 +46,7 @@ def test_weights_keep_their_sum_and_their_limits(situation):
     assert np.all(new <= rule.high)
 
 
+@pytest.mark.slow
 @given(situations())
 def test_units_inside_the_limits_follow_the_leakage(situation):
     rule, factors, eta = situation
@@ -66,6 +68,7 @@ def test_units_that_leak_nothing_keep_their_factor(situation):
     np.testing.assert_array_equal(rule.following(factors, eta)[silent], factors[silent])
 
 
+@pytest.mark.slow
 @given(situations())
 def test_leakage_as_wanted_is_a_fixed_point(situation):
     rule, factors, _ = situation

@@ -185,6 +185,7 @@ def test_rows_of_weight_zero_stay_out():
     assert fair.trajectory[-1].mean == pytest.approx(fair.eta[:50].mean())
 
 
+@pytest.mark.slow
 def test_first_weights_are_forgotten_by_rows_and_kept_within_groups():
     start = 1.0 + np.arange(60) % 2
     model = LinearRegression(l2=1e-2)

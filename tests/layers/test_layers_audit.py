@@ -48,6 +48,7 @@ def found():
     )
 
 
+@pytest.mark.slow
 def test_it_names_the_open_door(found):
     assert "open" in found.protect
     assert "shut" not in found.protect

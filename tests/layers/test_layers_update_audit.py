@@ -44,6 +44,7 @@ def recording():
     return record_updates(net, seen, nodes=np.tile(np.arange(CLIENTS), ROUNDS))
 
 
+@pytest.mark.slow
 def test_the_layer_that_tells_is_named_without_the_records():
     found = audit_updates(
         recording(), np.tile(TRAIT, ROUNDS), family="logistic", folds=4, unit="bits"
@@ -112,6 +113,7 @@ def test_every_layer_tells_and_only_metrics_would_be_left():
     assert any("only layer" in note for note in alone.notes)
 
 
+@pytest.mark.slow
 def test_metrics_that_tell_are_named_and_dropped():
     draw = np.random.default_rng(0)
     client = np.tile(np.arange(20), 3)

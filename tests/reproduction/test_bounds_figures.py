@@ -11,7 +11,6 @@ from reproduction.bounds import figure2 as bounds_figure2
 from reproduction.bounds import figure3 as bounds_figure3
 from reproduction.bounds import figure4 as bounds_figure4
 from reproduction.bounds import pixel_models
-from sampled import sampled
 from seepage.data.structures import Problem
 
 
@@ -31,7 +30,8 @@ def small(monkeypatch):
     return problem
 
 
-@pytest.mark.parametrize("name", sampled(["bounds-figure2", "bounds-figure3", "bounds-figure4"], 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bounds-figure2", "bounds-figure3", "bounds-figure4"])
 def test_it_runs_on_a_small_table(small, name):
     outcome = find_experiment(name).reproduce(quick=True)
     assert len({quantity.name for quantity in outcome.quantities}) == len(outcome.quantities)

@@ -9,6 +9,7 @@ import pytest
 from reproduction.bounds.section4 import member, reproduce
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_text():
     outcome = reproduce(False)
     found = {quantity.printed: quantity for quantity in outcome.quantities}

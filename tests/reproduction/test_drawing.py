@@ -26,6 +26,7 @@ def figure():
     return draw_figure("name", WORDS, _draw, (4, 3))
 
 
+@pytest.mark.slow
 def test_drawing_again_gives_the_same_bytes(figure):
     again = draw_figure("name", WORDS, _draw, (4, 3))
     assert (again.svg, again.png) == (figure.svg, figure.png)

@@ -151,6 +151,7 @@ def test_the_kept_results_have_the_printed_pattern_without_the_normalisation():
             assert runs.sensitivity(network, task).highest != bare.highest
 
 
+@pytest.mark.slow
 def test_correlations_come_with_their_significance_and_with_another_attack(kept):
     runs = made_up()
     kept(runs)
@@ -210,6 +211,7 @@ def faces(count=240):
     return Faces(images, Records({"person": people} | scores))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The labels of the gradients can be exchanged")
 def test_the_experiment_in_miniature(tmp_path, monkeypatch):
     pytest.importorskip("torch")

@@ -18,6 +18,7 @@ from seepage.privacy.gaussian_mechanism import gaussian_delta
 torch.set_num_threads(1)
 
 
+@pytest.mark.slow
 def test_informative_features_rank_above_the_others():
     outcome = find_experiment("plis-figure1").reproduce(quick=True)
     found = {q.name: q.measured for q in outcome.quantities}

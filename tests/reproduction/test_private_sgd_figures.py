@@ -97,6 +97,7 @@ SMALL = replace(
 )
 
 
+@pytest.mark.slow
 def test_a_step_is_private_sgd_with_momentum():
     images = _images()
     run = Run(SMALL, images, seed=3, probes=1)
@@ -324,6 +325,7 @@ def test_a_run_made_elsewhere_is_added_and_says_so():
     ]
 
 
+@pytest.mark.slow
 def test_estimators_agree_on_average():
     one = replace(SMALL, settings=(Hyperparameters(1, 0.1, 4),))
     found = compare(one, _images(), steps=6, say=str)
@@ -451,6 +453,7 @@ def kept(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_figure_5_is_drawn_from_kept_results(kept):
     as_run = _made_up("mnist", (1000, 5000))
     for row in as_run["rows"]:
@@ -534,6 +537,7 @@ def _same(row, other):
     return all(row[name] == other[name] for name in names)
 
 
+@pytest.mark.slow
 def test_figure_6_is_drawn_from_kept_results(kept, monkeypatch):
     write_json(kept / "private_sgd_figure6.json", _made_up("cifar10", (5000,)))
     source = np.random.default_rng(0)

@@ -59,6 +59,7 @@ def test_up_to_six_candidates_are_right_to_the_stated_error(levels: int) -> None
     assert right == pytest.approx(by_orthants(w, p), abs=1.5e-5)
 
 
+@pytest.mark.slow
 def test_more_candidates_come_with_an_honest_error() -> None:
     rng = np.random.default_rng(1)
     w, p = 0.7 * rng.standard_normal((9, 8)), rng.dirichlet(np.ones(9))

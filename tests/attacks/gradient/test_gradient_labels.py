@@ -16,6 +16,7 @@ def network(classes, bias=True, seed=0):
     return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, classes, bias=bias))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1000), st.integers(2, 7))
 @settings(max_examples=20, deadline=None)
 def test_the_label_of_one_record_is_always_found(seed, classes):

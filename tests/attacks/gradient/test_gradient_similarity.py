@@ -129,6 +129,7 @@ def test_haarpsi_is_what_the_loops_give(shape):
     assert got == pytest.approx(naive_haarpsi(a, b, colour), rel=1e-10)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1), st.sampled_from([(16, 16), (21, 18)]), st.booleans())
 @settings(max_examples=30, deadline=None)
 def test_laws_of_haarpsi(seed, size, colour):

@@ -84,6 +84,7 @@ def test_local_steps_that_are_modelled_give_images_where_a_division_gives_none()
     assert adversary.reconstruct(naive).quality(x).ssim.max() < 0.9
 
 
+@pytest.mark.slow
 def test_a_clients_records_come_back_from_its_batches():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 4))

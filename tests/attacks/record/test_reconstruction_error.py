@@ -14,6 +14,7 @@ from seepage.attacks.record.reconstruction_error import ErrorTally
 RNG = np.random.default_rng(0)
 
 
+@pytest.mark.slow
 @given(st.integers(2, 40), st.integers(1, 5), st.integers(1, 6), st.integers(0, 10**6))
 def test_the_parts_add_up_and_are_what_they_are_called(trials, rows, size, seed):
     rng = np.random.default_rng(seed)

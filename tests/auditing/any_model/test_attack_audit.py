@@ -120,6 +120,7 @@ def test_categories_of_one_person_are_counted() -> None:
     assert (single.found, single.records) == (True, 1)
 
 
+@pytest.mark.slow
 def test_a_tree_that_learns_by_heart_is_told_apart_and_says_so(tmp_path: Path) -> None:
     audit = sp.audit_estimator(DecisionTreeClassifier(random_state=0), X, Y, shadows=8)
     assert audit.strongest.auc == max(attack.auc for attack in audit.attacks)

@@ -52,6 +52,7 @@ def test_the_plan_says_what_every_column_is_taken_for(run):
     assert "31 different (51.7% of the values); 20 to 50" in text
 
 
+@pytest.mark.slow
 def test_a_plan_comes_back_edited(run, tmp_path):
     edits = [
         ('target = ""', 'target = "ill"'),

@@ -80,6 +80,7 @@ def test_declared_figures_leave_the_whole_interval():
         assert release_attack.ratios(public, sigmas, prior, 25)["ratio"] == 1
 
 
+@pytest.mark.slow
 def test_a_noise_that_follows_the_dose_is_listed_as_disclosed():
     """Which is what is left where there are too few records for a vote."""
     procedure = Procedure(target="response", target_eta=7.0)

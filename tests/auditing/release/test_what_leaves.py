@@ -83,7 +83,8 @@ def test_every_unrounded_number_is_within_the_target_by_finite_differences(which
         assert changed(prepared, from_scratch(procedure, nudged)) == set()
 
 
-@pytest.mark.parametrize("which", sampled(["demo", "patients"], ["patients"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["demo", "patients"])
 def test_what_would_change_for_the_50_most_exposed_is_listed_as_disclosed(which):
     """The list comes from quick refits; here the procedure is run again from scratch."""
     raw, target = (demo(), "diagnosis") if which == "demo" else (patients(), "response")
@@ -140,6 +141,7 @@ def test_a_column_of_mostly_one_value_is_scaled_by_its_deviation():
     assert found["scaling or levels of 'rare'"].unit == 0.5  # deviation 0.47
 
 
+@pytest.mark.slow
 def test_declared_figures_disclose_nothing():
     raw = patients().slice(0, 190)
     domain = {"age": (0.0, 120.0), "dose": (0.0, 150.0), "response": (-5.0, 10.0)}
@@ -184,6 +186,7 @@ def test_rare_values_are_merged_where_there_is_a_level_for_them_and_dropped_else
     assert set(few.column("job").to_pylist()) == {"(other)"}
 
 
+@pytest.mark.slow
 def test_that_a_declared_noise_is_enough_is_itself_listed():
     """What the domain's ends would need is more than was declared."""
     raw = patients().slice(0, 190)
@@ -192,6 +195,7 @@ def test_that_a_declared_noise_is_enough_is_itself_listed():
     assert {d.figures for d in found} == {("whether anything can be released",)}
 
 
+@pytest.mark.slow
 def test_one_record_changes_the_opinion_of_one_block():
     """With that, and counts of opinions, the draw of σ is ε-differentially private."""
     procedure, rng = Procedure(target="response"), np.random.default_rng(0)
@@ -231,6 +235,7 @@ def logistic_leakage(X, y, rows, w):
     return np.array(found), w
 
 
+@pytest.mark.slow
 def test_what_the_spread_of_exactly_calibrated_noise_would_tell():
     """Of d numbers with noise σ(D), 2d (∂ log σ)²: as the page on sharp edges says it."""
     raw = demo()

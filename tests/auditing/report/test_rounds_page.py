@@ -60,6 +60,7 @@ def listing(folder):
     return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
 
 
+@pytest.mark.slow
 def test_the_verdict_names_the_layers_and_the_round(report):
     verdict = judge_recording(report)
     assert verdict.tone == "caution"
@@ -143,6 +144,7 @@ def test_metrics_leave_too(page):
     assert "client metrics" in page
 
 
+@pytest.mark.slow
 def test_files_are_the_owners(report, tmp_path):
     out = tmp_path / "out"
     assert write_recording_report(report, out) == out / "report.html"
@@ -171,6 +173,7 @@ def test_the_page_needs_nothing_else_and_runs_nothing(page):
     assert "script-src 'none'" in page
 
 
+@pytest.mark.slow
 def test_no_name_can_say_anything_else(hostile, tmp_path):
     page = write_recording_report(hostile, tmp_path / "out").read_text("utf-8")
     assert "<script" not in page

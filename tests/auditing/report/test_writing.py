@@ -60,6 +60,7 @@ def test_every_file_is_there_and_private(written):
     assert stat.S_IMODE(written.parent.stat().st_mode) == 0o700
 
 
+@pytest.mark.slow
 def test_the_same_audit_gives_the_same_files(written, tmp_path):
     write_report(make_audit(), tmp_path)
     for name in FILES:

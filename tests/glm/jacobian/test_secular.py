@@ -23,6 +23,7 @@ def _check(rho, delta, p, q, c, s):
     np.testing.assert_allclose(got / scale, values[:, -1] / scale, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**32 - 1), k=st.integers(1, 14))
 def test_any_diagonal_plus_rank_two(seed, k):

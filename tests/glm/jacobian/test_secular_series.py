@@ -38,6 +38,7 @@ def problem(seed: int, columns: int, rho: float):
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 40), st.floats(1e-9, 1.0))
 def test_what_is_called_exact_is(seed: int, columns: int, rho: float) -> None:

@@ -47,6 +47,7 @@ def test_the_property_of_half_the_clients_is_found_and_another_is_not(bench, tmp
     assert null.first() is None
 
 
+@pytest.mark.slow
 def test_the_one_client_who_differs_stands_out(bench, tmp_path):
     nodes = bench.record(1, {6}, tmp_path / "one.npz")
     found = standing_out(load_gradients(tmp_path / "one.npz")[0])

@@ -245,6 +245,7 @@ def test_adapters_are_entries_of_their_own(only_adapters):
     assert not seen["0.lora_B"].any()
 
 
+@pytest.mark.slow
 def test_adapters_of_peft():
     peft = pytest.importorskip("peft", reason="peft is not installed")
     torch.manual_seed(0)

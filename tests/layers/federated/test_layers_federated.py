@@ -249,6 +249,7 @@ def test_the_sum_that_is_seen_carries_the_noise_asked_for(together):
     assert float((sums - plain.mean(0)).std()) == pytest.approx(1.0, rel=0.15)
 
 
+@pytest.mark.slow
 def test_the_group_of_those_left_over_carries_the_same_noise():
     net, data = problem(clients=5)
     noisy = []

@@ -20,6 +20,7 @@ def test_what_may_be_exchanged():
     assert whole.arrangements() == 6
 
 
+@pytest.mark.slow
 def test_ranks_in_turn_are_uniform_with_ties():
     # Scores of two values only, so that most arrangements tie.
     draw = np.random.default_rng(1)

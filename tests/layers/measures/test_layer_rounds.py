@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from sampled import sampled
 from seepage.errors import InputError
 from seepage.layers import LayerGradients, audit_recording, since_when, standing_out
 
@@ -60,6 +59,7 @@ def dense_statistics(blocks, labelled):
     return np.array(found)
 
 
+@pytest.mark.slow
 def test_it_is_the_step_down_test_of_all_arrangements():
     blocks = noise(5, layers=2)
     blocks["fc1"] += 1.5 * (CLIENT % 2)[:, None]
@@ -82,6 +82,7 @@ def test_it_is_the_step_down_test_of_all_arrangements():
     assert found.clients == (10, 10, 10)
 
 
+@pytest.mark.slow
 def test_where_there_is_nothing_anything_is_named_in_five_of_a_hundred():
     draw = np.random.default_rng(1)
     named = 0
@@ -118,7 +119,8 @@ def test_of_many_rounds_some_are_asked_about_the_last_among_them():
     assert rounds[-1] == 99
 
 
-@pytest.mark.parametrize("count", sampled([6, 10, 30], 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [6, 10, 30])
 def test_who_stands_out_where_nobody_does(count):
     draw = np.random.default_rng(count)
     client = np.tile(np.arange(count), 2)

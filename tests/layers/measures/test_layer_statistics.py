@@ -51,6 +51,7 @@ def updates_of(clients, each, seed, property_shift=0.0, own=1.0, noise=0.3):
 NET = nn.Sequential(nn.Linear(6, 1, bias=False))
 
 
+@pytest.mark.slow
 def test_updates_are_grouped_by_the_clients_they_came_from():
     # A property of ten clients that nothing tells: ungrouped, their marks give it away.
     small = 0
@@ -116,6 +117,7 @@ def test_a_class_of_one_node_is_not_grouped_and_said_so():
     assert found.values[0] > 0.1
 
 
+@pytest.mark.slow
 def test_perfect_separation_does_not_exclude_the_whole_entropy():
     for seed in range(4):
         draw = np.random.default_rng(seed)
@@ -126,6 +128,7 @@ def test_perfect_separation_does_not_exclude_the_whole_entropy():
         assert 0.5 < found.low[0] < 0.95
 
 
+@pytest.mark.slow
 def test_where_nothing_is_found_something_may_have_been_missed():
     for seed in range(10):
         draw = np.random.default_rng(seed)

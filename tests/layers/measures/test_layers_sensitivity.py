@@ -94,6 +94,7 @@ def test_whole_jacobians(name, wrt, norm):
     np.testing.assert_allclose(found.values, truth.mean(0), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_papers_networks():
     torch.manual_seed(0)
     x = torch.randn(3, 3, 16, 12, dtype=torch.float64)

@@ -133,7 +133,8 @@ def test_records_shared_between_gradients_are_kept_apart_by_groups():
     assert apart.values[0] < 0.1
 
 
-@pytest.mark.parametrize("mixed", sampled([False, True], 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("mixed", [False, True])
 def test_likeness_within_groups_is_not_taken_for_information(mixed):
     client = np.repeat(np.arange(24), 12)
     small = []
@@ -164,6 +165,7 @@ def test_groups_that_know_their_property_are_found_out():
     assert found.columns["p_value"][0] <= 0.02
 
 
+@pytest.mark.slow
 def test_own_classifier_and_layer_names():
     g, p = gaussian_classes(3.0, 0.5, 200, width=3)
     classifier = ExtraTreesClassifier(20, random_state=0)

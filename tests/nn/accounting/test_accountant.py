@@ -150,6 +150,7 @@ def test_a_single_probe_errs_on_the_large_side():
     assert np.median(stated / spread) == pytest.approx(1.0, abs=0.3)
 
 
+@pytest.mark.slow
 def test_parts_of_a_batch_are_one_step():
     runs = []
     for parts in (1, 3):
@@ -222,6 +223,7 @@ def test_bounds_carry_errors_and_conditions():
     assert accountant.worst() == pytest.approx(np.asarray(rows).max())
 
 
+@pytest.mark.slow
 def test_a_state_goes_on_where_it_was_taken():
     whole_net, x, y = small_problem()
     whole = small_accountant(whole_net, sketch=3)

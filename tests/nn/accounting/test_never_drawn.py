@@ -8,6 +8,7 @@ from torch import nn
 import seepage as sp
 
 
+@pytest.mark.slow
 def test_a_record_that_was_never_drawn_is_not_measured():
     n, steps = 60, 20
     torch.manual_seed(0)

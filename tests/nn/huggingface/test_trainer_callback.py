@@ -49,6 +49,7 @@ def test_the_callback_measures_as_training_goes_on(tmp_path: Path) -> None:
         sp.nn.LeakageCallback(batch, every=0, **HOW)
 
 
+@pytest.mark.slow
 def test_an_accountant_takes_the_model_s_own_loss() -> None:
     net, batch = model("gpt2"), collated("gpt2")
     run = sp.nn.FisherAccountant(net, "own", n=3, sample_rate=1.0, amplification="none", **HOW)
@@ -110,6 +111,7 @@ def test_a_private_run_with_opacus_and_adapters() -> None:
     assert run.accountant.privacy(1e-5).epsilon == run.engine.get_epsilon(1e-5)
 
 
+@pytest.mark.slow
 def test_a_loss_that_divides_by_the_tokens_of_a_batch_is_refused() -> None:
     torch.manual_seed(0)
     texts = torch.randint(3, 23, (24, 5))

@@ -82,7 +82,8 @@ def test_the_model_is_left_as_it_was() -> None:
     net(**collated("gpt2")).loss.backward()
 
 
-@pytest.mark.parametrize("kind", sampled([torch.bfloat16, torch.float16], 1), ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16], ids=str)
 def test_short_numbers_and_autocast(kind: torch.dtype) -> None:
     short = model("gpt2").to(kind)
     whole = dfil(copy.deepcopy(short).float())
@@ -132,6 +133,7 @@ class _Dequantised(torch.autograd.Function):
         return delta @ (ctx.saved_tensors[0].to(delta.dtype) * ctx.scale), None, None
 
 
+@pytest.mark.slow
 def test_adapters_on_a_base_of_eight_bits() -> None:
     net = model("llama")
     for layer in net.model.layers:

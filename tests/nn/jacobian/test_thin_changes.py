@@ -211,6 +211,7 @@ def test_the_step_balances_curvature_against_rounding() -> None:
     assert balanced_step(lambda h: torch.ones(3), 1.0)[1] == 0.0
 
 
+@pytest.mark.slow
 def test_the_engine_takes_thin_steps_by_itself_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     net, x, y, view = case("texts")
     monkeypatch.setattr(engine_module, "has_short_numbers", lambda net, device: True)

@@ -39,6 +39,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
+@pytest.mark.slow
 def test_all_records_at_first_and_a_few_at_steps_that_grow_tenfold(looked_at: list[int]) -> None:
     engine, (x, y) = sp.nn.Engine(small(), "cross_entropy"), batch()
     due = []

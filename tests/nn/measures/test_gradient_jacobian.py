@@ -150,6 +150,7 @@ def test_noise_is_calibrated():
     assert np.max(again.records("fil")) == pytest.approx(0.2)
 
 
+@pytest.mark.slow
 def test_a_record_may_change_by_a_finite_amount():
     """van Trees and Hammersley–Chapman–Robbins ask how far the gradient moves, with no refit."""
     net, loss, x, y = network(NAMED["logistic-intercept"])

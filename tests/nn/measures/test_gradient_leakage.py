@@ -10,7 +10,6 @@ from torch import nn
 
 import seepage as sp
 import seepage.nn as snn
-from sampled import sampled
 from seepage.nn.measures.largest_eigenvalues import lanczos
 
 torch.set_num_threads(1)
@@ -35,6 +34,7 @@ def leak_of(problem: tuple, **options: object) -> snn.GradientLeakage:
     return snn.leakage(net, "cross_entropy", x, y, **given)
 
 
+@pytest.mark.slow
 def test_exact_rows_and_cells(problem: tuple) -> None:
     A = problem[3]
     diagonal = A.diagonal(dim1=1, dim2=2)
@@ -71,7 +71,7 @@ def test_hutchpp_is_exact_where_its_subspace_is_everything(problem: tuple) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("pulls", "clipping"), sampled([(False, "exact"), (True, "exact"), (False, "conservative")], 1)
+    ("pulls", "clipping"), [(False, "exact"), (True, "exact"), (False, "conservative")]
 )
 def test_intervals_cover_what_they_should(problem: tuple, pulls: bool, clipping: str) -> None:
     """95 % intervals from 24 probes cover the trace in 93 to 97 % of 200 draws × 6 records."""
@@ -95,6 +95,7 @@ def test_intervals_cover_what_they_should(problem: tuple, pulls: bool, clipping:
     assert bool(((spread > 0.85) & (spread < 1.15)).all())
 
 
+@pytest.mark.slow
 def test_thin_directions_are_unbiased_too(problem: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     import seepage.nn.jacobian.random_directions as directions
 
@@ -122,6 +123,7 @@ def test_cells_and_parts_from_the_same_probes(problem: tuple) -> None:
     assert part["rest"].about == "rest"
 
 
+@pytest.mark.slow
 def test_the_certificate_encloses_the_norm(problem: tuple) -> None:
     largest = torch.linalg.eigvalsh(problem[3])[:, -1]
     leak = leak_of(problem)

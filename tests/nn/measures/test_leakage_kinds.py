@@ -66,6 +66,7 @@ def test_everything_from_conservative_probes_is_a_bound(problem: Problem) -> Non
     assert float(worst.values.max()) == float(cells.values.max())
 
 
+@pytest.mark.slow
 def test_what_is_clipped_exactly_says_so(problem: Problem) -> None:
     """Conservative clipping speaks of probes; other methods, and no clip at all, are untouched."""
     leak, plain = leak_of(problem, clip_derivative="conservative"), leak_of(problem)
@@ -77,6 +78,7 @@ def test_what_is_clipped_exactly_says_so(problem: Problem) -> None:
     assert free.records("dfil", probes=2).kind == free.cells(probes=2).kind == "estimate"
 
 
+@pytest.mark.slow
 def test_degrees_of_freedom(problem: Problem) -> None:
     leak = leak_of(problem)
     assert leak.records("dfil", probes=5).degrees == 4

@@ -15,7 +15,6 @@ from elusive_networks import Gate
 from torch import Tensor, nn
 
 import seepage as sp
-from sampled import sampled
 
 torch.set_num_threads(1)
 
@@ -70,8 +69,9 @@ NETWORKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::seepage.nn.KinkWarning")
-@pytest.mark.parametrize("name", sampled(list(NETWORKS), ["kinks"]))
+@pytest.mark.parametrize("name", list(NETWORKS))
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("device", DEVICES)
 def test_leakage_is_that_of_float64(device: str, kind: torch.dtype, name: str) -> None:

@@ -64,6 +64,7 @@ def test_few_unknowns(d: int) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_short_sequence() -> None:
     torch.manual_seed(0)
     net, x = Recurrent().double(), torch.randn(3, 4, 3, dtype=torch.float64)

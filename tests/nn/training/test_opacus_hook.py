@@ -124,6 +124,7 @@ def test_a_state_is_gone_on_from_after_the_threshold_has_changed():
     assert [entry.max_grad_norm for entry in again.ledger] == [0.4, 0.2]
 
 
+@pytest.mark.slow
 def test_dp_accounting_comes_near_to_opacus():
     engine, module, optimizer, criterion, loader = _private()
     accountant = sp.nn.attach(optimizer, module, "cross_entropy", loader)
@@ -182,6 +183,7 @@ def test_a_schedule_of_noise_and_clipping_is_followed():
     assert thresholds == pytest.approx([0.4 * 0.5**k for k in range(5)])
 
 
+@pytest.mark.slow
 def test_a_batch_in_several_parts_is_one_step():
     from opacus.utils.batch_memory_manager import BatchMemoryManager
 
@@ -195,6 +197,7 @@ def test_a_batch_in_several_parts_is_one_step():
     assert int(accountant.run.sums.uses.max()) > 0
 
 
+@pytest.mark.slow
 def test_attaching_to_the_engine():
     engine, module, optimizer, criterion, loader = _private()
     accountant = sp.nn.attach(
@@ -226,6 +229,7 @@ def test_detaching_leaves_the_optimiser_as_it_was():
     assert accountant.steps == 0
 
 
+@pytest.mark.slow
 def test_loaders_without_poisson_batches_claim_nothing():
     engine, module, optimizer, criterion, loader = _private(poisson_sampling=False)
     with pytest.warns(SamplerWarning, match="does not draw Poisson batches"):

@@ -172,6 +172,7 @@ def test_weights_that_attach_was_not_told_of_are_refused():
         run.step(1.0, SIGMA)
 
 
+@pytest.mark.slow
 def test_sums_are_compared_again_when_settings_change_and_now_and_then():
     run = Run()
     compared = []

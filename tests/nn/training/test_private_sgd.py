@@ -14,7 +14,6 @@ import torch
 from killed_run import STEPS, data, trainer
 from torch import nn
 
-from sampled import sampled
 from seepage.errors import InputError
 from seepage.nn.problem.clipping import HardClip
 from seepage.nn.training import private_sgd
@@ -38,6 +37,7 @@ def whole(tmp_path_factory):
     return done, path
 
 
+@pytest.mark.slow
 def test_training_works(whole):
     done, _ = whole
     assert done.history_[-1].accuracy > 0.9
@@ -52,7 +52,8 @@ class _Stopped(Exception):  # noqa: N818
     pass
 
 
-@pytest.mark.parametrize("stop", sampled([1, 3, STEPS - 1], [3]))
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [1, 3, STEPS - 1])
 def test_a_run_that_stops_goes_on_to_the_same_numbers(stop, whole, tmp_path):
     X, y = data()
     path = tmp_path / "run.safetensors"
@@ -128,6 +129,7 @@ def test_a_checkpoint_is_its_owners_alone(whole):
     assert whole[1].stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.slow
 def test_a_longer_run_goes_on_from_a_shorter_one(tmp_path):
     X, y = data()
     path = tmp_path / "run.safetensors"

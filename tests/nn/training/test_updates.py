@@ -48,6 +48,7 @@ def weights(run: sp.nn.PrivateSGD) -> Tensor:
     return torch.cat([p.detach().flatten() for p in run.net.parameters()])
 
 
+@pytest.mark.slow
 def test_sgd_of_torch_takes_the_steps_of_the_own_update() -> None:
     X, y = data()
     own = trainer(learning_rate=0.5, momentum=0.9, weight_decay=0.01).fit(X, y)

@@ -164,6 +164,7 @@ def test_a_data_frame_with_text_weights_groups_and_empty_partitions(people):
     assert np.asarray(leak.columns()) == pytest.approx(np.asarray(kept.columns()), rel=EXACT)
 
 
+@pytest.mark.slow
 def test_a_frame_can_be_given_as_it_is(people):
     frame = dd.from_pandas(people[["age", "member", "left"]], npartitions=4)
     model = sp.glm.LogisticRegression(l2=1e-2, fit_intercept=True).fit(frame, "left")

@@ -115,6 +115,7 @@ def test_a_dropped_level_is_no_simplex(table, folder):
         ours.rows("city", simplex=True)
 
 
+@pytest.mark.slow
 def test_many_unknowns_go_by_secular_equations(tmp_path):
     rng = np.random.default_rng(3)
     X = rng.standard_normal((400, 30))
