@@ -287,6 +287,7 @@ def test_large_files_are_read_in_chunks_too(tmp_path, monkeypatch):
     assert summarise(found)["records"]["count"] == ROWS
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_report(tmp_path):
     _, folder = written(people(ROWS), tmp_path)
     out = tmp_path / "report"

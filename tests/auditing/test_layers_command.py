@@ -72,6 +72,7 @@ def test_the_gate_names_the_layer_or_the_whole_update(bits, where):
     assert f"Most is given away by {where}: {gate.measured:.3g} bits" in gate.text
 
 
+@pytest.mark.slow
 def test_the_gate_of_the_attack(folder):
     result = run(folder, "--json", "--max-auc", "0.7", "--max-bits", "1")
     assert result.exit_code == 1

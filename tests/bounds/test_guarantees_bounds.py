@@ -247,6 +247,7 @@ def test_ignoring_the_release_costs_the_bias_alone():
 # Priors and van Trees ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prior", [GaussianPrior([0.5, 2.0], [1, -1]), BoundedPrior([0, -3], 1)])
 def test_draws_have_the_density_that_the_information_is_of(prior):
     """Stein: the score of a density has mean zero and the prior's information as variance."""

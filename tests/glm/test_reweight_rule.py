@@ -61,6 +61,7 @@ def test_units_inside_the_limits_follow_the_leakage(situation):
         assert np.all(scale[0] * wanted[new[moving] >= rule.high] >= rule.high * (1 - 1e-9))
 
 
+@pytest.mark.slow
 @given(situations())
 def test_units_that_leak_nothing_keep_their_factor(situation):
     rule, factors, eta = situation

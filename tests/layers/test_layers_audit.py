@@ -71,6 +71,7 @@ def test_remedies(found):
     assert found.notes == ()
 
 
+@pytest.mark.slow
 def test_where_every_layer_is_to_be_protected():
     torch.manual_seed(0)
     trait = torch.arange(1200) % 3 == 0

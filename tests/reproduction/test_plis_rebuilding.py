@@ -130,6 +130,7 @@ def test_intervals_hold_what_they_are_about():
     assert mean.high - mean.low == pytest.approx(2 * 1.96 * a.std() / np.sqrt(60), rel=0.1)
 
 
+@pytest.mark.slow
 def test_the_noise_of_the_private_run_gives_the_wanted_privacy():
     rate, steps = 256 / 4708, 20
     noise = plis_chest.noise_for(rate, steps)

@@ -44,6 +44,7 @@ def test_white_box_guesses_are_those_of_full_refits(setting):
         np.testing.assert_array_equal(guesses[:, told], nearest[:, told])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", [LINEAR[2], CURVED[1]], ids=lambda s: s.name)
 def test_white_box_with_the_prior_is_the_most_probable_level(setting):
     white = _white(setting, prior=True)

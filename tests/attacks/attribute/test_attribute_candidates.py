@@ -6,7 +6,6 @@ from attribute_cases import CURVED, LINEAR, SETTINGS, Setting, parameters, with_
 
 import seepage as sp
 from recipes import OWN_FAMILIES, binary, counts, table, uneven
-from sampled import sampled
 from seepage.attacks import WhiteBox
 from seepage.attacks.attribute import candidate_models
 from seepage.attacks.attribute.candidate_models import ThirdDerivatives
@@ -32,13 +31,15 @@ def test_rank_two_updates_are_the_refits(setting):
     assert np.all(errors <= 1e-9 * sizes + 1e-13 * sizes.max())
 
 
-@pytest.mark.parametrize("setting", sampled(CURVED, 2), ids=lambda s: s.name)
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", CURVED, ids=lambda s: s.name)
 def test_newton_steps_are_the_refits(setting):
     errors, sizes = _errors(setting, _white(setting))
     assert np.all(errors <= 1e-6 * sizes + 1e-11 * sizes.max())
 
 
-@pytest.mark.parametrize("setting", sampled(CURVED, 4), ids=lambda s: s.name)
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", CURVED, ids=lambda s: s.name)
 def test_as_on_a_table_too_large_for_a_third_step(setting, monkeypatch):
     monkeypatch.setattr(candidate_models, "_AFFORDABLE", 0)
     errors, sizes = _errors(setting, _white(setting))

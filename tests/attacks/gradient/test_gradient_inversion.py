@@ -272,6 +272,7 @@ def test_restarts_never_do_worse():
     assert (three.mismatch <= one.mismatch * (1 + 1e-4)).all()
 
 
+@pytest.mark.slow
 def test_it_stops_when_all_are_solved():
     net, x, y = small_cnn(), smooth_images(3), torch.tensor([0, 1, 1])
     seen = sp.attacks.release_gradients(net, "cross_entropy", x, y)
@@ -283,7 +284,8 @@ def test_it_stops_when_all_are_solved():
     assert "3 matched to the tolerance" in repr(found)
 
 
-@pytest.mark.parametrize("dtype", sampled([torch.float32, torch.float64], 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_minimisers_find_the_minima_of_many_quadratics(dtype):
     draw = torch.Generator().manual_seed(0)
     wanted = torch.rand(5, 2, 6, generator=draw, dtype=dtype)

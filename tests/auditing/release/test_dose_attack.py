@@ -12,7 +12,6 @@ import pytest
 from release_cases import patients, release_attack
 from scipy.special import ndtri
 
-from sampled import sampled
 from seepage.auditing.release import noise_vote
 from seepage.auditing.release.disclosure import find_disclosures
 from seepage.auditing.release.noise_vote import interval_kept, noise_grid
@@ -47,7 +46,8 @@ def test_the_attacker_knows_how_the_noise_is_drawn():
         np.testing.assert_allclose(theirs, ours)
 
 
-@pytest.mark.parametrize(("eta", "prior"), sampled(list(product(TARGETS, PRIORS)), 12))
+@pytest.mark.slow
+@pytest.mark.parametrize(("eta", "prior"), list(product(TARGETS, PRIORS)))
 def test_the_folder_leaves_nine_tenths_of_the_interval_in_every_draw(eta, prior):
     """Also where what the table needs lies right beside a point of the grid."""
     sigmas = release_attack.draws(tables(), opinions(), eta)

@@ -140,6 +140,7 @@ def test_verdict_says_when_nothing_is_left_of_the_model():
     assert "the noise leaves little of the model" in verdict.headline
 
 
+@pytest.mark.slow
 def test_extreme_audits_are_rendered():
     quiet = make_audit(
         3,

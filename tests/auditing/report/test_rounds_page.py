@@ -100,6 +100,7 @@ def test_limits_rule_the_verdict():
     assert judge_recording(make_report(passed=True)).label == "The property shows"
 
 
+@pytest.mark.slow
 def test_nothing_found_is_said_with_what_may_have_been_missed():
     quiet = make_report(found=False, seed=3)
     verdict = judge_recording(quiet)

@@ -186,6 +186,7 @@ def test_a_property_by_client_by_update_and_in_order_is_the_same():
     assert "1 layers tell, 0 clients stand out" in repr(answers[0])
 
 
+@pytest.mark.slow
 def test_a_property_that_changes_within_clients_has_no_first_round():
     draw = np.random.default_rng(0)
     client, number = np.tile(np.arange(6), 10), np.repeat(np.arange(10), 6)

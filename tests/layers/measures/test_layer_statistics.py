@@ -138,6 +138,7 @@ def test_where_nothing_is_found_something_may_have_been_missed():
         assert 0.01 < found.high[0] < 0.2
 
 
+@pytest.mark.slow
 def test_groups_of_attacked_updates():
     draw = np.random.default_rng(0)
     p = np.arange(60) % 2

@@ -101,6 +101,7 @@ def test_one_step_of_linear_regression_is_the_formula():
     assert torch.allclose(bound, torch.trace(torch.linalg.inv(J.T @ J)) / 3, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_record_that_is_replaced_is_trained_on_again():
     options, optimiser = CASES["batches, momentum and weight decay"]
     training = sp.layers.LocalTraining(**options, seed=3)

@@ -109,6 +109,7 @@ def test_every_process_keeps_the_passes_of_its_own_records():
         assert sum(half.tensors()[name] for half in halves).tolist() == tensor.tolist()
 
 
+@pytest.mark.slow
 def test_a_surveyed_run_is_stored_joined_and_averaged():
     net, x, y = small_problem()
     whole = _surveyed(net, x, y, 9)

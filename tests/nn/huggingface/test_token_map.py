@@ -70,6 +70,7 @@ def test_the_target_path_is_the_gradient_of_each_likelihood() -> None:
         assert abs(found.target - exact) <= 5 * found.target_error
 
 
+@pytest.mark.slow
 def test_an_encoder_and_a_decoder_have_a_text_each() -> None:
     tokens = sp.nn.token_leakage(model("t5"), collated("t5"), probes=2, **HOW).tokens
     of_first = [token for token in tokens if token.record == 0]
@@ -77,6 +78,7 @@ def test_an_encoder_and_a_decoder_have_a_text_each() -> None:
     assert [math.isnan(token.input) for token in of_first] == [False] * 4 + [True] * 3
 
 
+@pytest.mark.slow
 def test_words_are_put_together_and_the_page_is_escaped(tmp_path: Path) -> None:
     tokens = sp.nn.token_leakage(model("gpt2"), collated("gpt2"), PIECES.get, probes=2, **HOW)
     words = tokens.words("pandas")

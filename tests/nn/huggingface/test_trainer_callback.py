@@ -23,6 +23,7 @@ torch.set_num_threads(1)
 HOW = {"noise_multiplier": 0.5, "max_grad_norm": 1.5}
 
 
+@pytest.mark.slow
 def test_the_callback_measures_as_training_goes_on(tmp_path: Path) -> None:
     import transformers
 
@@ -120,6 +121,7 @@ def test_a_loss_that_divides_by_the_tokens_of_a_batch_is_refused() -> None:
         PrivateAdapters(texts).epoch()
 
 
+@pytest.mark.slow
 def test_a_private_trainer_takes_the_batch_of_a_collator(tmp_path: Path) -> None:
     batch = collated("gpt2")
 

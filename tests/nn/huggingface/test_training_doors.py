@@ -93,6 +93,7 @@ def test_short_numbers_and_autocast(kind: torch.dtype) -> None:
     np.testing.assert_allclose(found, dfil(model("gpt2")), rtol=0.02)
 
 
+@pytest.mark.slow
 def test_accelerate_with_its_own_autocast() -> None:
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
@@ -156,6 +157,7 @@ def test_adapters_on_a_base_of_eight_bits() -> None:
     np.testing.assert_allclose(*found, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_bfloat16_where_statistics_of_norms_are_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a graphics card the means and deviations of a LayerNorm of bfloat16 are float32."""
     plain = torch.native_layer_norm

@@ -197,6 +197,7 @@ def test_the_views_come_along(problem: tuple) -> None:
     assert private(problem, view=sp.nn.Label()).values.shape == (12, 3)
 
 
+@pytest.mark.slow
 def test_estimates_beside_are_within_their_errors(problem: tuple) -> None:
     exact = private(problem, compare="exact").compare()
     rough = private(problem, compare="estimate", probes=400).compare()

@@ -17,7 +17,6 @@ import pytest
 from typer.testing import CliRunner
 
 import seepage as sp
-from sampled import sampled
 from seepage.cli import app
 from seepage.streams.dask.source import dask_rows
 from seepage.streams.dask.tasks import FAN_IN
@@ -170,7 +169,8 @@ def _numbers(told):
     return [told] if isinstance(told, int | float) else []
 
 
-@pytest.mark.parametrize("workers", sampled(["threads", "cluster"], ["threads"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["threads", "cluster"])
 def test_an_audit_by_workers_tells_what_one_process_tells(workers, people, request):
     cluster = request.getfixturevalue(workers)
     options = ["--target", "left", "--group", "region", "--missing", "drop", "--json"]

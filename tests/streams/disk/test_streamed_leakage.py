@@ -101,6 +101,7 @@ def test_every_view_is_the_one_in_memory(table, folder, kind, intercept, weighte
     close(sp.bounds.cramer_rao_rows(ours), sp.bounds.cramer_rao_rows(theirs), 1e-7)
 
 
+@pytest.mark.slow
 def test_unscaled_and_on_the_simplex(table, folder):
     ours, theirs = both(table, folder, "logistic", intercept=False, scale=False)
     assert ours.attributes.declared["city"] == (5, 6, 7, 8)
@@ -136,7 +137,8 @@ def test_many_unknowns_go_by_secular_equations(tmp_path):
     close(ours.dataset(), theirs.dataset())
 
 
-@pytest.mark.parametrize("weighted", sampled([False, True], [True]))
+@pytest.mark.slow
+@pytest.mark.parametrize("weighted", [False, True])
 def test_models_of_scikit_learn(table, folder, weighted):
     weight = "weight" if weighted else None
     weights = labels(table, "weight") if weighted else None
