@@ -120,7 +120,8 @@ def written_table(records):
     return pq.read_table(io.BytesIO(file.getvalue()))
 
 
-@pytest.mark.parametrize("model", sampled(list(TARGETS), ["logistic"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("model", list(TARGETS))
 def test_the_findings_are_those_in_memory(model, tmp_path):
     target = TARGETS[model]
     others = [t for t in TARGETS.values() if t != target]

@@ -96,6 +96,7 @@ def test_an_area_that_means_nothing_is_no_limit(folder, limit):
     assert f"--max-auc is an area above 0.5, a coin toss, and below 1, not {limit}" in result.stderr
 
 
+@pytest.mark.slow
 def test_values_are_shown_when_asked_with_a_warning(folder, tmp_path):
     result = run(folder, "--show-values", "--out", str(tmp_path / "out"))
     assert "warning: the report shows what is known of each client" in result.stderr

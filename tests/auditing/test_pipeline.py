@@ -174,6 +174,7 @@ def test_a_model_of_statsmodels(table):
     assert np.allclose(found.eta, audit(ours, X, y, noise=0.3).eta, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_softmax_of_scikit_learn(table):
     X, y = table[NUMBERS], table["stage"]
     final = LogisticRegression(C=0.5, tol=1e-10, max_iter=1000)
@@ -197,6 +198,7 @@ def test_codes_of_categories_are_told(table):
     assert [a.kind for a in found.attributes] == ["numeric", "categorical", "numeric"]
 
 
+@pytest.mark.slow
 def test_groups_by_column_and_by_label(table):
     X, y = table[["age", "weight", "town", "smoker"]], table["dose"]
     pipeline = make_pipeline(_mixed(), Ridge(1.0)).fit(X, y)
@@ -315,6 +317,7 @@ def test_missing_values_and_other_data_are_refused(table):
     assert isinstance(X, pd.DataFrame)
 
 
+@pytest.mark.slow
 def test_records_are_called_as_the_table_calls_them(tmp_path):
     X, y = load_diabetes(return_X_y=True, as_frame=True)
     X, y = X[["age", "bmi", "bp"]][:80], y[:80]

@@ -219,6 +219,7 @@ def _data(seed, n=25, d=3):
     return rng, clip_rows(rng.standard_normal((n, d)) * 2, 1.0)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     st.integers(0, 10**6),

@@ -154,8 +154,9 @@ def test_ordinary_records_are_certified_without_a_refit() -> None:
     assert np.all(most - least <= 0.05 * (most + least))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("l2", sampled([1e-3, 0.1, 3.0], [0.1]))
+@pytest.mark.parametrize("l2", [1e-3, 0.1, 3.0])
 def test_two_classes_are_the_logistic_model(l2: float, intercept: bool) -> None:
     # Of two classes' coefficients ±w/2, which are √½ as long, half the penalty is on w.
     rng = np.random.default_rng(0)

@@ -193,6 +193,7 @@ def test_rows_and_groups_are_named_alike(door: str, folder: Path) -> None:
         leak.groups([*labels[:3], None, *labels[4:]])
 
 
+@pytest.mark.slow
 def test_releases_about_one_source_compose(folder: Path) -> None:
     case = BY_NAME["linear-everything"]
     others = [replace(case, l2=0.5), replace(case, noise=sp.Gaussian(0.4))]

@@ -91,6 +91,7 @@ def test_cifar10_batch_of_the_wrong_size(tmp_path, size):
         sd.load_cifar10(tmp_path)
 
 
+@pytest.mark.slow
 def test_cifar10_class_out_of_range(tmp_path):
     batches = files.write_black_cifar10(tmp_path)
     with (batches / "test_batch.bin").open("r+b") as stream:

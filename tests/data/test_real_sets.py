@@ -79,6 +79,7 @@ def test_cifar10_planes_and_cars(cifar10):
     assert round(accuracy, 4) == 0.7975
 
 
+@pytest.mark.slow
 def test_cifar10_counts(cifar10):
     assert np.bincount(cifar10.train.labels).tolist() == [5_000] * 10
     assert np.bincount(cifar10.test.labels).tolist() == [1_000] * 10

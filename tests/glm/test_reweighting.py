@@ -58,6 +58,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_every_record_comes_to_leak_the_same(name):
     model, y = MODELS[name]

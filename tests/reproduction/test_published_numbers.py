@@ -131,6 +131,7 @@ def test_counting_the_weights_undoes_the_equality_but_not_the_gain():
     assert worst[0] < worst[1]
 
 
+@pytest.mark.slow
 def test_the_targets_of_adult_are_minus_one_and_one():
     try:
         target = census()

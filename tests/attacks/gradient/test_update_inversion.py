@@ -42,6 +42,7 @@ TRAININGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_simulated_updates_are_those_of_torchs_optimisers_and_so_are_their_slopes(name):
     net, x, y = network().double(), images(6).double(), torch.tensor([0, 1, 2, 1, 0, 2])

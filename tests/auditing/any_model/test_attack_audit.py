@@ -161,6 +161,7 @@ def test_every_kind_can_be_made(kind: str, classes: bool) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_command_line_audits_by_attack_and_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     lines = ["a,b,c,y"]
     lines += [f"{a},{b},{c},{'yes' if y else 'no'}" for (a, b, c), y in zip(X, Y, strict=True)]

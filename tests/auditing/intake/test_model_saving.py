@@ -22,7 +22,6 @@ from sklearn.preprocessing import (
 from typer.testing import CliRunner
 
 import seepage as sp
-from sampled import sampled
 from seepage.cli import app
 
 NUMBERS = ["age", "weight"]
@@ -77,7 +76,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", sampled(list(CASES), ["bare", "levels", "all levels", "searched"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("case", list(CASES))
 def test_the_command_line_agrees_with_python(case, table, tmp_path):
     model, columns, target = CASES[case]
     X, y = table[columns], table[target]

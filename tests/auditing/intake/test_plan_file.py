@@ -73,6 +73,7 @@ def test_a_plan_comes_back_edited(run, tmp_path):
     assert found["groupings"] == wanted["groupings"]
 
 
+@pytest.mark.slow
 def test_a_release_takes_a_plan(run, tmp_path):
     written(run, tmp_path, replace=[('target = ""', 'target = "ill"')])
     result = run("release", "people.csv", "--plan", "plan.toml", "--sigma", "1")

@@ -86,6 +86,7 @@ def test_metrics_that_tell_are_better_not_sent(report):
     assert first.text.startswith("“num-examples” and “loss” tell the property: round them, or do")
 
 
+@pytest.mark.slow
 def test_without_rounds_nothing_is_said_about_when(report, figures, page):
     once = replace(report, audit=replace(report.audit, over_rounds=None))
     assert draw_since(once) is None
@@ -110,6 +111,7 @@ def test_nothing_found_is_said_with_what_may_have_been_missed():
     assert "Nothing needs to be done about this property" in page
 
 
+@pytest.mark.slow
 def test_a_client_who_stands_out_is_named():
     apart = make_report(found=False, apart=True, seed=3)
     assert apart.audit.clients.named() == [int(NODES[3])]

@@ -348,6 +348,7 @@ def test_steps_whose_numbers_cannot_be_followed():
         sp.leakage(pipeline, corners, y, noise=sp.Gaussian(1.0), preprocessing="refitted").cells()
 
 
+@pytest.mark.slow
 def test_an_array_through_a_pipeline_is_as_its_frame():
     steps = (SplineTransformer(n_knots=4), FunctionTransformer(np.tanh))
     for preprocessing in ("frozen", "refitted"):
@@ -375,6 +376,7 @@ def formula_engine(request, monkeypatch):
     monkeypatch.setattr("statsmodels.formula.options.formula_engine", request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("formula_engine")
 def test_what_a_formula_learns_is_frozen_or_refused():
     frame = MIXED.assign(outcome=REAL)
@@ -464,6 +466,7 @@ def test_membership_through_a_pipeline():
         again.membership()
 
 
+@pytest.mark.slow
 def test_the_adjoint_through_a_pipeline():
     """⟨Jz, v⟩ = ⟨z, Jᵀv⟩ for a change of some rows, and J is that of each row."""
     opened = door("OneHotEncoder")

@@ -82,6 +82,7 @@ def test_a_softmax_label_is_replaced_as_a_whole() -> None:
     np.testing.assert_allclose(got.reshape(-1), fitted(other), atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["logistic-everything", "linear", "softmax-3-weighted-intercept-l2", "laplace-linear"]
 )

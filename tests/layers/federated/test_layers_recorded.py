@@ -56,6 +56,7 @@ def test_a_buffer_that_a_run_replaces_is_put_back():
     np.testing.assert_array_equal(seen["weight"][0], seen["weight"][1])
 
 
+@pytest.mark.slow
 def test_an_audit_does_not_alter_the_network_and_refuses_what_is_about_one_record():
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).train()
     before = copy.deepcopy(net.state_dict())

@@ -80,7 +80,7 @@ def case(name, samples=5):
     return net, x, torch.arange(samples) % classes, loss
 
 
-@pytest.mark.parametrize("norm", sampled(["fro", 1, "inf"], ["fro", "inf"]))
+@pytest.mark.parametrize("norm", sampled(["fro", 1, "inf"], ["fro"]))
 @pytest.mark.parametrize("wrt", ["target", "input"])
 @pytest.mark.parametrize("name", CASES)
 def test_whole_jacobians(name, wrt, norm):

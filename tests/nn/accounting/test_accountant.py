@@ -263,6 +263,7 @@ def test_states_of_other_runs_are_refused(other, words):
         small_accountant(net, **other).load_state_dict(state)
 
 
+@pytest.mark.slow
 def test_shares_of_one_run_join():
     net, x, y = small_problem()
     whole = small_accountant(net)

@@ -41,6 +41,7 @@ def test_a_token_leaks_what_the_view_of_it_alone_leaks(method: str) -> None:
             assert abs(found[k] - np.asarray(exact)[place[0][k]]) <= 5 * errors[k] + 1e-6
 
 
+@pytest.mark.slow
 def test_a_token_is_an_input_and_the_target_of_the_one_before_it() -> None:
     tokens = sp.nn.token_leakage(model("gpt2"), collated("gpt2"), probes=4, **HOW)
     first = column(tokens, "position") == 0
@@ -129,6 +130,7 @@ class Reader:
         return f"<{number}>"
 
 
+@pytest.mark.slow
 def test_a_tokenizer_is_asked_for_its_pieces() -> None:
     batch = record(collated("gpt2"), 0)
     tokens = sp.nn.token_leakage(model("gpt2"), batch, Reader(), probes=2, targets=False, **HOW)

@@ -13,7 +13,6 @@ from hf_models import adapted, collated, model
 from torch import Tensor, nn
 
 import seepage as sp
-from sampled import sampled
 
 torch.set_num_threads(1)
 
@@ -63,8 +62,9 @@ DOORS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.parametrize("method", sampled(["derivative", "finite", "thin"], ["derivative"]))
-@pytest.mark.parametrize("door", sampled(list(DOORS), ["checkpoints"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["derivative", "finite", "thin"])
+@pytest.mark.parametrize("door", list(DOORS))
 def test_what_is_there_for_speed_changes_nothing(door: str, method: str) -> None:
     net = DOORS[door]()
     np.testing.assert_allclose(

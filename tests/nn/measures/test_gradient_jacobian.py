@@ -63,7 +63,7 @@ PAIRS = [
 ]
 
 
-@pytest.fixture(scope="module", params=sampled(PAIRS, 2, whole=True), ids="-".join)
+@pytest.fixture(scope="module", params=sampled(PAIRS, [PAIRS[-1]], whole=True), ids="-".join)
 def released(request):
     case, clip = NAMED[request.param[0]], CLIPS[request.param[1]]
     net, loss, x, y = network(case)
@@ -185,6 +185,7 @@ def test_a_record_may_change_by_a_finite_amount():
     assert averaged == pytest.approx(wanted)
 
 
+@pytest.mark.slow
 def test_every_guarantee_in_one_table():
     net, loss, x, y = network(NAMED["logistic-intercept"])
     leak = snn.leakage(net, loss, x, y, noise_multiplier=1.0, max_grad_norm=1.0, clip="smooth")

@@ -74,6 +74,7 @@ def test_a_guarantee_says_what_it_is_about():
     assert found.order is not None
 
 
+@pytest.mark.slow
 def test_loss_distributions_are_tighter():
     rdp = guarantee(_ledger(), 1e-5)
     pld = guarantee(_ledger(), 1e-5, method="pld")

@@ -96,6 +96,7 @@ def _sets(size):
     return every, (1 / len(every),) * len(every)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("s", [0.4, 1.0, 3.0])
 @pytest.mark.parametrize(
     ("sampler", "draw", "q"),

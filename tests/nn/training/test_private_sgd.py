@@ -338,6 +338,7 @@ def test_empty_batches_are_steps_too():
     assert int(done.accountant_.run.sums.uses.sum()) == sum(sizes)
 
 
+@pytest.mark.slow
 def test_the_bar_shows_accuracy_epsilon_and_the_worst_record(monkeypatch):
     shown = io.StringIO()
 

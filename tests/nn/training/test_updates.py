@@ -109,6 +109,7 @@ def test_another_optimiser_is_another_run(tmp_path: Path) -> None:
         trainer(optimizer=partial(torch.optim.AdamW, lr=2e-2), **kept).fit(X, y)
 
 
+@pytest.mark.slow
 def test_parts_of_a_batch_are_one_batch() -> None:
     X, y = data()
     make = partial(torch.optim.AdamW, lr=1e-2)
