@@ -453,6 +453,26 @@ def kept(tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_the_authors_estimator_on_cifar10_by_hand():
+    """The kept rows, with κ = q/(q + (1 − q)e^{−ε}) and ε of algorithm 1 written out."""
+    path = private_sgd_results.HOME / "private_sgd_cifar10_as_run_coordinate.json"
+    rate, held = 200 / 50_000, {1: 0.0, 25: 0.0}
+    for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+        tail = math.log(1.25 * row["steps"] / 1e-5)
+        epsilon = 2.23 * math.sqrt(2 * tail) / row["noise_multiplier"]
+        kappa = rate / (rate + (1 - rate) * math.exp(-epsilon))
+        error = 1 / (kappa * row["one coordinate"]["largest"])
+        for unit in held:  # squared, of pixels or of the network's input
+            if unit * error >= 0.1:
+                held[unit] = max(held[unit], 100 * row["accuracy"][0])
+    found = {quantity.name: quantity.measured for quantity in figure5(quick=True).quantities}
+    by = "CIFAR-10, by one coordinate a step"
+    what = "accuracy to which the bound from the largest dFIL is at least 0.1"
+    assert found[f"{by}: {what}"] == pytest.approx(held[1], abs=1e-9)
+    assert found[f"{by}, in units of the network's input: {what}"] == pytest.approx(held[25])
+    assert (round(held[1], 1), round(held[25], 1)) == (57.5, 66.2)
+
+
 @pytest.mark.slow
 def test_figure_5_is_drawn_from_kept_results(kept):
     as_run = _made_up("mnist", (1000, 5000))

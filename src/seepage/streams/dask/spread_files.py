@@ -196,8 +196,8 @@ def on_cluster(address: str | None, workers: int | None) -> Iterator[Any]:
             yield client
         return
     try:
-        # A client that is given a malformed address never closes: Dask waits for it for 20 seconds
-        # when the program ends.
+        # A client that is given a malformed address never closes: it stays the one that all Dask of
+        # this process waits for, and delays the process's end by 20 seconds.
         scheme, place = distributed.comm.parse_address(address)
         distributed.comm.registry.get_backend(scheme)
         distributed.comm.parse_host_port(place)
