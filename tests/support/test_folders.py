@@ -110,12 +110,14 @@ def test_a_folder_removed_before_it_was_locked_is_made_again(tmp_path, monkeypat
         handle = hold(path)
         if not removed:  # another process took the new folder for one left behind
             path.rmdir()
-            removed.append(path)
+            removed.append(handle)
         return handle
 
     monkeypatch.setattr("seepage.support.files.hold", lock)
     writes(tmp_path / "out", {"a.txt": "1"})
-    assert len(removed) == 1
+    [handle] = removed
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(handle)
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
     assert set(files(tmp_path / "out")) == {"a.txt", MANIFEST}
 

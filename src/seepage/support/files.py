@@ -317,6 +317,8 @@ def _start(out: Path) -> tuple[Path, int | None]:
             handle = hold(new)
             if new.is_dir():
                 return new, handle
+            if handle is not None:
+                os.close(handle)
 
 
 def _exchangeable(out: Path) -> bool:

@@ -6,7 +6,7 @@ A table in memory is read without copying it, and answers come in the caller's o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
@@ -249,6 +249,12 @@ def check_column(name: str, known: Sequence[str]) -> None:
     """Refuse a name that no column has."""
     if name not in known:
         raise InputError(f"There is no column {name!r}{nearest(name, known)}.")
+
+
+def check_names(names: Iterable[object]) -> None:
+    """Refuse names of columns that are not text."""
+    if not all(isinstance(name, str) for name in names):
+        raise InputError("Column names of X must be text; rename those that are not.")
 
 
 def read_table(X: Any, *, dtype: str | None = None, check: bool = True) -> Table:

@@ -329,6 +329,9 @@ def test_tables_that_no_pipeline_can_be_followed_from():
     pipeline = make_pipeline(StandardScaler(), lm.Ridge()).fit(numbered, REAL)
     with pytest.raises(sp.InputError, match="Column names of X must be text; rename those"):
         sp.leakage(pipeline, numbered, REAL, noise=sp.Gaussian(1.0))
+    mixed = Z.set_axis(["a", 1, "c"], axis=1)
+    with pytest.raises(sp.InputError, match="Column names of X must be text; rename those"):
+        sp.leakage(pipeline, mixed, REAL, noise=sp.Gaussian(1.0))
     codes, y = pd.DataFrame({"code": [f"v{i}" for i in range(1001)]}), np.arange(1001.0)
     pipeline = make_pipeline(OrdinalEncoder(), lm.Ridge()).fit(codes, y)
     with pytest.raises(sp.InputError, match="'code' has 1001 different values, more than the 1000"):

@@ -190,8 +190,9 @@ def test_an_audit_by_workers_tells_what_one_process_tells(workers, people, reque
     [
         (["--dask", "tcp://somewhere", "--workers", "2"], "not both"),
         (["--workers", "0"], "at least one"),
-        (["--dask", "nonsense://here"], "no Dask scheduler at nonsense://here"),
+        (["--dask", "nonsense://here"], "no Dask scheduler at 'nonsense://here'"),
         (["--dask", "tcp://here"], "missing port number"),
+        (["--dask", ""], "no Dask scheduler at ''"),
     ],
 )
 def test_bad_clusters_are_refused(options, words, people):
@@ -209,7 +210,7 @@ def test_a_malformed_address_is_refused_at_once(people):
     )
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
-    assert line.startswith("error: There is no Dask scheduler at tcp://here: ")
+    assert line.startswith("error: There is no Dask scheduler at 'tcp://here': ")
 
 
 def test_a_cluster_audits_parquet_only(threads, tmp_path):

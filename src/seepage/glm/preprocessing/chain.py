@@ -15,6 +15,7 @@ import numpy as np
 from seepage.glm.adapters.kinds import refusal
 from seepage.glm.preprocessing.steps import FeatureStep, by_differences, dense
 from seepage.glm.preprocessing.transformers import Transformer
+from seepage.tables.source import check_names
 
 
 class Chain(FeatureStep):
@@ -35,6 +36,7 @@ class Chain(FeatureStep):
                 isinstance(transformer, str) and transformer == "passthrough"
             ):
                 continue
+            check_names(getattr(X, "columns", ()))  # scikit-learn rejects only a mixture
             steps.append(as_step(transformer, X))
             X = steps[-1].transform(X)
         return cls(tuple(steps))

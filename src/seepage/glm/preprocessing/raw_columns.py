@@ -20,7 +20,7 @@ from seepage.glm.preprocessing.chain import Chain
 from seepage.glm.preprocessing.steps import by_differences, dense
 from seepage.tables.columns import category_spread
 from seepage.tables.names import unique
-from seepage.tables.source import Table, check_column
+from seepage.tables.source import Table, check_column, check_names
 
 MOST_LEVELS = 1000
 PREPROCESSING = ("frozen", "refitted")
@@ -63,8 +63,7 @@ def read_frame(X: Any) -> tuple[nw.DataFrame[Any], bool]:
             frame = nw.from_native(X, eager_only=True)
         except TypeError as problem:
             raise InputError(f"X of type {type(X).__name__} is not a table: {problem}") from problem
-        if any(not isinstance(name, str) for name in frame.columns):
-            raise InputError("Column names of X must be text; rename those that are not.")
+        check_names(frame.columns)
         return frame, True
     values = np.asarray(X)
     if values.ndim != 2 or 0 in values.shape:

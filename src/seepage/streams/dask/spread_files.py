@@ -203,7 +203,7 @@ def on_cluster(address: str | None, workers: int | None) -> Iterator[Any]:
         distributed.comm.parse_host_port(place)
         client = distributed.Client(address, timeout=10)
     except (OSError, ValueError) as error:
-        raise InputError(f"There is no Dask scheduler at {address}: {error}.") from error
+        raise InputError(f"There is no Dask scheduler at {address!r}: {error}.") from error
     with client:
         yield client
 
