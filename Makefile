@@ -61,6 +61,7 @@ coverage: $(STAMPS)/test ## Print the branch coverage of src/ by all tests but t
 	@$(BIN)/coverage erase
 	@OMP_NUM_THREADS=1 $(BIN)/coverage run -m $(TESTS) -m '$(COVERED)'
 	@$(BIN)/coverage combine --quiet && $(BIN)/coverage report --skip-covered
+	@$(BIN)/coverage json --quiet -o - | $(BIN)/python -c 'import json, sys; print("Branches taken: {covered_branches} of {num_branches}, {percent_branches_covered:.2f} %".format(**json.load(sys.stdin)["totals"]))'
 
 test-random: $(STAMPS)/test ## Run the property tests on examples they have not seen
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m 'hypothesis and not minutes' --hypothesis-profile=default
