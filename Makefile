@@ -26,7 +26,8 @@ $(STAMPS)/core: $(STAMPS)/venv $(INPUTS)
 # differ from machine to machine.
 $(STAMPS)/locked: $(STAMPS)/venv lock.txt
 	@echo "installing what lock.txt lists into $(VENV) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r lock.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --no-deps -r lock.txt
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # some packages hold files for other Pythons
 	@touch $@
 
 # One stamp per extra: the same line installs each of them.

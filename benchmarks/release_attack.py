@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -67,13 +68,18 @@ class Tables:
         """Run the procedure for all doses."""
         return cls(procedure.prepare(patients()), [procedure.prepare(patients(v)) for v in DOSES])
 
-    @property
+    @cached_property
     def agree(self) -> np.ndarray:
         """For every dose, whether all figures but σ would be the published ones."""
         ours = {**self.true.figures, "σ": None}
         return np.array([{**q.figures, "σ": None} == ours for q in self.others], dtype=float)
 
-    @property
+    @cached_property
+    def means(self) -> np.ndarray:
+        """The numbers that every dose would have led to, before noise."""
+        return np.array([numbers(q) for q in self.others])
+
+    @cached_property
     def needed(self) -> np.ndarray:
         """The σ that every dose would need for η = 1."""
         return np.array([np.max(q.eta) for q in self.others])
@@ -146,9 +152,8 @@ def attack(
 
     And whether it contains the interval that ε promises.
     """
-    means = np.array([numbers(q) for q in tables.others])
-    seen = numbers(tables.true) + sigma * rng.standard_normal(means.shape[1])
-    loglik = -np.sum((means - seen) ** 2, axis=1) / (2 * sigma**2)
+    seen = numbers(tables.true) + sigma * rng.standard_normal(tables.means.shape[1])
+    loglik = -np.sum((tables.means - seen) ** 2, axis=1) / (2 * sigma**2)
     alone = prior * np.exp(loglik - loglik.max())
     low, high = interval(alone)
     low_with, high_with = interval(alone * told * tables.agree)

@@ -56,6 +56,6 @@ def peak(tmp_path, rows):
 @pytest.mark.slow
 def test_four_times_the_rows_take_the_same_memory(tmp_path):
     peak(tmp_path, 1_000)  # what is imported on the way
-    few, many = (peak(tmp_path, rows) for rows in (50_000, 200_000))
+    few, many = (peak(tmp_path, rows) for rows in (25_000, 100_000))
     # Not even half a number more for every record.
-    assert many < few + 4 * 150_000
+    assert many < few + 4 * 75_000

@@ -191,7 +191,7 @@ def check(arguments, content):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("files", sampled([4, 50], [4]))
+@pytest.mark.parametrize("files", sampled([4, 20, 50], [4], [20]))
 @pytest.mark.parametrize("spoilt", [False, True])
 @pytest.mark.parametrize(
     ("make", "ending"),

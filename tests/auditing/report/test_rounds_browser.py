@@ -6,6 +6,7 @@ import pytest
 from browser import DESKTOP, PHONE, SCRIPT, VIEWS, needs_axe, needs_browser
 
 from recordings import make_report
+from sampled import sampled
 from seepage.auditing.report.rounds import write_recording_report
 
 pytestmark = needs_browser
@@ -23,8 +24,9 @@ def pages(tmp_path_factory):
     return {name: write_recording_report(r, folder / name) for name, r in reports.items()}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["plain", "apart", "hostile", "wide"])
+@pytest.mark.parametrize(
+    "name", sampled(["plain", "apart", "hostile", "wide"], 0, ["hostile", "wide"])
+)
 @pytest.mark.parametrize("size", [DESKTOP, PHONE])
 def test_nothing_is_said_or_asked_and_nothing_is_too_wide(browser, pages, name, size):
     browser.open(pages[name], size)
@@ -42,11 +44,10 @@ def test_pictures_for_people_to_look_at(browser, pages, size, dark):
     assert browser.picture(name).stat().st_size > 50_000
 
 
-@pytest.mark.slow
 @needs_axe
 @pytest.mark.parametrize(
     ("name", "size", "dark"),
-    [*(("apart", size, dark) for size, dark in VIEWS), ("plain", DESKTOP, False)],
+    sampled([*(("apart", size, dark) for size, dark in VIEWS), ("plain", DESKTOP, False)], 0, 3),
 )
 def test_accessibility(browser, pages, name, size, dark):
     browser.open(pages[name], size, dark)

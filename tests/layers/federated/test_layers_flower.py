@@ -343,7 +343,7 @@ def _port():
         return free.getsockname()[1]
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_two_clients_over_the_loopback(apps, tmp_path):
     done = run_over_the_loopback(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "log").read_text()

@@ -30,6 +30,9 @@ from sampled import sampled
 torch.set_num_threads(1)
 
 HOW = {"noise_multiplier": 0.5, "max_grad_norm": 1.5}
+PAIRS = [(name, adapters) for name in NAMES for adapters in (False, True)]
+NAMED = [f"{name}-{'LoRA' if adapters else 'full'}" for name, adapters in PAIRS]
+TURNS = PAIRS[::4] + PAIRS[3::4]  # every model once, every other one with adapters
 FOUND = {
     "gpt2": "the token embeddings ('transformer.wte')",
     "bert": "the token embeddings ('bert.embeddings.word_embeddings')",
@@ -98,8 +101,7 @@ def truth(net: nn.Module, batch: dict[str, Tensor], place: str) -> np.ndarray:
     return np.array(out)
 
 
-@pytest.mark.parametrize("adapters", sampled([False, True], [True]), ids=["full", "LoRA"])
-@pytest.mark.parametrize("name", sampled(NAMES, ["gpt2"]))
+@pytest.mark.parametrize(("name", "adapters"), sampled(PAIRS, [("gpt2", True)], TURNS), ids=NAMED)
 def test_one_call_is_right_against_finite_differences(name: str, adapters: bool) -> None:
     net, batch = model(name).double(), of_type(collated(name), torch.float64)
     about = FOUND[name]
@@ -112,9 +114,7 @@ def test_one_call_is_right_against_finite_differences(name: str, adapters: bool)
     np.testing.assert_allclose(np.asarray(found), truth(net, batch, place), rtol=1e-8)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("adapters", [False, True], ids=["full", "LoRA"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "adapters"), sampled(PAIRS, 0, TURNS), ids=NAMED)
 def test_in_bfloat16_it_is_that_of_float32_on_the_same_weights(name: str, adapters: bool) -> None:
     short = model(name).bfloat16()
     if adapters:  # whose own numbers stay in float32

@@ -27,7 +27,7 @@ CLIPS = {
 }
 
 
-@pytest.fixture(scope="module", params=sampled(list(CASES), SMALL))
+@pytest.fixture(scope="module", params=sampled(list(CASES), SMALL, 16))
 def case(request: pytest.FixtureRequest) -> tuple[str, Case, tuple, Dense]:
     chosen = CASES[request.param]
     net, x, y = chosen.build()
@@ -132,7 +132,7 @@ def test_conservative_clipping_is_a_bound(case: tuple, clip: str) -> None:
     close(engine.step(x, y, probes=3).traces, Jtu.square().sum(2))
 
 
-@pytest.mark.parametrize("name", sampled(list(NETWORKS), ["mlp", "lstm"]))
+@pytest.mark.parametrize("name", sampled(list(NETWORKS), ["mlp", "lstm"], 2))
 def test_exact_traces_diagonals_and_norms_of_whole_networks(name: str) -> None:
     chosen = NETWORKS[name]
     net, x, y = chosen.build(seed=1)

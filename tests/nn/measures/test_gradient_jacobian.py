@@ -63,7 +63,7 @@ PAIRS = [
 ]
 
 
-@pytest.fixture(scope="module", params=sampled(PAIRS, [PAIRS[-1]], whole=True), ids="-".join)
+@pytest.fixture(scope="module", params=sampled(PAIRS, [PAIRS[-1]], 3, whole=True), ids="-".join)
 def released(request):
     case, clip = NAMED[request.param[0]], CLIPS[request.param[1]]
     net, loss, x, y = network(case)

@@ -31,7 +31,8 @@ LONGEST = {
 
 
 @pytest.fixture(
-    scope="module", params=sampled(list(CASES), [name for name in SMALL if name not in LONGEST])
+    scope="module",
+    params=sampled(list(CASES), [name for name in SMALL if name not in LONGEST], 16),
 )
 def case(request: pytest.FixtureRequest) -> tuple[Case, tuple, Dense, float]:
     chosen = CASES[request.param]

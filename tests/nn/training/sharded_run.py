@@ -117,10 +117,12 @@ def refusal(work):
 
 
 def some(folder):
-    """Store steps that this process took, and what it was refused."""
+    """Store the steps and the private run that this process took, and what it was refused."""
     rank, world = place()
     spread = world > 1
-    found = {}
+    shorter = Path(folder, "run.safetensors")
+    trained(spread, 4, shorter)
+    found = {f"trained {key}": value for key, value in trained(spread, 8, shorter).items()}
     mine = list(range(N))[rank::world]
     unlike = mine if not spread else list(range(20)) if rank == 0 else list(range(20, N))
     alone = list(range(N)) if rank == 0 else []
@@ -150,21 +152,18 @@ def some(folder):
     np.savez(Path(folder, f"some-{rank}.npz"), **found)
 
 
-def more(folder):
-    """Store what models of Hugging Face and a private run gave this process."""
+def models(folder):
+    """Store what models of Hugging Face gave this process."""
     rank, world = place()
     found = {}
     for name, adapters in (("gpt2", False), ("gpt2", True), ("llama", True), ("t5", False)):
-        found[f"hugging {name} {adapters}"] = hugging(name, adapters, world > 1)
-    shorter = Path(folder, "run.safetensors")
-    trained(world > 1, 4, shorter)
-    found |= {f"trained {key}": value for key, value in trained(world > 1, 8, shorter).items()}
-    np.savez(Path(folder, f"more-{rank}.npz"), **found)
+        found[f"{name} {adapters}"] = hugging(name, adapters, world > 1)
+    np.savez(Path(folder, f"models-{rank}.npz"), **found)
 
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
-    {"some": some, "more": more}[sys.argv[1]](sys.argv[2])
+    {"some": some, "models": models}[sys.argv[1]](sys.argv[2])
     # A thread of gloo that lets go of a tensor while the interpreter shuts down aborts the process
     # (pytorch/pytorch#179291), so the interpreter does not shut down.
     os._exit(0)

@@ -60,17 +60,20 @@ def test_what_needs_the_whole_network_is_refused(found):
         assert "The processes do not run the same training" in str(one["apart"])
 
 
-def test_models_and_private_runs_are_those_of_one_process(tmp_path):
+@pytest.mark.parametrize("name", ["trained dfil", "trained weights"])
+def test_a_private_run_is_that_of_one_process(name, found, alone):
+    for one in found:
+        np.testing.assert_allclose(one[name], alone[name], rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.minutes
+def test_models_are_those_of_one_process(tmp_path):
     for name in ("together", "alone"):
         (tmp_path / name).mkdir()
-    found = both_processes("more", tmp_path / "together")
-    sharded_run.more(tmp_path / "alone")
-    alone = np.load(tmp_path / "alone" / "more-0.npz")
-    names = [name for name in alone.files if name.startswith("hugging")]
-    assert len(names) == 4
-    for name in names:
+    found = both_processes("models", tmp_path / "together")
+    sharded_run.models(tmp_path / "alone")
+    alone = np.load(tmp_path / "alone" / "models-0.npz")
+    assert len(alone.files) == 4
+    for name in alone.files:
         assert (alone[name] > 0).all()
         np.testing.assert_allclose(found[0][name] + found[1][name], alone[name], rtol=1e-9)
-    for name in ("trained dfil", "trained weights"):
-        for one in found:
-            np.testing.assert_allclose(one[name], alone[name], rtol=1e-8, atol=1e-10)

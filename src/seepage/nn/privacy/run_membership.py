@@ -65,9 +65,9 @@ class RunMembership:
         order = np.argsort(wanted, kind="stable")
         sorted_, found = wanted[order], np.empty_like(wanted)
         below = sorted_ < 0
-        above = np.asarray(self.removed.get_delta_for_epsilon(sorted_[~below]))
+        above = _divergence(self.removed, sorted_[~below])
         # P(S) − e^ε Q(S) on S is 1 − e^ε + e^ε [Q − e^{−ε} P] on the complement of S.
-        turned = np.asarray(self.added.get_delta_for_epsilon(-sorted_[below][::-1]))[::-1]
+        turned = _divergence(self.added, -sorted_[below][::-1])[::-1]
         found[order[~below]] = above
         found[order[below]] = 1 - np.exp(sorted_[below]) * (1 - turned)
         return np.asarray(np.clip(found, 0.0, 1.0).reshape(np.shape(epsilon)))
@@ -103,6 +103,13 @@ class RunMembership:
             f"times in 100 (a coin toss: 50), {most}{100 * float(self.tpr(0.01)):.1f} % of members "
             "found at 1 % false positives>"
         )
+
+
+def _divergence(losses: Any, epsilon: np.ndarray) -> np.ndarray:
+    """Return δ at increasing ε of a privacy loss distribution."""
+    if len(epsilon) == 1:  # dp-accounting sums at once; for several it loops over all losses
+        return np.array([losses.get_delta_for_epsilon(float(epsilon[0]))])
+    return np.asarray(losses.get_delta_for_epsilon(epsilon))
 
 
 def run_membership(ledger: Ledger) -> RunMembership:
