@@ -51,7 +51,7 @@ def test_mnist_logistic(mnist):
     assert round(accuracy, 1) == 99.8
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_cifar10_linear(cifar10):
     mean, spread, accuracy = _linear(cifar10)
     # Printed: 0.26 ± 0.08 and 79.8. With the preparation the paper describes we find 0.247; all the

@@ -144,7 +144,7 @@ def test_the_noise_of_the_private_run_gives_the_wanted_privacy():
         assert (accountant.get_epsilon(plis_chest.DELTA) <= plis_chest.EPSILON) == under
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_the_study_in_miniature():
     try:
         sp.data.locate("pneumoniamnist", download=False)

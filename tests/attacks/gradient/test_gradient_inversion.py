@@ -106,15 +106,18 @@ def test_simulated_gradients_are_those_of_autograd(name, clip, b):
                 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [
-        {"cost": "euclidean", "optimiser": "lbfgs", "total_variation": 0, "steps": 200},
-        {"cost": "cosine", "optimiser": "lbfgs", "total_variation": 0, "steps": 200},
-        {"steps": 200},
-        {"cost": "euclidean", "optimiser": "adam", "total_variation": 0, "steps": 200},
-    ],
+    sampled(
+        [
+            {"cost": "euclidean", "optimiser": "lbfgs", "total_variation": 0, "steps": 200},
+            {"cost": "cosine", "optimiser": "lbfgs", "total_variation": 0, "steps": 200},
+            {"steps": 200},
+            {"cost": "euclidean", "optimiser": "adam", "total_variation": 0, "steps": 200},
+        ],
+        0,
+        2,
+    ),
     ids=["L2 by L-BFGS", "cosine by L-BFGS", "Geiping", "L2 by Adam"],
 )
 def test_undefended_images_are_found_with_their_labels(options):

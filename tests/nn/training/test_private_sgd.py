@@ -75,7 +75,7 @@ def test_a_run_that_stops_goes_on_to_the_same_numbers(stop, whole, tmp_path):
     assert rows.tolist() == np.asarray(whole[0].accountant_.records("dfil")).tolist()
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_a_killed_process_goes_on_to_the_same_numbers(whole, tmp_path):
     path = tmp_path / "run.safetensors"
     environment = os.environ | {

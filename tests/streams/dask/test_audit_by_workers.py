@@ -52,7 +52,7 @@ def numbers(told):
     return [told] if isinstance(told, int | float) else []
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_no_row_comes_to_the_client_and_the_report_is_that_of_one_process(
     cluster, people, gathered, tmp_path, monkeypatch
 ):
