@@ -6,7 +6,7 @@ A table in memory is read without copying it, and answers come in the caller's o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
@@ -251,8 +251,10 @@ def check_column(name: str, known: Sequence[str]) -> None:
         raise InputError(f"There is no column {name!r}{nearest(name, known)}.")
 
 
-def check_names(names: Iterable[object]) -> None:
-    """Refuse names of columns that are not text."""
+def check_names(X: Any) -> None:
+    """Refuse a data frame with names of columns that are not text."""
+    # The ``columns`` of an Arrow table are its values.
+    names = getattr(X, "column_names", None) or getattr(X, "columns", ())
     if not all(isinstance(name, str) for name in names):
         raise InputError("Column names of X must be text; rename those that are not.")
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import statsmodels.api as sm
 import statsmodels.formula.api as smf
@@ -322,6 +323,15 @@ def test_preprocessing_is_frozen_or_refitted():
             noise=sp.Gaussian(1.0),
             preprocessing="thawed",
         )
+
+
+def test_an_arrow_table_goes_through_a_pipeline():
+    pipeline = make_pipeline(StandardScaler(), lm.Ridge()).fit(Z.to_numpy(), REAL)
+    ours, theirs = (
+        np.asarray(sp.leakage(pipeline, X, REAL, noise=sp.Gaussian(1.0)).records())
+        for X in (pa.Table.from_pandas(Z), Z.to_numpy())
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=1e-12)
 
 
 def test_tables_that_no_pipeline_can_be_followed_from():

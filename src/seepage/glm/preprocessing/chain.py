@@ -36,7 +36,7 @@ class Chain(FeatureStep):
                 isinstance(transformer, str) and transformer == "passthrough"
             ):
                 continue
-            check_names(getattr(X, "columns", ()))  # scikit-learn rejects only a mixture
+            check_names(X)  # scikit-learn rejects only a mixture
             steps.append(as_step(transformer, X))
             X = steps[-1].transform(X)
         return cls(tuple(steps))

@@ -63,7 +63,7 @@ def read_frame(X: Any) -> tuple[nw.DataFrame[Any], bool]:
             frame = nw.from_native(X, eager_only=True)
         except TypeError as problem:
             raise InputError(f"X of type {type(X).__name__} is not a table: {problem}") from problem
-        check_names(frame.columns)
+        check_names(frame)
         return frame, True
     values = np.asarray(X)
     if values.ndim != 2 or 0 in values.shape:
