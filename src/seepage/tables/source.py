@@ -254,7 +254,7 @@ def check_column(name: str, known: Sequence[str]) -> None:
 def check_names(X: Any) -> None:
     """Refuse a data frame with names of columns that are not text."""
     # The ``columns`` of an Arrow table are its values.
-    names = getattr(X, "column_names", None) or getattr(X, "columns", ())
+    names: Any = getattr(X, "column_names", None) or getattr(X, "columns", ())
     if not all(isinstance(name, str) for name in names):
         raise InputError("Column names of X must be text; rename those that are not.")
 
