@@ -23,12 +23,23 @@ $(STAMPS)/core: $(STAMPS)/venv $(INPUTS)
 	@touch $@
 
 # What is installed is what was locked, down to the files' hashes. torch is not among it: its builds
-# differ from machine to machine.
+# differ from machine to machine. uv needs seconds where pip needs minutes; pip does it where only pip
+# is told of the index to use.
+LOCKED := --quiet --no-deps --require-hashes
 $(STAMPS)/locked: $(STAMPS)/venv lock.txt
 	@echo "installing what lock.txt lists into $(VENV) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --no-deps -r lock.txt
+	@sed -n '/^uv==/,/[^\\]$$/p' lock.txt > $(STAMPS)/uv.txt
+	@$(BIN)/python -m pip install --disable-pip-version-check $(LOCKED) -r $(STAMPS)/uv.txt
+	@$(BIN)/uv pip install --python $(BIN)/python $(LOCKED) -r lock.txt || \
+	  $(BIN)/python -m pip install --disable-pip-version-check --no-compile $(LOCKED) -r lock.txt
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # some packages hold files for other Pythons
 	@touch $@
+
+# All that CI asks for at once: the package is built and its requirements are looked through once.
+$(STAMPS)/checks: $(STAMPS)/locked $(INPUTS)
+	@echo "installing seepage and the extras of all checks into $(VENV) …"
+	@$(PIP) -e '.[test,lint,docs]'
+	@touch $(addprefix $(STAMPS)/,core test lint docs) $@
 
 # One stamp per extra: the same line installs each of them.
 $(STAMPS)/%: $(STAMPS)/core $(INPUTS)
