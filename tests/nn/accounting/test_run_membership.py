@@ -72,6 +72,16 @@ def test_without_sampling_it_is_gaussian_differential_privacy() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("entry", [poisson(1, 0.5, 2.0), Entry(1, "other", 1, 0.7, 1, 1, 100)])
+def test_few_rates_are_told_as_among_many(entry: Entry) -> None:
+    """Few rates are looked for by halving, many on all lines at once."""
+    found = run_membership(Ledger((entry,)))
+    rates = np.concatenate((np.geomspace(1e-12, 0.1, 12), np.linspace(0, 1, 11), [1 - 1e-12]))
+    few = rates[::4]
+    assert found.tpr(few) == pytest.approx(found.tpr(rates)[::4], rel=1e-9, abs=1e-14)
+
+
+@pytest.mark.slow
 def test_a_record_of_shorter_gradients_is_told_less() -> None:
     ledger = Ledger((poisson(200, 0.05, 1.0),))
     whole = run_membership(ledger)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,12 +20,15 @@ from seepage.errors import InputError
 from seepage.nn.sampling.samplers import FIXED, POISSON
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from seepage.nn.privacy.run_privacy import Ledger
 
 _GRID = 2000  # values of ε whose lines make up the curve
 _LEAST = 1e-12  # lines with a smaller δ no longer matter
 _COARSE = 1e-4  # the grid step of privacy losses
 _HALVINGS = 60
+_FEW = 20  # rates up to which it is quicker to look for the lowest line of each by halving
 
 GUARANTEED = (
     "Nothing leaves but the noisy gradients of the steps, or results computed from them.",
@@ -93,6 +97,10 @@ class RunMembership:
             raise InputError("A false positive rate must lie between 0 and 1.")
         far = max(self.removed.get_epsilon_for_delta(_LEAST), 1.0)
         epsilon = np.linspace(-far, far, 2 * _GRID + 1)
+        if rate.size <= _FEW:
+            height = cache(lambda k: float(self.excess(epsilon[k])))
+            lowest = [_lowest(height, epsilon, each) for each in rate.ravel()]
+            return np.clip(np.reshape(lowest, rate.shape), rate, 1.0)
         lines = self.excess(epsilon) + np.exp(epsilon) * rate[..., None]
         return np.asarray(np.clip(lines.min(axis=-1), rate, 1.0))
 
@@ -105,8 +113,26 @@ class RunMembership:
         )
 
 
+def _lowest(height: Callable[[int], float], epsilon: np.ndarray, rate: float) -> float:
+    """Return the least ``δ(ε) + e^ε·FPR`` of a grid: it is convex in ``e^ε``, so halving finds it.
+
+    Where ε is far below zero the lines agree to the last digit, so ties lead upwards.
+    """
+
+    def line(k: int) -> float:
+        return height(k) + math.exp(epsilon[k]) * rate
+
+    low, high = 0, len(epsilon) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if line(middle + 1) <= line(middle) else (low, middle)
+    return line(low)
+
+
 def _divergence(losses: Any, epsilon: np.ndarray) -> np.ndarray:
     """Return δ at increasing ε of a privacy loss distribution."""
+    if not len(epsilon):
+        return epsilon
     if len(epsilon) == 1:  # dp-accounting sums at once; for several it loops over all losses
         return np.array([losses.get_delta_for_epsilon(float(epsilon[0]))])
     return np.asarray(losses.get_delta_for_epsilon(epsilon))
