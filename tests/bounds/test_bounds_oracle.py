@@ -45,7 +45,7 @@ def by_name(case: Case) -> str:
     return case.name
 
 
-@pytest.mark.parametrize("case", sampled(SINGLE_OUTPUT, 12), ids=by_name)
+@pytest.mark.parametrize("case", sampled(SINGLE_OUTPUT, 12, 50), ids=by_name)
 def test_exact_bounds_agree_with_dense_inversion(case: Case) -> None:
     leak, full = audit(case), dense(case)
     rows = np.asarray(sp.bounds.cramer_rao_rows(leak))
@@ -63,7 +63,7 @@ def test_exact_bounds_agree_with_dense_inversion(case: Case) -> None:
             np.testing.assert_allclose(rows[i], want.mean(), rtol=close, err_msg=f"row {i}")
 
 
-@pytest.mark.parametrize("case", sampled(CASES, 20), ids=by_name)
+@pytest.mark.parametrize("case", sampled(CASES, 20, 60), ids=by_name)
 def test_bounds_on_columns_and_labels_agree_with_dense_inversion(case: Case) -> None:
     """Other unknowns, and other models, by way of each row's information matrix written out.
 

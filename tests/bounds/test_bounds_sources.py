@@ -70,7 +70,7 @@ def streamed(request, tmp_path):
     return measure
 
 
-@pytest.mark.parametrize("family", sampled(list(MODELS), 1))
+@pytest.mark.parametrize("family", sampled(list(MODELS), 1, 4))
 @pytest.mark.parametrize(
     "stated", [{}, {"domain": (-1, 1), "row": 17}, {"columns": [0, 2]}], ids=str
 )

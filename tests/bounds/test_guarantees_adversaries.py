@@ -29,7 +29,7 @@ def problem(seed: int, kind: str, intercept: bool):
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     kind=st.sampled_from(sorted(FAMILIES)),

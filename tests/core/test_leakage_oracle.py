@@ -23,11 +23,16 @@ def ids(items: Sequence[Any]) -> list[str]:
     return [item.name for item in items]
 
 
-# Every view of one case in four; of all the others in `make test-slow`
+def _marks(k: int) -> list[Any]:
+    """Every view of one case in four; of the others in `make test-slow`, half of them in CI."""
+    if k % 12 in (0, 3, 9):
+        return []
+    return [pytest.mark.slow if k % 2 else pytest.mark.minutes]
+
+
 PAIRS = [
-    pytest.param(view, case, id=f"{case.name}-{view.name}", marks=marks)
+    pytest.param(view, case, id=f"{case.name}-{view.name}", marks=_marks(k))
     for k, case in enumerate(CASES)
-    for marks in [[] if k % 12 in (0, 3, 9) else [pytest.mark.slow]]
     for view in VIEWS
     if view.applies_to(case)
 ]

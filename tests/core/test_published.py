@@ -60,7 +60,7 @@ def test_cifar10_linear(cifar10):
     assert accuracy == pytest.approx(79.75)
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_cifar10_logistic(cifar10):
     mean, spread, accuracy = _logistic(cifar10, 8e-5)
     assert (round(mean, 2), round(spread, 2)) == (0.32, 0.15)  # printed: 0.32 ± 0.15

@@ -602,8 +602,10 @@ def test_records_that_are_read_in_chunks_get_upper_ends(
         assert np.asarray(stream.top(3)) == pytest.approx(np.sort(truth)[::-1][:3], rel=1e-7)
 
 
-@pytest.mark.parametrize("family", sampled(list(FAMILIES), 1))
-@pytest.mark.parametrize("prior", sampled(["frequencies", "equal", (0.2, 0.5, 0.3)], 1, whole=True))
+@pytest.mark.parametrize("family", sampled(list(FAMILIES), 1, 4))
+@pytest.mark.parametrize(
+    "prior", sampled(["frequencies", "equal", (0.2, 0.5, 0.3)], 1, 2, whole=True)
+)
 def test_guesses_of_records_that_are_read_in_chunks_hold_the_truth(
     family: str, prior: Any, tmp_path: Path, door: Any
 ) -> None:

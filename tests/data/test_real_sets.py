@@ -68,7 +68,7 @@ def test_mnist_zeros_and_ones(mnist):
     assert round(accuracy, 4) == 0.9995
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_cifar10_planes_and_cars(cifar10):
     problem = sd.two_class_pca(cifar10)
     assert problem.X.shape == (10_000, 20)

@@ -152,7 +152,7 @@ def test_a_batch_that_is_filled_up_is_the_same_batch(together):
     assert torch.allclose(plain.sums["plain"], filled.sums["plain"], rtol=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_who_is_probed_stands_for_the_others():
     images = _images(400)
     few = Run(replace(SMALL, batch_size=100, probed=0.3), images, 0)
@@ -223,7 +223,7 @@ def test_weighted_training_is_told_beside_plain():
     assert found[1].unequal < found[0].unequal
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_one_coordinate_is_a_noisier_account_of_the_same():
     run = CoordinateRun(replace(SMALL, batch_size=30), _images(), 0, 8)
     for _ in range(25):

@@ -23,7 +23,7 @@ def run(name, *data, quick):
     return {quantity.name: quantity for quantity in outcome.quantities}
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_table1_on_mnist_is_the_printed_one():
     found = run("fil-table1", "mnist", quick=True)
     printed = {name: quantity for name, quantity in found.items() if quantity.printed}
@@ -47,7 +47,7 @@ def test_table1_is_the_printed_one_but_for_one_number():
     assert printed["CIFAR-10, linear: mean η"].settled
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_the_models_share_as_many_of_the_most_leaked_records_as_printed():
     found = run("fil-overlap", "mnist", "cifar10", quick=False)
     printed = [quantity for quantity in found.values() if quantity.printed]
@@ -92,7 +92,7 @@ def test_reweighting_makes_leakages_equal():
         assert spread[-1] < 1e-3 * spread[0]
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_white_box_accuracy_tracks_leakage_better_than_black_box():
     found = run("fil-figure6", "iwpc", quick=True)
     white, black = (

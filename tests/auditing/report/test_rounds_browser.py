@@ -36,8 +36,7 @@ def test_nothing_is_said_or_asked_and_nothing_is_too_wide(browser, pages, name, 
     assert browser.run("return document.documentElement.scrollWidth") <= size[0]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("size", "dark"), VIEWS)
+@pytest.mark.parametrize(("size", "dark"), sampled(VIEWS, 0, 2))
 def test_pictures_for_people_to_look_at(browser, pages, size, dark):
     name = f"rounds-{'phone' if size == PHONE else 'desktop'}-{'dark' if dark else 'light'}"
     browser.open(pages["apart"], size, dark)

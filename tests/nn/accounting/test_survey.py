@@ -142,7 +142,7 @@ def test_the_trainer_surveys_by_itself():
     assert math.isfinite(float(top.interval()[1][0]))
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_intervals_of_surveys_cover_the_mean_over_redrawn_batches():
     share, ratio = coverage(runs=2, seeds=8, steps=40, every=4)
     assert ratio == pytest.approx(1.0, abs=0.1)

@@ -32,7 +32,7 @@ def test_a_token_leaks_what_the_view_of_it_alone_leaks(method: str) -> None:
     tokens = sp.nn.token_leakage(net, batch, probes=60 if method == "derivative" else 12, **how)
     found, errors = column(tokens, "input"), column(tokens, "input_error")
     place = column(tokens, "record"), column(tokens, "position")
-    for token in range(TOKENS):
+    for token in range(0, TOKENS, 2):
         mask = torch.zeros(TOKENS, WIDTH, dtype=torch.bool)
         mask[token] = True
         view = sp.nn.Embedding("transformer.wte", mask)
@@ -57,7 +57,7 @@ def test_a_token_is_an_input_and_the_target_of_the_one_before_it() -> None:
 def test_the_target_path_is_the_gradient_of_each_likelihood() -> None:
     net, batch = model("gpt2").double(), record(collated("gpt2"), 0)
     how = {"noise_multiplier": 1.0}
-    tokens = sp.nn.token_leakage(net, batch, probes=100, **how)
+    tokens = sp.nn.token_leakage(net, batch, probes=30, **how)
     released = list(net.parameters())
     for place in range(1, TOKENS):
         total = 0.0

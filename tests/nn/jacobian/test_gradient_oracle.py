@@ -69,7 +69,7 @@ def test_the_oracle_agrees_with_finite_differences(case: tuple) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-7 * float(wanted.abs().max()))
 
 
-@pytest.mark.parametrize("clip", sampled(list(CLIPS), ["hard"]))
+@pytest.mark.parametrize("clip", sampled(list(CLIPS), ["hard"], ["smooth"]))
 def test_norms_gradients_and_jacobians(case: tuple, clip: str) -> None:
     _, chosen, (net, x, y), truth = case
     chopped = CLIPS[clip]()

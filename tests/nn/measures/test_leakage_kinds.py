@@ -90,7 +90,7 @@ def test_degrees_of_freedom(problem: Problem) -> None:
     assert leak.records("fil").degrees == math.inf
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_intervals_of_few_probes_cover(problem: Problem) -> None:
     """95 % intervals for the dFIL cover it in 93 to 97 % of 6 records × 3,840/probes draws."""
     net, x, y = problem

@@ -94,8 +94,8 @@ def test_no_row_comes_to_the_client_and_the_report_is_that_of_one_process(
 
 
 @pytest.mark.slow
-def test_a_new_table_takes_the_place_of_the_earlier_one(cluster, people, tmp_path, monkeypatch):
-    where, out, small = cluster.scheduler_info()["address"], tmp_path / "report", tmp_path / "some"
+def test_a_new_table_takes_the_place_of_the_earlier_one(threads, people, tmp_path, monkeypatch):
+    where, out, small = threads.scheduler_info()["address"], tmp_path / "report", tmp_path / "some"
     small.mkdir()
     pq.write_table(pq.read_table(people / "b.parquet").slice(0, 500), small / "a.parquet")
     table = out / "leakage.parquet"
