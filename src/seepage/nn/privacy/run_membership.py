@@ -100,7 +100,7 @@ class RunMembership:
         if rate.size <= _FEW:
             height = cache(lambda k: float(self.excess(epsilon[k])))
             lowest = [_lowest(height, epsilon, each) for each in rate.ravel()]
-            return np.clip(np.reshape(lowest, rate.shape), rate, 1.0)
+            return np.asarray(np.clip(np.reshape(lowest, rate.shape), rate, 1.0))
         lines = self.excess(epsilon) + np.exp(epsilon) * rate[..., None]
         return np.asarray(np.clip(lines.min(axis=-1), rate, 1.0))
 
