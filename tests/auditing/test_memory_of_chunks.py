@@ -58,6 +58,6 @@ def peak(tmp_path, rows):
 @pytest.mark.slow
 def test_four_times_the_rows_take_the_same_memory(tmp_path):
     peak(tmp_path, 1_000)  # what is imported on the way
-    few, many = (peak(tmp_path, rows) for rows in (12_500, 50_000))
+    few, many = (peak(tmp_path, rows) for rows in (10_000, 40_000))
     # Not even half a number more for every record.
-    assert many < few + 4 * 37_500
+    assert many < few + 4 * 30_000

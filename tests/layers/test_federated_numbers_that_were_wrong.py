@@ -56,7 +56,7 @@ def marked_clients(number, each, seed):
     return torch.from_numpy(values).float(), client, draw.permutation(number)[client] % 2
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_1_noise_is_not_found_more_often_than_the_level_says():
     found = []
     for seed in range(10):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import numpy as np
 import pytest
@@ -73,13 +74,12 @@ def made_up(repetitions=3, shift=0.2):
     return Runs({"machine": "a machine", "amounts": amounts, "runs": runs})
 
 
-@pytest.fixture
-def kept(monkeypatch):
-    def keep(runs):
-        for module in (layers_figure1, layers_figure2, layers_figure3):
-            monkeypatch.setattr(module, "kept_runs", lambda: runs)
-
-    return keep
+@cache
+def drawn(figure, shift=0.2):
+    """Return what a figure says of made-up runs; drawing takes longest, so each is drawn once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figure, "kept_runs", lambda: made_up(shift=shift))
+        return figure.reproduce(False)
 
 
 def numbers(outcome):
@@ -91,9 +91,8 @@ def numbers(outcome):
 
 
 @pytest.mark.slow
-def test_what_agrees_with_the_paper_is_said_to(kept):
-    kept(made_up())
-    first = layers_figure1.reproduce(False)
+def test_what_agrees_with_the_paper_is_said_to():
+    first = drawn(layers_figure1)
     found = numbers(first)
     assert first.seen.count("as claimed") == 3
     assert "by AUC fc1, fc2, conv3, conv2, conv1; by V-information fc1," in first.seen
@@ -104,19 +103,18 @@ def test_what_agrees_with_the_paper_is_said_to(kept):
         assert (
             found[f"{network}: correlation of V-information and AUC over the layers"].measured > 0.8
         )
-    several = layers_figure2.reproduce(False)
+    several = drawn(layers_figure2)
     assert "by the AUC for hair fc1, " in several.seen
     second = numbers(several)
     assert all(second[f"{p}: layer with the highest AUC"].agrees for p in ("Age", "Gender", "Hair"))
-    third = numbers(layers_figure3.reproduce(False))
+    third = numbers(drawn(layers_figure3))
     assert third["VGG11Net, Hair: most sensitive layer"].agrees
     assert third["AlexNet, Gender: first full layer relative to it"].measured == pytest.approx(1)
 
 
 @pytest.mark.slow
-def test_and_what_does_not_is_not(kept):
-    kept(made_up(shift=-0.2))
-    outcome = layers_figure1.reproduce(False)
+def test_and_what_does_not_is_not():
+    outcome = drawn(layers_figure1, -0.2)
     found = numbers(outcome)
     for network in LAYERS:
         assert not found[f"{network}: layer with the highest AUC"].agrees
@@ -125,20 +123,19 @@ def test_and_what_does_not_is_not(kept):
             == 0
         )
     assert "not at the first full one" in outcome.seen
-    assert "clearly below for all three" in layers_figure2.reproduce(False).seen
+    assert "clearly below for all three" in drawn(layers_figure2, -0.2).seen
 
 
 @pytest.mark.slow
-def test_without_the_normalisation_the_largest_layer_is_the_most_sensitive(kept):
-    kept(made_up(shift=-0.2))
-    found = numbers(layers_figure1.reproduce(False))
+def test_without_the_normalisation_the_largest_layer_is_the_most_sensitive():
+    found = numbers(drawn(layers_figure1, -0.2))
     for network, names in LAYERS.items():
         sensitive = found[f"{network}: layer with the highest sensitivity"]
         assert not sensitive.agrees
         assert "Without ψ" in sensitive.reason
         bare = found[f"{network}: layer with the highest sensitivity, without ψ"]
         assert bare.measured == names.index("fc1") + 1
-    third = numbers(layers_figure3.reproduce(False))
+    third = numbers(drawn(layers_figure3, -0.2))
     assert third["VGG11Net, Hair: most sensitive layer, without ψ"].measured == 9
 
 
@@ -152,10 +149,9 @@ def test_the_kept_results_have_the_printed_pattern_without_the_normalisation():
 
 
 @pytest.mark.slow
-def test_correlations_come_with_their_significance_and_with_another_attack(kept):
+def test_correlations_come_with_their_significance_and_with_another_attack():
     runs = made_up()
-    kept(runs)
-    found = numbers(layers_figure2.reproduce(False))
+    found = numbers(drawn(layers_figure2))
     attack = runs.curve("VGG11Net", "Glasses", "auc", "Age")
     informed = runs.curve("VGG11Net", "Glasses", "v_information", "Age")
     other = runs.curve("VGG11Net", "Gender", "auc", "Glasses")
@@ -170,9 +166,8 @@ def test_correlations_come_with_their_significance_and_with_another_attack(kept)
 
 
 @pytest.mark.slow
-def test_accuracies_on_data_that_are_not_at_hand_are_listed_as_not_made(kept):
-    kept(made_up())
-    found = numbers(layers_figure1.reproduce(False))
+def test_accuracies_on_data_that_are_not_at_hand_are_listed_as_not_made():
+    found = numbers(drawn(layers_figure1))
     for data, printed in {"CelebA": "87", "PubFig": "97"}.items():
         missing = found[f"{data}, AlexNet: test accuracy in percent"]
         assert (missing.measured, missing.agrees, missing.printed) == (None, None, printed)

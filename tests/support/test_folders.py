@@ -236,7 +236,7 @@ def test_kills_at_random_moments_leave_the_old_folder_or_the_new(tmp_path, kills
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_without_exchange_the_next_run_completes_what_was_begun(tmp_path, monkeypatch):
     monkeypatch.setattr("seepage.support.files._exchange", lambda one, other: False)
     out, halfway = tmp_path / "out", 0

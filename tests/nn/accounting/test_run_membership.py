@@ -116,8 +116,9 @@ def test_an_accountant_tells_curves() -> None:
     whole = accountant.membership()
     own = accountant.individual_privacy()
     assert whole.kind == "guarantee"
-    assert own.membership(0).kind == "estimate"
-    assert own.membership(0).advantage() <= whole.advantage() + 1e-9
+    first = own.membership(0)
+    assert first.kind == "estimate"
+    assert first.advantage() <= whole.advantage() + 1e-9
     never = own.membership(N - 1)
     assert never.kind == "guarantee"
     assert "no batch" in never.conditions[-1]

@@ -100,14 +100,14 @@ def test_a_new_table_takes_the_place_of_the_earlier_one(threads, people, tmp_pat
     pq.write_table(pq.read_table(people / "b.parquet").slice(0, 500), small / "a.parquet")
     table = out / "leakage.parquet"
     for options, is_folder in ((["--dask", where], True), ([], False), (["--dask", where], True)):
-        told(small, "--out", str(out), *options)
+        told(small, "--quick", "--out", str(out), *options)
         assert table.is_dir() == is_folder
         assert pq.read_table(table).num_rows == 500
     kept = [file.read_bytes() for file in table.iterdir()]
     # A disk that fills up after the workers are done.
     monkeypatch.setattr(writing, "write_text", full)
     result = CliRunner().invoke(
-        app, ["audit", str(small), "--target", "ill", "--out", str(out), "--dask", where]
+        app, ["audit", str(small), "--target", "ill", "--quick", "--out", str(out), "--dask", where]
     )
     assert result.exit_code == 2
     assert "No space left on device; nothing was left behind" in result.stderr
