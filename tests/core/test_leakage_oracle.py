@@ -24,8 +24,8 @@ def ids(items: Sequence[Any]) -> list[str]:
 
 
 def _marks(k: int) -> list[Any]:
-    """Every view of one case in four; of the others in `make test-slow`, half of them in CI."""
-    if k % 12 in (0, 3, 9):
+    """Every view of one case in six; of the others in `make test-slow`, half of them in CI."""
+    if k % 12 in (0, 9):
         return []
     return [pytest.mark.slow if k % 2 else pytest.mark.minutes]
 
