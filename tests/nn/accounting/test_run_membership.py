@@ -10,7 +10,7 @@ from small_run import N, small_accountant, small_problem
 
 import seepage as sp
 from sampled import sampled
-from seepage.nn.privacy.run_membership import own_membership, run_membership
+from seepage.nn.privacy.run_membership import RunMembership, own_membership, run_membership
 from seepage.nn.privacy.run_privacy import Entry, Ledger
 
 RATES = np.array([0.0, 0.001, 0.01, 0.1, 0.3, 0.5, 0.9, 1.0])
@@ -81,6 +81,21 @@ def test_few_rates_are_told_as_among_many(entry: Entry) -> None:
     rates = np.concatenate((np.geomspace(1e-12, 0.1, 12), np.linspace(0, 1, 11), [1 - 1e-12]))
     few = rates[::4]
     assert found.tpr(few) == pytest.approx(found.tpr(rates)[::4], rel=1e-9, abs=1e-14)
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_hardly_any_noise_has_a_curve_too(few: bool) -> None:
+    """Privacy losses far above what e^ε can hold, on a coarse grid."""
+    from dp_accounting.pld import privacy_loss_distribution as losses
+
+    pld = losses.from_gaussian_mechanism(1 / 40, value_discretization_interval=0.05)
+    found = RunMembership(pld._pmf_remove, pld._pmf_add, "guarantee", ())
+    assert pld.get_epsilon_for_delta(1e-12) > 1000
+    rates = np.array([0.0, 1e-300, 1e-280, 0.01, 1.0])
+    truth = norm.cdf(norm.ppf(rates) + 40)
+    told = found.tpr(rates) if few else found.tpr(np.tile(rates, 5))[:5]
+    assert np.all(told >= truth - 1e-9)
+    assert told[1:] == pytest.approx(truth[1:], abs=0.02)
 
 
 @pytest.mark.slow

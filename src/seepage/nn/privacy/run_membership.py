@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _GRID = 2000  # values of ε whose lines make up the curve
 _LEAST = 1e-12  # lines with a smaller δ no longer matter
+_FURTHEST = 700.0  # the largest ε tried: e^ε is still a number, and fewer lines bound as well
 _COARSE = 1e-4  # the grid step of privacy losses
 _HALVINGS = 60
 _FEW = 20  # rates up to which it is quicker to look for the lowest line of each by halving
@@ -95,7 +96,7 @@ class RunMembership:
         rate = np.asarray(fpr, dtype=float)
         if not np.all((rate >= 0) & (rate <= 1)):
             raise InputError("A false positive rate must lie between 0 and 1.")
-        far = max(self.removed.get_epsilon_for_delta(_LEAST), 1.0)
+        far = min(max(self.removed.get_epsilon_for_delta(_LEAST), 1.0), _FURTHEST)
         epsilon = np.linspace(-far, far, 2 * _GRID + 1)
         if rate.size <= _FEW:
             height = cache(lambda k: float(self.excess(epsilon[k])))
