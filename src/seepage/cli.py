@@ -358,12 +358,16 @@ def audit(
     max_membership: Annotated[
         float | None,
         typer.Option(
-            help="Gate: how often anyone may be right about who was in the data (0.5: a coin toss)."
+            help="Gate: how often membership inference may succeed (chance is 0.5). Without "
+            "it, the verdict uses 0.75."
         ),
     ] = None,
     max_guess_gain: Annotated[
         float | None,
-        typer.Option(help="Gate: the most the release may add to a guess of a class or category."),
+        typer.Option(
+            help="Gate: the most the release may add to a guess of a class or category. Without "
+            "it, the verdict uses 0.2."
+        ),
     ] = None,
     show_values: Annotated[
         bool, typer.Option("--show-values", help="Show the records' own values in the report.")
@@ -390,7 +394,8 @@ def audit(
     The exit status is 0 within the limits that were set, 1 over one of them, 2 for bad input, and 3
     if seepage itself failed.
     """
-    from seepage.auditing.command import Limits, read_effort, run_audit
+    from seepage.auditing.command import read_effort, run_audit
+    from seepage.auditing.gates import Limits
 
     if sigma is not None and question.target_eta is not None:
         raise InputError("Give --sigma or --target-eta, not both: each of them fixes the noise.")
@@ -476,6 +481,20 @@ def release(
         list[str] | None,
         typer.Option(help="column=low:high: a column's publicly known range; repeat for more."),
     ] = None,
+    max_membership: Annotated[
+        float | None,
+        typer.Option(
+            help="Limit: how often membership inference may succeed (default 0.75; chance is 0.5; "
+            "1: no limit)."
+        ),
+    ] = None,
+    max_guess_gain: Annotated[
+        float | None,
+        typer.Option(
+            help="Limit: the most the release may add to a guess of a class or category (default "
+            "0.2; 1: no limit)."
+        ),
+    ] = None,
     out: Annotated[
         Path, typer.Option(help="The folder to share: the model and its card, nothing else.")
     ] = Path("seepage-release"),
@@ -490,8 +509,10 @@ def release(
 
     Everything that leaves is listed with its protection; the most exposed records are left out and
     replaced to see which published figures would change. The exit status is 0 when the release was
-    written, 2 for bad input, and 3 if seepage itself failed.
+    written, 1 if a limit is exceeded (then nothing is released, and the private report says why), 2
+    for bad input, and 3 if seepage itself failed.
     """
+    from seepage.auditing.gates import Limits
     from seepage.auditing.release.command import read_domain, run_release
     from seepage.auditing.release.procedure import Procedure
 
@@ -511,15 +532,18 @@ def release(
         identity=identity,
         domain=read_domain(domain or ()),
     )
-    run_release(
+    met = run_release(
         table,
         procedure,
         out=out,
         report=report,
         ledger=ledger,
         options=options,
+        limits=Limits.of_release(max_membership, max_guess_gain),
         plan=_plan(plan),
     )
+    if not met:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -10,8 +10,8 @@ import pytest
 
 import seepage as sp
 from seepage.auditing.audit import QUICK, audit_table
-from seepage.auditing.command import Limits
 from seepage.auditing.findings import Advice, AttributeFinding, Audit
+from seepage.auditing.gates import Limits
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.report.words import in_100, judge, protection
 from seepage.auditing.tradeoff import split
@@ -116,7 +116,12 @@ def test_somebody_who_stands_out_is_in_the_headline(audit: Audit) -> None:
     assert judge(calm).tone == "good"
     seen = replace(plain, risks=replace(risks, membership=0.9, guesses=()))
     assert judge(seen).tone == "caution"
-    assert "recognised as in the data 90 times in 100" in judge(seen).headline
+    assert judge(seen).label == "Over the default limit"
+    assert "succeeds up to 90 % of the time (limit 75 %, chance 50 %)" in judge(seen).headline
+    allowed = replace(seen, gates=Limits(max_membership=0.95).gates(seen))
+    assert judge(allowed).tone == "good"
+    unknown = replace(plain, risks=None)
+    assert (judge(unknown).tone, judge(unknown).label) == ("caution", "Membership not measured")
 
 
 def test_gates_hold_the_probabilities_to_limits(audit: Audit) -> None:
@@ -141,7 +146,7 @@ def test_limits_that_mean_nothing_are_refused(audit: Audit) -> None:
         Limits(max_membership=0.3).check(False)
     with pytest.raises(sp.InputError, match="between 0 and 1"):
         Limits(max_guess_gain=2.0).check(False)
-    with pytest.raises(sp.InputError, match="known only for tables in memory"):
+    with pytest.raises(sp.InputError, match=r"cannot be checked\. Membership and guesses were not"):
         Limits(max_membership=0.9).gates(replace(audit, risks=None))
 
 

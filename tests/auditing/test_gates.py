@@ -11,8 +11,9 @@ from people import encoded_people
 
 from coarse import point_above
 from seepage.auditing.audit import ONLY_NOISE, audit_table
-from seepage.auditing.command import Limits, progress, tell_people
+from seepage.auditing.command import progress, tell_people
 from seepage.auditing.findings import RecordLeakage
+from seepage.auditing.gates import Limits
 from seepage.errors import InputError
 
 

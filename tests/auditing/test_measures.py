@@ -83,8 +83,14 @@ def test_features_of_two_columns_are_never_called_alike():
     assert _feature_names(trained) == ("town (1)", "town (2)", "town (1)′", "feature 3")
 
 
-def test_risks_are_not_looked_for_in_records_that_are_not_in_memory():
-    assert find_risks(SimpleNamespace(source=iter(())), 1.0, np.ones(3), ()) is None
+@pytest.mark.parametrize(
+    ("refits", "held", "why"),
+    [(False, True, "only by its own library"), (True, False, "with refit='pipeline'")],
+)
+def test_risks_that_are_not_known_say_why(refits, held, why):
+    trained = SimpleNamespace(source=None, settings=SimpleNamespace(refits=refits), held=held)
+    with pytest.raises(sp.InputError, match=why):
+        find_risks(trained, 1.0, None, ())
 
 
 def test_every_class_keeps_a_record_to_fit_on():

@@ -2,9 +2,8 @@
 
 The same steps run over a table in memory and over one read in chunks. What needs refits (advice
 about penalties and weights, the table of all bounds on the most exposed record) is done for tables
-in memory only, and the report says so. The same holds for risks as probabilities: who was in the
-data, and how often a guess is right, where the number that counts is the gain over the best guess
-without the release.
+in memory only, and the report says so. Risks are probabilities: who was in the data, and how often
+a guess is right, where the number that counts is the gain over the best guess without the release.
 """
 
 from __future__ import annotations
@@ -19,9 +18,17 @@ from typing import Any
 import numpy as np
 
 import seepage
-from seepage.auditing.findings import AttributeFinding, Audit, GuessFinding, RiskFinding
+from seepage.auditing.findings import (
+    NOT_MEASURED,
+    AttributeFinding,
+    Audit,
+    GuessFinding,
+    RecordLeakage,
+    RiskFinding,
+)
 from seepage.auditing.measures import measure
 from seepage.auditing.neighbours import tell_other_noise
+from seepage.auditing.streamed_risks import CLOSED_LEVELS, streamed_risks
 from seepage.auditing.tradeoff import (
     REMEDIES,
     draw_curve,
@@ -46,7 +53,7 @@ from seepage.core.result import round_up
 from seepage.core.risk_views import Guess, Membership, distinct_rows, guess
 from seepage.errors import InputError, nearest
 from seepage.glm.leakage import describe_on, leakage
-from seepage.risks.guessing import accuracy
+from seepage.risks.guessing import accuracy, accuracy_beside, distance, right_beside
 from seepage.support.chunks import blas_on_one_core, give_back_memory
 from seepage.support.number_check import check_positive
 from seepage.tables.source import MemorySource, Table
@@ -63,6 +70,7 @@ _DRAWS = 64  # draws from the adversary's prior: an uncertainty of a few per cen
 _FEW_DRAWS = 16
 _REFIT_WORK = 2e11  # multiplications allowed to refits for the risks
 _MOST_LEVELS = 12  # levels of a category whose guesses are integrated
+_EVERY_GUESS = 2e9  # multiplications up to which a category is guessed for every record
 _FEWEST_RISKS = 20  # records whose risks are computed, however long that takes
 _EXACT_WORK = 1e9  # multiplications for refits of records whose risks are known to an interval
 _CERTAIN = 0.005  # the width of a probability's interval that needs no refit to narrow it
@@ -90,6 +98,7 @@ class Effort:
     # Which of :data:`~seepage.auditing.tradeoff.REMEDIES` to try; ``None`` for all, each within its
     # budget
     remedies: tuple[str, ...] | None = None
+    quick: bool = False  # whether somebody asked for less than everything, and is told what is not
 
     @property
     def stages(self) -> int:
@@ -99,7 +108,7 @@ class Effort:
 
     def words(self) -> tuple[str, ...]:
         """Return what is left out of a quick audit, in a sentence."""
-        if self.refits or not self.risks:
+        if not self.quick:
             return ()
         return (
             "A quick audit: nothing was fitted again, so repeated splits, the bounds that average "
@@ -110,7 +119,8 @@ class Effort:
 
 
 EVERYTHING = Effort()
-QUICK = Effort(refits=False, remedies=())
+QUICK = Effort(refits=False, remedies=(), quick=True)
+RISKS = Effort(refits=False, remedies=())
 ONLY_NOISE = Effort(refits=False, risks=False, remedies=())
 
 
@@ -192,12 +202,14 @@ def audit_model(
     effort: Effort = EVERYTHING,
     seed: int = 0,
     anew: Anew | None = None,
+    epsilon: float = 0.0,
     tell: Tell | None = None,
 ) -> Audit:
     """Measure a fitted model and say what was found; the parameters are as for audit_table.
 
     ``anew`` returns what the whole procedure releases from the records at some positions;
-    membership is then a question about that procedure.
+    membership is then a question about that procedure. ``epsilon`` is the total privacy loss of
+    figures that leave beside the noisy numbers, and counts in every risk.
     """
 
     def say(words: str) -> None:
@@ -256,10 +268,14 @@ def audit_model(
     attributes = found.attributes(noise, (table.target, kind, spread))
     records = found.records(noise)
     risks = None
-    known = settings.refits and (trained.held or anew is not None)
-    if effort.risks and isinstance(trained.source, RecordsInMemory) and known:
+    if effort.risks:
         say("who was in the data, and guesses")
-        risks = find_risks(trained, noise, records.every.numbers["eta"], attributes, anew)
+        try:
+            risks = find_risks(trained, noise, records, attributes, anew)
+        except InputError as problem:
+            steps.append(f"{NOT_MEASURED} {problem}")
+    if risks is not None and epsilon:
+        risks = beside_figures(risks, epsilon)
     if risks is not None and anew is not None:
         steps.append(
             "Who was in the data: preparation and model were refitted without each of "
@@ -435,31 +451,39 @@ def find_versions() -> dict[str, str]:
 def find_risks(
     trained: TrainedModel,
     sigma: float,
-    eta: np.ndarray,
+    records: RecordLeakage,
     attributes: Sequence[AttributeFinding],
     anew: Anew | None = None,
-) -> RiskFinding | None:
-    """Return the risks of a release with noise σ; ``None`` if records are read in chunks.
+) -> RiskFinding:
+    """Return the risks of a release with noise σ, or say why they are not known.
 
-    ``eta`` is the leakage of every record, by which they are chosen if not all can be examined.
-    With ``anew`` membership is that of the whole procedure, rerun without each record.
+    ``records`` has the leakage of every record, by which they are chosen if not all can be
+    examined. With ``anew`` membership is that of the whole procedure, rerun without each record.
     """
     source = trained.source
-    if not isinstance(source, RecordsInMemory):
-        return None
-    names = tuple(f"feature {j}" for j in range(source.X.shape[1]))
-    records = MemorySource(Table(source.X, names, None, "numpy"), source.y, source.sample_weight)
-    groups = {f"attribute {k}": a.columns for k, a in enumerate(trained.table.attributes)}
-    try:
-        leak: Leakage[Any] = leakage(
-            trained.model,
-            records,
-            noise=Gaussian(sigma),
-            attributes={name: columns for name, columns in groups.items() if len(columns) > 1},
+    if not trained.settings.refits:
+        raise InputError(
+            "They take refits without single records, and this model can be fitted only by its "
+            "own library."
         )
-        changes = leak.release.finite_changes()
-    except InputError:
-        return None
+    if not trained.held and anew is None:
+        raise InputError(
+            "The preprocessing is relearnt when a record changes: ask about the whole pipeline "
+            "with refit='pipeline'."
+        )
+    if not isinstance(source, RecordsInMemory):
+        return streamed_risks(trained, sigma)
+    eta = records.every.numbers["eta"]
+    names = tuple(f"feature {j}" for j in range(source.X.shape[1]))
+    table = MemorySource(Table(source.X, names, None, "numpy"), source.y, source.sample_weight)
+    groups = {f"attribute {k}": a.columns for k, a in enumerate(trained.table.attributes)}
+    leak: Leakage[Any] = leakage(
+        trained.model,
+        table,
+        noise=Gaussian(sigma),
+        attributes={name: columns for name, columns in groups.items() if len(columns) > 1},
+    )
+    changes = leak.release.finite_changes()
     # Families with a certified expansion need few refits; for others, and for guesses among several
     # classes, whose intervals are wide, only the most exposed records are examined.
     certified = trained.settings.model in MODELS
@@ -507,9 +531,11 @@ def find_risks(
             levels = len(distinct_rows(source.X[:, list(attribute.columns)])[0])
             if not 1 < levels <= _MOST_LEVELS:
                 continue
-            # The record whose category is estimated best need not be the one guessed best.
-            easiest = np.flatnonzero(source.row_index == known.easiest_row)[:1]
-            asked = np.union1d(easiest, worst_first[:_FEWEST_RISKS])
+            asked = rows
+            if not certified or levels > CLOSED_LEVELS or levels * trained.work > _EVERY_GUESS:
+                # The record whose category is estimated best need not be the one guessed best.
+                easiest = np.flatnonzero(source.row_index == known.easiest_row)[:1]
+                asked = np.union1d(easiest, worst_first[:_FEWEST_RISKS])
             column = f"attribute {k}" if len(attribute.columns) > 1 else attribute.columns[0]
             level = partial(leak.guess, column, rows=asked, precision=1e-3)
             found = _asked(level, refits(levels))
@@ -524,6 +550,31 @@ def find_risks(
         exact=told.mu.kind == "exact",
         guesses=tuple(guesses),
         assumptions=(*assumed, _GUESSES_HELD) if guesses and anew is not None else assumed,
+    )
+
+
+def beside_figures(risks: RiskFinding, epsilon: float) -> RiskFinding:
+    """Return the risks with figures beside the noisy numbers that are ε-private in total."""
+
+    def membership(right: float) -> float:
+        return float(accuracy_beside(distance(right, 0.5), 0.5, epsilon))
+
+    def guess(found: GuessFinding) -> GuessFinding:
+        right, median = (
+            float(right_beside(right, baseline, found.levels, epsilon))
+            for right, baseline in (
+                (found.right, found.baseline),
+                (found.median_right, found.median_baseline),
+            )
+        )
+        return replace(found, right=right, median_right=median)
+
+    return replace(
+        risks,
+        membership=membership(risks.membership),
+        median=membership(risks.median),
+        guesses=tuple(guess(found) for found in risks.guesses),
+        epsilon=epsilon,
     )
 
 
@@ -573,4 +624,5 @@ def _finding(name: str, prior: str, found: Guess, rows: Sequence[int] | np.ndarr
         median_right=float(np.median(right)),
         median_baseline=float(np.median(found.baseline)),
         looked_at=len(right),
+        levels=len(found.levels),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import typer
-from scipy.special import ndtri
 
 from seepage.auditing.audit import EVERYTHING, ONLY_NOISE, QUICK, Effort, Tell, audit_table
-from seepage.auditing.findings import Audit, Gate, RiskFinding
+from seepage.auditing.findings import Audit, Gate
+from seepage.auditing.gates import Limits
 from seepage.auditing.intake.files import FileOptions
 from seepage.auditing.intake.table import (
     ColumnPlan,
@@ -29,14 +28,13 @@ from seepage.auditing.intake.table import (
 )
 from seepage.auditing.report import to_json, write_report
 from seepage.auditing.report.figures import load_beside
-from seepage.auditing.report.words import error_at, in_100, judge, most_exposed
+from seepage.auditing.report.words import error_at, judge, most_exposed
 from seepage.auditing.tradeoff import REMEDIES
 from seepage.auditing.trained_model import EncodedTable
-from seepage.core.result import NOTICE, round_up
+from seepage.core.result import NOTICE
 from seepage.errors import InputError, NotTheMinimiserError
 from seepage.support.chunks import share_one_heap
 from seepage.support.files import check_folder
-from seepage.support.number_check import check_positive
 from seepage.tables.names import counted, escaped, shown
 
 if TYPE_CHECKING:
@@ -46,8 +44,6 @@ if TYPE_CHECKING:
 
 STREAMED_FROM = 10**9  # bytes of a Parquet table as numbers, above which it is read in chunks
 _SHOWN = 8  # the most columns that are printed
-_NAMED = 10  # the most records over a limit that are named
-_ROUNDING = 1e-9  # noise calibrated to a limit meets it
 _LONG = 1 << 25  # bytes of a file that is worked on for seconds
 
 
@@ -87,65 +83,6 @@ class Question:
         """The files that are read and must not be overwritten."""
         named = (self.table, self.model_file, self.public)
         return tuple(path for path in named if path is not None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """The limits that a caller sets; a release over one of them does not pass."""
-
-    max_eta: float | None = None  # the most that any record may leak
-    # The least mean squared error, in squared standard deviations of the columns, of an unbiased
-    # attack on any number of any record: ``1/η²``
-    min_mse: float | None = None
-    # The most by which the mean leakage of one group may exceed that of another
-    max_group_ratio: float | None = None
-    # The largest allowed probability of telling correctly that a record was in the data
-    max_membership: float | None = None
-    # The most that the release may add to the probability of a right guess of a class or category
-    max_guess_gain: float | None = None
-
-    def check(self, grouped: bool) -> float | None:
-        """Refuse limits that make no sense, and return the leakage of a record that meets them all.
-
-        Called before any work is done; ``grouped`` says whether there are groups to compare.
-        """
-        etas = []
-        if self.max_eta is not None:
-            check_positive(self.max_eta, "--max-eta")
-            etas.append(self.max_eta)
-        if self.min_mse is not None:
-            check_positive(self.min_mse, "--min-mse")
-            etas.append(self.min_mse**-0.5)
-        ratio = self.max_group_ratio
-        if ratio is not None and not (math.isfinite(ratio) and ratio >= 1):
-            raise InputError(f"--max-group-ratio must be a number of at least 1, not {ratio:g}.")
-        told, gain = self.max_membership, self.max_guess_gain
-        if told is not None and not 0.5 < told < 1:
-            raise InputError(
-                "--max-membership is a probability above 0.5, a coin toss, and below 1, not "
-                f"{told:g}."
-            )
-        if gain is not None and not 0 < gain < 1:
-            raise InputError(f"--max-guess-gain is a probability between 0 and 1, not {gain:g}.")
-        if ratio is not None and not grouped:
-            raise InputError("--max-group-ratio compares groups: name a column with --group.")
-        return min(etas) if etas else None
-
-    def gates(self, audit: Audit) -> tuple[Gate, ...]:
-        """Return one gate per limit; records over it are named by row, never by their values."""
-        self.check(bool(audit.groupings))
-        gates = []
-        if self.max_eta is not None:
-            gates.append(_max_eta(audit, self.max_eta))
-        if self.min_mse is not None:
-            gates.append(_min_mse(audit, self.min_mse))
-        if self.max_group_ratio is not None:
-            gates.append(_group_ratio(audit, self.max_group_ratio))
-        if self.max_membership is not None:
-            gates.append(_membership(audit, self.max_membership))
-        if self.max_guess_gain is not None:
-            gates.append(_guess_gain(audit, self.max_guess_gain))
-        return tuple(gates)
 
 
 def answer(question: Question, *, effort: Effort = EVERYTHING, client: Any = None) -> Audit:
@@ -366,92 +303,6 @@ def run_audit(
             tell_people(audit, page)
     values = "values of the table itself" if question.show_values else None
     return all_passed(audit.gates, as_json=as_json, values=values)
-
-
-def _max_eta(audit: Audit, limit: float) -> Gate:
-    measured = audit.records.largest("eta")
-    over = audit.records.over(limit * (1 + _ROUNDING))
-    if not over:
-        text = f"The most exposed record has η = {measured:.4g}, within the limit of {limit:g}."
-    else:
-        text = (
-            f"{_records(audit, over)} more than η = {limit:g} (the worst {measured:.4g}); "
-            f"σ = {round_up(audit.sigma * measured / limit):g} would be enough."
-        )
-    return Gate("--max-eta", limit, measured, not over, text)
-
-
-def _min_mse(audit: Audit, limit: float) -> Gate:
-    worst = audit.records.largest("eta")
-    measured = worst**-2.0 if worst > 0 else math.inf
-    over = audit.records.over(math.sqrt((1 + _ROUNDING) / limit))
-    if not over:
-        text = (
-            f"No unbiased attack has a mean squared error below {measured:.4g} on any record, "
-            f"within the limit of {limit:g}."
-        )
-    else:
-        text = (
-            f"{_records(audit, over)} so much that the mean squared error of an attack may be below"
-            f" {limit:g} (as low as {measured:.4g}); "
-            f"σ = {round_up(audit.sigma * math.sqrt(limit / measured)):g} would be enough."
-        )
-    return Gate("--min-mse", limit, measured, not over, text)
-
-
-def _group_ratio(audit: Audit, limit: float) -> Gate:
-    worst = max(audit.groupings, key=lambda grouping: grouping.ratio)
-    passed = worst.ratio <= limit * (1 + _ROUNDING)
-    text = (
-        f"Between the groups of column {worst.column!r} the mean leakage differs by a factor of "
-        f"{worst.ratio:.4g}, {'within' if passed else 'over'} the limit of {limit:g}."
-    )
-    return Gate("--max-group-ratio", limit, worst.ratio, passed, text)
-
-
-def _membership(audit: Audit, limit: float) -> Gate:
-    risks = _known_risks(audit, "--max-membership")
-    passed = risks.membership <= limit * (1 + _ROUNDING)
-    text = (
-        f"Row {risks.row} is recognised as in the data {in_100(risks.membership)} times in 100, "
-        f"{'within' if passed else 'over'} the limit of {in_100(limit)}."
-    )
-    if not passed:
-        enough = round_up(audit.sigma * risks.mu / (2 * float(ndtri(limit))))
-        text = f"{text[:-1]}; σ = {enough:g} would be enough."
-    return Gate("--max-membership", limit, risks.membership, passed, text)
-
-
-def _guess_gain(audit: Audit, limit: float) -> Gate:
-    guesses = _known_risks(audit, "--max-guess-gain").guesses
-    if not guesses:
-        text = "There is no class or category to guess."
-        return Gate("--max-guess-gain", limit, 0.0, True, text)
-    worst = max(guesses, key=lambda guess: guess.gain)
-    passed = worst.gain <= limit * (1 + _ROUNDING)
-    text = (
-        f"{shown(worst.name)} of row {worst.row} is guessed right {in_100(worst.right)} times in "
-        f"100 instead of {in_100(worst.baseline)} without the release, "
-        f"{'within' if passed else 'over'} the limit of {100 * limit:g} more."
-    )
-    return Gate("--max-guess-gain", limit, worst.gain, passed, text)
-
-
-def _known_risks(audit: Audit, option: str) -> RiskFinding:
-    if audit.risks is None:
-        raise InputError(
-            f"{option} cannot be checked: such probabilities are known only for tables in memory, "
-            "and not for this release."
-        )
-    return audit.risks
-
-
-def _records(audit: Audit, count: int) -> str:
-    rows = ", ".join(str(int(row)) for row in audit.records.most(min(count, _NAMED)).row)
-    more = f" and {count - _NAMED:,} more" if count > _NAMED else ""
-    if count == 1:
-        return f"1 record (row {rows}) leaks"
-    return f"{count:,} records (rows {rows}{more}) leak"
 
 
 def run_calibration(question: Question, *, as_json: bool) -> None:

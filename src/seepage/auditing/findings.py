@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 SCHEMA = "seepage-audit/1"
 NUMBERS = ("eta", "eta_features", "eta_label", "exact_error")
+# The largest risks with which a release passes unless the caller sets other limits: how often
+# membership inference succeeds, and what the release adds to a guess
+MAX_MEMBERSHIP = 0.75
+MAX_GUESS_GAIN = 0.20
+NOT_MEASURED = "Membership and guesses were not measured."  # the reason follows, among the steps
 _SENTENCES = 4  # of the verdict, as an interpreter prints it
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of the records, at which quantiles are reported
 
@@ -134,6 +139,7 @@ class GuessFinding:
     median_right: float
     median_baseline: float
     looked_at: int
+    levels: int = 2  # how many answers there are to choose from
 
     @property
     def gain(self) -> float:
@@ -154,6 +160,22 @@ class RiskFinding:
     guesses: tuple[GuessFinding, ...] = ()
     # Who the attacker is, and what is held fixed or redone when a record changes
     assumptions: tuple[str, ...] = ()
+    # The ε of the figures that leave beside the noisy numbers; all of these count it
+    epsilon: float = 0.0
+    # The rows without which a published figure would be another, and the names of such figures:
+    # the membership of these rows is certain
+    disclosed: tuple[int, ...] = ()
+    disclosing: tuple[str, ...] = ()
+
+    @property
+    def recognised(self) -> float:
+        """The largest probability of membership through all that is released."""
+        return 1.0 if self.disclosed else self.membership
+
+    @property
+    def recognised_row(self) -> int:
+        """The record for which it is largest."""
+        return self.disclosed[0] if self.disclosed else self.row
 
 
 @dataclass(frozen=True)
@@ -314,8 +336,8 @@ class Audit:
     guarantees
         Every bound on what can be found out about the most exposed record, if known.
     risks
-        Probabilities that a record is recognised as a member and its categories guessed right,
-        for a table in memory.
+        Probabilities that a record is recognised as a member and its categories guessed right;
+        ``None`` where they are not known, and ``steps`` says why.
     usefulness
         How much better the noisy model is than a constant answer, if that was tried.
     labels

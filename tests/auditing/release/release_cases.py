@@ -40,3 +40,14 @@ def people(rows: int = 120) -> pa.Table:
             "ill": np.where(ill, "yes", "no"),
         }
     )
+
+
+def stays(rows: int, outlier: bool = True) -> pa.Table:
+    """Return the stays of patients, one of whom was ill for 60 days at a cost of 400,000."""
+    rng = np.random.default_rng(0)
+    age = rng.integers(20, 90, rows)
+    cost = np.round(rng.gamma(2, 2000, rows))
+    los = np.round(2 + 0.03 * age + 0.0004 * cost + rng.normal(0, 2, rows), 1)
+    if outlier:
+        cost[7], los[7] = 400_000, 60
+    return pa.table({"age": age, "cost": cost, "los": los})

@@ -15,6 +15,7 @@ from seepage.auditing.findings import (
     GroupFinding,
     GroupingFinding,
     RecordLeakage,
+    RiskFinding,
     TradeoffCurve,
 )
 from seepage.bounds.guarantees import Guarantee, Guarantees
@@ -110,6 +111,7 @@ def make_audit(rows: int = 569, **changes) -> Audit:
                 ),
             ),
             guarantees=make_guarantees(),
+            risks=RiskFinding(0.6, int(index[1 % rows]), 0.51, 0.507, rows, True),
             versions={"seepage": "0.1.0", "numpy": "2.4.6", "Python": "3.12.1"},
         ),
         **changes,

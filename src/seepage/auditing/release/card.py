@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from seepage.auditing.gates import Limits
+from seepage.auditing.neighbours import CHECKED
 from seepage.auditing.release.contents import Item, item_table
 from seepage.auditing.release.noise_vote import interval_kept
 from seepage.auditing.release.procedure import Prepared, Procedure
-from seepage.auditing.report.words import markdown, number
+from seepage.auditing.report.words import markdown, number, percent
 from seepage.tables.names import counted
 
 
@@ -30,13 +32,17 @@ class Usefulness:
         )
 
 
+def figures_epsilon(prepared: Prepared, useful: Usefulness | None) -> float:
+    """Return the total ε of the figures that are drawn or have noise of their own."""
+    return (prepared.vote.epsilon if prepared.vote else 0.0) + (useful.epsilon if useful else 0.0)
+
+
 def _beside_the_numbers(
     procedure: Procedure, prepared: Prepared, useful: Usefulness | None
 ) -> list[str]:
     """Say what the other figures may add, unless σ follows the most exposed record."""
-    vote = prepared.vote
-    epsilon = (vote.epsilon if vote else 0.0) + (useful.epsilon if useful else 0.0)
-    if not epsilon or (vote is None and procedure.sigma is None):
+    epsilon = figures_epsilon(prepared, useful)
+    if not epsilon or (prepared.vote is None and procedure.sigma is None):
         return []
     return [
         "**Beside the noisy numbers.** The figures that were drawn, or have noise of their own, "
@@ -49,11 +55,35 @@ def _beside_the_numbers(
     ]
 
 
+def _risk_limits(limits: Limits) -> list[str]:
+    """Say which limits on membership inference and guesses the release was held to."""
+    told = []
+    if limits.max_membership is not None and limits.max_membership < 1:
+        told.append(
+            f"membership inference succeeds at most {percent(limits.max_membership)} of the time "
+            "(chance: 50 %)"
+        )
+    if limits.max_guess_gain is not None and limits.max_guess_gain < 1:
+        told.append(
+            f"a guess of a class or category gains at most {percent(limits.max_guess_gain)} from "
+            "the release"
+        )
+    if not told:
+        return []
+    return [
+        f"**Limits.** By an attacker who knows all other rows, {' and '.join(told)}. That was "
+        f"checked for the noisy numbers, and for the other figures with each of the {CHECKED} most "
+        "exposed rows left out or given another label.",
+        "",
+    ]
+
+
 def write_release_card(
     procedure: Procedure,
     prepared: Prepared,
     items: Sequence[Item],
     useful: Usefulness | None,
+    limits: Limits,
 ) -> str:
     """Return the card as Markdown."""
     settings, figures = prepared.trained.settings, prepared.figures
@@ -72,6 +102,7 @@ def write_release_card(
         f"number of a record without bias is off by at least {number(1 / procedure.target_eta)} "
         "times the unit of its column (for a category or class: of a whole level).",
         "",
+        *_risk_limits(limits),
         *_beside_the_numbers(procedure, prepared, useful),
     ]
     if useful is not None:
@@ -92,7 +123,7 @@ def write_release_card(
         "",
         "**What this does and does not cover.** The bound holds for an attacker who sees this "
         "folder once and whose estimates are unbiased. It does not cover attackers who trade bias "
-        "for precision or bring knowledge about similar people, nor membership inference, nor "
+        "for precision or bring knowledge about similar people, nor "
         "further releases of the same records. A figure on a coarse grid hides small changes of a "
         "record, not its absence. Apart from what the list says of single figures this is not a "
         "differential-privacy guarantee.",

@@ -11,7 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 import typer
 
-from seepage.auditing.command import progress
+from seepage.auditing.audit import RISKS
+from seepage.auditing.command import progress, tell_gates
+from seepage.auditing.gates import Limits
 from seepage.auditing.intake.files import FileOptions
 from seepage.auditing.intake.plan_file import PlanFile
 from seepage.auditing.intake.table import TableInMemory
@@ -20,6 +22,7 @@ from seepage.auditing.release.ledger import ReleaseLedger
 from seepage.auditing.release.making import MadeRelease, make_release, tell_disclosures
 from seepage.auditing.release.procedure import Domain, Procedure
 from seepage.auditing.report import write_report
+from seepage.auditing.report.words import judge
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
 from seepage.support.files import check_folder, only_writer
@@ -34,10 +37,15 @@ def run_release(
     report: Path,
     ledger: Path,
     options: FileOptions,
+    limits: Limits,
     plan: PlanFile | None = None,
-) -> None:
-    """Make a release of a table, write both folders and the ledger, and print what leaves."""
+) -> bool:
+    """Make a release of a table, write both folders and the ledger, and print what leaves.
+
+    Above a limit nothing leaves: only the private report is written. Returns whether all are met.
+    """
     _keep_apart(out, report, ledger)
+    limits.check(False)
     for folder, kind in ((out, "release"), (report, "report")):
         check_folder(folder, kind, (table, ledger))
     raw = _read(table, options)
@@ -47,8 +55,12 @@ def run_release(
             raise InputError(f"There is no column {shown(name)} for --domain.")
     with only_writer(ledger):
         before = ReleaseLedger.read(ledger)
-        with progress(4) as tell:
-            made = make_release(replace(procedure, ledger=before), raw, name=table.name, tell=tell)
+        with progress(2 + RISKS.stages) as tell:
+            procedure = replace(procedure, ledger=before)
+            made = make_release(procedure, raw, limits=limits, name=table.name, tell=tell)
+        if not all(gate.passed for gate in made.audit.gates):
+            _tell_refusal(made, write_report(made.audit, report, keep=(table, ledger)))
+            return False
         # The ledger first: no release may exist that it does not list.
         eta = made.prepared.eta / made.prepared.sigma
         entry = _entry(procedure, made)
@@ -56,6 +68,7 @@ def run_release(
         page = write_report(made.audit, report, keep=(table, ledger))
         write_release(made.release, out, keep=(table, ledger))
     _tell(made, out, page, ledger)
+    return True
 
 
 def _read(table: Path, options: FileOptions) -> pa.Table:
@@ -126,6 +139,18 @@ def _entry(procedure: Procedure, made: MadeRelease) -> dict[str, object]:
     }
 
 
+def _tell_refusal(made: MadeRelease, page: Path) -> None:
+    """Say which limits are exceeded, and that nothing was released."""
+    verdict = judge(made.audit)
+    typer.echo(f"{verdict.label}: {verdict.headline}")
+    tell_gates(made.audit.gates)
+    for sentence in tell_disclosures(made.disclosures)[:1]:
+        typer.echo(f"\n{sentence}")
+    typer.echo("\nNothing was released, and nothing was added to the ledger.")
+    typer.echo(f"Report, private: {escaped(str(page))}")
+    typer.echo(NOTICE)
+
+
 def _tell(made: MadeRelease, out: Path, page: Path, ledger: Path) -> None:
     say = typer.echo
     say("What leaves:")
@@ -135,6 +160,7 @@ def _tell(made: MadeRelease, out: Path, page: Path, ledger: Path) -> None:
     say(made.audit.sigma_reason)
     for sentence in tell_disclosures(made.disclosures)[:1]:
         say(sentence)
+    tell_gates(made.audit.gates)
     say(f"\nRelease, to be shared: {escaped(str(out))}")
     say(f"Report, private: {escaped(str(page))}")
     say(f"Ledger, private: {escaped(str(ledger))}")

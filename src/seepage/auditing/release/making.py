@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
-from seepage.auditing.audit import ONLY_NOISE, Tell, audit_model
-from seepage.auditing.findings import Audit
-from seepage.auditing.release.card import Usefulness, write_release_card
+from seepage.auditing.audit import RISKS, Tell, audit_model
+from seepage.auditing.findings import Audit, GuessFinding, RiskFinding
+from seepage.auditing.gates import Limits
+from seepage.auditing.neighbours import LEFT_OUT, RELABELLED
+from seepage.auditing.release.card import Usefulness, figures_epsilon, write_release_card
 from seepage.auditing.release.contents import Item, Release
 from seepage.auditing.release.disclosure import Disclosure, find_disclosures
 from seepage.auditing.release.procedure import RELEASE_L2, Prepared, Procedure
@@ -32,8 +35,10 @@ class MadeRelease:
     disclosures: tuple[Disclosure, ...]
 
 
-def make_release(procedure: Procedure, raw: pa.Table, *, name: str, tell: Tell) -> MadeRelease:
-    """Make a release, audit it, and look for what its figures disclose."""
+def make_release(
+    procedure: Procedure, raw: pa.Table, *, limits: Limits, name: str, tell: Tell
+) -> MadeRelease:
+    """Make a release, audit it, hold it to limits, and look for what its figures disclose."""
     tell("fitting")
     prepared = procedure.prepare(raw)
     tell("records left out and replaced")
@@ -47,21 +52,55 @@ def make_release(procedure: Procedure, raw: pa.Table, *, name: str, tell: Tell) 
     )
     useful = _usefulness(model, prepared)
     items = _items(procedure, prepared, model, useful)
-    card = write_release_card(procedure, prepared, items, useful)
+    card = write_release_card(procedure, prepared, items, useful, limits)
     audit = audit_model(
         prepared.trained,
         name=name,
         sigma=prepared.sigma,
         target_eta=procedure.target_eta,
-        effort=ONLY_NOISE,
+        effort=RISKS,
+        epsilon=figures_epsilon(prepared, useful) + _redrawn(prepared),
         tell=tell,
     )
+    risks = audit.risks
     audit = replace(
         audit,
+        risks=None if risks is None else _with_disclosures(risks, disclosures, procedure.target),
         sigma_reason=_sigma_reason(procedure, prepared),
         steps=(*audit.steps, *_told(items, disclosures, prepared)),
     )
+    audit = replace(audit, gates=limits.gates(audit))
     return MadeRelease(Release(model, items, card), audit, prepared, disclosures)
+
+
+def _redrawn(prepared: Prepared) -> float:
+    """Return what drawing σ until it is enough adds to ε: with probability a it is at once, 1/a."""
+    return 0.0 if prepared.vote is None else -math.log(prepared.vote.enough)
+
+
+def _with_disclosures(
+    risks: RiskFinding, disclosures: tuple[Disclosure, ...], target: str
+) -> RiskFinding:
+    """Return the risks with what the published figures give away for certain.
+
+    Where a figure would be another without a record, or with another class of it, whoever knows
+    everything else reads off that it is there, or which class it has.
+    """
+    absent = [d for d in disclosures if d.change == LEFT_OUT]
+    relabelled = [d.row for d in disclosures if d.change == RELABELLED]
+
+    def certain(guess: GuessFinding) -> GuessFinding:
+        if not relabelled or (guess.name, guess.prior) != (target, "frequencies"):
+            return guess
+        return replace(guess, right=1.0, row=relabelled[0])
+
+    guesses = tuple(certain(guess) for guess in risks.guesses)
+    return replace(
+        risks,
+        guesses=guesses,
+        disclosed=tuple(d.row for d in absent),
+        disclosing=tuple(dict.fromkeys(figure for d in absent for figure in d.figures)),
+    )
 
 
 def _usefulness(model: ReleasedModel, prepared: Prepared) -> Usefulness | None:
@@ -221,6 +260,7 @@ def tell_disclosures(disclosures: tuple[Disclosure, ...]) -> list[str]:
         f"Disclosed: {counted(len(figures), 'published figure')} would change with single records "
         f"({', '.join(sorted(figures)[:5])}), for {counted(rows, 'record')} of those tried; "
         "whoever knows all the others learns that for certain. Declared figures disclose nothing: "
-        "σ with --sigma, the scaling with --domain."
+        "σ with --sigma, the scaling with --domain. A number of records at the edge of its grid "
+        "discloses nothing once a record is left out."
     ]
     return [*told, *(f"Disclosed by {found}." for found in disclosures[:20])]

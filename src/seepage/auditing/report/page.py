@@ -125,8 +125,8 @@ def _risk_facts(audit: Audit) -> list[dict[str, str]]:
     facts = [
         {
             "name": "Recognised as in the data",
-            "value": f"{in_100(risks.membership)} in 100",
-            "note": f"at most (row {row_name(audit, risks.row)}); half of the records "
+            "value": f"{in_100(risks.recognised)} in 100",
+            "note": f"at most (row {row_name(audit, risks.recognised_row)}); half of the records "
             f"{in_100(risks.median)} or less; a coin toss: 50",
         }
     ]

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seepage.auditing.findings import AttributeFinding, Audit
+from seepage.auditing.findings import (
+    MAX_GUESS_GAIN,
+    MAX_MEMBERSHIP,
+    NOT_MEASURED,
+    AttributeFinding,
+    Audit,
+)
 from seepage.tables.names import counted
 
 SHORT = 48  # characters of a name that fit a table cell
@@ -21,7 +27,6 @@ LONG = 400  # the most characters of a sentence that quotes a long name
 _TOLERANCE = 1e-6  # relative to the limit: noise calibrated to a target meets it up to rounding
 _UNEVEN = 1.25  # a group that leaks a quarter more than another is worth a sentence
 _LITTLE_GAIN, _LARGE_GAIN = 0.05, 0.20  # of a guess from the release, as probabilities
-_TOLD = 0.75  # the probability of membership being told above which a record stands out
 _HARDLY_USEFUL = 0.25  # of the model's advantage over a constant prediction
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 # Controls and lone surrogates cannot be written; direction overrides would turn the page around.
@@ -196,8 +201,7 @@ def judge(audit: Audit) -> Verdict:
         tone, label = "bad", "Over the limit"
         headline = (
             f"Do not release this model as it is: {len(failed)} of "
-            f"{counted(len(audit.gates), 'limit')} you set {'is' if len(failed) == 1 else 'are'} "
-            "not met."
+            f"{counted(len(audit.gates), 'limit')} {'is' if len(failed) == 1 else 'are'} exceeded."
         )
     elif over:
         tone, label = "caution", "Above " + limit.words
@@ -211,31 +215,50 @@ def judge(audit: Audit) -> Verdict:
         headline = f"No record gives away more than {limit.words} allows."
     exposed = _stands_out(audit)
     if exposed and not failed and not over:
-        tone, label = "caution", label + ", but somebody stands out"
-        headline = f"{headline[:-1]}, but {exposed}."
-    if useless and not failed and not over:
+        tone, label, headline = "caution", "Over the default limit", f"{exposed}."
+    elif audit.risks is None and not failed and not over:
+        tone, label = "caution", "Membership not measured"
+        headline = f"{headline[:-1]}, but whether a row can be recognised was not measured."
+    elif useless and not failed and not over:
         tone, label = "caution", "Private, but hardly useful"
         headline = headline[:-1] + ", but the noise leaves little of the model."
     return Verdict(tone, label, headline, _explain(audit), _answer(audit))
 
 
 def _stands_out(audit: Audit) -> str:
-    """Say who is recognised or guessed far better than without the release, if anybody."""
+    """Say who is recognised or guessed beyond the limits, the caller's or the default ones."""
     risks = audit.risks
     if risks is None:
         return ""
+    set_by_caller = {gate.name: gate.limit for gate in audit.gates}
+    membership = set_by_caller.get("--max-membership", MAX_MEMBERSHIP)
+    if risks.recognised > membership * (1 + _TOLERANCE):
+        return (
+            f"Row {row_name(audit, risks.recognised_row)} can be recognised: membership inference "
+            f"succeeds up to {percent(risks.recognised)} of the time (limit {percent(membership)}, "
+            "chance 50 %)"
+        )
+    gain = set_by_caller.get("--max-guess-gain", MAX_GUESS_GAIN)
     most = max(risks.guesses, key=lambda guess: guess.gain, default=None)
-    if most is not None and most.gain > _LARGE_GAIN:
+    if most is not None and most.gain > gain * (1 + _TOLERANCE):
         return (
             f"“{short(most.name)}” of row {row_name(audit, most.row)} is guessed right "
-            f"{in_100(most.right)} times in 100 instead of {in_100(most.baseline)}"
-        )
-    if risks.membership > _TOLD:
-        return (
-            f"row {row_name(audit, risks.row)} is recognised as in the data "
-            f"{in_100(risks.membership)} times in 100"
+            f"{percent(most.right)} of the time, {percent(most.baseline)} without the release "
+            f"(limit {100 * gain:g} percentage points more)"
         )
     return ""
+
+
+def percent(probability: float) -> str:
+    """Write a probability in per cent, never rounded to certainty, impossibility or chance."""
+    if probability in (0.0, 0.5, 1.0):
+        return f"{100 * probability:.0f} %"
+    if probability > 0.9995:
+        return "nearly 100 %"
+    if probability < 0.0005:
+        return "nearly 0 %"
+    rounded = f"{100 * probability:.3g}"
+    return f"nearly {rounded} %" if rounded == "50" else f"{rounded} %"
 
 
 def in_100(probability: float) -> str:
@@ -273,13 +296,22 @@ def _tell_membership(audit: Audit) -> str:
     if over:
         told = [f"Yes: for {who}, some value can {close}, which {limit.words} forbids."]
     risks = audit.risks
-    if risks is not None:
+    if risks is None:
+        why = next((step for step in audit.steps if step.startswith(NOT_MEASURED)), NOT_MEASURED)
+        told.append(why)
+    else:
         some = "" if risks.looked_at == total else f" of the {count(risks.looked_at)} looked at"
         told.append(
             "As for membership, someone who has all the other records is right about whether a "
             f"person is in the table at most {in_100(risks.membership)} times in 100 (a coin toss: "
             f"50), and {in_100(risks.median)} times or fewer for half of the records{some}."
         )
+        if risks.disclosed:
+            told.append(
+                f"But for {counted(len(risks.disclosed), 'row')} of those tried, the first of them "
+                f"row {row_name(audit, risks.disclosed[0])}, membership is certain: a published "
+                "figure would be another without it."
+            )
     return " ".join(told)
 
 
@@ -324,11 +356,15 @@ def _tell_sure(audit: Audit) -> str:
     others = [g for g in others if g.name in sensitive] or others
     if others:
         most = max(others, key=lambda guess: guess.gain)
+        tried = (
+            "all records"
+            if most.looked_at == audit.records.count
+            else f"the {count(most.looked_at)} most exposed records"
+        )
         told.append(
             f"“{short(most.name)}” is guessed right {in_100(most.right)} times in 100 at most "
-            f"with the release (row {row_name(audit, most.row)}; the {count(most.looked_at)} most "
-            f"exposed records were tried), and {in_100(most.baseline)} times without it, by the "
-            "commonest answer."
+            f"with the release (row {row_name(audit, most.row)}; {tried} were tried), and "
+            f"{in_100(most.baseline)} times without it, by the commonest answer."
         )
     if audit.model == "linear":
         told.append(_tell_numeric_label(audit))

@@ -1,0 +1,77 @@
+"""A release states membership and guesses as it is made, and nothing leaves above their limits."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow.csv as pa_csv
+from release_cases import people, stays
+from typer.testing import CliRunner
+
+import seepage.auditing.neighbours as neighbours
+from seepage.auditing.findings import MAX_GUESS_GAIN, MAX_MEMBERSHIP
+from seepage.auditing.gates import Limits
+from seepage.auditing.release.making import make_release
+from seepage.auditing.release.procedure import Procedure
+from seepage.cli import app
+
+
+def released(sigma):
+    command = ["release", "stays.csv", "--target", "los", "--sigma", sigma]
+    return CliRunner().invoke(app, command)
+
+
+def test_the_noise_that_is_named_is_enough(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pa_csv.write_csv(stays(2001), tmp_path / "stays.csv")
+    result = released("0.1")
+    enough = result.stdout.split("σ = ")[-1].split(" would be enough")[0]
+    result = released(enough)
+    assert result.exit_code == 0, result.output
+    card = (tmp_path / "seepage-release" / "model-card.md").read_text()
+    assert "membership inference succeeds at most 75 % of the time" in card
+    summary = json.loads((tmp_path / "seepage-audit" / "summary.json").read_text())
+    assert 0.6 < summary["risks"]["membership"] <= MAX_MEMBERSHIP
+
+
+def test_a_figure_that_gives_a_row_away_counts_as_certain_membership():
+    made = make_release(
+        Procedure(target="los", sigma=1.0),
+        stays(200, outlier=False),
+        limits=Limits.of_release(None, None),
+        name="stays",
+        tell=lambda words: None,
+    )
+    risks = made.audit.risks
+    assert risks.membership < MAX_MEMBERSHIP  # through the noisy numbers
+    assert len(risks.disclosed) == neighbours.CHECKED
+    assert risks.disclosing == ("number of records",)
+    assert risks.recognised == 1.0
+    membership, gain = made.audit.gates
+    assert (membership.passed, membership.measured) == (False, 1.0)
+    assert gain.passed
+
+
+def test_what_is_drawn_beside_the_numbers_counts():
+    def gates(**options):
+        procedure = Procedure(target="ill", drop=("number",), rare="drop", **options)
+        made = make_release(
+            procedure,
+            people(),
+            limits=Limits.of_release(None, None),
+            name="people",
+            tell=lambda words: None,
+        )
+        return made.prepared, made.audit
+
+    prepared, audit = gates()
+    # Ten to twelve blocks vote with ε = 16 over their number: 79 % by randomised response.
+    assert prepared.vote.epsilon > 1.3
+    assert audit.risks.membership >= 1 / (1 + np.exp(-prepared.vote.epsilon)) > MAX_MEMBERSHIP
+    assert "declare the noise with --sigma" in audit.gates[0].text
+    _, audit = gates(sigma=0.5)
+    assert all(gate.passed for gate in audit.gates)
+    assert audit.risks.epsilon == 0
+    worst = max(guess.gain for guess in audit.risks.guesses)
+    assert audit.gates[1].measured == worst < MAX_GUESS_GAIN
