@@ -21,8 +21,14 @@ if TYPE_CHECKING:
 
 SCHEMA = "seepage-audit/1"
 NUMBERS = ("eta", "eta_features", "eta_label", "exact_error")
+_ROUNDING = 1e-9  # errors this close are the same
 _SENTENCES = 4  # of the verdict, as an interpreter prints it
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of the records, at which quantiles are reported
+
+
+def no_better(error: float, constant: float) -> bool:
+    """Return whether an error is no smaller than that of a constant prediction, up to rounding."""
+    return bool(error >= constant * (1 - _ROUNDING))
 
 
 def between(low: float, high: float) -> float:
@@ -109,10 +115,19 @@ class Advice:
 
     name: str  # "more noise", "more regularisation"
     text: str  # one sentence with the number it takes and what that costs
-    # What to do in a few words, and the resulting error on held-out records; nothing if that is
-    # unknown or it does not help
-    change: str = ""
+    change: str = ""  # what to do in a few words; nothing if it does not help
+    # The resulting error on held-out records, if it was tried, and that of a constant prediction
     error: float | None = None
+    constant: float | None = None
+
+    @property
+    def useless(self) -> bool:
+        """Whether its error is known, and no smaller than that of a constant prediction."""
+        return (
+            self.error is not None
+            and self.constant is not None
+            and no_better(self.error, self.constant)
+        )
 
 
 @dataclass(frozen=True)

@@ -370,7 +370,8 @@ def _tell_numeric_label(audit: Audit) -> str:
 
 
 def _tell_fixes(audit: Audit) -> str:
-    changes = [remedy.change for remedy in audit.remedies if remedy.change]
+    changes = [r.change for r in audit.remedies if r.change and not r.useless]
+    useless = " or ".join(r.change for r in audit.remedies if r.change and r.useless)
     if not count_over(audit):
         told = f"Nothing needs to be changed to stay within {find_limit(audit).words}"
         if _stands_out(audit):
@@ -383,10 +384,18 @@ def _tell_fixes(audit: Audit) -> str:
             told += ", or ".join(changes)
         return f"{told}."
     if not changes:
-        return ""
+        if not useless:
+            return ""
+        return (
+            f"Nothing that was tried. {useless[0].upper()}{useless[1:]} would bring every record "
+            f"within {_aim(audit)}, but leaves a model no better than a constant prediction."
+        )
     listed = changes[0] if len(changes) == 1 else f"{', '.join(changes[:-1])}, or {changes[-1]}"
     ending = "it brings" if len(changes) == 1 else "each of these brings"
-    return f"{listed[0].upper()}{listed[1:]}: {ending} every record within {_aim(audit)}."
+    told = f"{listed[0].upper()}{listed[1:]}: {ending} every record within {_aim(audit)}."
+    if useless:
+        told += f" So would {useless}, but with an error no smaller than a constant prediction's."
+    return told
 
 
 def _aim(audit: Audit) -> str:
@@ -400,7 +409,7 @@ def _tell_costs(audit: Audit) -> str:
         return ""
     said = _percent if audit.classes else number
     tried = [
-        f"{said(remedy.error)} with {remedy.name}"
+        f"{said(remedy.error)} with {remedy.name}{' (useless)' if remedy.useless else ''}"
         for remedy in audit.remedies
         if remedy.change and remedy.error is not None
     ]

@@ -166,7 +166,7 @@ def summarise(audit: Audit) -> dict[str, Any]:
         "groupings": [asdict(grouping) for grouping in audit.groupings],
         "dataset_eta": audit.dataset_eta,
         "curve": asdict(audit.curve),
-        "remedies": [asdict(remedy) for remedy in audit.remedies],
+        "remedies": [asdict(r) | {"useless": r.useless} for r in audit.remedies],
         "guarantees": _guarantees(audit),
         "risks": None if audit.risks is None else asdict(audit.risks),
         "usefulness": None if audit.usefulness is None else asdict(audit.usefulness),
