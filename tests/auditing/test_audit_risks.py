@@ -111,7 +111,8 @@ def test_badges_follow_the_gain_and_not_the_error_in_levels(audit: Audit) -> Non
 def test_somebody_who_stands_out_is_in_the_headline(audit: Audit) -> None:
     risks = audit.risks
     assert risks is not None
-    plain = replace(audit, target_eta=1e9, usefulness=None)
+    useful = replace(audit.curve, trivial_error=0.9)
+    plain = replace(audit, target_eta=1e9, usefulness=None, curve=useful)
     calm = replace(plain, risks=replace(risks, membership=0.6, guesses=()))
     assert judge(calm).tone == "good"
     seen = replace(plain, risks=replace(risks, membership=0.9, guesses=()))
@@ -161,7 +162,10 @@ def test_a_model_that_cannot_be_told_from_a_constant_is_not_called_useful(audit:
     assert judged.low < judged.advantage < judged.high
     risks = audit.risks
     assert risks is not None
-    calm = replace(audit, target_eta=1e9, risks=replace(risks, membership=0.6, guesses=()))
+    curve = replace(audit.curve, trivial_error=0.9)
+    calm = replace(
+        audit, target_eta=1e9, risks=replace(risks, membership=0.6, guesses=()), curve=curve
+    )
     useless = replace(calm, usefulness=replace(judged, advantage=0.01, low=-0.02, high=0.04))
     assert judge(useless).tone == "caution"
     assert "not clearly better than a constant answer" in judge(useless).sentences[-1]

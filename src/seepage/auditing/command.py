@@ -29,7 +29,13 @@ from seepage.auditing.intake.table import (
 )
 from seepage.auditing.report import to_json, write_report
 from seepage.auditing.report.figures import load_beside
-from seepage.auditing.report.words import error_at, in_100, judge, most_exposed
+from seepage.auditing.report.words import (
+    error_at,
+    in_100,
+    judge,
+    most_exposed,
+    warn_of_constant,
+)
 from seepage.auditing.tradeoff import REMEDIES
 from seepage.auditing.trained_model import EncodedTable
 from seepage.core.result import NOTICE, round_up
@@ -479,6 +485,8 @@ def run_calibration(question: Question, *, as_json: bool) -> None:
         f"{curve.noiseless_error:.4g} without any, and {curve.trivial_error:.4g} if the answer is "
         "always the same."
     )
+    if worse := warn_of_constant(audit):
+        typer.echo(worse)
 
 
 def tell_people(audit: Audit, page: Path | None) -> None:

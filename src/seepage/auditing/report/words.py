@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seepage.auditing.findings import AttributeFinding, Audit
+from seepage.auditing.findings import AttributeFinding, Audit, no_better
 from seepage.tables.names import counted
 
 SHORT = 48  # characters of a name that fit a table cell
@@ -154,13 +154,36 @@ def error_at(audit: Audit, sigma: float) -> float | None:
 def usefulness(audit: Audit, sigma: float) -> float | None:
     """Return how much of the model's advantage over a constant prediction survives the noise.
 
-    1 is all of it, 0 none; None if the curve does not say.
+    1 is all of it, 0 none, or that there never was any; None if the curve does not say.
     """
     error = error_at(audit, sigma)
     gain = audit.curve.trivial_error - audit.curve.noiseless_error
-    if error is None or not gain > 0:
+    if error is None:
         return None
+    if no_better(audit.curve.noiseless_error, audit.curve.trivial_error):
+        return 0.0
     return float(np.clip((audit.curve.trivial_error - error) / gain, 0, 1))
+
+
+def warn_of_constant(audit: Audit, sigma: float | None = None) -> str:
+    """Say that the noisy model is no better than a constant prediction; nothing if it is.
+
+    The noise is that of the release unless another scale is given.
+    """
+    error = error_at(audit, audit.sigma if sigma is None else sigma)
+    constant = audit.curve.trivial_error
+    if error is None or not no_better(error, constant):
+        return ""
+    return (
+        "The model is no better than a constant prediction: on held-out records its "
+        f"{short(audit.curve.error_name, 80)} is {say_error(audit, error)}, and a constant "
+        f"prediction's {say_error(audit, constant)}."
+    )
+
+
+def say_error(audit: Audit, error: float) -> str:
+    """Write an error: a rate in per cent, or a number in the units of the target."""
+    return _percent(error) if audit.classes else number(error)
 
 
 @dataclass(frozen=True)
@@ -213,7 +236,11 @@ def judge(audit: Audit) -> Verdict:
     if exposed and not failed and not over:
         tone, label = "caution", label + ", but somebody stands out"
         headline = f"{headline[:-1]}, but {exposed}."
-    if useless and not failed and not over:
+    worse = warn_of_constant(audit)
+    if worse and not failed and not over:
+        tone, label = "caution", f"{label}, {'and' if exposed else 'but'} useless"
+        headline = f"{headline} {worse}"
+    elif useless and not failed and not over:
         tone, label = "caution", "Private, but hardly useful"
         headline = headline[:-1] + ", but the noise leaves little of the model."
     return Verdict(tone, label, headline, _explain(audit), _answer(audit))

@@ -152,6 +152,7 @@ def summarise(audit: Audit) -> dict[str, Any]:
             "sigma": audit.sigma,
             "sigma_reason": audit.sigma_reason,
             "test_error": error_at(audit, audit.sigma),
+            "constant_error": audit.curve.trivial_error,
         },
         "target": {"eta": audit.target_eta, "sigma": audit.calibrated_sigma},
         "steps": list(audit.steps),
