@@ -168,7 +168,7 @@ def test_a_model_that_cannot_be_told_from_a_constant_is_not_called_useful(audit:
     )
     useless = replace(calm, usefulness=replace(judged, advantage=0.01, low=-0.02, high=0.04))
     assert judge(useless).tone == "caution"
-    assert "not clearly better than a constant answer" in judge(useless).sentences[-1]
+    assert "not clearly better than a constant prediction" in judge(useless).sentences[-1]
     useful = replace(calm, usefulness=replace(judged, advantage=0.2, low=0.1, high=0.3))
     assert judge(useful).tone == "good"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from seepage.auditing.findings import Advice, Audit
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.report import summarise, words
 from seepage.auditing.report.words import judge
+from seepage.auditing.report.writing import write_card
 from seepage.auditing.tradeoff import split
 from seepage.cli import app
 
@@ -152,3 +154,19 @@ def test_a_model_that_never_was_useful_keeps_no_advantage(diabetes: Audit) -> No
     assert judge(lucky).tone == "caution"
     assert judge(replace(lucky, curve=diabetes.curve)).tone == "good"
     assert "180, and a constant prediction's 77.2" in words.warn_of_constant(diabetes, 50.0)
+
+
+def test_the_card_puts_the_error_beside_a_constants_in_readable_numbers(diabetes: Audit) -> None:
+    table = TableInMemory(births())
+    found = audit_table(encode(table, plan_columns(table, "low")), name="births", sigma=0.5)
+    error, constant = summarise(found)["release"]["test_error"], found.curve.trivial_error
+    said = write_card(found).partition("**Usefulness.** ")[2].partition("\n")[0]
+    rates = [float(rate) / 100 for rate in re.findall(r"([\d.]+)%", said)]
+    assert rates == pytest.approx([error, constant, found.curve.noiseless_error], rel=0.02)
+    assert said.startswith("The model's error rate on held-out records is")
+    assert said.endswith("It is no better than a constant prediction.")
+    said = write_card(diabetes).partition("**Usefulness.** ")[2].partition("\n")[0]
+    assert said == (
+        "The model's root mean squared error on held-out records is 53, a constant prediction's "
+        "77; without noise it would be 53."
+    )

@@ -34,6 +34,7 @@ from seepage.auditing.report.words import (
     in_100,
     judge,
     most_exposed,
+    say_error,
     warn_of_constant,
 )
 from seepage.auditing.tradeoff import REMEDIES
@@ -480,10 +481,11 @@ def run_calibration(question: Question, *, as_json: bool) -> None:
         return
     typer.echo(f"σ = {audit.sigma:.6g}")
     typer.echo(audit.sigma_reason)
+    errors = (math.nan if error is None else error, curve.noiseless_error, curve.trivial_error)
+    said = [say_error(audit, known) for known in errors]
     typer.echo(
-        f"On held-out records the {curve.error_name} is {error:.4g} with this noise, "
-        f"{curve.noiseless_error:.4g} without any, and {curve.trivial_error:.4g} if the answer is "
-        "always the same."
+        f"On held-out records the {curve.error_name} is {said[0]} with this noise, {said[1]} "
+        f"without any, and {said[2]} for a constant prediction."
     )
     if worse := warn_of_constant(audit):
         typer.echo(worse)

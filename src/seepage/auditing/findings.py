@@ -88,7 +88,7 @@ class TradeoffCurve:
     error: np.ndarray
     median_eta: np.ndarray
     worst_eta: np.ndarray
-    # What the error is, in words (``"share of wrong predictions"``, ``"mean squared error"``)
+    # What the error is, in words (``"error rate"``, ``"root mean squared error"``)
     error_name: str
     # The error without noise, and that of predicting the mean or the most frequent class
     noiseless_error: float
@@ -97,7 +97,7 @@ class TradeoffCurve:
 
 @dataclass(frozen=True)
 class UsefulnessFinding:
-    """How much better the noisy model is than a constant answer, over several splits.
+    """How much better the noisy model is than a constant prediction, over several splits.
 
     ``advantage`` is how much smaller its error is, with a 95 % interval that allows for the splits
     sharing most of their records (Nadeau and Bengio 2003).
@@ -332,7 +332,7 @@ class Audit:
         Probabilities that a record is recognised as a member and its categories guessed right,
         for a table in memory.
     usefulness
-        How much better the noisy model is than a constant answer, if that was tried.
+        How much better the noisy model is than a constant prediction, if that was tried.
     labels
         What a pandas table calls its records, if that is more than row numbers.
     versions

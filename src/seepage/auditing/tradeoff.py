@@ -120,7 +120,7 @@ class HeldOutTrial:
         return self.error(0.0)
 
     def trivial_error(self) -> float:
-        """Return the error of a constant answer."""
+        """Return the error of a constant prediction."""
         self.noiseless_error()
         return self._trivial
 
@@ -252,7 +252,7 @@ def _told_wrongly(chunk: Chunk, model: Any, settings: FitSettings) -> int:
 def error_name(settings: FitSettings) -> str:
     """Return what the error is, in words."""
     if settings.classifies:
-        return "share of wrong predictions"
+        return "error rate"
     if settings.model == "poisson":
         return "root mean squared error (predictions capped at the largest count)"
     return "root mean squared error"
@@ -284,7 +284,7 @@ def draw_curve(
 def judge_usefulness(
     trained: TrainedModel, first: HeldOutTrial, sigma: float, seed: int
 ) -> UsefulnessFinding | None:
-    """Return how much better the noisy model is than a constant answer, over several splits.
+    """Return how much better the noisy model is than a constant prediction, over several splits.
 
     ``None`` if fitting that often takes too long, or if part of the rows has no model.
     """
@@ -574,8 +574,8 @@ def _split(
 def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows to fit on and those held out, every class on the first side.
 
-    About the same share of every class is held out, so that a constant answer, which is judged on
-    the held-out records, does not look better or worse by chance.
+    About the same share of every class is held out, so that a constant prediction, which is judged
+    on the held-out records, does not look better or worse by chance.
     """
     n = len(y)
     order = np.random.default_rng(seed).permutation(n)

@@ -351,7 +351,7 @@ def draw_curve(audit: Audit) -> Drawing | None:
         upper.set_ylim(lowest - 1.8 * room, highest + 1.8 * room)
         end = scales.max() * 1.1
         start = scales.min() / 1.1
-        _write(upper, start, curve.trivial_error, "always the same answer", "left", above=True)
+        _write(upper, start, curve.trivial_error, "constant prediction", "left", above=True)
         _write(upper, end, curve.noiseless_error, "without noise", "right", above=False)
         upper.set_title(f"Usefulness: {short(error_name, 34 if narrow else 80)}")
         lower.plot(sigma, worst, "o-", color=VERMILLION, ms=4.5, lw=2, label="most exposed record")

@@ -78,9 +78,9 @@ def sentence(text: object, width: int = LONG) -> str:
     return short(text, width)
 
 
-def markdown(text: object) -> str:
+def markdown(text: object, width: int = SHORT) -> str:
     """Return a caller's name as Markdown that shows it and does nothing else."""
-    escaped = "".join(_MARKDOWN.get(c, c) for c in short(text))
+    escaped = "".join(_MARKDOWN.get(c, c) for c in short(text, width))
     # Renderers turn bare addresses, such as www.example.org, into links, but not across an entity.
     return re.sub(r"(?<=\w)\.(?=\w)", "&#46;", escaped)
 
@@ -434,17 +434,17 @@ def _tell_costs(audit: Audit) -> str:
     error = error_at(audit, audit.sigma)
     if error is None:
         return ""
-    said = _percent if audit.classes else number
     tried = [
-        f"{said(remedy.error)} with {remedy.name}{' (useless)' if remedy.useless else ''}"
+        f"{say_error(audit, remedy.error)} with {remedy.name}"
+        + (" (useless)" if remedy.useless else "")
         for remedy in audit.remedies
         if remedy.change and remedy.error is not None
     ]
     name = short(curve.error_name, 80)
     told = (
-        f"On records that the model has not seen, the {name} is {said(error)} now; it would be "
-        f"{said(curve.noiseless_error)} without noise, and {said(curve.trivial_error)} for a model "
-        "that always gives the same answer"
+        f"On records that the model has not seen, the {name} is {say_error(audit, error)} now; it "
+        f"would be {say_error(audit, curve.noiseless_error)} without noise, and "
+        f"{say_error(audit, curve.trivial_error)} for a constant prediction"
     )
     return f"{told}. Changed as above: {', '.join(tried)}." if tried else f"{told}."
 
@@ -550,13 +550,14 @@ def _tell_usefulness(audit: Audit) -> str:
     if error is None:
         return ""
     name = short(curve.error_name, 80)
+    said, constant = say_error(audit, error), say_error(audit, curve.trivial_error)
     return (
         f"The noise costs accuracy: on records held out from fitting, the {name} goes "
-        f"from {number(curve.noiseless_error)} to {number(error)}; always giving the same answer "
-        f"would make it {number(curve.trivial_error)}."
+        f"from {say_error(audit, curve.noiseless_error)} to {said}; "
+        f"for a constant prediction it is {constant}."
         if error > curve.noiseless_error * 1.01
         else f"The noise costs next to nothing: on records held out from fitting, the "
-        f"{name} stays at {number(error)}."
+        f"{name} stays at {said}; for a constant prediction it is {constant}."
     )
 
 
@@ -565,15 +566,15 @@ def _tell_advantage(audit: Audit) -> str:
     if judged is None:
         return ""
     name = short(audit.curve.error_name, 80)
-    ends = f"95 %: {number(judged.low)} to {number(judged.high)}"
+    ends = f"95 % CI {number(judged.low)} to {number(judged.high)}"
     if judged.low <= 0:
         return (
-            f"Over {judged.splits} ways to hold records out it is not clearly better than a "
-            f"constant answer: its {name} is smaller by {number(judged.advantage)} ({ends})."
+            f"Over {judged.splits} train/test splits it is not clearly better than a constant "
+            f"prediction: its {name} is {number(judged.advantage)} below that ({ends})."
         )
     return (
-        f"Over {judged.splits} ways to hold records out its {name} is smaller by "
-        f"{number(judged.advantage)} than that of always giving the same answer ({ends})."
+        f"Over {judged.splits} train/test splits its {name} is {number(judged.advantage)} below a "
+        f"constant prediction's ({ends})."
     )
 
 

@@ -3,7 +3,7 @@
 Beside the page: ``summary.json``, the audit for machines in a documented and versioned form without
 records; ``leakage.parquet``, the table of records; and ``model-card.md``, a page to paste into a
 model card or a data-protection impact assessment. The card names no record and no small group, and
-gives figures that depend on the data in coarse bands.
+gives figures that depend on the data in coarse bands, errors on held-out records to two digits.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from seepage.auditing.report.words import (
     number,
     plain,
     protection,
+    warn_of_constant,
 )
 from seepage.core.result import COARSER, NOTICE, round_down, round_up
 from seepage.errors import InputError
@@ -223,9 +224,10 @@ def write_card(audit: Audit) -> str:
         [
             "# Privacy of the training data",
             "",
-            "<!-- Figures below that depend on the training data are given in coarse bands, and",
-            f"groups of fewer than {SMALLEST_GROUP} records not at all. What may be published with "
-            "a model is made by",
+            "<!-- Figures below that depend on the training data are given in coarse bands, errors "
+            "on held-out",
+            f"records to two digits, and groups of fewer than {SMALLEST_GROUP} records not at all. "
+            "What may be published with a model is made by",
             "`seepage release`, which also checks what such figures disclose. -->",
             "",
             _what(audit),
@@ -320,10 +322,15 @@ def _usefulness(audit: Audit) -> list[str]:
     error, curve = error_at(audit, audit.sigma), audit.curve
     if error is None:
         return []
+    errors = (float(f"{e:.2g}") for e in (error, curve.trivial_error, curve.noiseless_error))
+    released, constant, noiseless = (
+        f"{number(100 * e)}%" if audit.classes else number(e) for e in errors
+    )
+    worse = " It is no better than a constant prediction." if warn_of_constant(audit) else ""
     return [
-        f"**Usefulness.** Held-out {markdown(curve.error_name)}: up to "
-        f"{_at_most(curve.noiseless_error)} without noise, {_at_most(error)} as "
-        f"released, {_at_most(curve.trivial_error)} for always giving the same answer.",
+        f"**Usefulness.** The model's {markdown(curve.error_name, 80)} on held-out records is "
+        f"{released}, a constant prediction's {constant}; without noise it would be {noiseless}."
+        f"{worse}",
         "",
     ]
 
