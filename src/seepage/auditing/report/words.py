@@ -124,7 +124,8 @@ def protection(attribute: AttributeFinding) -> str:
 
     For a category, by what the release adds to the best guess: strong up to 5 times in 100, weak
     from 20. For a number, strong if the best unbiased attack errs by at least the spread of the
-    column, so that it tells less than the column's own variation; weak if by less than half of it.
+    column, so that a normal prior of that spread keeps 0.71 of it or more; weak if by less than
+    half of it.
     """
     if attribute.gain is not None:
         if attribute.gain <= _LITTLE_GAIN:
@@ -370,16 +371,14 @@ def _tell_number(audit: Audit, attribute: AttributeFinding) -> str:
     name, row = short(attribute.name), row_name(audit, attribute.easiest_row)
     if not np.isfinite(attribute.smallest_error):
         return f"“{name}” of a record cannot be estimated from the release."
-    error, spread = (f"±{number(v)}" for v in (attribute.smallest_error, attribute.spread))
-    if attribute.smallest_error >= attribute.spread:
-        return (
-            f"The release says no more about any record's “{name}” than its mean: an estimate "
-            f"without systematic error is off by {error} at best (row {row}), and the mean by "
-            f"{spread}."
-        )
+    error, spread = attribute.smallest_error, attribute.spread
+    told = f"An unbiased estimate of “{name}” is off by ±{number(error)} at best (row {row})"
+    if not spread > 0:
+        return f"{told}."
+    kept = spread_kept(error / spread)
     return (
-        f"An estimate of “{name}” without systematic error is off by {error} at best with the "
-        f"release (row {row}), and by {spread}, its standard deviation, without."
+        f"{told}; its standard deviation is ±{number(spread)}. To first order, a normal prior of "
+        f"that width narrows to ±{number(kept * spread)}, {_share(kept)} of it."
     )
 
 
@@ -387,13 +386,25 @@ def _tell_numeric_label(audit: Audit) -> str:
     largest = audit.records.largest("eta_label")
     if not largest > 0:
         return ""
-    name, least = short(audit.target), f"{number(1 / largest)} standard deviations"
-    if largest <= 1:
-        return (
-            f"The release says no more about any record's “{name}” than its mean: an estimate "
-            f"without systematic error is off by {least} at best."
-        )
-    return f"An estimate of “{name}” without systematic error is off by {least} at best."
+    return (
+        f"An unbiased estimate of “{short(audit.target)}” is off by {number(1 / largest)} standard "
+        "deviations at best. To first order, a normal prior of one standard deviation narrows to "
+        f"{_share(spread_kept(1 / largest))} of it."
+    )
+
+
+def _share(kept: float) -> str:
+    """Write a share that is never rounded to all of it."""
+    return number(kept) if kept < 0.9995 else "more than 0.999"
+
+
+def spread_kept(ratio: float) -> float:
+    """Return the posterior deviation over the prior one, ``1/√(1 + 1/r²)``, of a normal prior.
+
+    ``r`` is the error of the best unbiased estimate over the deviation of the prior: information
+    adds up, ``1/post² = 1/prior² + 1/error²``.
+    """
+    return float(1 / np.hypot(1, 1 / ratio)) if ratio > 0 else 0.0
 
 
 def _tell_fixes(audit: Audit) -> str:
