@@ -554,16 +554,22 @@ def _is_certain(risk: Membership | Guess) -> bool:
 def with_gains(
     attributes: tuple[AttributeFinding, ...], risks: RiskFinding | None
 ) -> tuple[AttributeFinding, ...]:
-    """Return the columns with what a release adds to a guess of each, where that is known."""
+    """Return the columns with what a release adds to a guess of each, where that is known.
+
+    And how well one of its levels is told from another.
+    """
     if risks is None:
         return attributes
-    gains = {g.name: g.gain for g in risks.guesses if g.prior == "frequencies"}
-    return tuple(replace(a, gain=gains.get(a.name)) for a in attributes)
+    known = {g.name: g for g in risks.guesses if g.prior == "frequencies"}
+    return tuple(
+        replace(a, gain=known[a.name].gain, tpr=known[a.name].tpr) if a.name in known else a
+        for a in attributes
+    )
 
 
 def _finding(name: str, prior: str, found: Guess, rows: Sequence[int] | np.ndarray) -> GuessFinding:
     gain, right = np.asarray(found.gain()), np.asarray(found)
-    worst = int(np.argmax(gain))
+    worst, easiest = int(np.argmax(gain)), int(np.argmax(np.asarray(found.mu)))
     return GuessFinding(
         name=name,
         prior=prior,
@@ -573,4 +579,6 @@ def _finding(name: str, prior: str, found: Guess, rows: Sequence[int] | np.ndarr
         median_right=float(np.median(right)),
         median_baseline=float(np.median(found.baseline)),
         looked_at=len(right),
+        tpr=float(found.tpr()[easiest]),
+        tpr_row=int(rows[easiest]),
     )

@@ -52,6 +52,9 @@ class AttributeFinding:
     sensitive: bool = False  # whether the caller declared it sensitive
     # What the release adds to the best guess of a category, as a probability; ``None`` for numbers
     gain: float | None = None
+    # The largest true positive rate, at 1 % false positives, of telling one of its levels from
+    # another, over the records that were tried; ``None`` for numbers
+    tpr: float | None = None
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,10 @@ class GuessFinding:
     median_right: float
     median_baseline: float
     looked_at: int
+    # The largest true positive rate, at 1 % false positives, of telling one level from another
+    # with the release, whatever the prior, and the record
+    tpr: float | None = None
+    tpr_row: int | None = None
 
     @property
     def gain(self) -> float:

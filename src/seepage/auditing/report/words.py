@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from seepage.auditing.findings import AttributeFinding, Audit, no_better
+from seepage.auditing.findings import AttributeFinding, Audit, GuessFinding, no_better
 from seepage.tables.names import counted
 
 SHORT = 48  # characters of a name that fit a table cell
@@ -21,6 +22,7 @@ LONG = 400  # the most characters of a sentence that quotes a long name
 _TOLERANCE = 1e-6  # relative to the limit: noise calibrated to a target meets it up to rounding
 _UNEVEN = 1.25  # a group that leaks a quarter more than another is worth a sentence
 _LITTLE_GAIN, _LARGE_GAIN = 0.05, 0.20  # of a guess from the release, as probabilities
+_LITTLE_TPR, _LARGE_TPR = 0.10, 0.50  # of telling a level at 1 % false positives
 _TOLD = 0.75  # the probability of membership being told above which a record stands out
 _HARDLY_USEFUL = 0.25  # of the model's advantage over a constant prediction
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -123,14 +125,17 @@ def protection(attribute: AttributeFinding) -> str:
     """Return ``strong``, ``partial`` or ``weak`` for the easiest record of a column.
 
     For a category, by what the release adds to the best guess: strong up to 5 times in 100, weak
-    from 20. For a number, strong if the best unbiased attack errs by at least the spread of the
+    from 20. A rare level is hardly guessed more often even where it is recognised, so the true
+    positive rate of telling it at 1 % false positives counts as well: strong up to 10 %, weak from
+    50 %. For a number, strong if the best unbiased attack errs by at least the spread of the
     column, so that a normal prior of that spread keeps 0.71 of it or more; weak if by less than
     half of it.
     """
     if attribute.gain is not None:
-        if attribute.gain <= _LITTLE_GAIN:
+        tpr = 0.0 if attribute.tpr is None else attribute.tpr
+        if attribute.gain <= _LITTLE_GAIN and tpr <= _LITTLE_TPR:
             return "strong"
-        return "partial" if attribute.gain <= _LARGE_GAIN else "weak"
+        return "partial" if attribute.gain <= _LARGE_GAIN and tpr <= _LARGE_TPR else "weak"
     error = relative_error(attribute, attribute.smallest_error)
     if error >= 1 - _TOLERANCE:
         return "strong"
@@ -358,6 +363,7 @@ def _tell_sure(audit: Audit) -> str:
             f"exposed records were tried), and {in_100(most.baseline)} times without it, by the "
             "commonest answer."
         )
+        told.append(_tell_recognised(audit, others))
     if audit.model == "linear":
         told.append(_tell_numeric_label(audit))
     numbers = tuple(a for a in audit.attributes if a.kind == "numeric")
@@ -365,6 +371,18 @@ def _tell_sure(audit: Audit) -> str:
     if numbers and (not told or any(a.sensitive for a in numbers)):
         told.append(_tell_number(audit, most_exposed(numbers)[0]))
     return " ".join(line for line in told if line)
+
+
+def _tell_recognised(audit: Audit, guesses: Sequence[GuessFinding]) -> str:
+    """Say how well a level is recognised with few false alarms, however rare it is."""
+    known = [(g.tpr, g.tpr_row, g) for g in guesses if g.tpr is not None and g.tpr_row is not None]
+    if not known:
+        return ""
+    tpr, row, guess = max(known, key=lambda entry: entry[0])
+    return (
+        f"At a false positive rate of 1 %, the true positive rate for “{short(guess.name)}” is up "
+        f"to {_percent(tpr)} (row {row_name(audit, row)}, of the {count(guess.looked_at)} tried)."
+    )
 
 
 def _tell_number(audit: Audit, attribute: AttributeFinding) -> str:
