@@ -336,8 +336,8 @@ def audit(
     refit: Annotated[
         str | None,
         typer.Option(
-            help="pipeline: ask who was in the data of the scaling and encoding too, refitted "
-            "without each of the most exposed records."
+            help="pipeline: ask which rows were in the data of the scaling and encoding too, "
+            "refitted without each of the most exposed records."
         ),
     ] = None,
     out: Annotated[
@@ -358,7 +358,8 @@ def audit(
     max_membership: Annotated[
         float | None,
         typer.Option(
-            help="Gate: how often anyone may be right about who was in the data (0.5: a coin toss)."
+            help="Gate: how often anyone may be right whether a row was in the data "
+            "(0.5: a coin toss)."
         ),
     ] = None,
     max_guess_gain: Annotated[

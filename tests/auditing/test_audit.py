@@ -323,7 +323,7 @@ def test_stages_are_told_as_they_begin():
         "privacy and utility",
         "repeated splits",
         "bounds on the most exposed record",
-        "who was in the data, and guesses",
+        "which rows were in the data, and guesses",
         "remedy: more regularisation",
         "remedy: reweighting",
     ]
@@ -338,7 +338,7 @@ def test_a_quick_audit_fits_nothing_again_and_has_the_same_numbers():
         "fitting",
         "leakage of every record",
         "privacy and utility",
-        "who was in the data, and guesses",
+        "which rows were in the data, and guesses",
     ]
     whole = audit_table(encoded, name="people")
     assert quick.remedies == ()

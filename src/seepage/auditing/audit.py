@@ -2,9 +2,9 @@
 
 The same steps run over a table in memory and over one read in chunks. What needs refits (advice
 about penalties and weights, the table of all bounds on the most exposed record) is done for tables
-in memory only, and the report says so. The same holds for risks as probabilities: who was in the
-data, and how often a guess is right, where the number that counts is the gain over the best guess
-without the release.
+in memory only, and the report says so. The same holds for risks as probabilities: which rows were
+in the data, and how often a guess is right, where the number that counts is the gain over the best
+guess without the release.
 """
 
 from __future__ import annotations
@@ -258,11 +258,11 @@ def audit_model(
     risks = None
     known = settings.refits and (trained.held or anew is not None)
     if effort.risks and isinstance(trained.source, RecordsInMemory) and known:
-        say("who was in the data, and guesses")
+        say("which rows were in the data, and guesses")
         risks = find_risks(trained, noise, records.every.numbers["eta"], attributes, anew)
     if risks is not None and anew is not None:
         steps.append(
-            "Who was in the data: preparation and model were refitted without each of "
+            "Which rows were in the data: preparation and model were refitted without each of "
             f"{risks.looked_at:,} records, the most exposed ones, with the noise and nλ unchanged."
         )
     # Last: they take longest, and nothing else waits for them.

@@ -52,7 +52,7 @@ def _beside_the_numbers(
         return []
     return [
         "**Beside the noisy numbers.** The figures that were drawn, or have noise of their own, "
-        f"are ε-differentially private, with ε = {epsilon:g} in total. Take somebody who knows "
+        f"are ε-differentially private, with ε = {epsilon:g} in total. Take an attacker who knows "
         "everything but one number of one record, where no value of that number would change a "
         "figure on a coarse grid, or let a draw of σ fall short. Whatever they knew before, their "
         "95 % credible interval for that number contains the central "
@@ -102,7 +102,7 @@ def write_release_card(
         "",
         "**What this does and does not cover.** The bound holds for an attacker who sees this "
         "folder once and whose estimates are unbiased. It does not cover attackers who trade bias "
-        "for precision or bring knowledge about similar people, nor membership inference, nor "
+        "for precision or bring knowledge about similar records, nor membership inference, nor "
         "further releases of the same records. A figure on a coarse grid hides small changes of a "
         "record, not its absence. Apart from what the list says of single figures this is not a "
         "differential-privacy guarantee.",

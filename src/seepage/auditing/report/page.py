@@ -140,7 +140,7 @@ def _risk_facts(audit: Audit) -> list[dict[str, str]]:
             {
                 "name": f"{short(most.name, 24)} guessed right",
                 "value": f"{in_100(most.right)} in 100",
-                "note": f"at most (row {row_name(audit, most.row)}), by somebody who knows "
+                "note": f"at most (row {row_name(audit, most.row)}), by an attacker who knows "
                 f"everything else; {in_100(most.baseline)} without the release",
             }
         )

@@ -240,7 +240,7 @@ def judge(audit: Audit) -> Verdict:
         headline = f"No record gives away more than {limit.words} allows."
     exposed = _stands_out(audit)
     if exposed and not failed and not over:
-        tone, label = "caution", label + ", but somebody stands out"
+        tone, label = "caution", label + ", but a row stands out"
         headline = f"{headline[:-1]}, but {exposed}."
     worse = warn_of_constant(audit)
     if worse and not failed and not over:
@@ -253,7 +253,7 @@ def judge(audit: Audit) -> Verdict:
 
 
 def _stands_out(audit: Audit) -> str:
-    """Say who is recognised or guessed far better than without the release, if anybody."""
+    """Say which row is recognised or guessed far better than without the release, if any."""
     risks = audit.risks
     if risks is None:
         return ""
@@ -284,8 +284,8 @@ def in_100(probability: float) -> str:
 def _answer(audit: Audit) -> tuple[Answer, ...]:
     """Return the answers to a privacy officer's questions, in times in 100 if known."""
     told = [
-        Answer("Is anyone at risk?", _tell_membership(audit)),
-        Answer("Who?", " ".join([_tell_who(audit), *_tell_groups(audit)])),
+        Answer("Is any row at risk?", _tell_membership(audit)),
+        Answer("Which one?", " ".join([_tell_who(audit), *_tell_groups(audit)])),
         Answer("How sure could an attacker be, with this release and without?", _tell_sure(audit)),
         Answer("What would fix it?", _tell_fixes(audit)),
         Answer("What does protection cost?", _tell_costs(audit)),
@@ -302,15 +302,15 @@ def _tell_membership(audit: Audit) -> str:
         f"be estimated, without systematic error, more closely than {share}its standard deviation "
         f"(for a category: {share or 'one '}whole level)"
     )
-    told = [f"Nobody's values leak beyond {limit.words}: no value of any record can {close}."]
+    told = [f"No row's values leak beyond {limit.words}: no value of any record can {close}."]
     if over:
         told = [f"Yes: for {who}, some value can {close}, which {limit.words} forbids."]
     risks = audit.risks
     if risks is not None:
         some = "" if risks.looked_at == total else f" of the {count(risks.looked_at)} looked at"
         told.append(
-            "As for membership, someone who has all the other records is right about whether a "
-            f"person is in the table at most {in_100(risks.membership)} times in 100 (a coin toss: "
+            "As for membership, an attacker who has all the other records is right about whether a "
+            f"row is in the table at most {in_100(risks.membership)} times in 100 (a coin toss: "
             f"50), and {in_100(risks.median)} times or fewer for half of the records{some}."
         )
     return " ".join(told)
@@ -338,8 +338,8 @@ def _tell_sure(audit: Audit) -> str:
     own = by_prior.get((audit.target, "frequencies"))
     if predicted is not None:
         told.append(
-            f"Somebody who knows everything else about row {row_name(audit, predicted.row)}, and "
-            f"predicts its “{short(predicted.name)}” from all other records, is right "
+            f"An attacker who knows everything else about row {row_name(audit, predicted.row)}, "
+            f"and predicts its “{short(predicted.name)}” from all other records, is right "
             f"{in_100(predicted.right)} times in 100 with the release and "
             f"{in_100(predicted.baseline)} times without, the largest difference for any record; "
             f"for half of the records it is {in_100(predicted.median_baseline)} times or more even "
@@ -347,7 +347,7 @@ def _tell_sure(audit: Audit) -> str:
         )
     if own is not None:
         told.append(
-            "Somebody who starts from the commonest answer instead is right up to "
+            "An attacker who starts from the commonest answer instead is right up to "
             f"{in_100(own.right)} times with the release (row {row_name(audit, own.row)}; for half "
             f"of the records {in_100(own.median_right)} times or fewer) and "
             f"{in_100(own.baseline)} times without."
@@ -432,8 +432,8 @@ def _tell_fixes(audit: Audit) -> str:
         told = f"Nothing needs to be changed to stay within {find_limit(audit).words}"
         if _stands_out(audit):
             told += (
-                "; more noise protects whoever stands out (--max-membership and --max-guess-gain "
-                "say how much it takes)"
+                "; more noise protects the row that stands out (--max-membership and "
+                "--max-guess-gain say how much it takes)"
             )
         if changes:
             told += f". {'Another way' if len(changes) == 1 else 'Other ways'} to stay within it: "

@@ -241,9 +241,9 @@ def write_card(audit: Audit) -> str:
             "**What this does and does not cover.** The bounds hold for an attacker who sees the "
             "released numbers once, knows the model family, the penalty and the noise, and every "
             "other record, and whose estimates are unbiased. They do not cover attackers who trade "
-            "bias for precision or bring knowledge about similar people, nor membership inference, "
-            "nor anything else that leaves (predictions, logs, further releases: leakages of "
-            "several releases add up). They are not a differential-privacy guarantee.",
+            "bias for precision or bring knowledge about similar records, nor membership "
+            "inference, nor anything else that leaves (predictions, logs, further releases: "
+            "leakages of several releases add up). They are not a differential-privacy guarantee.",
             "",
             f"*Measured with {_versions(audit)}; Fisher information loss (Hannun, Guo and van "
             "der Maaten, 2021).*",
