@@ -211,7 +211,7 @@ def test_calibrate_prints_the_noise_and_its_cost(run, people):
         run("calibrate", people, "--target", "ill", "--target-eta", "0.5", "--json").stdout
     )
     assert plain.stdout.startswith(f"σ = {found['sigma']:.6g}\n")
-    assert "share of wrong predictions" in plain.stdout
+    assert "error rate" in plain.stdout
     asked = ("--sigma", repr(found["sigma"]), "--json", "--quick", "--max-eta", "0.5")
     assert run("audit", people, "--target", "ill", *asked).exit_code == 0
     less = ("--sigma", repr(point_below(found["sigma"])), "--json", "--quick", "--max-eta", "0.5")

@@ -336,8 +336,8 @@ def audit(
     refit: Annotated[
         str | None,
         typer.Option(
-            help="pipeline: ask who was in the data of the scaling and encoding too, refitted "
-            "without each of the most exposed records."
+            help="pipeline: ask which rows were in the data of the scaling and encoding too, "
+            "refitted without each of the most exposed records."
         ),
     ] = None,
     out: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,10 @@ from seepage.auditing.audit import QUICK, audit_table
 from seepage.auditing.findings import Advice, AttributeFinding, Audit
 from seepage.auditing.gates import Limits
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
+from seepage.auditing.report import to_json
+from seepage.auditing.report.page import render_page
 from seepage.auditing.report.words import in_100, judge, protection
+from seepage.auditing.report.writing import write_card
 from seepage.auditing.tradeoff import split
 
 
@@ -67,8 +71,8 @@ def test_without_refits_the_most_exposed_record_is_known_to_half_a_point(
 def test_five_questions_are_answered_first_in_times_in_100(audit: Audit) -> None:
     answers = {answer.question: answer.text for answer in judge(audit).answers}
     assert list(answers) == [
-        "Is anyone at risk?",
-        "Who?",
+        "Is any row at risk?",
+        "Which one?",
         "How sure could an attacker be, with this release and without?",
         "What would fix it?",
         "What does protection cost?",
@@ -111,7 +115,8 @@ def test_badges_follow_the_gain_and_not_the_error_in_levels(audit: Audit) -> Non
 def test_somebody_who_stands_out_is_in_the_headline(audit: Audit) -> None:
     risks = audit.risks
     assert risks is not None
-    plain = replace(audit, target_eta=1e9, usefulness=None)
+    useful = replace(audit.curve, trivial_error=0.9)
+    plain = replace(audit, target_eta=1e9, usefulness=None, curve=useful)
     calm = replace(plain, risks=replace(risks, membership=0.6, guesses=()))
     assert judge(calm).tone == "good"
     seen = replace(plain, risks=replace(risks, membership=0.9, guesses=()))
@@ -150,6 +155,19 @@ def test_limits_that_mean_nothing_are_refused(audit: Audit) -> None:
         Limits(max_membership=0.9).gates(replace(audit, risks=None))
 
 
+def test_sentences_about_rows_speak_of_rows(audit: Audit) -> None:
+    """A person may have several rows: no sentence of an audit says more than its unit allows."""
+    verdict = judge(audit)
+    told = " ".join([*verdict.sentences, *(f"{a.question} {a.text}" for a in verdict.answers)])
+    assert "right about whether a row is in the table at most" in told
+    seen = replace(audit, target_eta=1e9)
+    texts = [told, judge(seen).label, judge(seen).headline, write_card(audit), to_json(audit)]
+    texts += [*audit.steps, render_page(audit, ())]
+    people = r"\b(persons?|somebody|someone|nobody|who was in|the people|similar people)\b"
+    for text in texts:
+        assert not re.search(people, text, re.I)
+
+
 @pytest.mark.parametrize(
     ("probability", "words"),
     [(0.5, "50"), (0.502, "50.2"), (0.69, "69"), (0.9997, "nearly 100"), (1.0, "100")],
@@ -166,10 +184,13 @@ def test_a_model_that_cannot_be_told_from_a_constant_is_not_called_useful(audit:
     assert judged.low < judged.advantage < judged.high
     risks = audit.risks
     assert risks is not None
-    calm = replace(audit, target_eta=1e9, risks=replace(risks, membership=0.6, guesses=()))
+    curve = replace(audit.curve, trivial_error=0.9)
+    calm = replace(
+        audit, target_eta=1e9, risks=replace(risks, membership=0.6, guesses=()), curve=curve
+    )
     useless = replace(calm, usefulness=replace(judged, advantage=0.01, low=-0.02, high=0.04))
     assert judge(useless).tone == "caution"
-    assert "not clearly better than a constant answer" in judge(useless).sentences[-1]
+    assert "not clearly better than a constant prediction" in judge(useless).sentences[-1]
     useful = replace(calm, usefulness=replace(judged, advantage=0.2, low=0.1, high=0.3))
     assert judge(useful).tone == "good"
 

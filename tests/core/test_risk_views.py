@@ -614,7 +614,7 @@ def test_guesses_of_records_that_are_read_in_chunks_hold_the_truth(
     believed = {"frequencies": shares, "equal": np.full(3, 1 / 3)}.get(prior, prior)
     stream = streamed(problem, door, tmp_path).guess("x3", prior=prior)
     found = numbers(stream)
-    assert stream.names == ("right", "right_lower", "baseline", "gain")
+    assert stream.names == ("right", "right_lower", "baseline", "gain", "mu")
     assert found[:, 2] == pytest.approx(np.full(N, max(believed)))
     assert found[:, 3] == pytest.approx(found[:, 0] - found[:, 2])
     for i in (0, 7, 30):

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from seepage.risks.guessing import accuracy, accuracy_beside, distance, right_beside
+from seepage.risks.guessing import (
+    accuracy,
+    accuracy_beside,
+    distance,
+    rate_beside,
+    right_beside,
+    true_positive_rate,
+)
 
 
 def by_enumeration(mu: float, prior: float, channel: np.ndarray) -> float:
@@ -43,6 +50,23 @@ def test_no_other_private_figure_tells_more(seed):
     width = float(np.max(np.abs(np.log(channel[0] / channel[1]))))
     found = by_enumeration(mu, prior, channel)
     assert accuracy(mu, prior) - 1e-7 <= found <= accuracy_beside(mu, prior, width) + 1e-7
+
+
+@pytest.mark.parametrize("mu", [0.2, 1.0, 3.0])
+@pytest.mark.parametrize("epsilon", [0.05, 0.45, 2.0])
+def test_true_positives_are_those_of_the_best_test_on_both(mu, epsilon):
+    q, rng = 1 / (1 + np.exp(-epsilon)), np.random.default_rng(0)
+    draws = 2_000_000
+
+    def scores(truth):
+        named = np.where(rng.random(draws) < q, truth, 1 - truth)
+        return mu * (rng.standard_normal(draws) + mu * truth) + epsilon * (2 * named - 1)
+
+    threshold = np.quantile(scores(0), 0.99)
+    measured = np.mean(scores(1) > threshold)
+    alone = true_positive_rate(mu, 0.01)
+    assert rate_beside(float(alone), 0.01, epsilon) == pytest.approx(measured, abs=0.004)
+    assert rate_beside(1.0, 0.01, epsilon) == 1.0
 
 
 @pytest.mark.parametrize("mu", [1e-3, 0.7, 5.0, 12.0])

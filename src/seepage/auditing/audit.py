@@ -19,6 +19,7 @@ import numpy as np
 
 import seepage
 from seepage.auditing.findings import (
+    FALSE_POSITIVES,
     NOT_MEASURED,
     AttributeFinding,
     Audit,
@@ -53,7 +54,7 @@ from seepage.core.result import round_up
 from seepage.core.risk_views import Guess, Membership, distinct_rows, guess
 from seepage.errors import InputError, nearest
 from seepage.glm.leakage import describe_on, leakage
-from seepage.risks.guessing import accuracy, accuracy_beside, distance, right_beside
+from seepage.risks.guessing import accuracy, accuracy_beside, distance, rate_beside, right_beside
 from seepage.support.chunks import blas_on_one_core, give_back_memory
 from seepage.support.number_check import check_positive
 from seepage.tables.source import MemorySource, Table
@@ -269,7 +270,7 @@ def audit_model(
     records = found.records(noise)
     risks = None
     if effort.risks:
-        say("who was in the data, and guesses")
+        say("which rows were in the data, and guesses")
         try:
             risks = find_risks(trained, noise, records, attributes, anew)
         except InputError as problem:
@@ -278,7 +279,7 @@ def audit_model(
         risks = beside_figures(risks, epsilon)
     if risks is not None and anew is not None:
         steps.append(
-            "Who was in the data: preparation and model were refitted without each of "
+            "Which rows were in the data: preparation and model were refitted without each of "
             f"{risks.looked_at:,} records, the most exposed ones, with the noise and nλ unchanged."
         )
     # Last: they take longest, and nothing else waits for them.
@@ -567,7 +568,8 @@ def beside_figures(risks: RiskFinding, epsilon: float) -> RiskFinding:
                 (found.median_right, found.median_baseline),
             )
         )
-        return replace(found, right=right, median_right=median)
+        tpr = None if found.tpr is None else rate_beside(found.tpr, FALSE_POSITIVES, epsilon)
+        return replace(found, right=right, median_right=median, tpr=tpr)
 
     return replace(
         risks,
@@ -605,16 +607,22 @@ def _is_certain(risk: Membership | Guess) -> bool:
 def with_gains(
     attributes: tuple[AttributeFinding, ...], risks: RiskFinding | None
 ) -> tuple[AttributeFinding, ...]:
-    """Return the columns with what a release adds to a guess of each, where that is known."""
+    """Return the columns with what a release adds to a guess of each, where that is known.
+
+    And how well one of its levels is told from another.
+    """
     if risks is None:
         return attributes
-    gains = {g.name: g.gain for g in risks.guesses if g.prior == "frequencies"}
-    return tuple(replace(a, gain=gains.get(a.name)) for a in attributes)
+    known = {g.name: g for g in risks.guesses if g.prior == "frequencies"}
+    return tuple(
+        replace(a, gain=known[a.name].gain, tpr=known[a.name].tpr) if a.name in known else a
+        for a in attributes
+    )
 
 
 def _finding(name: str, prior: str, found: Guess, rows: Sequence[int] | np.ndarray) -> GuessFinding:
     gain, right = np.asarray(found.gain()), np.asarray(found)
-    worst = int(np.argmax(gain))
+    worst, easiest = int(np.argmax(gain)), int(np.argmax(np.asarray(found.mu)))
     return GuessFinding(
         name=name,
         prior=prior,
@@ -625,4 +633,6 @@ def _finding(name: str, prior: str, found: Guess, rows: Sequence[int] | np.ndarr
         median_baseline=float(np.median(found.baseline)),
         looked_at=len(right),
         levels=len(found.levels),
+        tpr=float(found.tpr(FALSE_POSITIVES)[easiest]),
+        tpr_row=int(rows[easiest]),
     )

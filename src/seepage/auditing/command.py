@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -28,7 +29,13 @@ from seepage.auditing.intake.table import (
 )
 from seepage.auditing.report import to_json, write_report
 from seepage.auditing.report.figures import load_beside
-from seepage.auditing.report.words import error_at, judge, most_exposed
+from seepage.auditing.report.words import (
+    error_at,
+    judge,
+    most_exposed,
+    say_error,
+    warn_of_constant,
+)
 from seepage.auditing.tradeoff import REMEDIES
 from seepage.auditing.trained_model import EncodedTable
 from seepage.core.result import NOTICE
@@ -325,11 +332,14 @@ def run_calibration(question: Question, *, as_json: bool) -> None:
         return
     typer.echo(f"σ = {audit.sigma:.6g}")
     typer.echo(audit.sigma_reason)
+    errors = (math.nan if error is None else error, curve.noiseless_error, curve.trivial_error)
+    said = [say_error(audit, known) for known in errors]
     typer.echo(
-        f"On held-out records the {curve.error_name} is {error:.4g} with this noise, "
-        f"{curve.noiseless_error:.4g} without any, and {curve.trivial_error:.4g} if the answer is "
-        "always the same."
+        f"On held-out records the {curve.error_name} is {said[0]} with this noise, {said[1]} "
+        f"without any, and {said[2]} for a constant prediction."
     )
+    if worse := warn_of_constant(audit):
+        typer.echo(worse)
 
 
 def tell_people(audit: Audit, page: Path | None) -> None:

@@ -25,9 +25,16 @@ NUMBERS = ("eta", "eta_features", "eta_label", "exact_error")
 # membership inference succeeds, and what the release adds to a guess
 MAX_MEMBERSHIP = 0.75
 MAX_GUESS_GAIN = 0.20
+FALSE_POSITIVES = 0.01  # the rate at which true positives of telling a value are stated
 NOT_MEASURED = "Membership and guesses were not measured."  # the reason follows, among the steps
+_ROUNDING = 1e-9  # errors this close are the same
 _SENTENCES = 4  # of the verdict, as an interpreter prints it
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of the records, at which quantiles are reported
+
+
+def no_better(error: float, constant: float) -> bool:
+    """Return whether an error is no smaller than that of a constant prediction, up to rounding."""
+    return bool(error >= constant * (1 - _ROUNDING))
 
 
 def between(low: float, high: float) -> float:
@@ -51,6 +58,9 @@ class AttributeFinding:
     sensitive: bool = False  # whether the caller declared it sensitive
     # What the release adds to the best guess of a category, as a probability; ``None`` for numbers
     gain: float | None = None
+    # The largest true positive rate, at 1 % false positives, of telling one of its levels from
+    # another, over the records that were tried; ``None`` for numbers
+    tpr: float | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +97,7 @@ class TradeoffCurve:
     error: np.ndarray
     median_eta: np.ndarray
     worst_eta: np.ndarray
-    # What the error is, in words (``"share of wrong predictions"``, ``"mean squared error"``)
+    # What the error is, in words (``"error rate"``, ``"root mean squared error"``)
     error_name: str
     # The error without noise, and that of predicting the mean or the most frequent class
     noiseless_error: float
@@ -96,7 +106,7 @@ class TradeoffCurve:
 
 @dataclass(frozen=True)
 class UsefulnessFinding:
-    """How much better the noisy model is than a constant answer, over several splits.
+    """How much better the noisy model is than a constant prediction, over several splits.
 
     ``advantage`` is how much smaller its error is, with a 95 % interval that allows for the splits
     sharing most of their records (Nadeau and Bengio 2003).
@@ -114,10 +124,19 @@ class Advice:
 
     name: str  # "more noise", "more regularisation"
     text: str  # one sentence with the number it takes and what that costs
-    # What to do in a few words, and the resulting error on held-out records; nothing if that is
-    # unknown or it does not help
-    change: str = ""
+    change: str = ""  # what to do in a few words; nothing if it does not help
+    # The resulting error on held-out records, if it was tried, and that of a constant prediction
     error: float | None = None
+    constant: float | None = None
+
+    @property
+    def useless(self) -> bool:
+        """Whether its error is known, and no smaller than that of a constant prediction."""
+        return (
+            self.error is not None
+            and self.constant is not None
+            and no_better(self.error, self.constant)
+        )
 
 
 @dataclass(frozen=True)
@@ -140,6 +159,10 @@ class GuessFinding:
     median_baseline: float
     looked_at: int
     levels: int = 2  # how many answers there are to choose from
+    # The largest true positive rate, at 1 % false positives, of telling one level from another
+    # with the release, whatever the prior, and the record
+    tpr: float | None = None
+    tpr_row: int | None = None
 
     @property
     def gain(self) -> float:
@@ -339,7 +362,7 @@ class Audit:
         Probabilities that a record is recognised as a member and its categories guessed right;
         ``None`` where they are not known, and ``steps`` says why.
     usefulness
-        How much better the noisy model is than a constant answer, if that was tried.
+        How much better the noisy model is than a constant prediction, if that was tried.
     labels
         What a pandas table calls its records, if that is more than row numbers.
     versions

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from seepage.auditing.findings import GuessFinding, RiskFinding, between
+from seepage.auditing.findings import FALSE_POSITIVES, GuessFinding, RiskFinding, between
 from seepage.auditing.trained_model import ROW, TrainedModel
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian
@@ -21,7 +21,7 @@ from seepage.core.order_statistics import Bins, Inside, Interval, bin_numbers, l
 from seepage.core.record_stream import Numbers, RecordStream
 from seepage.errors import InputError
 from seepage.glm.leakage import leakage
-from seepage.risks.guessing import accuracy
+from seepage.risks.guessing import accuracy, true_positive_rate
 from seepage.tables.names import listed
 from seepage.tables.source import Chunk
 
@@ -30,17 +30,27 @@ _WORK = 2e11  # multiplications allowed to the guesses of one column over all re
 
 
 @dataclass(frozen=True, eq=False)
-class _Summary:
-    """The most exposed of some records, with its numbers, and the bins of all their numbers."""
+class _Exposed:
+    """The most exposed of some records, with its numbers."""
 
     exposure: float
     row: int
     numbers: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class _Summary:
+    """The most exposed record by each of some numbers, and the bins of others."""
+
+    worst: tuple[_Exposed, ...]
     bins: Bins
 
     def __add__(self, other: _Summary) -> _Summary:
-        first = self if self.exposure >= other.exposure else other
-        return _Summary(first.exposure, first.row, first.numbers, self.bins + other.bins)
+        worst = (
+            mine if mine.exposure >= yours.exposure else yours
+            for mine, yours in zip(self.worst, other.worst, strict=True)
+        )
+        return _Summary(tuple(worst), self.bins + other.bins)
 
 
 def streamed_risks(trained: TrainedModel, sigma: float) -> RiskFinding:
@@ -55,7 +65,7 @@ def streamed_risks(trained: TrainedModel, sigma: float) -> RiskFinding:
         attributes={name: columns for name, columns in names.items() if len(columns) > 1},
     )
     stream = leak.membership()
-    worst, (median,) = _summary(leak, stream, exposure=0, medians=[0])
+    (worst,), (median,) = _summary(leak, stream, exposures=[0], medians=[0])
     if np.isinf(worst.exposure) and trained.settings.model != "linear":
         # Least squares has a closed form, which is infinite only where the risk is.
         raise InputError(
@@ -101,8 +111,8 @@ def _affordable(trained: TrainedModel, levels: int) -> bool:
 def _guess(
     leak: Leakage[Any], stream: RecordStream, name: str, prior: str, levels: int
 ) -> GuessFinding:
-    # The columns of the stream: right, right_lower, baseline, gain.
-    worst, (right, baseline) = _summary(leak, stream, exposure=3, medians=[0, 2])
+    # The columns of the stream: right, right_lower, baseline, gain, mu.
+    (worst, rare), (right, baseline) = _summary(leak, stream, exposures=[3, 4], medians=[0, 2])
     return GuessFinding(
         name=name,
         prior=prior,
@@ -113,16 +123,18 @@ def _guess(
         median_baseline=baseline,
         looked_at=len(stream),
         levels=levels,
+        tpr=float(true_positive_rate(rare.exposure, FALSE_POSITIVES)),
+        tpr_row=rare.row,
     )
 
 
 def _summary(
-    leak: Leakage[Any], stream: RecordStream, exposure: int, medians: Sequence[int]
-) -> tuple[_Summary, list[float]]:
-    """Return the most exposed record by one of the stream's columns, and medians of others."""
+    leak: Leakage[Any], stream: RecordStream, exposures: Sequence[int], medians: Sequence[int]
+) -> tuple[tuple[_Exposed, ...], list[float]]:
+    """Return the most exposed record by each of some columns of a stream, and medians of others."""
     # Workers get the function alone: the stream would take its source along.
     numbers, columns = stream.numbers, tuple(medians)
-    ask = partial(_of_chunk, numbers=numbers, exposure=exposure, columns=columns)
+    ask = partial(_of_chunk, numbers=numbers, exposures=tuple(exposures), columns=columns)
     found = leak.source.total(ask, stream.measure, (ROW,))
     rows = len(stream)
     halves = [(k, rank) for k in range(len(columns)) for rank in ((rows - 1) // 2, rows // 2)]
@@ -132,18 +144,19 @@ def _summary(
         return leak.source.total(inside, "median")
 
     ends = np.reshape(select(found.bins, halves, look), (-1, 2))
-    return found, [between(low, high) for low, high in ends]
+    return found.worst, [between(low, high) for low, high in ends]
 
 
-def _of_chunk(chunk: Chunk, numbers: Numbers, exposure: int, columns: tuple[int, ...]) -> _Summary:
+def _of_chunk(
+    chunk: Chunk, numbers: Numbers, exposures: tuple[int, ...], columns: tuple[int, ...]
+) -> _Summary:
     values = numbers(chunk).reshape(len(chunk), -1)
-    worst = int(np.argmax(values[:, exposure]))
-    return _Summary(
-        float(values[worst, exposure]),
-        int(np.asarray(chunk.extra[ROW])[worst]),
-        values[worst],
-        bin_numbers(values[:, list(columns)]),
-    )
+    rows = np.asarray(chunk.extra[ROW])
+    worst = []
+    for column in exposures:
+        at = int(np.argmax(values[:, column]))
+        worst.append(_Exposed(float(values[at, column]), int(rows[at]), values[at]))
+    return _Summary(tuple(worst), bin_numbers(values[:, list(columns)]))
 
 
 def _look(

@@ -120,7 +120,7 @@ class HeldOutTrial:
         return self.error(0.0)
 
     def trivial_error(self) -> float:
-        """Return the error of a constant answer."""
+        """Return the error of a constant prediction."""
         self.noiseless_error()
         return self._trivial
 
@@ -252,7 +252,7 @@ def _told_wrongly(chunk: Chunk, model: Any, settings: FitSettings) -> int:
 def error_name(settings: FitSettings) -> str:
     """Return what the error is, in words."""
     if settings.classifies:
-        return "share of wrong predictions"
+        return "error rate"
     if settings.model == "poisson":
         return "root mean squared error (predictions capped at the largest count)"
     return "root mean squared error"
@@ -284,7 +284,7 @@ def draw_curve(
 def judge_usefulness(
     trained: TrainedModel, first: HeldOutTrial, sigma: float, seed: int
 ) -> UsefulnessFinding | None:
-    """Return how much better the noisy model is than a constant answer, over several splits.
+    """Return how much better the noisy model is than a constant prediction, over several splits.
 
     ``None`` if fitting that often takes too long, or if part of the rows has no model.
     """
@@ -319,7 +319,8 @@ def find_remedies(
 
     Refitting the model several times is tried for tables in memory only, and within a budget unless
     a remedy is ``wanted`` by its name in :data:`REMEDIES`. ``worst`` is the largest leakage of a
-    record at σ = 1, ``target`` the leakage to reach; ``say`` is called with what runs.
+    record at σ = 1, ``target`` the leakage to reach; ``say`` is called with what runs. What leaves
+    a model no better than a constant prediction is called useless and comes last.
     """
     met = worst / target <= sigma * (1 + 1e-9)
     enough = round_up(worst / target)
@@ -332,7 +333,7 @@ def find_remedies(
     refits = [name for name in asked if name != "noise"]
     if not isinstance(source, RecordsInMemory) or not any(within.values()):
         words = "Other penalties and weights were not tried: fitting a table this large is slow."
-        return (*remedies, Advice("refitting", words)) if refits else tuple(remedies)
+        return _judged([*remedies, *([Advice("refitting", words)] if refits else [])], trial)
     try:
         if "penalty" in refits:
             say(f"remedy: {REMEDIES['penalty']}")
@@ -349,7 +350,19 @@ def find_remedies(
             remedies.append(_shaped(trained, trial, public, enough, target))
     except InputError as problem:
         remedies.append(Advice("refitting", f"Another fit could not be tried: {problem}"))
-    return tuple(remedies)
+    return _judged(remedies, trial)
+
+
+def _judged(remedies: Iterable[Advice], trial: HeldOutTrial) -> tuple[Advice, ...]:
+    """Return remedies beside a constant prediction; those no better than it are last."""
+    constant = trial.trivial_error()
+    verdict = f" Useless: a constant prediction's is {_said(trial, constant)}."
+
+    def beside(remedy: Advice) -> Advice:
+        known = replace(remedy, constant=None if remedy.error is None else constant)
+        return replace(known, text=known.text + verdict) if known.useless else known
+
+    return tuple(sorted(map(beside, remedies), key=lambda remedy: remedy.useless))
 
 
 def _noise(trial: HeldOutTrial, sigma: float, enough: float, target: float, met: bool) -> Advice:
@@ -370,7 +383,7 @@ def _noise(trial: HeldOutTrial, sigma: float, enough: float, target: float, met:
         f"{words} ({_said(trial, trial.error(sigma))} at σ = {sigma:.3g}, "
         f"{_said(trial, trial.noiseless_error())} without noise).",
         change,
-        trial.error(enough) if change else None,
+        trial.error(enough if change else 2 * sigma),
     )
 
 
@@ -391,6 +404,7 @@ def _lighter_noise(
         f"With λ = {after.settings.l2:.3g} instead of {trained.settings.l2:.3g} the target "
         f"η = {target:.3g} takes {effect}σ = {needed:.3g} (now {enough:.3g}); "
         f"{_cost(after, needed)} ({_said(trial, trial.error(enough))} now).",
+        error=after.error(needed),
     )
 
 
@@ -525,7 +539,8 @@ def _shaped(
         f"({_said(trial, trial.error(enough))} with plain noise, σ = {enough:.3g})"
     )
     better = error < trial.error(enough)
-    return Advice("shaped noise", words + ("." if better else ": it does not help here."))
+    words += "." if better else ": it does not help here."
+    return Advice("shaped noise", words, error=error)
 
 
 def _cost(trial: HeldOutTrial, sigma: float) -> str:
@@ -559,8 +574,8 @@ def _split(
 def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows to fit on and those held out, every class on the first side.
 
-    About the same share of every class is held out, so that a constant answer, which is judged on
-    the held-out records, does not look better or worse by chance.
+    About the same share of every class is held out, so that a constant prediction, which is judged
+    on the held-out records, does not look better or worse by chance.
     """
     n = len(y)
     order = np.random.default_rng(seed).permutation(n)

@@ -631,6 +631,21 @@ class Moves:
             least[here], most[here] = self.least[here, moved], self.most[here, moved]
         return least, most
 
+    def widest(self) -> np.ndarray:
+        """Return the most by which any two changes put the release apart, at most, ``(m,)``."""
+        lengths = np.einsum("mkk->mk", self.gram)
+        with np.errstate(invalid="ignore"):
+            square = lengths[:, :, None] + lengths[:, None, :] - 2 * self.gram
+            most = np.sqrt(np.maximum(square, 0.0))
+            most += self.radius[:, :, None] + self.radius[:, None, :]
+        still = self.most == 0  # the record as it is: the other's length is known best
+        most = np.where(still[:, :, None], self.most[:, None, :], most)
+        most = np.where(still[:, None, :], self.most[:, :, None], most)
+        lost = np.isinf(self.expected())
+        most = np.where(lost[:, :, None] | lost[:, None, :], np.inf, most)
+        most[:, range(lengths.shape[1]), range(lengths.shape[1])] = 0.0
+        return np.asarray(most.max(axis=(1, 2)))
+
 
 @dataclass(frozen=True)
 class Alternatives:

@@ -365,7 +365,7 @@ class Leakage(Generic[PerRecord]):
 
         Returns a :class:`~seepage.core.risk_views.Guess`; of data that are read in chunks a
         :class:`~seepage.core.record_stream.RecordStream` with the columns ``right`` (the upper
-        end), ``right_lower``, ``baseline`` and ``gain``, without refits.
+        end), ``right_lower``, ``baseline``, ``gain`` and ``mu``, without refits.
 
         Parameters
         ----------

@@ -132,16 +132,35 @@ class Guess:
         The probability of the best guess without the release, from the prior alone.
     levels
         The values to guess among.
+    mu
+        The largest distance, in units of the noise, between the releases under two of the levels;
+        its upper end where only an interval is known. ``None`` for numbers to within a tolerance.
     """
 
     right: Result
     lower: np.ndarray
     baseline: np.ndarray
     levels: tuple[Any, ...]
+    mu: np.ndarray | None = None
 
     def gain(self) -> Result:
         """Return what the release adds to the best guess."""
         return replace(self.right, values=np.asarray(self.right) - self.baseline, measure="gain")
+
+    def tpr(self, fpr: float = 0.01) -> Result:
+        """Return the largest true positive rate of a test for one level against another.
+
+        ``Φ(Φ⁻¹(fpr) + μ)`` at this false positive rate. Unlike the gain it does not depend on the
+        prior: a rare level is hardly guessed more often, and may be recognised all the same.
+        """
+        if self.mu is None:
+            raise InputError("A number to within a tolerance has no two levels to tell apart.")
+        return replace(
+            self.right,
+            values=guessing.true_positive_rate(self.mu, fpr),
+            measure="tpr",
+            accuracy=None,
+        )
 
     def top(self, count: int = 10) -> Guess:
         """Return the ``count`` records whose guess gains most from the release, the worst first."""
@@ -151,7 +170,8 @@ class Guess:
             values=np.asarray(self.right)[order],
             index=self.right.labels()[order],
         )
-        return Guess(picked, self.lower[order], self.baseline[order], self.levels)
+        mu = None if self.mu is None else self.mu[order]
+        return Guess(picked, self.lower[order], self.baseline[order], self.levels, mu)
 
     def table(self, library: str | None = None) -> Any:
         """Return a data frame: the probabilities with their interval, and the baseline."""
@@ -356,6 +376,7 @@ def _guessed(
         lambda some: changes.replaced_exactly(rows[some], others),
         _budget(changes, len(others), exact),
     )
+    mu = moves.widest() if question.covered is None else None
     found = []
     for believed, doubt in beliefs:
         low, high, error = question.answer(moves, believed, doubt, 0)
@@ -374,11 +395,11 @@ def _guessed(
             noise=leak.noise,
             accuracy=_relative(low, high),
         )
-        found.append(Guess(right, low, question.baseline(believed), question.levels))
+        found.append(Guess(right, low, question.baseline(believed), question.levels, mu))
     return found
 
 
-_GUESSED = ("right", "right_lower", "baseline", "gain")
+_GUESSED = ("right", "right_lower", "baseline", "gain", "mu")  # numbers to within have no μ
 
 
 def _stream(
@@ -395,7 +416,7 @@ def _stream(
         "right",
         question.about,
         "bound" if question.covered is None else "estimate",
-        names=_GUESSED,
+        names=_GUESSED if question.covered is None else _GUESSED[:-1],
         assumptions=HELD,
         noise=leak.noise,
     )
@@ -415,7 +436,8 @@ def _guess_of_chunk(
         moves = here.replaced(rows, question.others)
         low, high, _ = question.answer(moves, believed, doubt, chunk.start + int(rows[0]))
         baseline = question.baseline(believed)
-        found.append(np.stack([high, low, baseline, high - baseline], axis=1))
+        apart = [moves.widest()] if question.covered is None else []
+        found.append(np.stack([high, low, baseline, high - baseline, *apart], axis=1))
     return np.concatenate(found), None
 
 

@@ -116,7 +116,7 @@ def test_categories_of_one_person_are_counted() -> None:
     table[4, 0] = 1.0
     table[:, 1] = np.arange(30) % 3
     risks = structural_risks(DecisionTreeClassifier().fit(table, Y[:30]), table, Y[:30])
-    single = next(risk for risk in risks if risk.name == "categories held by one person")
+    single = next(risk for risk in risks if risk.name == "categories held by one row")
     assert (single.found, single.records) == (True, 1)
 
 
@@ -135,7 +135,7 @@ def test_a_tree_that_learns_by_heart_is_told_apart_and_says_so(tmp_path: Path) -
     assert "a coin toss: 50" in verdict.sentences[0]
     assert "not a bound" in verdict.sentences[-1]
     page = write_attack_report(audit, tmp_path / "report")
-    assert "Can one tell who was in" in page.read_text("utf-8")
+    assert "Can one tell which rows were in" in page.read_text("utf-8")
     for file in page.parent.iterdir():
         assert stat.S_IMODE(file.stat().st_mode) & 0o077 == 0
     summary = json.loads((page.parent / "summary.json").read_text("utf-8"))
@@ -222,9 +222,7 @@ def test_what_was_not_found_is_said_in_a_sentence_of_its_own() -> None:
     texts = {risk.name: risk.text for risk in structural_risks(tree, table, y) if not risk.found}
     assert texts["leaves with few records"] == "Every leaf of 1 tree has at least 10 records."
     assert texts["class disclosure"].startswith("For no record does the model state")
-    assert texts["categories held by one person"] == (
-        "Every category is held by two records or more."
-    )
+    assert texts["categories held by one row"] == ("Every category is held by two records or more.")
     table[7, 1] = 5.0
     alone = structural_risks(tree.fit(table, y), table, y)[-1]
     assert alone.text.startswith("1 of 200 records is the only one with some category")

@@ -19,10 +19,12 @@ from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.auditing.gates import Limits
+from seepage.auditing.release import making
 from seepage.auditing.release.ledger import ReleaseLedger
 from seepage.auditing.release.making import make_release
 from seepage.auditing.release.procedure import Procedure
 from seepage.auditing.release.released_model import OTHER, ColumnCoding, ReleasedModel
+from seepage.auditing.report.writing import write_card
 from seepage.cli import app
 from seepage.core.noise import Laplace
 from seepage.errors import InputError
@@ -304,24 +306,75 @@ def made(monkeypatch):
 def test_how_often_a_large_release_is_wrong_is_told_with_noise(numeric, made, monkeypatch):
     monkeypatch.setattr(Laplace, "draw", lambda self, *shape, **more: np.zeros(shape))
     rng = np.random.default_rng(0)
-    x = rng.normal(size=600)
-    y = x + rng.normal(size=600)
+    x = rng.normal(size=1200)
+    y = x + rng.normal(size=1200) + 0.5
     raw = pa.table({"x": x, "y": y if numeric else np.where(y > 0, "yes", "no")})
     domain = {"x": (-8.0, 8.0), "y": (-8.0, 8.0)} if numeric else {}
     found = made(raw, domain=domain, sigma=1.0, target_eta=1000.0)
     model, card = found.release.model, found.release.card
-    (item,) = [i for i in found.release.items if i.name == "share of wrong predictions"]
+    name = "share of predictions off by more than 4" if numeric else "error rate"
+    items = {i.name: i for i in found.release.items}
+    item, constant = items[name], items[f"{name}, for a constant prediction"]
     told = model.predict(raw)
     truth = raw.column("y").to_numpy()
     # A quarter of the domain is the error above which a number counts as wrong.
     wrong = np.abs(told - truth) > 4 if numeric else told != truth
-    scale = 1 / (499 * 0.05)  # 500 records or more, ε = 0.05
+    scale = 2 / (999 * 0.05)  # 1,000 records or more, ε = 0.05 for both
     assert item.value == pytest.approx(np.mean(wrong), abs=scale)
-    assert "ε-differentially private with ε = 0.05" in item.how
-    what = "predictions that are off by more than 4" if numeric else "wrong predictions"
-    assert f"Share of {what} among its own records: {item.value:.0%}" in card
-    kinds = {i.name for i in found.release.items}
-    assert ("scaling" in kinds) is not numeric
+    grid = np.linspace(-8, 8, 3201)[:, None]
+    tried = np.abs(truth - grid) > 4 if numeric else truth != np.array([["yes"], ["no"]])
+    assert constant.value == pytest.approx(tried.mean(axis=1).min(), abs=scale)
+    for one in (item, constant):
+        assert "ε-differentially private with ε = 0.05" in one.how
+        assert "scale 0.04" in one.how
+    said = f"{item.value:.0%}, the best constant prediction's {constant.value:.0%}."
+    assert f"The model's {name} among its own records is {said}" in card
+    worse = "it is no better than a constant" in card
+    assert worse == (item.value >= constant.value)
+    assert ("scaling" in items) is not numeric
+
+
+def test_a_count_is_not_called_a_wrong_prediction(made, monkeypatch):
+    monkeypatch.setattr(Laplace, "draw", lambda self, *shape, **more: np.zeros(shape))
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=1200)
+    y = rng.poisson(np.exp(1 + 0.5 * x))
+    found = made(pa.table({"x": x, "y": y}), target_eta=1000.0)
+    assert found.prepared.trained.settings.model == "poisson"
+    assert "wrong predictions" not in found.release.card
+    unit = found.prepared.figures["unit of the target"]
+    name = f"share of predictions off by more than {unit:g}"
+    assert f"The model's {name} among its own records is " in found.release.card
+    values = {item.name: item.value for item in found.release.items}
+    far = np.mean(np.abs(np.exp(1 + 0.5 * x) - y) > unit)  # of the truth; the fit is close to it
+    assert values[name] == pytest.approx(far, abs=0.03)
+    best = min(np.mean(np.abs(c - y) > unit) for c in np.arange(0, 20, 0.5))
+    assert values[f"{name}, for a constant prediction"] == pytest.approx(best, abs=0.03)
+    assert not any("wrong" in item.name for item in found.release.items)
+    card = write_card(found.audit)
+    assert "The model's root mean squared error (predictions capped at the largest" in card
+
+
+@pytest.mark.parametrize("unit", [None, 0.5, 2.0, 100.0])
+def test_the_constant_that_is_wrong_least_often_moves_by_one_record(unit):
+    """The share of the best constant, by trying all, and how far any one record moves it."""
+    rng = np.random.default_rng(2)
+    truth = np.round(rng.normal(size=60) * 3) / 2
+
+    def tried(y):
+        far = np.inf if unit is None else unit
+        ends = [y, y + far, y - far] if unit is not None else [y]
+        wrong = [np.mean(y != c if unit is None else np.abs(y - c) > unit) for e in ends for c in e]
+        return min(wrong)
+
+    share = making._wrong_constant(truth, unit)
+    assert share == pytest.approx(tried(truth), abs=1e-12)
+    for k in range(60):
+        fewer = making._wrong_constant(np.delete(truth, k), unit)
+        assert abs(share - fewer) <= 1 / 59 + 1e-12
+        other = truth.copy()
+        other[k] = 50.0
+        assert abs(share - making._wrong_constant(other, unit)) <= 1 / 60 + 1e-12
 
 
 def test_noise_that_follows_the_most_exposed_record_says_so(made):
@@ -331,7 +384,7 @@ def test_noise_that_follows_the_most_exposed_record_says_so(made):
     assert found.prepared.vote is None
     assert found.prepared.sigma == found.prepared.least
     assert "there were too few records for a vote" in found.audit.sigma_reason
-    assert not any(i.name == "share of wrong predictions" for i in found.release.items)
+    assert not any("constant prediction" in i.name for i in found.release.items)
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ def make_audit(rows: int = 569, **changes) -> Audit:
                 error=0.05 + 0.32 * sigma**2 / (sigma**2 + 0.6),
                 median_eta=0.022 / sigma,
                 worst_eta=0.27 / sigma,
-                error_name="share of wrong predictions",
+                error_name="error rate",
                 noiseless_error=0.048,
                 trivial_error=0.373,
             ),
@@ -101,13 +101,13 @@ def make_audit(rows: int = 569, **changes) -> Audit:
             remedies=(
                 Advice(
                     "more noise",
-                    "σ = 0.271 brings the worst record to η = 1; the held-out share of wrong "
-                    "predictions is then 0.085 instead of 0.053.",
+                    "σ = 0.271 brings the worst record to η = 1; the held-out error rate "
+                    "is then 0.085 instead of 0.053.",
                 ),
                 Advice(
                     "more regularisation",
-                    "λ = 0.031 brings the worst record to η = 1 at σ = 0.1; the held-out share of "
-                    "wrong predictions is then 0.061.",
+                    "λ = 0.031 brings the worst record to η = 1 at σ = 0.1; the held-out error "
+                    "rate is then 0.061.",
                 ),
             ),
             guarantees=make_guarantees(),

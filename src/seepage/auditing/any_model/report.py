@@ -21,7 +21,7 @@ from seepage.support.files import write_private
 from seepage.tables.names import counted
 
 SCHEMA = "seepage-attack-audit/1"
-_CLEARLY = 0.6  # the area which, if certainly exceeded, means the attack works on many people
+_CLEARLY = 0.6  # the area which, if certainly exceeded, means the attack works on many records
 _MANY = 0.05  # and the share of members found at 1 % false positives, on a few
 
 
@@ -31,18 +31,21 @@ def judge_attack(audit: AttackAudit) -> Verdict:
     ends, rate = best.interval, best.tpr(0.01)
     if ends.low > _CLEARLY or rate.interval.low > _MANY:
         tone, label = "bad", "Members can be recognised"
-        headline = "An attack can tell who was in the data: do not release this model as it is."
+        headline = (
+            "An attack can tell which rows were in the data: do not release this model as it is."
+        )
     elif ends.low > 0.5:
         tone, label = "caution", "Some members can be recognised"
-        headline = "An attack tells who was in the data better than a coin toss."
+        headline = "An attack tells which rows were in the data better than a coin toss."
     else:
         tone, label = "caution", "Nothing was found"
         headline = (
-            "The attacks tried tell who was in the data no better than a coin toss; another might."
+            "The attacks tried tell which rows were in the data no better than a coin toss; "
+            "another might."
         )
     found = [risk for risk in audit.structure if risk.found]
     sentences = [
-        f"Shown somebody who was in the data and somebody who was not, the best attack "
+        f"Shown a row that was in the data and one that was not, the best attack "
         f"({best.method}) picks the right one {in_100(best.auc)} times in 100, between "
         f"{in_100(ends.low)} and {in_100(ends.high)} with 95 % confidence; a coin toss: 50.",
         _found_members(audit),

@@ -13,7 +13,7 @@ import numpy as np
 
 from seepage.tables.names import counted
 
-FEW = 10  # records in a cell below which its contents are about too few people
+FEW = 10  # records in a cell below which its contents are about too few records
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def _leaves(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk | None:
         text = (
             f"{count:,} of {len(X):,} records lie in a leaf with fewer than {FEW} of them in at "
             f"least one of {trees}, {int(always.sum()):,} in every tree: what a leaf predicts is "
-            "then about these few people. A larger min_samples_leaf fixes this."
+            "then about these few rows. A larger min_samples_leaf fixes this."
         )
     return StructuralRisk("leaves with few records", count > 0, count, text)
 
@@ -95,8 +95,8 @@ def _certain_classes(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk
     if count:
         text = (
             f"For {count:,} of {len(X):,} records the model states the right class with "
-            "probability 1: whoever knows the columns, and that the person took part, knows the "
-            "class."
+            "probability 1: whoever knows the columns, and that the row was in the data, knows "
+            "the class."
         )
     return StructuralRisk("class disclosure", count > 0, count, text)
 
@@ -163,6 +163,6 @@ def _single_levels(X: np.ndarray) -> StructuralRisk:
         whose = "is the only one" if count == 1 else "are each the only one"
         text = (
             f"{count:,} of {len(X):,} records {whose} with some category: what a model learns "
-            "about it, it learns from one person."
+            "about it, it learns from one row."
         )
-    return StructuralRisk("categories held by one person", count > 0, count, text)
+    return StructuralRisk("categories held by one row", count > 0, count, text)

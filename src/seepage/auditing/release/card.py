@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from seepage.auditing.findings import no_better
 from seepage.auditing.gates import Limits
 from seepage.auditing.neighbours import CHECKED
 from seepage.auditing.release.contents import Item, item_table
@@ -16,19 +17,30 @@ from seepage.tables.names import counted
 
 @dataclass(frozen=True)
 class Usefulness:
-    """How often the released model is wrong on its own records, released with noise."""
+    """How often the released model, and the best constant prediction, are wrong on its own records.
+
+    Both shares are released with noise.
+    """
 
     share: float  # with the noise, cut to between 0 and 1
-    scale: float  # of the noise
-    epsilon: float  # the privacy of the share by itself
+    constant: float  # the same of the constant that is wrong least often
+    scale: float  # of the noise on each
+    epsilon: float  # the privacy of both together
     unit: float | None  # for a numeric target, the error above which a prediction counts as wrong
 
+    @property
+    def name(self) -> str:
+        """What the shares are of: of wrong classes, or of numbers that are far off."""
+        if self.unit is None:
+            return "error rate"
+        return f"share of predictions off by more than {number(self.unit)}"
+
     def words(self) -> str:
-        """Return what protects the share."""
+        """Return what protects the shares."""
         return (
-            f"It has Laplace noise of scale {number(self.scale)}, and is by itself "
-            f"ε-differentially private with ε = {self.epsilon:g} (one record added, removed "
-            "or replaced), given the model."
+            f"It has Laplace noise of scale {number(self.scale)}. Together, the model's and the "
+            f"constant's are ε-differentially private with ε = {self.epsilon:g} (one record added, "
+            "removed or replaced), given the model."
         )
 
 
@@ -46,7 +58,7 @@ def _beside_the_numbers(
         return []
     return [
         "**Beside the noisy numbers.** The figures that were drawn, or have noise of their own, "
-        f"are ε-differentially private, with ε = {epsilon:g} in total. Take somebody who knows "
+        f"are ε-differentially private, with ε = {epsilon:g} in total. Take an attacker who knows "
         "everything but one number of one record, where no value of that number would change a "
         "figure on a coarse grid, or let a draw of σ fall short. Whatever they knew before, their "
         "95 % credible interval for that number contains the central "
@@ -106,14 +118,12 @@ def write_release_card(
         *_beside_the_numbers(procedure, prepared, useful),
     ]
     if useful is not None:
-        what = (
-            "wrong predictions"
-            if useful.unit is None
-            else f"predictions that are off by more than {number(useful.unit)}"
-        )
+        worse = no_better(useful.share, useful.constant)
         lines += [
-            f"**Usefulness.** Share of {what} among its own records: {useful.share:.0%}. "
-            f"{useful.words()}",
+            f"**Usefulness.** The model's {useful.name} among its own records is "
+            f"{useful.share:.0%}, the best constant prediction's {useful.constant:.0%}."
+            f"{' By these figures it is no better than a constant.' if worse else ''} Each has "
+            f"Laplace noise of scale {number(useful.scale)}.",
             "",
         ]
     lines += [

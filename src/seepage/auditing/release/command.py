@@ -22,7 +22,7 @@ from seepage.auditing.release.ledger import ReleaseLedger
 from seepage.auditing.release.making import MadeRelease, make_release, tell_disclosures
 from seepage.auditing.release.procedure import Domain, Procedure
 from seepage.auditing.report import write_report
-from seepage.auditing.report.words import judge
+from seepage.auditing.report.words import judge, warn_of_constant
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
 from seepage.support.files import check_folder, only_writer
@@ -161,6 +161,8 @@ def _tell(made: MadeRelease, out: Path, page: Path, ledger: Path) -> None:
     for sentence in tell_disclosures(made.disclosures)[:1]:
         say(sentence)
     tell_gates(made.audit.gates)
+    if worse := warn_of_constant(made.audit):
+        say(worse)
     say(f"\nRelease, to be shared: {escaped(str(out))}")
     say(f"Report, private: {escaped(str(page))}")
     say(f"Ledger, private: {escaped(str(ledger))}")

@@ -21,8 +21,8 @@ from seepage.core.noise import Gaussian, Laplace
 from seepage.core.release import release
 from seepage.tables.names import counted
 
-SHARE_EPSILON = 0.05  # ε of the noise on the share of wrong predictions
-_FEWEST = 500  # records from which that share is stated: with fewer, the noise would hide it
+SHARE_EPSILON = 0.05  # ε of the noise on the errors of the model and of a constant, together
+_FEWEST = 1000  # records from which these are stated: with fewer, the noise would hide them
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,11 +104,12 @@ def _with_disclosures(
 
 
 def _usefulness(model: ReleasedModel, prepared: Prepared) -> Usefulness | None:
-    """Return how often the noisy model is wrong on its own records, with noise added.
+    """Return how often the noisy model and a constant are wrong on its own records, with noise.
 
     Given the released model, which is counted already, adding, removing or replacing a record moves
-    the share of wrong predictions by at most ``1/(n − 1)``; so with Laplace noise of scale
-    ``1/((n − 1) ε)`` the share is ε-differentially private.
+    the share of wrong predictions by at most ``1/(n − 1)``, and so the least such share of all
+    constants; with Laplace noise of scale ``2/((n − 1) ε)`` on each, both together are
+    ε-differentially private.
     """
     source = prepared.trained.source
     least = prepared.figures["number of records"]
@@ -120,9 +121,23 @@ def _usefulness(model: ReleasedModel, prepared: Prepared) -> Usefulness | None:
         wrong = np.abs(np.asarray(predicted, float) - np.asarray(truth, float)) > unit
     else:
         wrong = np.asarray(predicted) != np.asarray(truth)
-    noise = Laplace(1 / ((least - 1) * SHARE_EPSILON))
-    share = float(noise.rounded(np.array([np.mean(wrong)]) + noise.draw(1))[0])
-    return Usefulness(float(np.clip(share, 0, 1)), noise.scale, SHARE_EPSILON, unit)
+    noise = Laplace(2 / ((least - 1) * SHARE_EPSILON))
+    exact = np.array([np.mean(wrong), _wrong_constant(np.asarray(truth), unit)])
+    share, constant = np.clip(noise.rounded(exact + noise.draw(2)), 0, 1).tolist()
+    return Usefulness(share, constant, noise.scale, SHARE_EPSILON, unit)
+
+
+def _wrong_constant(truth: np.ndarray, unit: float | None) -> float:
+    """Return how often the best constant is wrong: the commonest class, or the fullest window.
+
+    A number is off by more than the unit outside a window of two units around the constant; the
+    fullest window may begin at a record.
+    """
+    if unit is None:
+        return float(1 - np.unique(truth, return_counts=True)[1].max() / len(truth))
+    numbers = np.sort(truth.astype(float))
+    inside = np.searchsorted(numbers, numbers + 2 * unit, "right") - np.arange(len(numbers))
+    return float(1 - inside.max() / len(numbers))
 
 
 def _items(
@@ -184,7 +199,9 @@ def _items(
     how = "Rounded down to 1, 2 or 5 times 10ᵏ."
     items.append(Item("number of records", "coarse", how, 1, figures["number of records"]))
     if useful is not None:
-        items.append(Item("share of wrong predictions", "noised", useful.words(), 1, useful.share))
+        how, constant = useful.words(), f"{useful.name}, for a constant prediction"
+        items.append(Item(useful.name, "noised", how, 1, useful.share))
+        items.append(Item(constant, "noised", how, 1, useful.constant))
     withheld = (
         "Leakage of records, columns and groups, errors without noise, quantiles and counts of "
         "values are in the private report only."

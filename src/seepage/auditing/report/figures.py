@@ -27,6 +27,7 @@ from seepage.auditing.report.words import (
     number,
     relative_error,
     short,
+    warn_of_constant,
 )
 from seepage.tables.names import counted
 
@@ -330,7 +331,9 @@ def draw_curve(audit: Audit) -> Drawing | None:
     worst = np.asarray(curve.worst_eta, float)[usable]
     marks: list[tuple[float, str, str, Any]] = [(audit.sigma, "this release", INK, "-")]
     if audit.calibrated_sigma and not np.isclose(audit.calibrated_sigma, audit.sigma, rtol=1e-3):
-        marks.append((audit.calibrated_sigma, "meets the target", GREEN, (0, (4, 3))))
+        useless = warn_of_constant(audit, audit.calibrated_sigma)
+        meets = ("meets the target, useless", MUTED) if useless else ("meets the target", GREEN)
+        marks.append((audit.calibrated_sigma, *meets, (0, (4, 3))))
     scales = np.array([*sigma, *(mark[0] for mark in marks if mark[0] > 0)])
 
     error_name = short(curve.error_name, 80)
@@ -348,7 +351,7 @@ def draw_curve(audit: Audit) -> Drawing | None:
         upper.set_ylim(lowest - 1.8 * room, highest + 1.8 * room)
         end = scales.max() * 1.1
         start = scales.min() / 1.1
-        _write(upper, start, curve.trivial_error, "always the same answer", "left", above=True)
+        _write(upper, start, curve.trivial_error, "constant prediction", "left", above=True)
         _write(upper, end, curve.noiseless_error, "without noise", "right", above=False)
         upper.set_title(f"Usefulness: {short(error_name, 34 if narrow else 80)}")
         lower.plot(sigma, worst, "o-", color=VERMILLION, ms=4.5, lw=2, label="most exposed record")

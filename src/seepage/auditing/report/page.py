@@ -39,6 +39,7 @@ from seepage.auditing.report.words import (
     protection,
     relative_error,
     row_name,
+    say_error,
     sentence,
     short,
 )
@@ -110,10 +111,12 @@ def _pick_facts(audit: Audit) -> list[dict[str, str]]:
     error = error_at(audit, audit.sigma)
     if error is not None:
         note = (
-            f"{short(audit.curve.error_name, 40)}; {number(audit.curve.noiseless_error)} without "
-            f"noise, {number(audit.curve.trivial_error)} for a constant answer"
+            f"{short(audit.curve.error_name, 40)}; "
+            f"{say_error(audit, audit.curve.trivial_error)} for a constant prediction, "
+            f"{say_error(audit, audit.curve.noiseless_error)} without noise"
         )
-        facts.append({"name": "Error on held-out records", "value": number(error), "note": note})
+        value = say_error(audit, error)
+        facts.append({"name": "Error on held-out records", "value": value, "note": note})
     return facts
 
 
@@ -137,7 +140,7 @@ def _risk_facts(audit: Audit) -> list[dict[str, str]]:
             {
                 "name": f"{short(most.name, 24)} guessed right",
                 "value": f"{in_100(most.right)} in 100",
-                "note": f"at most (row {row_name(audit, most.row)}), by somebody who knows "
+                "note": f"at most (row {row_name(audit, most.row)}), by an attacker who knows "
                 f"everything else; {in_100(most.baseline)} without the release",
             }
         )

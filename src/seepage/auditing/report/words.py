@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,8 @@ from seepage.auditing.findings import (
     NOT_MEASURED,
     AttributeFinding,
     Audit,
+    GuessFinding,
+    no_better,
 )
 from seepage.tables.names import counted
 
@@ -27,6 +30,7 @@ LONG = 400  # the most characters of a sentence that quotes a long name
 _TOLERANCE = 1e-6  # relative to the limit: noise calibrated to a target meets it up to rounding
 _UNEVEN = 1.25  # a group that leaks a quarter more than another is worth a sentence
 _LITTLE_GAIN, _LARGE_GAIN = 0.05, 0.20  # of a guess from the release, as probabilities
+_LITTLE_TPR, _LARGE_TPR = 0.10, 0.50  # of telling a level at 1 % false positives
 _HARDLY_USEFUL = 0.25  # of the model's advantage over a constant prediction
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 # Controls and lone surrogates cannot be written; direction overrides would turn the page around.
@@ -83,9 +87,9 @@ def sentence(text: object, width: int = LONG) -> str:
     return short(text, width)
 
 
-def markdown(text: object) -> str:
+def markdown(text: object, width: int = SHORT) -> str:
     """Return a caller's name as Markdown that shows it and does nothing else."""
-    escaped = "".join(_MARKDOWN.get(c, c) for c in short(text))
+    escaped = "".join(_MARKDOWN.get(c, c) for c in short(text, width))
     # Renderers turn bare addresses, such as www.example.org, into links, but not across an entity.
     return re.sub(r"(?<=\w)\.(?=\w)", "&#46;", escaped)
 
@@ -128,13 +132,17 @@ def protection(attribute: AttributeFinding) -> str:
     """Return ``strong``, ``partial`` or ``weak`` for the easiest record of a column.
 
     For a category, by what the release adds to the best guess: strong up to 5 times in 100, weak
-    from 20. For a number, strong if the best unbiased attack errs by at least the spread of the
-    column, so that it tells less than the column's own variation; weak if by less than half of it.
+    from 20. A rare level is hardly guessed more often even where it is recognised, so the true
+    positive rate of telling it at 1 % false positives counts as well: strong up to 10 %, weak from
+    50 %. For a number, strong if the best unbiased attack errs by at least the spread of the
+    column, so that a normal prior of that spread keeps 0.71 of it or more; weak if by less than
+    half of it.
     """
     if attribute.gain is not None:
-        if attribute.gain <= _LITTLE_GAIN:
+        tpr = 0.0 if attribute.tpr is None else attribute.tpr
+        if attribute.gain <= _LITTLE_GAIN and tpr <= _LITTLE_TPR:
             return "strong"
-        return "partial" if attribute.gain <= _LARGE_GAIN else "weak"
+        return "partial" if attribute.gain <= _LARGE_GAIN and tpr <= _LARGE_TPR else "weak"
     error = relative_error(attribute, attribute.smallest_error)
     if error >= 1 - _TOLERANCE:
         return "strong"
@@ -159,13 +167,36 @@ def error_at(audit: Audit, sigma: float) -> float | None:
 def usefulness(audit: Audit, sigma: float) -> float | None:
     """Return how much of the model's advantage over a constant prediction survives the noise.
 
-    1 is all of it, 0 none; None if the curve does not say.
+    1 is all of it, 0 none, or that there never was any; None if the curve does not say.
     """
     error = error_at(audit, sigma)
     gain = audit.curve.trivial_error - audit.curve.noiseless_error
-    if error is None or not gain > 0:
+    if error is None:
         return None
+    if no_better(audit.curve.noiseless_error, audit.curve.trivial_error):
+        return 0.0
     return float(np.clip((audit.curve.trivial_error - error) / gain, 0, 1))
+
+
+def warn_of_constant(audit: Audit, sigma: float | None = None) -> str:
+    """Say that the noisy model is no better than a constant prediction; nothing if it is.
+
+    The noise is that of the release unless another scale is given.
+    """
+    error = error_at(audit, audit.sigma if sigma is None else sigma)
+    constant = audit.curve.trivial_error
+    if error is None or not no_better(error, constant):
+        return ""
+    return (
+        "The model is no better than a constant prediction: on held-out records its "
+        f"{short(audit.curve.error_name, 80)} is {say_error(audit, error)}, and a constant "
+        f"prediction's {say_error(audit, constant)}."
+    )
+
+
+def say_error(audit: Audit, error: float) -> str:
+    """Write an error: a rate in per cent, or a number in the units of the target."""
+    return _percent(error) if audit.classes else number(error)
 
 
 @dataclass(frozen=True)
@@ -219,7 +250,11 @@ def judge(audit: Audit) -> Verdict:
     elif audit.risks is None and not failed and not over:
         tone, label = "caution", "Membership not measured"
         headline = f"{headline[:-1]}, but whether a row can be recognised was not measured."
-    elif useless and not failed and not over:
+    worse, private = warn_of_constant(audit), tone == "good"
+    if worse and not failed and not over:
+        tone, label = "caution", f"{label}, {'but' if private else 'and'} useless"
+        headline = f"{headline} {worse}"
+    elif useless and private:
         tone, label = "caution", "Private, but hardly useful"
         headline = headline[:-1] + ", but the noise leaves little of the model."
     return Verdict(tone, label, headline, _explain(audit), _answer(audit))
@@ -274,8 +309,8 @@ def in_100(probability: float) -> str:
 def _answer(audit: Audit) -> tuple[Answer, ...]:
     """Return the answers to a privacy officer's questions, in times in 100 if known."""
     told = [
-        Answer("Is anyone at risk?", _tell_membership(audit)),
-        Answer("Who?", " ".join([_tell_who(audit), *_tell_groups(audit)])),
+        Answer("Is any row at risk?", _tell_membership(audit)),
+        Answer("Which one?", " ".join([_tell_who(audit), *_tell_groups(audit)])),
         Answer("How sure could an attacker be, with this release and without?", _tell_sure(audit)),
         Answer("What would fix it?", _tell_fixes(audit)),
         Answer("What does protection cost?", _tell_costs(audit)),
@@ -292,7 +327,7 @@ def _tell_membership(audit: Audit) -> str:
         f"be estimated, without systematic error, more closely than {share}its standard deviation "
         f"(for a category: {share or 'one '}whole level)"
     )
-    told = [f"Nobody's values leak beyond {limit.words}: no value of any record can {close}."]
+    told = [f"No row's values leak beyond {limit.words}: no value of any record can {close}."]
     if over:
         told = [f"Yes: for {who}, some value can {close}, which {limit.words} forbids."]
     risks = audit.risks
@@ -302,8 +337,8 @@ def _tell_membership(audit: Audit) -> str:
     else:
         some = "" if risks.looked_at == total else f" of the {count(risks.looked_at)} looked at"
         told.append(
-            "As for membership, someone who has all the other records is right about whether a "
-            f"person is in the table at most {in_100(risks.membership)} times in 100 (a coin toss: "
+            "As for membership, an attacker who has all the other records is right about whether a "
+            f"row is in the table at most {in_100(risks.membership)} times in 100 (a coin toss: "
             f"50), and {in_100(risks.median)} times or fewer for half of the records{some}."
         )
         if risks.disclosed:
@@ -337,8 +372,8 @@ def _tell_sure(audit: Audit) -> str:
     own = by_prior.get((audit.target, "frequencies"))
     if predicted is not None:
         told.append(
-            f"Somebody who knows everything else about row {row_name(audit, predicted.row)}, and "
-            f"predicts its “{short(predicted.name)}” from all other records, is right "
+            f"An attacker who knows everything else about row {row_name(audit, predicted.row)}, "
+            f"and predicts its “{short(predicted.name)}” from all other records, is right "
             f"{in_100(predicted.right)} times in 100 with the release and "
             f"{in_100(predicted.baseline)} times without, the largest difference for any record; "
             f"for half of the records it is {in_100(predicted.median_baseline)} times or more even "
@@ -346,7 +381,7 @@ def _tell_sure(audit: Audit) -> str:
         )
     if own is not None:
         told.append(
-            "Somebody who starts from the commonest answer instead is right up to "
+            "An attacker who starts from the commonest answer instead is right up to "
             f"{in_100(own.right)} times with the release (row {row_name(audit, own.row)}; for half "
             f"of the records {in_100(own.median_right)} times or fewer) and "
             f"{in_100(own.baseline)} times without."
@@ -366,6 +401,7 @@ def _tell_sure(audit: Audit) -> str:
             f"with the release (row {row_name(audit, most.row)}; {tried} were tried), and "
             f"{in_100(most.baseline)} times without it, by the commonest answer."
         )
+        told.append(_tell_recognised(audit, others))
     if audit.model == "linear":
         told.append(_tell_numeric_label(audit))
     numbers = tuple(a for a in audit.attributes if a.kind == "numeric")
@@ -375,20 +411,30 @@ def _tell_sure(audit: Audit) -> str:
     return " ".join(line for line in told if line)
 
 
+def _tell_recognised(audit: Audit, guesses: Sequence[GuessFinding]) -> str:
+    """Say how well a level is recognised with few false alarms, however rare it is."""
+    known = [(g.tpr, g.tpr_row, g) for g in guesses if g.tpr is not None and g.tpr_row is not None]
+    if not known:
+        return ""
+    tpr, row, guess = max(known, key=lambda entry: entry[0])
+    return (
+        f"At a false positive rate of 1 %, the true positive rate for “{short(guess.name)}” is up "
+        f"to {_percent(tpr)} (row {row_name(audit, row)}, of the {count(guess.looked_at)} tried)."
+    )
+
+
 def _tell_number(audit: Audit, attribute: AttributeFinding) -> str:
     name, row = short(attribute.name), row_name(audit, attribute.easiest_row)
     if not np.isfinite(attribute.smallest_error):
         return f"“{name}” of a record cannot be estimated from the release."
-    error, spread = (f"±{number(v)}" for v in (attribute.smallest_error, attribute.spread))
-    if attribute.smallest_error >= attribute.spread:
-        return (
-            f"The release says no more about any record's “{name}” than its mean: an estimate "
-            f"without systematic error is off by {error} at best (row {row}), and the mean by "
-            f"{spread}."
-        )
+    error, spread = attribute.smallest_error, attribute.spread
+    told = f"An unbiased estimate of “{name}” is off by ±{number(error)} at best (row {row})"
+    if not spread > 0:
+        return f"{told}."
+    kept = spread_kept(error / spread)
     return (
-        f"An estimate of “{name}” without systematic error is off by {error} at best with the "
-        f"release (row {row}), and by {spread}, its standard deviation, without."
+        f"{told}; its standard deviation is ±{number(spread)}. To first order, a normal prior of "
+        f"that width narrows to ±{number(kept * spread)}, {_share(kept)} of it."
     )
 
 
@@ -396,33 +442,54 @@ def _tell_numeric_label(audit: Audit) -> str:
     largest = audit.records.largest("eta_label")
     if not largest > 0:
         return ""
-    name, least = short(audit.target), f"{number(1 / largest)} standard deviations"
-    if largest <= 1:
-        return (
-            f"The release says no more about any record's “{name}” than its mean: an estimate "
-            f"without systematic error is off by {least} at best."
-        )
-    return f"An estimate of “{name}” without systematic error is off by {least} at best."
+    return (
+        f"An unbiased estimate of “{short(audit.target)}” is off by {number(1 / largest)} standard "
+        "deviations at best. To first order, a normal prior of one standard deviation narrows to "
+        f"{_share(spread_kept(1 / largest))} of it."
+    )
+
+
+def _share(kept: float) -> str:
+    """Write a share that is never rounded to all of it."""
+    return number(kept) if kept < 0.9995 else "more than 0.999"
+
+
+def spread_kept(ratio: float) -> float:
+    """Return the posterior deviation over the prior one, ``1/√(1 + 1/r²)``, of a normal prior.
+
+    ``r`` is the error of the best unbiased estimate over the deviation of the prior: information
+    adds up, ``1/post² = 1/prior² + 1/error²``.
+    """
+    return float(1 / np.hypot(1, 1 / ratio)) if ratio > 0 else 0.0
 
 
 def _tell_fixes(audit: Audit) -> str:
-    changes = [remedy.change for remedy in audit.remedies if remedy.change]
+    changes = [r.change for r in audit.remedies if r.change and not r.useless]
+    useless = " or ".join(r.change for r in audit.remedies if r.change and r.useless)
     if not count_over(audit):
         told = f"Nothing needs to be changed to stay within {find_limit(audit).words}"
         if _stands_out(audit):
             told += (
-                "; more noise protects whoever stands out (--max-membership and --max-guess-gain "
-                "say how much it takes)"
+                "; more noise protects the row that stands out (--max-membership and "
+                "--max-guess-gain say how much it takes)"
             )
         if changes:
             told += f". {'Another way' if len(changes) == 1 else 'Other ways'} to stay within it: "
             told += ", or ".join(changes)
         return f"{told}."
     if not changes:
-        return ""
+        if not useless:
+            return ""
+        return (
+            f"Nothing that was tried. {useless[0].upper()}{useless[1:]} would bring every record "
+            f"within {_aim(audit)}, but leaves a model no better than a constant prediction."
+        )
     listed = changes[0] if len(changes) == 1 else f"{', '.join(changes[:-1])}, or {changes[-1]}"
     ending = "it brings" if len(changes) == 1 else "each of these brings"
-    return f"{listed[0].upper()}{listed[1:]}: {ending} every record within {_aim(audit)}."
+    told = f"{listed[0].upper()}{listed[1:]}: {ending} every record within {_aim(audit)}."
+    if useless:
+        told += f" So would {useless}, but with an error no smaller than a constant prediction's."
+    return told
 
 
 def _aim(audit: Audit) -> str:
@@ -434,17 +501,17 @@ def _tell_costs(audit: Audit) -> str:
     error = error_at(audit, audit.sigma)
     if error is None:
         return ""
-    said = _percent if audit.classes else number
     tried = [
-        f"{said(remedy.error)} with {remedy.name}"
+        f"{say_error(audit, remedy.error)} with {remedy.name}"
+        + (" (useless)" if remedy.useless else "")
         for remedy in audit.remedies
         if remedy.change and remedy.error is not None
     ]
     name = short(curve.error_name, 80)
     told = (
-        f"On records that the model has not seen, the {name} is {said(error)} now; it would be "
-        f"{said(curve.noiseless_error)} without noise, and {said(curve.trivial_error)} for a model "
-        "that always gives the same answer"
+        f"On records that the model has not seen, the {name} is {say_error(audit, error)} now; it "
+        f"would be {say_error(audit, curve.noiseless_error)} without noise, and "
+        f"{say_error(audit, curve.trivial_error)} for a constant prediction"
     )
     return f"{told}. Changed as above: {', '.join(tried)}." if tried else f"{told}."
 
@@ -550,13 +617,14 @@ def _tell_usefulness(audit: Audit) -> str:
     if error is None:
         return ""
     name = short(curve.error_name, 80)
+    said, constant = say_error(audit, error), say_error(audit, curve.trivial_error)
     return (
         f"The noise costs accuracy: on records held out from fitting, the {name} goes "
-        f"from {number(curve.noiseless_error)} to {number(error)}; always giving the same answer "
-        f"would make it {number(curve.trivial_error)}."
+        f"from {say_error(audit, curve.noiseless_error)} to {said}; "
+        f"for a constant prediction it is {constant}."
         if error > curve.noiseless_error * 1.01
         else f"The noise costs next to nothing: on records held out from fitting, the "
-        f"{name} stays at {number(error)}."
+        f"{name} stays at {said}; for a constant prediction it is {constant}."
     )
 
 
@@ -565,15 +633,15 @@ def _tell_advantage(audit: Audit) -> str:
     if judged is None:
         return ""
     name = short(audit.curve.error_name, 80)
-    ends = f"95 %: {number(judged.low)} to {number(judged.high)}"
+    ends = f"95 % CI {number(judged.low)} to {number(judged.high)}"
     if judged.low <= 0:
         return (
-            f"Over {judged.splits} ways to hold records out it is not clearly better than a "
-            f"constant answer: its {name} is smaller by {number(judged.advantage)} ({ends})."
+            f"Over {judged.splits} train/test splits it is not clearly better than a constant "
+            f"prediction: its {name} is {number(judged.advantage)} below that ({ends})."
         )
     return (
-        f"Over {judged.splits} ways to hold records out its {name} is smaller by "
-        f"{number(judged.advantage)} than that of always giving the same answer ({ends})."
+        f"Over {judged.splits} train/test splits its {name} is {number(judged.advantage)} below a "
+        f"constant prediction's ({ends})."
     )
 
 

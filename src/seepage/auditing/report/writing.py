@@ -3,7 +3,7 @@
 Beside the page: ``summary.json``, the audit for machines in a documented and versioned form without
 records; ``leakage.parquet``, the table of records; and ``model-card.md``, a page to paste into a
 model card or a data-protection impact assessment. The card names no record and no small group, and
-gives figures that depend on the data in coarse bands.
+gives figures that depend on the data in coarse bands, errors on held-out records to two digits.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from seepage.auditing.report.words import (
     number,
     plain,
     protection,
+    warn_of_constant,
 )
 from seepage.core.result import COARSER, NOTICE, round_down, round_up
 from seepage.errors import InputError
@@ -152,6 +153,7 @@ def summarise(audit: Audit) -> dict[str, Any]:
             "sigma": audit.sigma,
             "sigma_reason": audit.sigma_reason,
             "test_error": error_at(audit, audit.sigma),
+            "constant_error": audit.curve.trivial_error,
         },
         "target": {"eta": audit.target_eta, "sigma": audit.calibrated_sigma},
         "steps": list(audit.steps),
@@ -166,7 +168,7 @@ def summarise(audit: Audit) -> dict[str, Any]:
         "groupings": [asdict(grouping) for grouping in audit.groupings],
         "dataset_eta": audit.dataset_eta,
         "curve": asdict(audit.curve),
-        "remedies": [asdict(remedy) for remedy in audit.remedies],
+        "remedies": [asdict(r) | {"useless": r.useless} for r in audit.remedies],
         "guarantees": _guarantees(audit),
         "risks": None if audit.risks is None else asdict(audit.risks),
         "usefulness": None if audit.usefulness is None else asdict(audit.usefulness),
@@ -222,9 +224,10 @@ def write_card(audit: Audit) -> str:
         [
             "# Privacy of the training data",
             "",
-            "<!-- Figures below that depend on the training data are given in coarse bands, and",
-            f"groups of fewer than {SMALLEST_GROUP} records not at all. What may be published with "
-            "a model is made by",
+            "<!-- Figures below that depend on the training data are given in coarse bands, errors "
+            "on held-out",
+            f"records to two digits, and groups of fewer than {SMALLEST_GROUP} records not at all. "
+            "What may be published with a model is made by",
             "`seepage release`, which also checks what such figures disclose. -->",
             "",
             _what(audit),
@@ -238,9 +241,9 @@ def write_card(audit: Audit) -> str:
             "**What this does and does not cover.** The bounds hold for an attacker who sees the "
             "released numbers once, knows the model family, the penalty and the noise, and every "
             "other record, and whose estimates are unbiased. They do not cover attackers who trade "
-            "bias for precision or bring knowledge about similar people, nor membership inference, "
-            "nor anything else that leaves (predictions, logs, further releases: leakages of "
-            "several releases add up). They are not a differential-privacy guarantee.",
+            "bias for precision or bring knowledge about similar records, nor membership "
+            "inference, nor anything else that leaves (predictions, logs, further releases: "
+            "leakages of several releases add up). They are not a differential-privacy guarantee.",
             "",
             f"*Measured with {_versions(audit)}; Fisher information loss (Hannun, Guo and van "
             "der Maaten, 2021).*",
@@ -319,10 +322,15 @@ def _usefulness(audit: Audit) -> list[str]:
     error, curve = error_at(audit, audit.sigma), audit.curve
     if error is None:
         return []
+    errors = (float(f"{e:.2g}") for e in (error, curve.trivial_error, curve.noiseless_error))
+    released, constant, noiseless = (
+        f"{number(100 * e)}%" if audit.classes else number(e) for e in errors
+    )
+    worse = " It is no better than a constant prediction." if warn_of_constant(audit) else ""
     return [
-        f"**Usefulness.** Held-out {markdown(curve.error_name)}: up to "
-        f"{_at_most(curve.noiseless_error)} without noise, {_at_most(error)} as "
-        f"released, {_at_most(curve.trivial_error)} for always giving the same answer.",
+        f"**Usefulness.** The model's {markdown(curve.error_name, 80)} on held-out records is "
+        f"{released}, a constant prediction's {constant}; without noise it would be {noiseless}."
+        f"{worse}",
         "",
     ]
 
