@@ -61,7 +61,7 @@ def models_table() -> str:
     lines += [
         _row("`ColumnTransformer`, `FeatureUnion`, `Pipeline`", *["as their parts"] * 2),
         _row(
-            "other transformers that treat every row by itself",
+            "other transformers that treat every row by itself, your own classes included",
             "by differences",
             "refused: how the numbers they learnt move is not known; freeze them",
         ),
