@@ -61,7 +61,7 @@ def models_table() -> str:
     lines += [
         _row("`ColumnTransformer`, `FeatureUnion`, `Pipeline`", *["as their parts"] * 2),
         _row(
-            "other transformers that treat every row by itself",
+            "other transformers that treat every row by itself, your own classes included",
             "by differences",
             "refused: how the numbers they learnt move is not known; freeze them",
         ),
@@ -80,7 +80,8 @@ def models_table() -> str:
     ]
     for kind in KINDS:
         if isinstance(kind, RefusedKind):
-            name = "all other estimators" if kind.name == "*" else f"`{kind.name}`"
+            every = "every module" if kind.library == "torch" else "all other estimators"
+            name = every if kind.name == "*" else f"`{kind.name}`"
             lines.append(_row(_title(kind), name, kind.why, kind.instead))
     return "\n".join([*lines, "", END])
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from seepage.core.noise import Noise, check_noise_kind
 from seepage.errors import InputError
+from seepage.glm.adapters.registry import kind_of
 from seepage.glm.estimators import GLMRegressor, LinearModel, LogisticRegression
 from seepage.tables.source import as_numpy
 
@@ -126,6 +127,8 @@ def _decision(
     model: Any,
 ) -> tuple[Callable[[np.ndarray], np.ndarray], np.ndarray | None]:
     """Return the map from margins to predictions, and the classes of a classifier."""
+    if isinstance(model, LinearModel):
+        kind_of(model)  # refuses a derived class that overrides how it predicts
     if isinstance(model, LogisticRegression):
         classes = model.classes_
         return lambda margins: classes[(margins > 0).astype(np.int64)], classes

@@ -41,7 +41,7 @@ from seepage.auditing.trained_model import EncodedTable
 from seepage.core.result import NOTICE
 from seepage.errors import InputError, NotTheMinimiserError
 from seepage.support.chunks import share_one_heap
-from seepage.support.files import check_folder
+from seepage.support.files import check_folder, check_input
 from seepage.tables.names import counted, escaped, shown
 
 if TYPE_CHECKING:
@@ -228,6 +228,7 @@ def _batches(path: Path, client: Any) -> Batches | None:
         return None
     from seepage.streams.disk.files import open_batches
 
+    check_input(path)
     if not path.exists():
         return None
     batches = open_batches(path)

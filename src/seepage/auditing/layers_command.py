@@ -23,7 +23,7 @@ from seepage.core.result import NOTICE
 from seepage.errors import InputError
 from seepage.layers import FewGroupsWarning, RecordingAudit, audit_recording
 from seepage.layers.federated.gradients import JOINED
-from seepage.support.files import check_folder
+from seepage.support.files import check_folder, check_input
 from seepage.support.number_check import check_positive
 from seepage.tables.names import shown
 
@@ -84,6 +84,7 @@ def run_layers(question: RecordingQuestion, *, out: Path | None, as_json: bool) 
 
 
 def _report(question: RecordingQuestion, known: ClientProperty) -> RecordingReport:
+    check_input(question.recording)
     if not question.recording.is_file():
         raise InputError(f"There is no file {question.recording}.")
     with warnings.catch_warnings():

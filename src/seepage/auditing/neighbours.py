@@ -17,11 +17,13 @@ from seepage.auditing.measures import largest_share, record_leakage
 from seepage.auditing.trained_model import RecordsInMemory, TrainedModel
 from seepage.core.result import round_up
 from seepage.errors import InputError
+from seepage.tables.source import distinct
 
 CHECKED = 50  # how many of the most exposed records
 LEFT_OUT = "left out"
 RELABELLED = "with another label"
 AT_THE_ENDS = ("with its numbers at their least", "with its numbers at their most")
+_NAMED = 5  # the most rows that a sentence names
 _OTHER_CLASSES = 3  # the most labels that are tried
 _MANY_REFITS = 2e7  # multiplications in a pass over the records, beyond which it takes too long
 
@@ -39,7 +41,8 @@ def other_labels(own: Any, known: Sequence[Any]) -> list[Any]:
 def tell_other_noise(trained: TrainedModel, sigma: float, target: float) -> tuple[str, ...]:
     """Say for how many of the most exposed records the coarse σ would change.
 
-    The encoding is held fixed: its means and deviations are public constants to an audit.
+    The encoding is held fixed: its means and deviations are public constants to an audit. A record
+    that is alone in its class is told apart: without it the model has other outputs, whatever σ is.
     """
     source = trained.source
     if not isinstance(source, RecordsInMemory) or trained.work > _MANY_REFITS:
@@ -48,8 +51,11 @@ def tell_other_noise(trained: TrainedModel, sigma: float, target: float) -> tupl
         return ()
     rows = most_exposed(record_leakage(trained)).tolist()
     changed: dict[str, set[int]] = {}
+    classes = getattr(trained.model, "classes_", None)
     for row in rows:
         for change, neighbour in _neighbours(trained, source, row):
+            if classes is not None and len(neighbour.classes) != len(classes):
+                continue  # a model of other classes, which no refit from here reaches
             try:
                 needed = largest_share(trained.refitted_on(neighbour)) / target
                 if round_up(needed) == sigma:
@@ -58,13 +64,32 @@ def tell_other_noise(trained: TrainedModel, sigma: float, target: float) -> tupl
                 pass
             kind = LEFT_OUT if change == LEFT_OUT else "replaced within their columns"
             changed.setdefault(kind, set()).add(row)
+    alone = _alone_in_class(trained, source)
     if not changed:
-        return ()
+        return alone
     told = ", ".join(f"{len(found)} {change}" for change, found in changed.items())
     return (
         "Disclosed: σ would be another point of the grid with some of the "
         f"{len(rows)} most exposed records changed, one at a time ({told}); whoever knows all the "
         "other records learns that for certain. Declare σ beforehand with --sigma.",
+        *alone,
+    )
+
+
+def _alone_in_class(trained: TrainedModel, source: RecordsInMemory) -> tuple[str, ...]:
+    """Say which records are the only ones of their class, which the release names."""
+    counts = trained.table.labels.counts
+    if counts is None or min(counts.values()) > 1:
+        return ()
+    places = distinct(source.y)[1]
+    rows = source.row_index[np.flatnonzero(np.bincount(places)[places] == 1)].tolist()
+    more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+    which = f"{', '.join(str(row) for row in rows[:_NAMED])}{more}"
+    are = "row {} is the only record" if len(rows) == 1 else "rows {} are each the only record"
+    return (
+        f"Disclosed: the release names every class, and {are.format(which)} of its class; whoever "
+        "knows all the other records learns for certain that it is there. Merge rare classes, or "
+        "leave such records out.",
     )
 
 

@@ -30,7 +30,8 @@ from seepage.auditing.trained_model import (
 )
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
-from seepage.glm.adapters.registry import GivenModel, Unwrapped, describe, unwrap
+from seepage.glm.adapters.kinds import is_search
+from seepage.glm.adapters.registry import GivenModel, Unwrapped, describe, kind_of, unwrap
 from seepage.glm.estimators import LinearModel
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.leakage import leakage
@@ -43,6 +44,7 @@ from seepage.glm.preprocessing.raw_columns import (
     FollowedColumns,
     read_frame,
 )
+from seepage.support.library_classes import is_pipeline
 from seepage.tables.names import counted
 from seepage.tables.source import as_numpy, check_column, own_index, read_table
 
@@ -126,6 +128,8 @@ def audit(
         )
     if refit not in (None, "pipeline"):
         raise InputError(f"refit is 'pipeline' or left out, not {refit!r}.")
+    if not (is_search(estimator) or is_pipeline(estimator)):
+        kind_of(estimator)  # before the table: a network's batch need not be one
     frame, _ = read_frame(X)
     opened, followed = _followed(estimator, X, categorical, quantities)
     refitted = preprocessing == "refitted" and followed.steps.learns

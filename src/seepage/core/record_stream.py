@@ -13,6 +13,7 @@ import numpy as np
 
 from seepage.core.result import NOTICE, UNBIASED, Result, warned
 from seepage.errors import InputError
+from seepage.support.files import check_path
 from seepage.tables.source import Chunk, RowSource
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ def write_records(
     Each function is given with the names of the columns it fills.
     """
     out = Path(path)
+    check_path(out)
     if out.is_dir():
         raise InputError(f"{out} is a folder; name the Parquet file to write.")
     source.write(partial(_table, measures=measures), out, "writing")

@@ -12,6 +12,7 @@ from array_api_compat import array_namespace
 
 from seepage.core.noise import Noise, check_noise_kind
 from seepage.errors import InputError
+from seepage.support.library_classes import is_pipeline, library_of, own_name
 from seepage.tables.source import as_numpy
 
 # What a released model keeps besides its noisy coefficients, because it needs it to predict.
@@ -60,14 +61,14 @@ def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
         For experiments only: whoever knows the seed can subtract the noise.
     """
     check_noise_kind(noise)
-    if type(model).__module__.startswith("statsmodels"):
+    if library_of(type(model)) == "statsmodels":
         raise InputError(
             "statsmodels results cannot be released, because they hold the data themselves; add "
             "noise.draw(len(results.params)) to results.params and publish only the sum."
         )
     if hasattr(model, "best_estimator_"):
         return release(model.best_estimator_, noise, seed=seed)
-    if type(model).__name__ == "Pipeline":
+    if is_pipeline(model):
         return _released_pipeline(model, noise, seed)
     if not hasattr(model, "coef_"):
         raise InputError("Only a fitted model with coef_ can be released; fit it first.")
@@ -127,8 +128,11 @@ def _released_pipeline(pipeline: Any, noise: Noise, seed: int | None) -> Any:
 
 
 def _without_counts(step: Any) -> Any:
-    """Return a transformer without the number of records, which it does not need."""
-    if not hasattr(step, "n_samples_seen_"):
+    """Return a transformer of scikit-learn without the number of records, which it does not need.
+
+    Another class, or a derived one that overrides something, may need it.
+    """
+    if own_name(step, "sklearn") is None or not hasattr(step, "n_samples_seen_"):
         return step
     other = copy(step)
     del other.n_samples_seen_

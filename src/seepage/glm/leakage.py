@@ -44,6 +44,7 @@ from seepage.glm.preprocessing.jacobian import RawJacobian, RawRelease
 from seepage.glm.preprocessing.raw_columns import FROZEN, PREPROCESSING, REFITTED, FollowedColumns
 from seepage.glm.preprocessing.steps import dense
 from seepage.support.double_double import Double
+from seepage.support.library_classes import is_pipeline, library_of
 from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table, as_numpy, read_table
 
 _NARROW = 100.0  # the loss of digits up to which single precision is precise enough
@@ -149,7 +150,7 @@ def leakage(
     if opened.steps:
         followed = FollowedColumns(X, Chain(opened.steps), categorical)
         refitted = preprocessing == "refitted"
-        pipeline = model if type(model).__name__ == "Pipeline" else None
+        pipeline = model if is_pipeline(model) else None
         found = _through_steps(
             opened, followed, y, noise, sample_weight, on_mismatch, refitted, pipeline
         )
@@ -347,7 +348,7 @@ def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss
             f"A {type(model).__name__} with class_weight is not supported on data that are read in "
             "chunks; fit it with a column of sample weights."
         )
-    if type(model).__module__.startswith("statsmodels"):
+    if library_of(type(model)) == "statsmodels":
         raise InputError(
             "statsmodels results hold their whole table in memory; pass that table instead of "
             "data read in chunks."

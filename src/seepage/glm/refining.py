@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from seepage.errors import InputError
-from seepage.glm.adapters.kinds import SEARCHES
+from seepage.glm.adapters.kinds import is_search
 from seepage.glm.adapters.registry import best_of, describe
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective
 from seepage.glm.preprocessing.chain import Chain
+from seepage.support.library_classes import is_pipeline
 from seepage.tables.source import as_numpy, read_table
 
 
@@ -42,9 +43,9 @@ def refine(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
     >>> sp.leakage(sp.refine(rough, X, y), X, y, noise=sp.Gaussian(0.1)).records().shape
     (100,)
     """
-    if type(model).__name__ in SEARCHES:
+    if is_search(model):
         model = best_of(model)
-    if type(model).__name__ == "Pipeline":
+    if is_pipeline(model):
         rows = Chain.of_pipeline(model[:-1], X).transform(X)
         refined = copy(model)
         name = model.steps[-1][0]

@@ -51,7 +51,7 @@ from seepage.core.noise import Gaussian, Noise, check_noise_kind
 from seepage.core.result import Result
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError, nearest
-from seepage.glm.adapters.registry import describe
+from seepage.glm.adapters.registry import describe, kind_of
 from seepage.glm.estimators import LinearModel
 from seepage.glm.fitting.objective import FittedGLM, hessian
 from seepage.glm.inputs import read_weights
@@ -508,6 +508,7 @@ def reweight(
             f"Reweighting refits the model many times and needs one of seepage.glm, not a "
             f"{type(model).__name__}."
         )
+    kind_of(model)  # refuses a derived class that overrides what is differentiated here
     if not isinstance(rounds, int | np.integer) or isinstance(rounds, bool) or rounds < 0:
         raise InputError(f"rounds must be a whole number, at least 0, not {rounds!r}.")
     if not 0 <= tolerance < 1:

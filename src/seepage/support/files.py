@@ -14,6 +14,7 @@ moved to their places, by the next run if this one is killed.
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import json
 import os
@@ -45,6 +46,41 @@ _NEW = ".seepage-new"  # the suffix of a folder that is being written
 _READY = ".seepage-ready"  # a folder inside the results, its files still to be moved
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2
 _NAMED = 3  # the most foreign files that a refusal names
+
+
+def check_path(path: str | os.PathLike[str]) -> None:
+    """Refuse a path that the system itself cannot follow, such as a link that leads back to itself.
+
+    Whether there is anything at its end is another question: a file to be written is not there yet.
+    """
+    place = Path(os.fsdecode(path))
+    name = _shown(place.name)
+    try:
+        place.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise InputError(
+                f"{name} cannot be opened: the links on its path lead back to themselves; name the "
+                "file or folder itself."
+            ) from error
+        raise InputError(f"{name} cannot be opened: {error.strerror or error}.") from error
+    except ValueError as error:  # a zero byte
+        raise InputError(f"{name} is not the name of a file.") from error
+
+
+def check_input(path: str | os.PathLike[str]) -> None:
+    """Refuse a path to read from that cannot be followed, or whose name is not text."""
+    name = os.fsdecode(path)
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"The name {_shown(name)} is not UTF-8, so not every library can open it; rename the "
+            "file or folder."
+        ) from error
+    check_path(path)
 
 
 def write_private(path: Path, write: Writer) -> None:
@@ -166,6 +202,7 @@ def whole_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> Iterator[Pa
     InputError
         If the folder holds anything else, or something to keep; nothing has been changed then.
     """
+    check_path(out)
     out = out.resolve()
     check_folder(out, kind, keep)
     if (out / _READY).is_dir():  # a run was killed while it moved files to their places
@@ -194,6 +231,8 @@ def whole_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> Iterator[Pa
 
 def check_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> None:
     """Refuse a folder of results that would replace anything else."""
+    for path in (out, *keep):
+        check_path(path)
     out = out.resolve()
     name = _shown(out.name)
     if out.exists() and not out.is_dir():

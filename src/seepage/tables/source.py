@@ -18,6 +18,7 @@ import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
 
 from seepage.errors import InputError, nearest
+from seepage.support.library_classes import library_class, own_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -337,14 +338,19 @@ def _read_frame(X: Any) -> Table:
 def own_index(X: Any) -> np.ndarray | None:
     """Return the index of a pandas table, if it is more than the row numbers."""
     index = getattr(X, "index", None)
-    if not type(X).__module__.startswith("pandas") or _is_plain_range(index):
+    if library_class(X, ("pandas",)) is None or _is_plain_range(index):
         return None
     return np.asarray(index)
 
 
 def _is_plain_range(index: Any) -> bool:
     n = len(index)
-    return type(index).__name__ == "RangeIndex" and n > 0 and index[0] == 0 and index[-1] == n - 1
+    return (
+        own_name(index, "pandas", ("RangeIndex",)) is not None
+        and n > 0
+        and index[0] == 0
+        and index[-1] == n - 1
+    )
 
 
 def check_finite(table: Table) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import skglm
 import statsmodels.api as sm
 import torch
 from sklearn import linear_model
@@ -181,8 +182,7 @@ def test_sparse_logistic_regression_is_read_as_skglm_states_it():
     twin = linear_model.LogisticRegression(
         solver="saga", l1_ratio=1, C=1 / (alpha * N), **TIGHT
     ).fit(X, TWO)
-    model = type("SparseLogisticRegression", (), {"__module__": "skglm.estimators"})()
-    model.alpha, model.l1_ratio, model.fit_intercept = alpha, 1.0, True
+    model = skglm.SparseLogisticRegression(alpha=alpha, fit_intercept=True)
     model.coef_, model.intercept_, model.classes_ = twin.coef_, twin.intercept_, twin.classes_
     assert np.all(twin.coef_ != 0)
     assert step_of(model, TWO) < 1e-6

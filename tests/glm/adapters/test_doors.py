@@ -1,5 +1,8 @@
 """Every model is audited right, against refits by its own library, or refused with directions."""
 
+import sys
+from types import ModuleType
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -242,9 +245,14 @@ def test_every_kind_that_is_read_has_a_door():
 @pytest.mark.parametrize(
     "kind", [k for k in KINDS if isinstance(k, RefusedKind)], ids=lambda k: f"{k.library} {k.name}"
 )
-def test_refusals_say_why_and_what_instead(kind):
+def test_refusals_say_why_and_what_instead(kind, monkeypatch):
+    """A class that its library's module holds, whether or not that library is installed."""
     name = "Anything" if kind.name == "*" else kind.name
-    model = type(name, (), {"__module__": f"{kind.library}.somewhere"})()
+    home = ModuleType(f"{kind.library}.somewhere")
+    cls = type(name, (), {"__module__": home.__name__})
+    setattr(home, name, cls)
+    monkeypatch.setitem(sys.modules, home.__name__, home)
+    model = cls()
     with pytest.raises(sp.InputError) as refused:
         sp.leakage(model, Z, REAL, noise=sp.Gaussian(1.0))
     text = str(refused.value)

@@ -267,12 +267,28 @@ def _fit_and_ask(estimator: Any, X: Any, y: np.ndarray, half: np.ndarray) -> np.
     from sklearn.base import clone
 
     rows = np.flatnonzero(half)
-    model = clone(estimator).fit(_rows_of(X, rows), y[rows])
-    return confidence(model, X, y)
+    try:
+        model = clone(estimator).fit(rows_of(X, rows), y[rows])
+        return confidence(model, X, y)
+    except (TypeError, ValueError) as problem:
+        raise InputError(
+            f"Fitted on a random half of the records, as shadow models are, "
+            f"{type(estimator).__name__} failed ({first_line(problem)}). Its steps must cope with "
+            "values that only the other half has: OneHotEncoder(handle_unknown='ignore') does."
+        ) from problem
 
 
-def _rows_of(X: Any, rows: np.ndarray) -> Any:
-    return X.iloc[rows] if hasattr(X, "iloc") else X[rows]
+def rows_of(X: Any, rows: np.ndarray) -> Any:
+    """Return the records at some positions of an array or a data frame, as they are."""
+    from sklearn.utils import _safe_indexing
+
+    return _safe_indexing(X, rows, axis=0)
+
+
+def first_line(problem: Exception) -> str:
+    """Return what another library says is wrong, in one line without its full stop."""
+    lines = str(problem).strip().splitlines() or [type(problem).__name__]
+    return lines[0].rstrip(".")
 
 
 def _threshold(descending: np.ndarray, fpr: float) -> float:

@@ -13,6 +13,8 @@ import numpy as np
 from scipy.special import expit
 
 from seepage.errors import InputError
+from seepage.glm.adapters.refused import NETWORK
+from seepage.support.library_classes import library_class
 
 _CERTAIN = 1e-6  # probabilities are kept this far from 0 and 1, which forests often predict
 
@@ -58,9 +60,18 @@ def log_odds(probabilities: np.ndarray) -> np.ndarray:
 
 
 def check_estimator(estimator: Any) -> None:
-    """Refuse an estimator that cannot fit or predict."""
-    if not (hasattr(estimator, "fit") and hasattr(estimator, "predict")):
+    """Refuse an estimator that cannot be cloned, fitted or asked."""
+    if isinstance(estimator, type):
         raise InputError(
-            "A membership attack needs an estimator with fit and predict, one of which "
-            f"{type(estimator).__name__} lacks."
+            f"{estimator.__name__} is a class; pass an estimator of it, such as "
+            f"{estimator.__name__}()."
+        )
+    lacking = [name for name in ("fit", "predict", "get_params") if not hasattr(estimator, name)]
+    if lacking and library_class(estimator, ("torch",)) is not None:
+        raise NETWORK.error()
+    if lacking:
+        raise InputError(
+            "A membership attack needs an estimator with fit and predict that scikit-learn can "
+            f"clone; {type(estimator).__name__} has no {' and no '.join(lacking)}. Derive it from "
+            "sklearn.base.BaseEstimator, or pass one of scikit-learn's estimators."
         )

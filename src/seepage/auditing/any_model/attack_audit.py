@@ -8,10 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from seepage.attacks.membership.inference import MembershipInference, MembershipInferenceResult
+from seepage.attacks.membership.inference import (
+    MembershipInference,
+    MembershipInferenceResult,
+    first_line,
+    rows_of,
+)
+from seepage.attacks.membership.signals import check_estimator
 from seepage.auditing.any_model.structure import StructuralRisk, structural_risks
 from seepage.auditing.audit import find_versions
 from seepage.errors import InputError, nearest
+from seepage.support.library_classes import own_name
 from seepage.tables.source import as_numpy
 
 KINDS = ("forest", "boosting", "tree", "svm", "mlp", "neighbours")
@@ -114,7 +121,8 @@ def audit_estimator(
     estimator
         It is cloned and fitted on all records and on random halves.
     X, y
-        The records and their labels.
+        The records and their labels. A data frame is given to the estimator as it is, with the
+        names of its columns, so that a pipeline may encode text.
     source, target
         What they are called in the report.
     shadows
@@ -139,12 +147,20 @@ def audit_estimator(
     """
     from sklearn.base import clone
 
+    check_estimator(estimator)
     say = tell or (lambda words: None)
-    X, y = np.asarray(as_numpy(X), dtype=float), as_numpy(y)
+    X, y = _as_given(X), as_numpy(y)
     if len(X) != len(y):
         raise InputError(f"X has {len(X)} rows and y {len(y)}; they must have the same number.")
     say("fitting")
-    model = clone(estimator).fit(X, y)
+    try:
+        model = clone(estimator).fit(X, y)
+    except (TypeError, ValueError) as problem:
+        name = type(estimator).__name__
+        raise InputError(
+            f"{name} cannot be fitted on these records ({first_line(problem)}). Text and gaps need "
+            "a step before the model that encodes or fills them, in a Pipeline."
+        ) from problem
     say("structure")
     structure = structural_risks(model, X, y)
     chosen, told = np.arange(len(X)), list(steps)
@@ -160,11 +176,11 @@ def audit_estimator(
     )
     say("shadow models")
     attack = MembershipInference(estimator, shadows=shadows, jobs=jobs, seed=seed)
-    results = attack.run_all(X[chosen], y[chosen], targets=_TARGETS)
+    results = attack.run_all(rows_of(X, chosen), y[chosen], targets=_TARGETS)
     return AttackAudit(
         source=source,
         target=target,
-        model=type(estimator).__name__,
+        model=_called(estimator),
         records=len(X),
         attacks=results,
         attacked=chosen,
@@ -172,3 +188,18 @@ def audit_estimator(
         steps=tuple(told),
         versions=find_versions(),
     )
+
+
+def _as_given(X: Any) -> Any:
+    """Return a data frame as it is; anything else as an array, of numbers unless it holds text."""
+    if hasattr(X, "columns") or hasattr(X, "column_names"):
+        return X
+    values = as_numpy(X)
+    return values if values.dtype.kind in "OUS" else np.asarray(values, dtype=float)
+
+
+def _called(estimator: Any) -> str:
+    """Return an estimator's class in words; of a pipeline, that of its last step."""
+    if own_name(estimator, "sklearn", ("Pipeline",)) is None:
+        return type(estimator).__name__
+    return f"{type(estimator.steps[-1][1]).__name__} in a Pipeline"

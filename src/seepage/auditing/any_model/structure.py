@@ -6,12 +6,16 @@ that are disclosed with certainty, few degrees of freedom, records kept inside t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from seepage.glm.adapters.kinds import SEARCHES
+from seepage.support.library_classes import own_name
 from seepage.tables.names import counted
+from seepage.tables.source import as_numpy
 
 FEW = 10  # records in a cell below which its contents are about too few records
 
@@ -29,19 +33,42 @@ class StructuralRisk:
     text: str
 
 
-def structural_risks(model: Any, X: np.ndarray, y: np.ndarray) -> tuple[StructuralRisk, ...]:
-    """Return the structural risks of a model fitted on ``X`` and ``y``."""
-    checks = (_leaves, _stored, _certain_classes, _cells, _freedom)
-    found = (check(model, X, y) for check in checks)
+def structural_risks(model: Any, X: Any, y: np.ndarray) -> tuple[StructuralRisk, ...]:
+    """Return the structural risks of a model fitted on ``X``, an array or a frame, and ``y``.
+
+    Of a pipeline or a search, the last model is examined on what the steps before make of ``X``.
+    """
+    last, features, before = _opened(model, X)
+    found = (
+        _leaves(last, features),
+        _stored((last, *before)),
+        _certain_classes(model, X, y),
+        _cells(model, X),
+        _freedom(last, features),
+    )
     return (*(risk for risk in found if risk is not None), _single_levels(X))
 
 
-def _leaves(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk | None:
+def _opened(model: Any, X: Any) -> tuple[Any, Any, tuple[Any, ...]]:
+    """Return the model inside pipelines and searches, what it is given, and the steps before it."""
+    before: tuple[Any, ...] = ()
+    while (kind := own_name(model, "sklearn", ("Pipeline", *SEARCHES))) is not None:
+        if kind == "Pipeline":
+            before += tuple(step for _, step in model.steps[:-1])
+            X = model[:-1].transform(X) if len(model.steps) > 1 else X
+            model = model[-1]
+        else:
+            model = model.best_estimator_
+    return model, X, before
+
+
+def _leaves(model: Any, X: Any) -> StructuralRisk | None:
     """Count the records that share a leaf with few others, in at least one tree."""
     leaves = leaves_of(model, X)
     if leaves is None:
         return None
-    few, always = np.zeros(len(X), bool), np.ones(len(X), bool)
+    records = len(leaves)
+    few, always = np.zeros(records, bool), np.ones(records, bool)
     for tree in leaves.T:
         _, inverse, counts = np.unique(tree, return_inverse=True, return_counts=True)
         small = counts[inverse] < FEW
@@ -51,29 +78,34 @@ def _leaves(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk | None:
     text = f"Every leaf of {trees} has at least {FEW} records."
     if count:
         text = (
-            f"{count:,} of {len(X):,} records lie in a leaf with fewer than {FEW} of them in at "
+            f"{count:,} of {records:,} records lie in a leaf with fewer than {FEW} of them in at "
             f"least one of {trees}, {int(always.sum()):,} in every tree: what a leaf predicts is "
             "then about these few rows. A larger min_samples_leaf fixes this."
         )
     return StructuralRisk("leaves with few records", count > 0, count, text)
 
 
-def leaves_of(model: Any, X: np.ndarray) -> np.ndarray | None:
+def leaves_of(model: Any, X: Any) -> np.ndarray | None:
     """Return the leaf of every record in every tree, (n, trees), or ``None`` without trees."""
     apply = getattr(model, "apply", None)
     if apply is None:
         return None
     found = np.asarray(apply(X))
-    return found.reshape(len(X), -1)
+    return found.reshape(len(found), -1)
 
 
-def _stored(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk | None:
-    """Find records that the model keeps as they are."""
-    kept = getattr(model, "support_vectors_", None)
-    kept = getattr(model, "_fit_X", None) if kept is None else kept
-    if kept is None:
+def _stored(parts: tuple[Any, ...]) -> StructuralRisk | None:
+    """Find records that the model, or a step before it, keeps as they are."""
+    names = ("support_vectors_", "_fit_X")
+    kept = [
+        (int(np.shape(getattr(part, name))[0]), part)
+        for part in parts
+        for name in names
+        if getattr(part, name, None) is not None
+    ]
+    if not kept:
         return None
-    count = int(np.shape(kept)[0])
+    count, model = max(kept, key=lambda pair: pair[0])
     return StructuralRisk(
         "records inside the model",
         count > 0,
@@ -83,7 +115,7 @@ def _stored(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk | None:
     )
 
 
-def _certain_classes(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk | None:
+def _certain_classes(model: Any, X: Any, y: np.ndarray) -> StructuralRisk | None:
     """Count the records whose class is predicted correctly and with certainty."""
     if not hasattr(model, "predict_proba"):
         return None
@@ -101,7 +133,7 @@ def _certain_classes(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk
     return StructuralRisk("class disclosure", count > 0, count, text)
 
 
-def _cells(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk | None:
+def _cells(model: Any, X: Any) -> StructuralRisk | None:
     """Count the records that share their prediction with few others."""
     if hasattr(model, "predict_proba"):
         told = np.asarray(model.predict_proba(X))
@@ -124,22 +156,23 @@ def _cells(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk | None:
     return StructuralRisk("answers shared by few", count > 0, count, text)
 
 
-def _freedom(model: Any, X: np.ndarray, y: np.ndarray) -> StructuralRisk | None:
+def _freedom(model: Any, X: Any) -> StructuralRisk | None:
     """Compare the numbers a model has learnt with the records it learnt from."""
     count = parameters_of(model, X)
     if count is None:
         return None
-    left = len(X) - count
+    records = int(np.shape(X)[0])
+    left = records - count
     return StructuralRisk(
         "degrees of freedom",
         left < FEW,
-        len(X) if left < FEW else 0,
-        f"The model has about {count:,} numbers learnt from {len(X):,} records"
+        records if left < FEW else 0,
+        f"The model has about {count:,} numbers learnt from {records:,} records"
         + (": enough to hold them all." if left < FEW else "."),
     )
 
 
-def parameters_of(model: Any, X: np.ndarray) -> int | None:
+def parameters_of(model: Any, X: Any) -> int | None:
     """Return how many numbers a model has learnt (leaves, weights); ``None`` if unknown."""
     leaves = leaves_of(model, X)
     if leaves is not None:
@@ -150,10 +183,10 @@ def parameters_of(model: Any, X: np.ndarray) -> int | None:
     return None
 
 
-def _single_levels(X: np.ndarray) -> StructuralRisk:
+def _single_levels(X: Any) -> StructuralRisk:
     """Count the records that alone have a value of a column with few values."""
     alone = np.zeros(len(X), bool)
-    for column in X.T:
+    for column in _columns(X):
         values, inverse, counts = np.unique(column, return_inverse=True, return_counts=True)
         if len(values) <= 50:
             alone |= counts[inverse] == 1
@@ -166,3 +199,12 @@ def _single_levels(X: np.ndarray) -> StructuralRisk:
             "about it, it learns from one row."
         )
     return StructuralRisk("categories held by one row", count > 0, count, text)
+
+
+def _columns(X: Any) -> Iterator[np.ndarray]:
+    """Yield the columns of an array or a data frame; those of objects as text, gaps included."""
+    from sklearn.utils import _safe_indexing
+
+    for j in range(np.shape(X)[1]):
+        values = as_numpy(_safe_indexing(X, j, axis=1)).reshape(-1)
+        yield values.astype(str) if values.dtype.kind == "O" else values

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
 from seepage.errors import InputError, not_whole
+from seepage.support.files import check_input
 from seepage.tables.columns import Column, decoded, is_text
 from seepage.tables.names import counted, listed, printable, shown, unique
 
@@ -151,6 +152,7 @@ class FileOptions:
         read = partial(
             read_file, header=self.header, names=called, dialect=self.dialect, sheet=self.sheet
         )
+        check_input(path)
         if path.exists():
             return read(path)
         from seepage.auditing.intake.formats import fetched, url_of
@@ -239,6 +241,7 @@ def _a(kind: str) -> str:
 
 def _kind(path: Path) -> tuple[str, str | None]:
     """Return the format and compression of a file, from its name and first bytes."""
+    check_input(path)
     if not path.exists():
         raise InputError(f"There is no file {path}.")
     if path.is_dir():

@@ -38,6 +38,7 @@ import numpy as np
 
 from seepage.auditing.trained_model import MODELS
 from seepage.errors import InputError, nearest
+from seepage.support.files import check_input
 from seepage.tables.names import counted, listed, shown
 
 MOST_BYTES = 256 * 10**6
@@ -63,6 +64,7 @@ def load_model(path: Path) -> Any:
             f"{path.name}: {path.suffix or 'a file without extension'} {why}; write the "
             "coefficients, intercept, family and l2 as .json or .safetensors."
         )
+    check_input(path)
     if not path.is_file():
         raise InputError(f"There is no model file {path}.")
     size = path.stat().st_size

@@ -19,13 +19,23 @@ import numpy as np
 from seepage.auditing.release.released_model import ColumnCoding
 from seepage.auditing.trained_model import settings_of
 from seepage.errors import InputError
-from seepage.glm.adapters.kinds import SEARCHES, refusal
+from seepage.glm.adapters.kinds import is_search, refusal
 from seepage.glm.adapters.registry import best_of, describe
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.support.files import write_private
+from seepage.support.library_classes import is_pipeline, library_class, library_of, own_name
 from seepage.tables.source import Table, as_numpy
 
 _FAMILIES = ("linear", "logistic", "poisson", "softmax")
+# The transformers of scikit-learn that a file can hold
+_CODED = (
+    "OneHotEncoder",
+    "StandardScaler",
+    "MinMaxScaler",
+    "MaxAbsScaler",
+    "RobustScaler",
+    "FunctionTransformer",
+)
 _IN_PYTHON = "Audit it in Python, with sp.audit(model, X, y)."
 
 
@@ -73,10 +83,10 @@ def save(model: Any, path: str | Path) -> Path:
 
 def _told(model: Any) -> dict[str, Any]:
     """Return what the file says of a model."""
-    if type(model).__name__ in SEARCHES:
+    if is_search(model):
         model = best_of(model)
     columns: list[_Columns] = []
-    if type(model).__name__ == "Pipeline":
+    if is_pipeline(model):
         columns = list(_columns_of(model[:-1]))
         model = model[-1]
     fit, ridge = _described(model)
@@ -116,7 +126,7 @@ def _told(model: Any) -> dict[str, Any]:
 
 def _described(model: Any) -> tuple[FittedGLM, dict[str, float]]:
     """Return a model's description on made-up records, and its penalty as the file states it."""
-    if type(model).__module__.startswith("statsmodels"):
+    if library_of(type(model)) == "statsmodels":
         inner = model.model
         exog = np.asarray(inner.exog)
         constant = inner.data.const_idx
@@ -147,7 +157,7 @@ def _feature_names(model: Any, columns: list[_Columns]) -> list[str] | None:
     if columns:
         return [title for block in columns for title in block.titles]
     names = getattr(model, "feature_names_in_", None)
-    if names is None and type(model).__module__.startswith("statsmodels"):
+    if names is None and library_of(type(model)) == "statsmodels":
         data = model.model.data
         names = [n for k, n in enumerate(data.xnames) if k != data.const_idx]
     return None if names is None else [str(name) for name in names]
@@ -174,7 +184,8 @@ def _columns_of(pipeline: Any) -> Iterator[_Columns]:
             _IN_PYTHON,
         )
     step = steps[0]
-    if type(step).__name__ != "ColumnTransformer":
+    if own_name(step, "sklearn", ("ColumnTransformer",)) is None:
+        _check_coded(step)
         yield _coded(step, _input_names(step))
         return
     for name, part, _ in step.transformers_:
@@ -192,9 +203,9 @@ def _input_names(step: Any) -> list[str]:
 
 def _coded(part: Any, names: list[str]) -> _Columns:
     """Return what one transformer makes of its columns."""
-    if type(part).__name__ == "Pipeline" and len(part.steps) == 1:
-        part = part.steps[0][1]
-    kind = type(part).__name__
+    part = _only_step(part)
+    _check_coded(part)
+    kind = own_name(part, "sklearn", _CODED)
     if kind == "OneHotEncoder":
         return _levels(part, names)
     count = len(names)
@@ -208,15 +219,41 @@ def _coded(part: Any, names: list[str]) -> _Columns:
     elif kind == "RobustScaler":
         centre = np.zeros(count) if part.center_ is None else part.center_
         unit = np.ones(count) if part.scale_ is None else part.scale_
-    elif isinstance(part, str) or (kind == "FunctionTransformer" and part.func is None):
+    else:  # passed on as it is
         centre, unit = np.zeros(count), np.ones(count)
-    else:
-        raise refusal(f"A model file cannot say what a {kind} makes of its columns.", _IN_PYTHON)
     codings = tuple(
         ColumnCoding(n, "numeric", float(c), float(u))
         for n, c, u in zip(names, centre, unit, strict=True)
     )
     return _Columns(codings, tuple(names))
+
+
+def _only_step(part: Any) -> Any:
+    """Return the one step of a pipeline that has no other."""
+    single = own_name(part, "sklearn", ("Pipeline",)) is not None and len(part.steps) == 1
+    return part.steps[0][1] if single else part
+
+
+def _check_coded(part: Any) -> None:
+    """Refuse a transformer that the format has no words for."""
+    part = _only_step(part)
+    kind = own_name(part, "sklearn", _CODED)
+    curved = kind == "FunctionTransformer" and part.func is not None
+    if curved or (kind is None and not isinstance(part, str)):
+        raise refusal(
+            f"A model file cannot say what a {type(part).__name__} makes of its columns."
+            f"{_whose(part)}",
+            _IN_PYTHON,
+        )
+
+
+def _whose(part: Any) -> str:
+    """Say that a class is not the library's own of that name, or not quite."""
+    found = library_class(part, ("sklearn",))
+    if found is not None and found.name in _CODED and found.overrides is not None:
+        return f" {found.other_than(part)}."
+    alike = type(part).__name__ in _CODED and (found is None or found.name not in _CODED)
+    return " It is not scikit-learn's class of that name." if alike else ""
 
 
 def _levels(encoder: Any, names: list[str]) -> _Columns:

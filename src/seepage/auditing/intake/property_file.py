@@ -17,6 +17,7 @@ from typing import Any
 
 from seepage.auditing.intake.files import read_file
 from seepage.errors import InputError, nearest
+from seepage.support.files import check_input
 from seepage.tables.names import listed, shown
 
 _WHOSE = ("node", "client", "node_id", "client_id")
@@ -48,6 +49,7 @@ def read_client_property(path: Path, column: str | None = None) -> ClientPropert
     InputError
         In one sentence that quotes no value of the file.
     """
+    check_input(path)
     if not path.exists():
         raise InputError(f"There is no file {path}.")
     if path.is_dir():

@@ -25,7 +25,7 @@ from seepage.auditing.report import write_report
 from seepage.auditing.report.words import judge, warn_of_constant
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
-from seepage.support.files import check_folder, only_writer
+from seepage.support.files import check_folder, check_path, only_writer
 from seepage.tables.names import escaped, shown
 
 
@@ -101,6 +101,8 @@ def read_domain(given: Sequence[str]) -> Domain:
 
 def _keep_apart(out: Path, report: Path, ledger: Path) -> None:
     """Refuse to put anything private where the release goes."""
+    for path in (out, report, ledger):
+        check_path(path)
     shared, private = out.resolve(), report.resolve()
     if private.is_relative_to(shared) or shared.is_relative_to(private):
         raise InputError("The report is private: --report and --out must be two separate folders.")

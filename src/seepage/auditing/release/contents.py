@@ -11,6 +11,7 @@ import numpy as np
 
 from seepage.auditing.release.released_model import ReleasedModel
 from seepage.errors import InputError
+from seepage.support.library_classes import is_pipeline
 from seepage.tables.names import counted
 
 PROTECTIONS = {
@@ -87,7 +88,7 @@ class Release:
             Item(f"learnt by {step}", "declared", "It leaves as it is, and counts as public.")
             for step in record.public
         ]
-        model = model[-1] if learnt or type(model).__name__ == "Pipeline" else model
+        model = model[-1] if learnt or is_pipeline(model) else model
         items = [
             Item("coefficients", "noised", f"Each has {noise} noise.", int(np.size(model.coef_)))
         ]

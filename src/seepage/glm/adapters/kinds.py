@@ -1,6 +1,7 @@
 """A class of models: how one is read, or why it is refused and what to use instead.
 
-Classes are recognised by name, so that no library has to be imported.
+A library's own classes are named, so that none has to be imported: see
+:mod:`seepage.support.library_classes`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 from seepage.errors import InputError
 from seepage.glm.fitting.objective import FittedGLM
+from seepage.support.library_classes import checked_name
 from seepage.tables.source import Table
 
 PAGE = "docs/how-to/models.md"
@@ -50,6 +52,11 @@ class RefusedKind:
     def error(self) -> InputError:
         """Return the refusal, with the page that explains it."""
         return refusal(self.why, self.instead)
+
+
+def is_search(model: Any) -> bool:
+    """Say whether a model is a search of scikit-learn; refuse one that overrides its methods."""
+    return checked_name(model, "sklearn", SEARCHES) is not None
 
 
 def refusal(why: str, instead: str) -> InputError:

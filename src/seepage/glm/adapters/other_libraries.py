@@ -15,9 +15,10 @@ from seepage.glm.adapters.scikit_learn import (
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.inputs import check_fitted_columns, read_response, read_weights
 from seepage.glm.losses import Family, bernoulli, gamma, gaussian, poisson, tweedie
+from seepage.support.library_classes import own_name
 from seepage.tables.source import Table, as_numpy
 
-_GLUM: dict[tuple[str, str], Family] = {
+_GLUM: dict[tuple[str | None, str | None], Family] = {
     ("NormalDistribution", "IdentityLink"): gaussian,
     ("BinomialDistribution", "LogitLink"): bernoulli,
     ("PoissonDistribution", "LogLink"): poisson,
@@ -69,11 +70,11 @@ def _glum(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
 
 def _glum_family(model: Any) -> Family:
     family, link = model.family_instance, model.link_instance
-    name = type(family).__name__
-    log = type(link).__name__ == "LogLink"
-    if name == "TweedieDistribution" and log and 1 <= family.power <= 2:
+    # Somebody's own class is not the one that is known by its name.
+    own = (own_name(family, "glum"), own_name(link, "glum"))
+    if own == ("TweedieDistribution", "LogLink") and 1 <= family.power <= 2:
         return tweedie(float(family.power))
-    found = _GLUM.get((name, type(link).__name__))
+    found = _GLUM.get(own)
     if found is None:
         raise refuse_setting(
             model,

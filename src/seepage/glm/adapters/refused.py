@@ -5,8 +5,8 @@ from __future__ import annotations
 from seepage.glm.adapters.kinds import RefusedKind
 
 _ATTACK = (
-    "Audit it by attack with sp.audit_estimator, which measures how well an attacker tells members "
-    "from other people."
+    "Audit it by attack with sp.audit_estimator(model, X, y), which measures how well an attacker "
+    "tells members from other people."
 )
 _COX = (
     "Cox's partial likelihood couples records: every event is compared with everybody then at "
@@ -16,6 +16,17 @@ _HAZARD = (
     "Cut time into intervals, make one record for each person and interval, and fit a Poisson "
     "regression of the events with the logarithm of the time at risk as offset (a piecewise "
     "exponential model)."
+)
+
+
+NETWORK = RefusedKind(
+    "torch",
+    "*",
+    "A torch module is trained by its gradients, and what these give away is measured while it is "
+    "trained.",
+    'Measure one private step with sp.nn.leakage(net, "cross_entropy", torch.as_tensor(X).float(), '
+    'torch.as_tensor(y), noise_multiplier=1.0, max_grad_norm=1.0).records("dfil"), or a whole run '
+    'of Opacus with sp.nn.attach(optimizer, net, "cross_entropy", loader).',
 )
 
 
@@ -141,4 +152,5 @@ KINDS = (
         )
         for library in ("xgboost", "lightgbm", "catboost")
     ),
+    NETWORK,
 )

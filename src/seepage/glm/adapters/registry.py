@@ -10,7 +10,6 @@ The page ``docs/how-to/models.md`` lists every kind and is generated from this r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +19,7 @@ from array_api_compat import array_namespace, device
 
 from seepage.errors import InputError
 from seepage.glm.adapters import other_libraries, refused, scikit_learn, statsmodels_results
-from seepage.glm.adapters.kinds import PAGE, SEARCHES, ModelKind, RefusedKind, refusal
+from seepage.glm.adapters.kinds import PAGE, ModelKind, RefusedKind, is_search, refusal
 from seepage.glm.estimators import GLMClassifier, GLMRegressor, LinearModel
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.inputs import (
@@ -35,6 +34,7 @@ from seepage.glm.losses import Categorical, Family, class_targets
 from seepage.glm.preprocessing.chain import Chain
 from seepage.glm.preprocessing.formula import FormulaStep
 from seepage.glm.preprocessing.steps import FeatureStep, KeptColumns
+from seepage.support.library_classes import LibraryClass, is_pipeline, library_class, library_of
 from seepage.tables.source import Array, Table, as_numpy, place_like
 
 SEARCHED = (
@@ -118,7 +118,7 @@ def _penalty(model: LinearModel, rows: int, weight: float) -> float:
 
 
 _OBJECTIVE = "Σ ω ℓ + (nλ/2)‖w‖²"
-# Classes derived from these two are recognised by them.
+# Our classes derived from the first two are recognised by them.
 _OURS = (
     ModelKind("seepage", "GLMClassifier", _classifier, _OBJECTIVE, penalty=_penalty),
     ModelKind("seepage", "GLMRegressor", _regressor, _OBJECTIVE, penalty=_penalty),
@@ -135,6 +135,7 @@ KINDS: tuple[ModelKind | RefusedKind, ...] = (
     *refused.KINDS,
 )
 _BY_NAME = {(kind.library, kind.name): kind for kind in KINDS}
+_LIBRARIES = {kind.library for kind in KINDS}
 SUPPORTED = (
     "seepage.glm's LinearRegression, LogisticRegression, PoissonRegression, SoftmaxRegression and "
     "GeneralizedLinearRegression, the linear models of scikit-learn, statsmodels, glum and skglm "
@@ -143,19 +144,47 @@ SUPPORTED = (
 
 
 def kind_of(model: Any) -> ModelKind:
-    """Return the kind of a fitted model, or refuse it with the reason."""
-    names = list(_names(model))
-    for library, name in names:
-        kind = _BY_NAME.get((library, name)) or _BY_NAME.get((library, "*"))
-        if isinstance(kind, RefusedKind):
-            raise kind.error()
-        if kind is not None:
-            return kind
-    library, name = names[0]
-    raise InputError(
-        f"{name} of {library} is not supported, because its objective is not known here; supported "
-        f"are {SUPPORTED}. Audit any other model by attack, with sp.audit_estimator."
-    )
+    """Return the kind of a fitted model, or refuse it with the reason.
+
+    A model is known by its class itself, not by the name of that class. A user's class derived from
+    a known one is read like it, unless it overrides anything that fits or predicts.
+    """
+    if _is_of_statsmodels(model):
+        model = getattr(model, "model", model)
+    found = library_class(model, _LIBRARIES)
+    kind = None if found is None else _kind_named(found)
+    if isinstance(kind, RefusedKind):
+        raise kind.error()
+    cls = type(model)
+    if found is None or kind is None:
+        raise InputError(
+            f"{cls.__name__} of {cls.__module__.partition('.')[0]} is not supported, because its "
+            f"objective is not known here; supported are {SUPPORTED}. {_instead(model)}"
+        )
+    if found.overrides is not None:
+        raise refusal(
+            f"{found.other_than(model)}, so what it minimises and predicts is not known here.",
+            f"Fit {found.called}, or audit the model by attack with "
+            "sp.audit_estimator(model, X, y).",
+        )
+    return kind
+
+
+def _kind_named(found: LibraryClass) -> ModelKind | RefusedKind | None:
+    """Return the kind of a library's class; ours are recognised by their bases too.
+
+    A class that another library derives from one of its own minimises something else.
+    """
+    bases = found.cls.__mro__ if found.library == "seepage" else (found.cls,)
+    kinds = (_BY_NAME.get((found.library, cls.__name__)) for cls in bases)
+    own = next((kind for kind in kinds if kind is not None), None)
+    return own or _BY_NAME.get((found.library, "*"))
+
+
+def _instead(model: Any) -> str:
+    if hasattr(model, "best_estimator_"):
+        return "Pass the model that this search found, its best_estimator_."
+    return "Audit any other model by attack, with sp.audit_estimator(model, X, y)."
 
 
 def describe(model: Any, table: Table, y: Any, sample_weight: Any = None) -> FittedGLM:
@@ -170,7 +199,7 @@ def describe(model: Any, table: Table, y: Any, sample_weight: Any = None) -> Fit
             "This model has been released: its coefficients carry noise and minimise nothing; pass "
             "the original model."
         )
-    if type(model).__name__ in ("Pipeline", *SEARCHES):
+    if is_pipeline(model) or is_search(model):
         raise InputError(
             f"A {type(model).__name__} also leaks through its transformers: pass its final "
             "estimator and the transformed table (pipeline[-1] and pipeline[:-1].transform(X)); "
@@ -179,19 +208,8 @@ def describe(model: Any, table: Table, y: Any, sample_weight: Any = None) -> Fit
     return kind_of(model).read(model, _in_double(table), y, sample_weight)
 
 
-def _names(model: Any) -> Iterator[tuple[str, str]]:
-    """Yield the names a model may be known by: its class, and the bases of a user's own class."""
-    if _library(type(model)) == "statsmodels":
-        model = getattr(model, "model", model)
-    for cls in type(model).__mro__[:-1] or (type(model),):
-        yield _library(cls), cls.__name__
-        # A class that a library derives from one of its own minimises something else.
-        if _library(cls) in ("sklearn", "statsmodels", "glum", "skglm"):
-            return
-
-
-def _library(cls: type) -> str:
-    return cls.__module__.partition(".")[0]
+def _is_of_statsmodels(results: Any) -> bool:
+    return library_of(type(results)) == "statsmodels"
 
 
 def _in_double(table: Table) -> Table:
@@ -219,10 +237,10 @@ class Unwrapped:
 
 def unwrap(model: Any, X: Any) -> Unwrapped:
     """Open a fitted model that was fitted on the table ``X``."""
-    if type(model).__name__ in SEARCHES:
+    if is_search(model):
         inner = unwrap(best_of(model), X)
         return Unwrapped(inner.model, inner.steps, (SEARCHED, *inner.notes))
-    if type(model).__name__ == "Pipeline":
+    if is_pipeline(model):
         before = Chain.of_pipeline(model[:-1], X)
         inner = unwrap(model[-1], before.transform(X) if before.steps else X)
         return Unwrapped(inner.model, (*before.steps, *inner.steps), inner.notes)
@@ -277,7 +295,7 @@ def _kept(model: Any, coef: np.ndarray) -> tuple[Any, tuple[FeatureStep, ...]]:
 def takes_frame(results: Any, X: Any) -> bool:
     """Say whether a table is the data frame of a formula, not the design made from it."""
     model: Any = getattr(results, "model", None)
-    if not type(results).__module__.startswith("statsmodels"):
+    if not _is_of_statsmodels(results):
         return False
     if getattr(model, "formula", None) is None or not hasattr(X, "columns"):
         return False

@@ -22,9 +22,10 @@ from seepage.glm.adapters.kinds import ModelKind, Read, refusal
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.inputs import check_column_count, read_response, read_weights
 from seepage.glm.losses import Family, bernoulli, gamma, gaussian, poisson, tweedie
+from seepage.support.library_classes import own_name
 from seepage.tables.source import Table, as_numpy, place_like
 
-_LINKS: dict[tuple[str, str], Family] = {
+_LINKS: dict[tuple[str | None, str | None], Family] = {
     ("Gaussian", "Identity"): gaussian,
     ("Binomial", "Logit"): bernoulli,
     ("Poisson", "Log"): poisson,
@@ -92,17 +93,21 @@ def _check_fit(results: Any, model: Any) -> None:
 
 
 def _glm_family(model: Any) -> Family:
-    name, link = type(model.family).__name__, type(model.family.link).__name__
-    if (name, link) == ("Tweedie", "Log") and 1 <= model.family.var_power <= 2:
+    family, link = model.family, model.family.link
+    # Somebody's own class is not the one that is known by its name.
+    own = (own_name(family, "statsmodels"), own_name(link, "statsmodels"))
+    if own == ("Tweedie", "Log") and 1 <= model.family.var_power <= 2:
         return tweedie(float(model.family.var_power))
-    if (name, link) not in _LINKS:
+    found = _LINKS.get(own)
+    if found is None:
         known = ", ".join(f"{family} with {its}" for family, its in _LINKS)
+        whose = " (a class other than statsmodels' own)" if None in own else ""
         raise refusal(
-            f"A statsmodels GLM of family {name} with link {link} is not supported: its loss is "
-            "not implemented here.",
+            f"A statsmodels GLM of family {type(family).__name__} with link {type(link).__name__}"
+            f"{whose} is not supported: its loss is not implemented here.",
             f"Take {known}, or Tweedie with Log and a power from 1 to 2.",
         )
-    return _LINKS[name, link]
+    return found
 
 
 def _glm_weights(model: Any) -> Any:

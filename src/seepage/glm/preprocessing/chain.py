@@ -15,6 +15,7 @@ import numpy as np
 from seepage.glm.adapters.kinds import refusal
 from seepage.glm.preprocessing.steps import FeatureStep, by_differences, dense
 from seepage.glm.preprocessing.transformers import Transformer
+from seepage.support.library_classes import own_name
 from seepage.tables.source import check_names
 
 
@@ -276,7 +277,8 @@ def take(X: Any, columns: np.ndarray) -> Any:
 
 def as_step(transformer: Any, X: Any) -> FeatureStep:
     """Return a fitted transformer of scikit-learn as a step; ``X`` are the rows it is given."""
-    name = type(transformer).__name__
+    # Others' classes of these names, and derived ones that override something, are measured whole.
+    name = own_name(transformer, "sklearn", ("ColumnTransformer", "FeatureUnion", "Pipeline"))
     if name == "ColumnTransformer":
         return ColumnsApart.of_columns(transformer, X)
     if name == "FeatureUnion":

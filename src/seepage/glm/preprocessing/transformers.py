@@ -2,8 +2,9 @@
 
 Each kind gives its derivative by the row, ``push``; the names of its fitted attributes, ``learnt``;
 and how these move with one row, ``influence``. A transformer of an unknown kind is differentiated
-by finite differences, and can be frozen but not refitted. One that reads the target is refused:
-what it makes of a record depends on the labels of the others.
+by finite differences, and can be frozen but not refitted; so is a user's own class, whatever its
+name, unless it is derived from a known one and overrides nothing of it. One that reads the target
+is refused: what it makes of a record depends on the labels of the others.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 from seepage.errors import InputError
 from seepage.glm.adapters.kinds import refusal
 from seepage.glm.preprocessing.steps import FeatureStep, by_differences, dense
+from seepage.support.library_classes import library_of, own_name
 
 Push = Callable[[Any, Any, np.ndarray], np.ndarray]
 Influence = Callable[[Any, np.ndarray, np.ndarray], list[np.ndarray]]
@@ -262,6 +264,8 @@ def _whole_levels(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
 
 def _followed(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
     """Return the transformer's derivative at each row, by finite differences."""
+    if not np.any(dX):
+        return np.zeros((len(dX), dense(t.transform(X)).shape[1]))
     values = dense(X)
     half = _like(X, values)[: max(1, len(values) // 2)]
     if not np.allclose(dense(t.transform(half)), dense(t.transform(X))[: len(half)]):
@@ -288,6 +292,7 @@ def _like(X: Any, values: np.ndarray) -> Any:
 
 
 _BY_LABEL = (["sklearn", "feature_selection"], ["sklearn", "cross_decomposition"])
+_NOT_BY_LABEL = ("VarianceThreshold", "SelectorMixin")  # the latter only picks columns
 _PLACES = ("mean_", "center_", "statistics_")  # numbers that lie among a column's values
 _PLAIN = ("components_", "min_")  # numbers of order one, or on the scale of the result
 KNOWN: dict[str, TransformerKind] = {
@@ -311,7 +316,9 @@ class Transformer(FeatureStep):
 
     def __init__(self, transformer: Any) -> None:
         self.inner, self.name = transformer, type(transformer).__name__
-        self.kind = KNOWN.get(self.name)
+        # Its name among the known kinds; a class of the same name is none of them.
+        self.known = own_name(transformer, "sklearn", KNOWN)
+        self.kind = None if self.known is None else KNOWN[self.known]
         if self.kind is None and reads_target(transformer):
             raise refusal(
                 f"{self.name} reads the target: what it makes of a record depends on the labels of "
@@ -344,22 +351,35 @@ class Transformer(FeatureStep):
     def learnt(self) -> np.ndarray:
         """Return the fitted numbers of a known kind."""
         self._check_known()
-        if self.name == "SplineTransformer":
+        if self.known == "SplineTransformer":
             return _Knots.of(self.inner).ravel()
         return np.concatenate([np.zeros(0), *(value.ravel() for _, value in self._parts())])
 
     @property
     def learns(self) -> bool:  # type: ignore[override]
         """Whether it has learnt any numbers or levels."""
-        fitted = {name for name in vars(self.inner) if name.endswith("_")}
-        return bool(fitted - {"n_features_in_", "feature_names_in_", "n_output_features_"})
+        return bool(self._fitted() - {"n_output_features_"})
+
+    def _fitted(self) -> set[str]:
+        """Return the names of what it learnt.
+
+        An unknown class need not follow the convention that such names end in ``_``: everything
+        counts that is not one of its settings, or is one that learns by itself.
+        """
+        held = set(vars(self.inner)) - {"n_features_in_", "feature_names_in_"}
+        if self.kind is not None:
+            return {name for name in held if name.endswith("_")}
+        ask = getattr(self.inner, "get_params", None)
+        settings = {} if ask is None else ask(deep=True)
+        held = {name for name in held - set(settings) if not name.startswith("_sklearn")}
+        return held | {name for name, value in settings.items() if hasattr(value, "fit")}
 
     def units(self, X: Any) -> np.ndarray:
         """Return a column's spread for numbers that lie among its values, else their sizes."""
         if not len(self.learnt()):
             return np.zeros(0)
         spread = np.nanstd(dense(X), axis=0)
-        if self.name == "SplineTransformer":
+        if self.known == "SplineTransformer":
             return np.broadcast_to(spread, _Knots.of(self.inner).shape).ravel()
         found = []
         for name, value in self._parts():
@@ -370,11 +390,11 @@ class Transformer(FeatureStep):
     def with_learnt(self, numbers: np.ndarray) -> FeatureStep:
         """Return a copy with other numbers."""
         other = copy(self)
-        if self.name == "SplineTransformer":
+        if self.known == "SplineTransformer":
             other.inner = _Knots.put(self.inner, numbers.reshape(_Knots.of(self.inner).shape))
             return other
         other.inner = copy(self.inner)
-        if self.name == "MinMaxScaler":  # a record at an end moves together with the range
+        if self.known == "MinMaxScaler":  # a record at an end moves together with the range
             other.inner.clip = False
         at = 0
         for name, value in self._parts():
@@ -384,7 +404,7 @@ class Transformer(FeatureStep):
 
     def influence(self, X: Any, dX: np.ndarray) -> np.ndarray:
         """Return how far the numbers move with each row."""
-        if self.name == "SplineTransformer":
+        if self.known == "SplineTransformer":
             return _knot_moves(self.inner, dense(X), dX).reshape(len(dX), -1)
         if self.kind is None or self.kind.influence is None or not self._parts():
             return np.zeros((len(dX), 0))
@@ -392,8 +412,7 @@ class Transformer(FeatureStep):
         return np.hstack([move.reshape(len(dX), -1) for move in moves])
 
     def _check_known(self) -> None:
-        fitted = {name for name in vars(self.inner) if name.endswith("_")}
-        if self.kind is None and fitted - {"n_features_in_", "feature_names_in_"}:
+        if self.kind is None and self._fitted():
             raise refusal(
                 f"{self.name} cannot be refitted here: how the numbers it learnt move with a "
                 "record is not known.",
@@ -412,7 +431,9 @@ def reads_target(transformer: Any) -> bool:
     """Say whether a transformer looks at the labels."""
     tags = getattr(transformer, "__sklearn_tags__", None)
     asks = tags is not None and bool(tags().target_tags.required)
-    by_label = type(transformer).__name__ != "VarianceThreshold" and (
-        type(transformer).__module__.split(".")[:2] in _BY_LABEL
+    own = [cls for cls in type(transformer).__mro__ if library_of(cls) == "sklearn"]
+    by_label = any(
+        cls.__module__.split(".")[:2] in _BY_LABEL and cls.__name__ not in _NOT_BY_LABEL
+        for cls in own[:1]
     )
     return asks or by_label

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._pytree import tree_leaves, tree_map
 
 from seepage.nn.problem.views import is_part, is_sharded
+from seepage.support.library_classes import library_of
 
 # Functions that do not need a parameter's values; its descriptors (``shape``, ``dtype``) have
 # ``__get__``
@@ -35,7 +36,10 @@ def spread(net: nn.Module) -> nn.Module:
     Its outermost module keeps them after a forward pass, since a backward pass may follow.
     """
     for module in net.modules():
-        if any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__):
+        if any(
+            kind.__name__ == "FSDPModule" and library_of(kind) == "torch"
+            for kind in type(module).__mro__
+        ):
             module.reshard()
     return net
 

@@ -18,6 +18,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from seepage.errors import InputError, not_utf8, not_whole
+from seepage.support.files import check_input
 from seepage.tables.columns import Piece, plain_type
 
 _BUFFER = 1 << 18  # bytes of one column that are read ahead
@@ -251,7 +252,7 @@ def open_batches(data: Any, filesystem: Any = None) -> Batches:
     if hasattr(data, "get_fragments"):
         return DatasetBatches(data)
     several = not isinstance(data, str | os.PathLike)
-    given = [os.fspath(path) for path in (data if several else [data])]
+    given = [os.fsdecode(path) for path in (data if several else [data])]
     if not given:
         raise InputError("No Parquet file was named; name at least one.")
     found, system = _locate(given[0], filesystem)
@@ -295,7 +296,9 @@ def _locate(path: str, filesystem: Any) -> tuple[str, Any]:
             return path, filesystem
         return path, pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
     if "://" not in path:
-        return str(Path(path).absolute()), pafs.LocalFileSystem()
+        whole = str(Path(path).absolute())
+        check_input(whole)
+        return whole, pafs.LocalFileSystem()
     try:
         from fsspec.core import url_to_fs  # type: ignore[import-untyped]
     except ImportError:

@@ -1,0 +1,124 @@
+"""Whose class an object has: a library's own, or somebody's class of the same name.
+
+A class is a library's own if the module it says it comes from is loaded, belongs to that library
+and holds this very class. So no library has to be imported to ask: there is no object of a class
+that nobody has loaded.
+
+A user's class that is derived from a library's own does the same as long as it overrides nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Container
+from dataclasses import dataclass
+from functools import cached_property
+from inspect import getattr_static
+from typing import Any
+
+from seepage.errors import InputError
+
+# What a derived class may define itself without changing what is fitted or computed: settings,
+# their checks, names and display. scikit-learn writes some of them into every derived class.
+_HARMLESS = re.compile(
+    r"__\w+__|set_\w+_request|get_params|set_params|_get_param_names|_get_params_html|score|"
+    r"get_feature_names_out|get_metadata_routing|_more_tags|_repr_\w+|_html_repr|"
+    r"_doc_link_\w+|_get_doc_link|_parameter_constraints|_sklearn_auto_wrap_output_keys|_abc_impl"
+)
+# Special methods that can change any of the others
+_ACTING = ("__getattribute__", "__getattr__", "__setattr__", "__sklearn_clone__", "__call__")
+_NOTHING = object()
+_CALLED = {"sklearn": "scikit-learn"}
+
+
+@dataclass(frozen=True)
+class LibraryClass:
+    """The class of a library that an object has, itself or through a derived class."""
+
+    library: str
+    name: str
+    cls: type
+    overrides: str | None  # a method that the object has otherwise; ``None`` if it has none
+
+    @property
+    def called(self) -> str:
+        """The class as people call it."""
+        return f"{_CALLED.get(self.library, self.library)}'s {self.name}"
+
+    def other_than(self, thing: Any) -> str:
+        """Say what an object of this class does otherwise."""
+        return (
+            f"This {type(thing).__name__} has a method {self.overrides} of its own, other than "
+            f"{self.called}"
+        )
+
+
+def library_of(cls: type) -> str | None:
+    """Return the top-level package whose own class this is; ``None`` if no module holds it."""
+    held: Any = sys.modules.get(cls.__module__)
+    for part in cls.__qualname__.split("."):
+        held = getattr(held, part, None)
+    return cls.__module__.partition(".")[0] if held is cls else None
+
+
+def library_class(thing: Any, libraries: Container[str]) -> LibraryClass | None:
+    """Return the nearest class of some libraries that an object's class is or is derived from."""
+    for cls in type(thing).__mro__[:-1]:
+        library = library_of(cls)
+        if library is not None and library in libraries:
+            return LibraryClass(library, cls.__name__, cls, overridden(thing, cls))
+    return None
+
+
+def overridden(thing: Any, base: type) -> str | None:
+    """Return a name that means something else to an object than to its base class, if any does.
+
+    It compares what the two classes find under every name of the base, wherever in their lines of
+    ancestors it stands, and looks for methods replaced on the object alone. A derived class that
+    computes a fitted number (``mean_``) by itself overrides it too.
+    """
+    cls = type(thing)
+    if cls is not base:
+        names = [name for name in dir(base) if not _HARMLESS.fullmatch(name)]
+        for name in [*names, *_ACTING]:
+            if getattr_static(cls, name, _NOTHING) is not getattr_static(base, name, _NOTHING):
+                return name
+        for name in dir(cls):
+            learnt = name.endswith("_") and not name.endswith("__")
+            if learnt and getattr_static(base, name, _NOTHING) is _NOTHING:
+                return name
+    for name in getattr(thing, "__dict__", {}):
+        method = getattr_static(base, name, None)
+        if hasattr(method, "__get__") and not isinstance(method, cached_property):
+            return str(name)
+    return None
+
+
+def own_name(thing: Any, library: str, names: Container[str] | None = None) -> str | None:
+    """Return which class of a library an object has, if nothing of it is overridden.
+
+    ``names`` are the classes that count; all do if it is left out.
+    """
+    found = library_class(thing, (library,))
+    if found is None or found.overrides is not None:
+        return None
+    return found.name if names is None or found.name in names else None
+
+
+def checked_name(thing: Any, library: str, names: Container[str]) -> str | None:
+    """Return the same, but refuse an object that overrides anything of such a class."""
+    found = library_class(thing, (library,))
+    if found is None or found.name not in names:
+        return None
+    if found.overrides is not None:
+        raise InputError(
+            f"{found.other_than(thing)}, so what it does is not known here; use {found.called}, "
+            "or audit it by attack with sp.audit_estimator(model, X, y)."
+        )
+    return found.name
+
+
+def is_pipeline(model: Any) -> bool:
+    """Say whether a model is a pipeline of scikit-learn; refuse one that overrides its methods."""
+    return checked_name(model, "sklearn", ("Pipeline",)) is not None

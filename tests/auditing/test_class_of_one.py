@@ -1,0 +1,55 @@
+"""A class that a single record has: an audit says what that gives away, and does not fail."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from seepage.cli import app
+
+
+@pytest.fixture(params=[1, *(pytest.param(d, marks=pytest.mark.slow) for d in (2, 5))])
+def table(request, tmp_path, monkeypatch):
+    """60 records, of classes u and v in turn; the last alone has class w."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("seepage.auditing.neighbours.CHECKED", 60)  # the last among them
+    X = np.random.default_rng(0).standard_normal((60, request.param))
+    frame = pd.DataFrame(X, columns=[f"x{j}" for j in range(request.param)])
+    frame["label"] = ["u", "v"] * 29 + ["u", "w"]
+    frame.to_csv("three.csv", index=False)
+    return "three.csv"
+
+
+def test_an_audit_says_that_the_record_is_alone(table):
+    """It failed with status 3 where a refit without the record had one class less."""
+    said = CliRunner().invoke(
+        app, ["audit", table, "--target", "label", "--json", "--remedies", "none"]
+    )
+    assert said.exit_code == 0, said.output
+    told = json.loads(said.stdout)
+    assert told["model"]["classes"] == ["u", "v", "w"]
+    alone = [step for step in told["steps"] if "row 59 is the only record of its class" in step]
+    assert len(alone) == 1
+    assert told["risks"]["row"] == 59
+    assert told["risks"]["membership"] > 0.999
+    guess = next(g for g in told["risks"]["guesses"] if g["prior"] == "frequencies")
+    assert guess["row"] == 59
+    assert guess["right"] > 0.999
+    assert guess["baseline"] == 0.5  # the commonest class, of 30 records
+
+
+@pytest.mark.slow
+def test_several_records_alone_are_counted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    X = np.random.default_rng(1).standard_normal((20, 1))
+    frame = pd.DataFrame(X, columns=["a"])
+    frame["label"] = [*["u", "v"] * 7, *"klmnop"]
+    frame.to_csv("many.csv", index=False)
+    said = CliRunner().invoke(
+        app, ["audit", "many.csv", "--target", "label", "--json", "--remedies", "none"]
+    )
+    assert said.exit_code == 0, said.output
+    steps = json.loads(said.stdout)["steps"]
+    assert any("rows 14, 15, 16, 17, 18 and 1 more are each the only record" in s for s in steps)
