@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from seepage.errors import InputError
 from seepage.layers.federated.buffers import kept_buffers
-from seepage.layers.federated.gradients import JOINED, WIDTH, LayerGradients
+from seepage.layers.federated.gradients import JOINED, METRICS, WIDTH, LayerGradients
 from seepage.layers.federated.recording import record_gradients
 from seepage.layers.inputs_and_targets import check_classes, read_inputs, read_targets
 from seepage.layers.measures.per_layer import NOTICE, PerLayer, draw_layers
@@ -24,6 +24,7 @@ from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import Inputs, call, rows_of
 from seepage.nn.problem.views import batch_size as size_of
 from seepage.support.number_check import check_not_negative
+from seepage.tables.names import listed
 from seepage.tables.source import as_numpy, build_frame
 
 _SIGNIFICANT = 0.05
@@ -155,10 +156,10 @@ def audit(
     Batches with and without the property are drawn from the records with the same mix of labels
     (unless told otherwise), from pools that share no record, one pool per fold. Remedies are tried
     on the recorded gradients: dropping each of the named layers alone (if there are at most 8), and
-    all of them together, if something is left to send; clipping to the median norm; and Gaussian
-    noise of ``noise`` times that norm on top. The network is used in its present mode: in training
-    mode, BatchNorm and dropout leave no gradient of a single record, so there is V-information but
-    no sensitivity, and the result says so.
+    all of them together, if something is left to send; clipping the parameters to their median
+    norm; and Gaussian noise of ``noise`` times that norm on top. The network is used in its present
+    mode: in training mode, BatchNorm and dropout leave no gradient of a single record, so there is
+    V-information but no sensitivity, and the result says so.
 
     Parameters
     ----------
@@ -296,14 +297,24 @@ def _tried(
         ends = float(found.low[0]), float(found.high[0])
         return LayerRemedy(name, float(found.values[0]), *ends, float(found.columns["p_value"][0]))
 
-    norm = float(np.median(recorded.total_norms()))
+    norm = float(np.median(recorded.parameter_norms()))
     drops, notes = _drops(protect, recorded.layers)
+    beside = [*recorded.beside, *([METRICS] if recorded.metrics else [])]
+    if beside:
+        notes.append(
+            "Clipping and noise were tried on the trained parameters only; what is sent beside "
+            f"them stays as it is: {listed(beside)}."
+        )
     remedies = [
         whole("as it is", recorded),
         *(whole(f"without {', '.join(drop)}", recorded.without(*drop)) for drop in drops),
     ]
     if norm == 0:
-        notes.append("Half of the updates are zero, so there is no norm to clip to.")
+        notes.append(
+            "Half of the updates are zero, so there is no norm to clip to."
+            if recorded.parameters
+            else "No trained parameter was sent, so there is nothing to clip."
+        )
         return information, protect, tuple(remedies), tuple(notes)
     clipped = recorded.clipped(norm)
     remedies += [

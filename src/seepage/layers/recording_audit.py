@@ -63,7 +63,7 @@ class RecordingAudit:
     notes: tuple[str, ...]
 
     def telling(self) -> tuple[str, ...]:
-        """Return the layers that tell the property beyond doubt, the most telling first.
+        """Return the layers that tell the property at the 5 % level, the most telling first.
 
         These are the layers that tell it after some round: where there is nothing to find, the
         chance that any is named is 5 %. If rounds were not tested, they are those named by the
@@ -101,10 +101,10 @@ class RecordingAudit:
     def _opening(self) -> str:
         told = self.telling()
         if not told:
-            return "No layer tells the property beyond doubt."
+            return "No layer tells the property at the 5 % level."
         since = self.over_rounds.first() if self.over_rounds is not None else None
         when = "" if since is None else f", the first after round {since}"
-        return f"The property shows in {listed(told)}{when}."
+        return f"The property shows in {listed(told)} at the 5 % level{when}."
 
     def __repr__(self) -> str:
         return (

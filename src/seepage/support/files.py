@@ -279,17 +279,34 @@ def check_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> None:
             )
 
 
-def read_manifest(folder: Path, kind: str) -> dict[str, str]:
-    """Return the files of a folder with their SHA-256, after comparing each."""
+def read_manifest(folder: Path, kind: str, wanted: Sequence[str] = ()) -> dict[str, str]:
+    """Return the files of a folder with their SHA-256, after comparing each.
+
+    A folder is refused that lacks a listed file, holds one that is not listed, or does not list one
+    of the ``wanted``, which are going to be read.
+    """
     own, held = _manifest_of(folder)
     if held != kind:
         raise InputError(f"{_shown(folder.name)} is not a {kind} written by seepage.")
+    name = _shown(folder.name)
+    for file in wanted:
+        if file not in own:
+            raise InputError(
+                f"The manifest of {name} does not list {_shown(file)}, so nobody can tell whether "
+                f"it is as it was written; get the {kind} again."
+            )
+    foreign = sorted(_files_of(folder) - set(own) - {MANIFEST})
+    if foreign:
+        raise InputError(
+            f"{_shown(foreign[0])} in {name} is not in the manifest of the {kind}; remove it, or "
+            f"get the {kind} again."
+        )
     for file, digest in own.items():
         path = folder / file
         if not path.is_file() or _digest(path) != digest:
             raise InputError(
-                f"{_shown(file)} in {_shown(folder.name)} is missing or not as it was written; get "
-                f"the {kind} again."
+                f"{_shown(file)} in {name} is missing or not as it was written; get the {kind} "
+                "again."
             )
     return own
 

@@ -177,15 +177,7 @@ def test_a_second_release_is_judged_with_the_first(run, tmp_path):
     assert "nothing more may leave" in result.stderr
 
 
-def test_records_are_told_by_a_column_if_one_is_named(tmp_path):
-    table = people()
-    ledger = ReleaseLedger()
-    changed = table.set_column(0, "age", [[50.0] * 120])
-    assert ledger.records(table, None) != ledger.records(changed, None)
-    assert ledger.records(table, "number") == ledger.records(changed, "number")
-    assert ReleaseLedger().records(table, None) != ledger.records(table, None)  # another key
-    with pytest.raises(InputError, match="no column 'id'"):
-        ledger.records(table, "id")
+def test_a_file_of_another_format_is_no_ledger(tmp_path):
     for told in ('{"format": "seepage-ledger/1"}', '{"format": "seepage-ledger/9"}'):
         (tmp_path / "ledger.json").write_text(told)
         with pytest.raises(InputError, match="is not a ledger"):

@@ -71,8 +71,33 @@ def test_the_verdict_names_the_layers_and_the_round(report):
 
 def test_advice_fits_what_was_found(report):
     names = [each.name for each in advise(report)]
-    assert names == ["Keep statistics at home", "Clip and add noise", "Aggregate securely"]
+    # Clipping and noise do not reach buffers, so they are no advice where only these tell.
+    assert names == ["Keep statistics at home", "Aggregate securely"]
     assert "Without it a whole update tells" in advise(report)[0].text
+    assert any("trained parameters only" in note for note in report.audit.layers.notes)
+    over = report.audit.over_rounds
+    both = replace(over, p_values=over.p_values[:, [1, 1, 2, 3]])
+    (clip,) = [
+        each
+        for each in advise(replace(report, audit=replace(report.audit, over_rounds=both)))
+        if each.name == "Clip and add noise"
+    ]
+    assert clip.text.endswith("Neither reaches “bn1.buffers”.")
+
+
+def test_what_shows_is_said_with_the_level_of_the_test(report, figures, page):
+    for given in (report, make_report(found=False, seed=3)):
+        verdict = judge_recording(given)
+        words = " ".join([verdict.headline, *verdict.sentences, str(given.audit)])
+        assert "at the 5 % level" in words
+        assert "beyond doubt" not in words
+        assert "certain" not in words
+    drawn = " ".join(figure.alternative for figure in figures)
+    assert "1 layer told at the 5 % level" in drawn
+    assert "0 clients at the 5 % level" in drawn
+    for text in (page, drawn):
+        assert "beyond doubt" not in text
+        assert "not sure" not in text
 
 
 def test_metrics_that_tell_are_better_not_sent(report):
@@ -92,8 +117,10 @@ def test_without_rounds_nothing_is_said_about_when(report, figures, page):
     assert draw_since(once) is None
     assert "Shows since" in page
     assert "Shows since" not in render_recording(once, figures)
-    assert not any("First certain" in s for s in judge_recording(once).sentences)
-    assert any("First certain" in s for s in judge_recording(report).sentences)
+    assert not any(
+        "First significant at the 5 % level" in s for s in judge_recording(once).sentences
+    )
+    assert any("First significant at the 5 % level" in s for s in judge_recording(report).sentences)
 
 
 def test_limits_rule_the_verdict():
@@ -117,7 +144,8 @@ def test_a_client_who_stands_out_is_named():
     assert apart.audit.clients.named() == [int(NODES[3])]
     verdict = judge_recording(apart)
     assert verdict.label == "Not everyone blends in"
-    assert f"“{NODES[3]}” stand out: at “bn1.buffers”" in " ".join(verdict.sentences)
+    words = " ".join(verdict.sentences)
+    assert f"“{NODES[3]}” stand out at the 5 % level: in “bn1.buffers”" in words
     assert "Look at who stands out" in [each.name for each in advise(apart)]
 
 

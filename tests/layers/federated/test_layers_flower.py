@@ -104,10 +104,46 @@ def test_metrics_that_clients_send_are_recorded(apps, tmp_path):
         }
 
 
-def test_a_recording_goes_on_where_it_stopped(apps, tmp_path):
-    for _ in range(2):
-        start(apps, UpdateRecorder(apps.server.network(), tmp_path / "updates.npz"), rounds=2)
-    assert len(load_gradients(tmp_path / "updates.npz")[0]) == 8
+def test_a_second_run_does_not_go_into_the_file_of_the_first(apps, tmp_path, monkeypatch):
+    path = tmp_path / "updates.npz"
+    start(apps, UpdateRecorder(apps.server.network(), path), rounds=2)
+    with pytest.raises(InputError, match=r"updates\.npz exists already.*resume=True"):
+        UpdateRecorder(apps.server.network(), path)
+    # Flower's next simulation has other nodes, and counts its rounds from one again.
+    anew = {node + 1: part for node, part in NODES.items()}
+    for run in (1, 2):
+        monkeypatch.setattr(TaskIdentity, "_run_id", run)
+        recorder = UpdateRecorder(apps.server.network(), path, resume=True)
+        with pytest.raises(InputError, match=r"Round 1 is in .*updates\.npz already"):
+            start(apps, recorder, rounds=2, nodes=anew)
+    assert set(load_gradients(path)[0].nodes.tolist()) == set(NODES)
+    kept = UpdateRecorder(apps.server.network())
+    start(apps, kept, rounds=1)
+    with pytest.raises(InputError, match="Round 1 is in this recorder already"):
+        start(apps, kept, rounds=1, nodes=anew)
+
+
+def test_clients_that_start_anew_in_every_round_share_a_file(apps, tmp_path, monkeypatch):
+    path = tmp_path / "own.npz"
+
+    def late(message, context):
+        # Flower's processes import their ClientApp for every message.
+        recorder = UpdateRecorder(apps.server.network(), path, resume=True)
+        own = ClientApp(mods=[recording_mod(recorder)])
+        own.train()(apps.clients.train)
+        return own(message, context)
+
+    client = ClientApp()
+    client.train()(late)
+    start(apps, UpdateRecorder(apps.server.network()), client=client)
+    seen, columns = load_gradients(path)
+    assert seen.rounds.tolist() == [1, 1, 2, 2, 3, 3]
+    assert set(seen.nodes.tolist()) == set(NODES)
+    assert columns["run"].tolist() == [1] * 6
+    monkeypatch.setattr(TaskIdentity, "_run_id", 2)
+    anew = {node + 1: part for node, part in NODES.items()}
+    with pytest.raises(InputError, match=r"Round 1 is in .*own\.npz already, from another run"):
+        start(apps, UpdateRecorder(apps.server.network()), client=client, nodes=anew)
 
 
 def test_the_updates_give_the_client_away(apps):
@@ -161,9 +197,9 @@ def test_a_recording_goes_on_with_the_same_projection_only(apps, tmp_path, chang
     recorder = UpdateRecorder(net, path, width=8)
     recorder.add(state, moved, 1, 1)
     recorder.save()
-    assert len(UpdateRecorder(net, path, width=8)) == 1
+    assert len(UpdateRecorder(net, path, width=8, resume=True)) == 1
     with pytest.raises(InputError, match=r"cannot be continued.*(projected|different layers)"):
-        UpdateRecorder(net, path, **({"width": 8} | change))
+        UpdateRecorder(net, path, **({"width": 8, "resume": True} | change))
 
 
 def test_files_that_are_no_recording(apps, tmp_path):
@@ -179,7 +215,7 @@ def test_files_that_are_no_recording(apps, tmp_path):
         (".", "is a folder"),
     ):
         with pytest.raises(InputError, match=complaint):
-            UpdateRecorder(net, tmp_path / name)
+            UpdateRecorder(net, tmp_path / name, resume=True)
 
 
 def test_a_file_of_an_earlier_version_can_be_read(tmp_path):
@@ -254,18 +290,25 @@ def test_updates_that_hold_different_things_are_not_mixed():
     with pytest.raises(InputError, match=r"lacks the parameter '1\.running_mean'"):
         record_updates(net, [state, bare])
     with pytest.raises(InputError, match=r"returned '0\.bias' in the shape \(1,\)"):
-        recorder.add(state, bare | {"0.bias": torch.zeros(1)}, 1, 1)
+        recorder.add(state, bare | {"0.bias": torch.zeros(1)}, 1, 3)
 
 
 def test_a_recording_with_buffers_goes_on(tmp_path):
     net, path = normalised(), tmp_path / "updates.npz"
-    for node in (1, 2):
-        recorder = UpdateRecorder(net, path)
-        recorder.add(net.state_dict(), net.state_dict(), 1, node)
+    for number in (1, 2):
+        recorder = UpdateRecorder(net, path, resume=True)
+        recorder.add(net.state_dict(), net.state_dict(), number, 7)
         recorder.save()
-    assert load_gradients(path)[0].nodes.tolist() == [1, 2]
+    assert load_gradients(path)[0].rounds.tolist() == [1, 2]
+    assert load_gradients(path)[0].beside == ("1.buffers",)
+    again = UpdateRecorder(net, path, resume=True)
+    with pytest.raises(InputError, match=r"Round 2 is in .*updates\.npz already"):
+        again.add(net.state_dict(), net.state_dict(), 2, 8)
+    again.add(net.state_dict(), net.state_dict(), 3, 8)
+    with pytest.raises(InputError, match="Node 8 has an update of round 3 in the recording"):
+        again.add(net.state_dict(), net.state_dict(), 3, 8)
     with pytest.raises(InputError, match=r"cannot be continued.*different layers"):
-        UpdateRecorder(net, path, layers=["0", "1"])
+        UpdateRecorder(net, path, layers=["0", "1"], resume=True)
 
 
 def test_two_recorders_on_one_file_lose_nothing(tmp_path):
@@ -288,9 +331,9 @@ def test_recorders_that_write_at_the_same_time_lose_nothing(tmp_path):
     state = net.state_dict()
 
     def take_part(node):
-        recorder = UpdateRecorder(net, path)
+        recorder = UpdateRecorder(net, path, resume=True)
         for server_round in (1, 2, 3):
-            recorder.add(state, state, server_round, node)
+            recorder.add(state, state, server_round, node, run=5)
             recorder.save()
 
     with ThreadPoolExecutor(4) as pool:
@@ -319,7 +362,7 @@ def test_what_cannot_be(apps, tmp_path):
         recorder.add(state, {}, 1, 1)
     (tmp_path / "no.npz").write_bytes(b"nothing")
     with pytest.raises(InputError, match="does not hold recorded gradients"):
-        UpdateRecorder(apps.server.network(), tmp_path / "no.npz")
+        UpdateRecorder(apps.server.network(), tmp_path / "no.npz", resume=True)
 
     def twice(message, context):
         arrays = ArrayRecord(apps.server.network().state_dict())

@@ -68,9 +68,9 @@ def test_a_recorder_of_flower_groups_by_its_nodes():
 
     updates, p = updates_of(10, 8, 0)
     recorder = UpdateRecorder(NET)
-    for update in updates:
+    for number, update in enumerate(updates):
         returned = {"0.weight": -update.values["0.weight"]}
-        recorder.add({"0.weight": torch.zeros(1, 6)}, returned, 1, 100 + update.clients[0])
+        recorder.add({"0.weight": torch.zeros(1, 6)}, returned, number, 100 + update.clients[0])
     found = v_information(recorder.gradients(), p, **QUICK)
     same = v_information(record_updates(NET, updates), p, **QUICK)
     np.testing.assert_allclose(found.columns["p_value"], same.columns["p_value"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,8 +19,13 @@ from seepage.auditing.intake.files import FileOptions
 from seepage.auditing.intake.plan_file import PlanFile
 from seepage.auditing.intake.table import TableInMemory
 from seepage.auditing.release.folder import write_release
-from seepage.auditing.release.ledger import ReleaseLedger
-from seepage.auditing.release.making import MadeRelease, make_release, tell_disclosures
+from seepage.auditing.release.ledger import ReleaseLedger, UnrecognisedRecordsWarning
+from seepage.auditing.release.making import (
+    MadeRelease,
+    make_release,
+    tell_disclosures,
+    tell_recognition,
+)
 from seepage.auditing.release.procedure import Domain, Procedure
 from seepage.auditing.report import write_report
 from seepage.auditing.report.words import judge, warn_of_constant
@@ -55,7 +61,10 @@ def run_release(
             raise InputError(f"There is no column {shown(name)} for --domain.")
     with only_writer(ledger):
         before = ReleaseLedger.read(ledger)
-        with progress(2 + RISKS.stages) as tell:
+        for doubt in before.recognise(raw, procedure.identity).doubts:
+            typer.echo(f"warning: {doubt}", err=True)
+        with progress(2 + RISKS.stages) as tell, warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnrecognisedRecordsWarning)  # said above
             procedure = replace(procedure, ledger=before)
             made = make_release(procedure, raw, limits=limits, name=table.name, tell=tell)
         if not all(gate.passed for gate in made.audit.gates):
@@ -64,7 +73,9 @@ def run_release(
         # The ledger first: no release may exist that it does not list.
         eta = made.prepared.eta / made.prepared.sigma
         entry = _entry(procedure, made)
-        before.with_release(entry, made.prepared.records, eta).write(ledger)
+        recognition = made.prepared.recognition
+        assert recognition is not None  # noqa: S101 - the procedure was given a ledger
+        before.with_release(entry, recognition.people, eta).write(ledger)
         page = write_report(made.audit, report, keep=(table, ledger))
         write_release(made.release, out, keep=(table, ledger))
     _tell(made, out, page, ledger)
@@ -160,7 +171,7 @@ def _tell(made: MadeRelease, out: Path, page: Path, ledger: Path) -> None:
         say(f"  - {item}")
     say("")
     say(made.audit.sigma_reason)
-    for sentence in tell_disclosures(made.disclosures)[:1]:
+    for sentence in (*tell_recognition(made.prepared), *tell_disclosures(made.disclosures)[:1]):
         say(sentence)
     tell_gates(made.audit.gates)
     if worse := warn_of_constant(made.audit):

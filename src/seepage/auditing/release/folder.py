@@ -19,6 +19,7 @@ from seepage.errors import InputError
 from seepage.support.files import read_manifest, whole_folder, write_private
 
 FORMAT = "seepage-release/1"
+_MODEL, _LIST, _CARD = FILES = ("model.safetensors", "release.json", "model-card.md")
 
 
 def write_release(release: Release, out: Path, *, keep: Sequence[Path] = ()) -> Path:
@@ -42,13 +43,13 @@ def write_release(release: Release, out: Path, *, keep: Sequence[Path] = ()) -> 
         "leaves": [asdict(item) for item in release.items],
     }
     texts = {
-        "release.json": json.dumps(told, indent=2, allow_nan=False) + "\n",
-        "model-card.md": release.card,
+        _LIST: json.dumps(told, indent=2, allow_nan=False) + "\n",
+        _CARD: release.card,
     }
     content = _safetensors(release.model, family)
     try:
         with whole_folder(out, "release", keep) as folder:
-            write_private(folder / "model.safetensors", lambda file: file.write(content))
+            write_private(folder / _MODEL, lambda file: file.write(content))
             for name, text in texts.items():
                 write_private(folder / name, partial(_write_text, text))
     except OSError as error:
@@ -66,20 +67,21 @@ def _write_text(text: str, file: BinaryIO) -> None:
 def load_release(folder: str | Path) -> ReleasedModel:
     """Return the model in a release folder, which predicts from raw tables.
 
-    Every file is compared with its checksum first. The model has ``predict``, ``predict_proba``,
+    The folder must hold every file that its manifest lists and no other, and each must have its
+    checksum. The model has ``predict``, ``predict_proba``,
     ``coef_``, ``intercept_`` and ``classes_``, as scikit-learn's do; ``transform`` turns a data
     frame, or a mapping of columns, into its features.
     """
     folder = Path(folder)
-    read_manifest(folder, "release")
-    model = load_model(folder / "model.safetensors")
+    read_manifest(folder, "release", FILES)
+    model = load_model(folder / _MODEL)
     try:
-        told = json.loads((folder / "release.json").read_text("utf-8"))
+        told = json.loads((folder / _LIST).read_text("utf-8"))
         if told["format"] != FORMAT:
             raise ValueError("it is of another format")
         return ReleasedModel.read(model, told["columns"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"release.json in {folder.name!r} cannot be read ({error}).") from error
+        raise InputError(f"{_LIST} in {folder.name!r} cannot be read ({error}).") from error
 
 
 def _safetensors(released: ReleasedModel, family: str) -> bytes:

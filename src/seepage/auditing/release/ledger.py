@@ -1,8 +1,10 @@
 """The ledger of releases: what each told about every record, so that the next one counts them all.
 
 Information adds up over independent releases, ``I = Σ I_k``, so a record's leakage over several is
-at most ``√(Σ η_k²)``. The ledger keeps every record's η of every release under a keyed hash of the
-record; it is as private as the records, readable by its owner only, and part of no release.
+at most ``√(Σ η_k²)``. The ledger keeps every record's η of every release beside keyed digests of
+its values (:mod:`seepage.auditing.release.recognition`). Its key lies in the same file, so whoever
+has the file can try values out: it is as private as the table, readable by its owner only, and part
+of no release.
 """
 
 from __future__ import annotations
@@ -11,27 +13,82 @@ import hashlib
 import hmac
 import json
 import os
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from seepage.auditing.release.recognition import CellDigests, People
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
 from seepage.support.files import write_private
-from seepage.tables.names import shown
+from seepage.tables.names import counted, listed
 
-FORMAT = "seepage-ledger/1"
+FORMAT = "seepage-ledger/2"
+_AS_WRITTEN = "seepage-ledger/1"  # its releases know a record by how its values were written
+
+
+class UnrecognisedRecordsWarning(UserWarning):
+    """The ledger cannot tell whether the records of a table were in earlier releases."""
+
+
+@dataclass(frozen=True, eq=False)
+class PastRelease:
+    """A release of the past: when and what, and η of every record."""
+
+    about: Mapping[str, Any]
+    eta: np.ndarray
+    people: People
+
+    def __len__(self) -> int:
+        return len(self.eta)
+
+    def told(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {**self.about, "eta": self.eta.tolist(), **self.people.told()}
+
+
+@dataclass(frozen=True, eq=False)
+class PastReleaseAsWritten:
+    """One that an earlier version recorded: η by the digest of how a whole row was written."""
+
+    about: Mapping[str, Any]
+    eta: Mapping[str, float]
+
+    def __len__(self) -> int:
+        return len(self.eta)
+
+    def told(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {**self.about, "eta": dict(self.eta)}
+
+
+@dataclass(frozen=True, eq=False)
+class Recognition:
+    """What earlier releases told about the records of a table."""
+
+    people: People
+    spent: np.ndarray  # the sum of η² over the earlier releases in which a record was
+    known: np.ndarray  # whether it was in any
+    doubts: tuple[str, ...] = ()  # what the owner must know before anything is released
+
+    def warn(self) -> None:
+        """Warn of every doubt."""
+        for doubt in self.doubts:
+            warnings.warn(doubt, UnrecognisedRecordsWarning, stacklevel=3)
 
 
 @dataclass(frozen=True, eq=False)
 class ReleaseLedger:
-    """What earlier releases told about records, each known by a keyed hash."""
+    """What earlier releases told about records, each known by keyed digests of its values."""
 
     key: bytes = field(default_factory=lambda: os.urandom(32))
-    releases: tuple[dict[str, Any], ...] = ()  # what was released, and ``eta`` by record
+    releases: tuple[PastRelease | PastReleaseAsWritten, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> ReleaseLedger:
@@ -40,12 +97,9 @@ class ReleaseLedger:
             return cls()
         try:
             told = json.loads(path.read_text("utf-8"))
-            if told["format"] != FORMAT:
+            if told["format"] not in (FORMAT, _AS_WRITTEN):
                 raise ValueError("another format")
-            releases = tuple(told["releases"])
-            for release in releases:
-                np.asarray(list(release["eta"].values()), dtype=float)
-            return cls(bytes.fromhex(told["key"]), releases)
+            return cls(bytes.fromhex(told["key"]), tuple(map(_past_release, told["releases"])))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(
                 f"{path.name!r} is not a ledger of releases, or it is damaged; restore it, or name "
@@ -58,37 +112,115 @@ class ReleaseLedger:
             "format": FORMAT,
             "notice": NOTICE,
             "key": self.key.hex(),
-            "releases": list(self.releases),
+            "releases": [release.told() for release in self.releases],
         }
         text = json.dumps(told, indent=1).encode()
         write_private(path, lambda file: file.write(text))
 
-    def records(self, raw: pa.Table, identity: str | None) -> list[str]:
-        """Return what identifies every row: a column, or all it holds."""
-        if identity is not None and identity not in raw.column_names:
-            raise InputError(
-                f"There is no column {shown(identity)} with which to identify records."
-            )
-        names = sorted(raw.column_names) if identity is None else [identity]
-        columns = [raw.column(name).to_pylist() for name in names]
-        return [
-            hmac.new(self.key, repr(row).encode(), hashlib.sha256).hexdigest()[:32]
-            for row in zip(*columns, strict=True)
-        ]
+    @cached_property
+    def _digests(self) -> CellDigests:
+        return CellDigests(self.key)
 
-    def spent(self, records: list[str]) -> np.ndarray:
-        """Return the sum of η² of all earlier releases about each record."""
-        total = np.zeros(len(records))
+    def recognise(self, raw: pa.Table, identity: str | None = None) -> Recognition:
+        """Return which records of a table were in earlier releases, and what these told."""
+        people = self._digests.people(raw, identity)
+        spent, known = np.zeros(len(people)), np.zeros(len(people), dtype=bool)
+        compared = apart = 0  # earlier records that could be compared, and those without a column
+        same_columns = False
+        vague: list[PastRelease] = []
+        unsure = np.zeros(len(people), dtype=bool)  # not as an earlier version would have it
+        old = any(isinstance(release, PastReleaseAsWritten) for release in self.releases)
+        written = _as_written(self.key, raw, identity) if old else []
         for release in self.releases:
-            known = release["eta"]
-            total += np.asarray([known.get(record, 0.0) ** 2 for record in records])
-        return total
+            if isinstance(release, PastReleaseAsWritten):
+                eta = np.array([release.eta.get(row, np.nan) for row in written])
+                unsure |= np.isnan(eta)
+            else:
+                found = release.people.largest_eta(release.eta, people)
+                if found is None:
+                    if release.people.shared(people):
+                        vague.append(release)
+                    else:
+                        apart += len(release)
+                    continue
+                eta = found
+                compared += len(release)
+                same_columns |= set(release.people.columns) == set(people.columns)
+            known |= ~np.isnan(eta)
+            spent += np.nan_to_num(eta) ** 2
+        doubts = []
+        if (compared or apart) and not known.any():
+            doubts.append(_nobody(len(people), compared, apart, same_columns))
+        if vague:
+            doubts.append(_vague(vague, people))
+        if unsure.any():
+            doubts.append(_unsure(int(np.sum(unsure)), len(people)))
+        return Recognition(people, spent, known, tuple(doubts))
 
     def with_release(
-        self, about: dict[str, Any], records: list[str], eta: np.ndarray
+        self, about: Mapping[str, Any], people: People, eta: np.ndarray
     ) -> ReleaseLedger:
         """Return the ledger with one more release."""
-        told: dict[str, float] = {}
-        for record, value in zip(records, eta.tolist(), strict=True):
-            told[record] = max(value, told.get(record, 0.0))
-        return ReleaseLedger(self.key, (*self.releases, about | {"eta": told}))
+        new = PastRelease(about, np.asarray(eta, dtype=float), people)
+        return ReleaseLedger(self.key, (*self.releases, new))
+
+
+def _past_release(told: dict[str, Any]) -> PastRelease | PastReleaseAsWritten:
+    """Return a release as the file has it, or raise ``ValueError``."""
+    written = told["eta"]
+    values = np.asarray(list(written.values()) if isinstance(written, dict) else written, float)
+    if values.ndim != 1 or not np.all(values >= 0):  # nan is not
+        raise ValueError("a leakage is no number")
+    kept = ("eta", "identity", "columns", "whole")
+    about = {name: value for name, value in told.items() if name not in kept}
+    if isinstance(written, dict):
+        return PastReleaseAsWritten(about, {str(row): float(eta) for row, eta in written.items()})
+    return PastRelease(about, values, People.read(told, len(values)))
+
+
+def _as_written(key: bytes, raw: pa.Table, identity: str | None) -> list[str]:
+    """Return the digest of every row as the earlier format has it, of how Python writes the row."""
+    names = sorted(raw.column_names) if identity is None else [identity]
+    columns = [raw.column(name).to_pylist() for name in names]
+    return [
+        hmac.new(key, repr(row).encode(), hashlib.sha256).hexdigest()[:32]
+        for row in zip(*columns, strict=True)
+    ]
+
+
+def _nobody(rows: int, compared: int, apart: int, same_columns: bool) -> str:
+    """Say that no record is recognised, and what to do if they are the same people."""
+    how = (
+        "although the columns are the same"
+        if same_columns
+        else "by the columns in common"
+        if compared
+        else "because the tables have no column in common"
+    )
+    among = counted(compared or apart, "record")
+    return (
+        f"None of these {counted(rows, 'record')} is recognised among the {among} of earlier "
+        f"releases in the ledger, {how}: their privacy budget counts as unspent. If they are the "
+        "same people, name the column that identifies them with --identity, or release the values "
+        "as they were written then; if they are other people, name another --ledger."
+    )
+
+
+def _vague(releases: list[PastRelease], people: People) -> str:
+    """Say which columns are too few to tell people apart."""
+    columns = list(dict.fromkeys(n for r in releases for n in r.people.shared(people)))
+    which = counted(len(releases), "earlier release shares", "earlier releases share")
+    return (
+        f"{which} only {listed(columns)} with this table, and most of the people in it have these "
+        "values in common with others: whether any of them is here cannot be told, and they count "
+        "as strangers. Name a column that identifies people in both tables with --identity, or "
+        "release the columns of then."
+    )
+
+
+def _unsure(rows: int, among: int) -> str:
+    return (
+        f"The ledger holds releases of an earlier version of seepage, which know a record only as "
+        f"it was written then (45 is not 45.0), and do not know {rows:,} of these {among:,}: if "
+        "these were in them, release them from the same file with the same columns and --identity."
+    )

@@ -253,14 +253,24 @@ def _told(
 ) -> list[str]:
     """Return what the private report says about the release, one sentence each."""
     told = [f"Leaves: {item}" for item in items]
-    if np.any(prepared.spent):
+    told.extend(tell_recognition(prepared))
+    told.extend(tell_disclosures(disclosures))
+    return told
+
+
+def tell_recognition(prepared: Prepared) -> list[str]:
+    """Return what the ledger knows of the records, and what the owner must know about that."""
+    recognition = prepared.recognition
+    if recognition is None:
+        return []
+    told = list(recognition.doubts)
+    if recognition.known.any():
         together = np.sqrt(prepared.spent + (prepared.eta / prepared.sigma) ** 2)
-        known = int(np.sum(prepared.spent > 0))
+        known = int(np.sum(recognition.known))
         told.append(
             f"{counted(known, 'record was', 'records were')} in earlier releases of the ledger: "
             f"over all of them the most exposed has η = {float(np.max(together)):.4g} at most."
         )
-    told.extend(tell_disclosures(disclosures))
     return told
 
 

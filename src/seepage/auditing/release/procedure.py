@@ -25,7 +25,7 @@ from seepage.auditing.intake.table import (
     plan_columns,
 )
 from seepage.auditing.measures import largest_share, record_leakage
-from seepage.auditing.release.ledger import ReleaseLedger
+from seepage.auditing.release.ledger import Recognition, ReleaseLedger
 from seepage.auditing.release.noise_vote import (
     FEWEST_BLOCKS,
     NoiseVote,
@@ -59,12 +59,16 @@ class Prepared:
 
     trained: TrainedModel
     eta: np.ndarray  # the leakage of every record at σ = 1
-    records: list[str]  # what identifies every record in the ledger
-    spent: np.ndarray  # what earlier releases told about it, η²
+    recognition: Recognition | None  # what the ledger knows of every record, if there is one
     sigma: float
     least: float  # the least on the coarse grid with which no record leaks more than it may
     figures: dict[str, Any]  # everything that leaves without noise, by name
     vote: NoiseVote | None = None  # if σ was drawn
+
+    @property
+    def spent(self) -> np.ndarray:
+        """What earlier releases told about every record, η²."""
+        return np.zeros(len(self.eta)) if self.recognition is None else self.recognition.spent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,17 +104,20 @@ class Procedure:
         return TrainedModel(settings.fit(encoded.source, start), settings, encoded)
 
     def prepare(self, raw: pa.Table) -> Prepared:
-        """Fit, measure and choose the noise."""
+        """Fit, measure and choose the noise; warn first if the ledger cannot tell who is new."""
+        if self.ledger is not None:
+            self.ledger.recognise(raw, self.identity).warn()
         trained = self.fit(raw)
         eta = record_leakage(trained)
-        records, spent = self._spent(raw, trained)
-        allowed = self._allowed(spent)
+        recognition = self._recognise(raw, trained)
+        allowed = self._allowed(0 * eta if recognition is None else recognition.spent)
         needed = float(np.max(eta / allowed))
         least = round_up(needed, COARSER)
         figures = self._figures(trained)
         vote = self._vote(trained, allowed, figures, least) if self.sigma is None else None
         sigma = self._noise(needed, vote)
-        return Prepared(trained, eta, records, spent, sigma, least, {"σ": sigma} | figures, vote)
+        figures = {"σ": sigma} | figures
+        return Prepared(trained, eta, recognition, sigma, least, figures, vote)
 
     def figures(self, raw: pa.Table, prepared: Prepared) -> dict[str, Any]:
         """Return what would be published without noise from a table that differs by a record.
@@ -118,7 +125,9 @@ class Procedure:
         A drawn σ is held fixed: only whether it is still enough can change.
         """
         trained = self.fit(raw, prepared.trained)
-        allowed = self._allowed(self._spent(raw, trained)[1])
+        earlier = self.ledger is not None and self.ledger.releases
+        known = self._recognise(raw, trained) if earlier else None
+        allowed = self._allowed(np.zeros(len(trained.source)) if known is None else known.spent)
         sigma = self._noise(largest_share(trained, allowed), prepared.vote)
         return {"σ": sigma} | self._figures(trained)
 
@@ -166,12 +175,11 @@ class Procedure:
             found[f"scaling or levels of {coded.name!r}"] = coded
         return found
 
-    def _spent(self, raw: pa.Table, trained: TrainedModel) -> tuple[list[str], np.ndarray]:
-        """Return what identifies every record, and what earlier releases told about it, η²."""
+    def _recognise(self, raw: pa.Table, trained: TrainedModel) -> Recognition | None:
+        """Return what the ledger knows of the records of a model."""
         if self.ledger is None:
-            return [], np.zeros(len(trained.source))
-        records = self.ledger.records(raw.take(pa.array(rows_of(trained))), self.identity)
-        return records, self.ledger.spent(records)
+            return None
+        return self.ledger.recognise(raw.take(pa.array(rows_of(trained))), self.identity)
 
     def _left_out(self, raw: pa.Table) -> tuple[str, ...]:
         """Return the columns left out: those asked for, and those that only identify records."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,12 @@ from seepage.layers.federated.gradients import (
     load_gradients,
     save_gradients,
 )
-from seepage.layers.federated.recording import blank_recording, record_updates
+from seepage.layers.federated.recording import (
+    blank_recording,
+    dequantised,
+    real_names,
+    record_updates,
+)
 from seepage.layers.federated.sent_names import with_own_names
 from seepage.layers.layer_parameters import layer_parameters
 from seepage.nn.gradients.network_checks import unwrapped
@@ -52,12 +57,16 @@ class UpdateRecorder:
     net
         The network that is trained; it names the layers.
     path
-        The owner-only file to write after every round; by default none. An existing file is
-        continued if it was recorded with the same layers, width and seed. Several recorders, even
-        in several processes, may write to one file: each adds what it has recorded since it last
-        wrote, and reads what the others have written.
+        The owner-only file to write after every round; by default none. Several recorders of one
+        run, even in several processes, may write to one file: each adds what it has recorded since
+        it last wrote, and reads what the others have written.
     layers, width, seed
         As for :func:`seepage.layers.record_gradients`.
+    resume
+        Whether a file that exists is continued, with the same layers, width and seed; otherwise it
+        is refused. Flower numbers its nodes anew in every simulation, so a second run in the same
+        file would count every client twice, and any labels of the clients would seem to show. For
+        the same reason a round is refused that the file holds from another run.
     """
 
     def __init__(
@@ -68,27 +77,37 @@ class UpdateRecorder:
         layers: Sequence[str] | None = None,
         width: int = WIDTH,
         seed: int = 0,
+        resume: bool = False,
     ) -> None:
         self.net, self.path = unwrapped(net), None if path is None else Path(path)
         layer_parameters(self.net, layers)  # refuses unknown names
         self._options: dict[str, Any] = {"layers": layers, "width": width, "seed": seed}
-        self._written: list[LayerGradients] = []  # the file's content when last read
-        self._new: list[LayerGradients] = []
+        self._real = real_names(self.net)
+        self._written: list[_Part] = []  # the file's content when last read
+        self._new: list[_Part] = []
         if self.path is not None and self.path.exists():
+            if not resume:
+                raise InputError(
+                    f"{self.path} exists already. If it holds another run, the same clients would "
+                    "count as further ones, because Flower numbers its nodes anew in every run: "
+                    "name another file, or say resume=True to add later rounds of the same nodes."
+                )
             self._written = [self._read(self.path)]
+        self._before = _origins(self._written)  # what was there before this recorder
+        self._seen = _origins(self._written)
 
     def __len__(self) -> int:
-        return sum(len(part) for part in self._parts())
+        return sum(len(part.updates) for part in self._parts())
 
     @property
     def rounds(self) -> list[int]:
         """The server's round of every update."""
-        return [int(number) for part in self._parts() for number in _known(part.rounds)]
+        return [int(number) for part in self._parts() for number in _known(part.updates.rounds)]
 
     @property
     def nodes(self) -> list[int]:
         """The node that every update came from."""
-        return [int(number) for part in self._parts() for number in _known(part.nodes)]
+        return [int(number) for part in self._parts() for number in _known(part.updates.nodes)]
 
     def add(
         self,
@@ -97,12 +116,16 @@ class UpdateRecorder:
         server_round: int,
         node: int,
         metrics: Mapping[str, float] | None = None,
+        run: int = 0,
     ) -> None:
         """Keep one client's update: the state it was sent, and the state it returned.
 
         Everything it returned is recorded: the change of arrays it was sent, other arrays
-        unchanged, and the metrics it sent along (numbers of records, losses).
+        unchanged, and the metrics it sent along (numbers of records, losses). ``run`` is Flower's
+        number of the run, if known: a round of another run is refused, and so is a node's second
+        update of a round.
         """
+        self._refuse_again(server_round, node, run, self._seen)
         sent, returned = (with_own_names(self.net, state) for state in (sent, returned))
         parameters = [name for name, _ in self.net.named_parameters() if name in sent]
         missing = [name for name in parameters if name not in returned]
@@ -117,6 +140,10 @@ class UpdateRecorder:
                     f"Node {node} returned {name!r} in the shape {tuple(value.shape)}, but was "
                     f"sent {tuple(sent[name].shape)}."
                 )
+        returned = {
+            name: dequantised(value, name, real=name in self._real)
+            for name, value in returned.items()
+        }
         update = {
             name: moved_by(sent[name], value) if name in sent else value
             for name, value in returned.items()
@@ -126,13 +153,15 @@ class UpdateRecorder:
         found = record_updates(self.net, [update], **self._options, nodes=whose)
         if self._parts():
             try:
-                self._parts()[0].check_same_projection(found)
+                self._parts()[0].updates.check_same_projection(found)
             except InputError as error:
                 raise InputError(
                     f"Node {node} sent different entries from the others. {error}"
                 ) from error
         told = {name: np.array([float(value)]) for name, value in (metrics or {}).items()}
-        self._new.append(replace(found, rounds=np.array([server_round]), metrics=told))
+        found = replace(found, rounds=np.array([server_round]), metrics=told)
+        self._new.append(_Part(found, np.array([run], dtype=np.uint64)))
+        self._seen.setdefault(server_round, {})[node] = run
 
     def gradients(self) -> LayerGradients:
         """Return the updates recorded so far, for :func:`seepage.layers.v_information`.
@@ -141,7 +170,7 @@ class UpdateRecorder:
         """
         if not self._parts():
             raise InputError("No update has been recorded yet; run at least one round.")
-        return joined(self._parts())
+        return joined([part.updates for part in self._parts()])
 
     def save(self) -> None:
         """Add to the file, if there is one, what was recorded since the last write."""
@@ -151,16 +180,50 @@ class UpdateRecorder:
             if self.path.exists():
                 self._written = [self._read(self.path)]
             new = list(self._new)
-            whole = joined([*self._written, *new])
-            save_gradients(whole, self.path)
-            self._written = [whole]
+            there = _origins(self._written)
+            for number, by_node in _origins(new).items():  # others may have written since
+                for node, run in by_node.items():
+                    self._refuse_again(number, node, run, there)
+            parts = [*self._written, *new]
+            whole = joined([part.updates for part in parts])
+            runs = np.concatenate([part.runs for part in parts])
+            save_gradients(whole, self.path, run=runs)
+            self._written = [_Part(whole, runs)]
             del self._new[: len(new)]
+            self._seen = _origins(self._parts())
 
-    def _parts(self) -> list[LayerGradients]:
+    def refuse_round(self, server_round: int) -> None:
+        """Refuse a round of which updates are recorded already, for a server about to begin it."""
+        if server_round in self._seen:
+            raise InputError(self._there_already(server_round))
+
+    def _refuse_again(self, server_round: int, node: int, run: int, seen: _Origins) -> None:
+        """Refuse a round of another run, and a node's second update of a round."""
+        earlier = self._before.get(server_round)
+        if earlier and (not run or set(earlier.values()) != {run}):
+            raise InputError(self._there_already(server_round))
+        there = seen.get(server_round, {})
+        if run and any(other and other != run for other in there.values()):
+            raise InputError(self._there_already(server_round))
+        if node in there:
+            raise InputError(
+                f"Node {node} has an update of round {server_round} in the recording already; give "
+                "every round a number of its own, and every run a recorder."
+            )
+
+    def _there_already(self, server_round: int) -> str:
+        where = "this recorder" if self.path is None else str(self.path)
+        return (
+            f"Round {server_round} is in {where} already, from another run, whose nodes are not "
+            "those of this one: record every run into a file of its own, or go on with the number "
+            "of the next round."
+        )
+
+    def _parts(self) -> list[_Part]:
         return [*self._written, *self._new]
 
-    def _read(self, path: Path) -> LayerGradients:
-        found, _ = load_gradients(path)
+    def _read(self, path: Path) -> _Part:
+        found, columns = load_gradients(path)
         if found.nodes is None or found.rounds is None:
             raise InputError(
                 f"{path} holds gradients without the rounds and nodes they came from, so it was "
@@ -179,7 +242,27 @@ class UpdateRecorder:
             expected.only(*wanted).check_same_projection(found.only(*held))
         except InputError as error:
             raise InputError(f"{path} cannot be continued. {error}") from error
-        return found
+        return _Part(found, columns.get("run", np.zeros(len(found), dtype=np.uint64)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Some updates of a recording, and Flower's number of the run of each; 0 if not known."""
+
+    updates: LayerGradients
+    runs: np.ndarray
+
+
+_Origins = dict[int, dict[int, int]]  # by round, the run of every node's update
+
+
+def _origins(parts: Sequence[_Part]) -> _Origins:
+    found: _Origins = {}
+    for part in parts:
+        known = _known(part.updates.rounds), _known(part.updates.nodes), part.runs.tolist()
+        for number, node, run in zip(*known, strict=True):
+            found.setdefault(int(number), {})[int(node)] = int(run)
+    return found
 
 
 def _known(numbers: np.ndarray | None) -> list[int]:
@@ -209,7 +292,8 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: Any, grid: Any
     ) -> Iterable[Message]:
-        """Remember what is sent."""
+        """Remember what is sent; refuse a round that is recorded already."""
+        self.recorder.refuse_round(server_round)
         self._sent = _tensors(arrays)
         messages: Iterable[Message] = self.strategy.configure_train(
             server_round, arrays, config, grid
@@ -224,8 +308,9 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
         for reply in kept:
             if not reply.has_error():
                 returned = _tensors(_arrays_of(reply))
-                node = reply.metadata.src_node_id
-                self.recorder.add(self._sent, returned, server_round, int(node), _metrics_of(reply))
+                node, run = int(reply.metadata.src_node_id), int(reply.metadata.run_id)
+                told = _metrics_of(reply)
+                self.recorder.add(self._sent, returned, server_round, node, told, run)
         self.recorder.save()
         total: tuple[ArrayRecord | None, MetricRecord | None] = self.strategy.aggregate_train(
             server_round, kept
@@ -255,7 +340,8 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
 def recording_mod(recorder: UpdateRecorder) -> Any:
     """Return a mod for Flower's ``ClientApp`` that records what this client sends.
 
-    ``ClientApp(mods=[recording_mod(UpdateRecorder(net, "updates.npz")), …])``. Put it first: Flower
+    ``ClientApp(mods=[recording_mod(UpdateRecorder(net, "updates.npz", resume=True)), …])``, where
+    ``resume`` allows for clients that start late, or anew for every round. Put it first: Flower
     wraps the first mod around all others, so that it sees the update as it leaves, after the mods
     that follow it in the list (clipping, noise) have changed it. With secure aggregation
     (``secaggplus_mod``) put it right after that one, to record what is hidden in the sum; before
@@ -268,9 +354,9 @@ def recording_mod(recorder: UpdateRecorder) -> Any:
         if message.metadata.message_type.startswith("train") and not reply.has_error():
             sent, returned = (_tensors(_arrays_of(each)) for each in (message, reply))
             if sent and returned:  # messages that agree on masks are no updates
-                node = int(context.node_id)
+                node, run = int(context.node_id), int(message.metadata.run_id)
                 number = _round_of(message, recorder.nodes.count(node))
-                recorder.add(sent, returned, number, node, _metrics_of(reply))
+                recorder.add(sent, returned, number, node, _metrics_of(reply), run)
                 recorder.save()
         return reply
 

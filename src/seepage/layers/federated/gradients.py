@@ -30,6 +30,7 @@ from seepage.tables.source import as_numpy
 WIDTH = 4096  # most numbers kept of a layer's gradient
 JOINED = "all layers"
 METRICS = "client metrics"
+BUFFERS = ".buffers"  # ends the name of an entry that holds a layer's buffers; no module has it
 _SAFETENSORS = ".safetensors"
 
 
@@ -58,6 +59,9 @@ class LayerGradients:
         Other numbers that were sent along (number of records, loss), by name, each ``(n,)``; nan
         where missing. They leave too, but are no part of the gradient: clipping and noise do not
         apply to them.
+    beside
+        The entries that are sent beside the trained parameters: buffers (running statistics,
+        counters), frozen parameters, other arrays. Clipping and noise do not apply to them either.
 
     Examples
     --------
@@ -78,6 +82,7 @@ class LayerGradients:
     nodes: np.ndarray | None = None
     rounds: np.ndarray | None = None
     metrics: Mapping[str, np.ndarray] = field(default_factory=dict)
+    beside: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, known in (("nodes", self.nodes), ("rounds", self.rounds), *self.metrics.items()):
@@ -142,12 +147,18 @@ class LayerGradients:
                 f"The layers have different numbers of gradients ({sorted(counts)}); give each "
                 "layer one row per gradient."
             )
-        return LayerGradients(kept, sizes, np.stack(norms, 1), variances, projections)
+        made = LayerGradients(kept, sizes, np.stack(norms, 1), variances, projections)
+        return replace(made, beside=_buffers(made.layers))
 
     @property
     def layers(self) -> tuple[str, ...]:
         """The names of the layers, in the order of the network."""
         return tuple(self.blocks)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The layers' trained parameters: all entries but those sent beside them."""
+        return tuple(k for k in self.blocks if k not in self.beside)
 
     @property
     def projected(self) -> tuple[str, ...]:
@@ -216,6 +227,7 @@ class LayerGradients:
             norms=self.norms[:, places],
             variances={k: self.variances[k] for k in kept},
             projections={k: key for k, key in self.projections.items() if k in kept},
+            beside=tuple(k for k in self.beside if k in kept),
         )
 
     def with_metrics(self) -> LayerGradients:
@@ -240,6 +252,7 @@ class LayerGradients:
             norms=np.column_stack([self.norms, np.linalg.norm(block, axis=1)]),
             variances={**self.variances, METRICS: np.ones(block.shape[1])},
             metrics={},
+            beside=(*self.beside, METRICS),
         )
 
     def check_same_projection(self, other: LayerGradients) -> None:
@@ -266,23 +279,32 @@ class LayerGradients:
                 )
 
     def clipped(self, max_norm: float) -> LayerGradients:
-        """Return the gradients, those longer than this norm over all layers scaled down to it."""
+        """Return the gradients, those whose parameters are longer than this norm scaled down to it.
+
+        What is sent beside the parameters stays as it is, and counts in no norm: a counter of
+        batches may be larger than all parameters together.
+        """
         if not max_norm > 0:
             raise InputError(f"max_norm must be above zero, not {max_norm!r}.")
-        factor = np.minimum(1.0, max_norm / np.maximum(self.total_norms(), 1e-300))[:, None]
-        blocks = {k: (block * factor).astype(block.dtype) for k, block in self.blocks.items()}
-        return replace(self, blocks=blocks, norms=self.norms * factor)
+        factor = np.minimum(1.0, max_norm / np.maximum(self.parameter_norms(), 1e-300))[:, None]
+        blocks, norms = dict(self.blocks), self.norms.copy()
+        for place, layer in enumerate(self.layers):
+            if layer not in self.beside:
+                blocks[layer] = (blocks[layer] * factor).astype(blocks[layer].dtype)
+                norms[:, place] *= factor[:, 0]
+        return replace(self, blocks=blocks, norms=norms)
 
     def noised(self, scale: float, *, seed: int = 0) -> LayerGradients:
-        """Return the gradients with Gaussian noise of that standard deviation on every entry.
+        """Return the gradients with Gaussian noise of that standard deviation on every parameter.
 
         Noise on projected layers is drawn after the projection, from its projected distribution.
         The norms stay those of the gradients without noise.
         """
         check_not_negative(scale, "scale")
         draw = np.random.default_rng(seed)
-        blocks = {}
-        for layer, block in self.blocks.items():
+        blocks = dict(self.blocks)
+        for layer in self.parameters:
+            block = blocks[layer]
             noise = draw.standard_normal(block.shape) * (scale * np.sqrt(self.variances[layer]))
             blocks[layer] = (block + noise).astype(block.dtype)
         return replace(self, blocks=blocks)
@@ -290,6 +312,11 @@ class LayerGradients:
     def total_norms(self) -> np.ndarray:
         """Return the norm of every gradient over all layers, ``(n,)``."""
         return np.asarray(np.sqrt(np.sum(self.norms**2, axis=1)))
+
+    def parameter_norms(self) -> np.ndarray:
+        """Return the norm of every gradient over the trained parameters, ``(n,)``."""
+        own = [k not in self.beside for k in self.layers]
+        return np.asarray(np.sqrt(np.sum(self.norms[:, own] ** 2, axis=1)))
 
     def __repr__(self) -> str:
         text = ", ".join(
@@ -318,7 +345,20 @@ def joined(parts: Sequence[LayerGradients]) -> LayerGradients:
         name: np.concatenate([part.metrics.get(name, np.full(len(part), np.nan)) for part in parts])
         for name in named
     }
-    return replace(first, blocks=blocks, norms=norms, nodes=nodes, rounds=rounds, metrics=metrics)
+    return replace(
+        first,
+        blocks=blocks,
+        norms=norms,
+        nodes=nodes,
+        rounds=rounds,
+        metrics=metrics,
+        beside=tuple(dict.fromkeys(name for part in parts for name in part.beside)),
+    )
+
+
+def _buffers(layers: Sequence[str]) -> tuple[str, ...]:
+    """Return the entries that hold buffers by their names, where nothing else tells."""
+    return tuple(layer for layer in layers if layer.endswith(BUFFERS))
 
 
 def _known(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
@@ -341,6 +381,7 @@ def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **co
     arrays |= {f"metric {k}": values for k, values in enumerate(gradients.metrics.values())}
     arrays["norms"] = gradients.norms
     arrays["metrics"] = _encoded(list(gradients.metrics))
+    arrays["beside"] = _encoded(list(gradients.beside))
     keys = gradients.projections
     arrays["layers"] = _encoded([[k, int(n), keys.get(k)] for k, n in gradients.sizes.items()])
     arrays["sha256"] = np.frombuffer(_checksum(arrays), dtype=np.uint8)
@@ -395,7 +436,14 @@ def load_gradients(
         named = json.loads(bytes(found["metrics"]).decode()) if "metrics" in found else []
         metrics = {name: found[f"metric {k}"] for k, name in enumerate(named)}
         origin = columns.get("node"), columns.get("round")
-        return LayerGradients(blocks, sizes, norms, variances, keys, *origin, metrics), columns
+        # Files of earlier versions do not say what was sent beside the parameters.
+        beside = (
+            tuple(json.loads(bytes(found["beside"]).decode()))
+            if "beside" in found
+            else _buffers(tuple(blocks))
+        )
+        made = LayerGradients(blocks, sizes, norms, variances, keys, *origin, metrics, beside)
+        return made, columns
     except (FileNotFoundError, PermissionError):
         raise
     # A bare array (.npy) is no context manager, another kind of file has other entries, and zipfile
@@ -499,6 +547,12 @@ class CountSketch:
 
 
 def _array(values: Any, layer: object) -> np.ndarray:
+    kind = getattr(values, "dtype", None)
+    if isinstance(kind, np.dtype) and kind.kind in "iu" and kind.itemsize == 1:
+        raise InputError(
+            f"The gradients of layer {layer!r} are quantised ({kind}), and without the scale their "
+            "sizes mean nothing; give scale × (value − zero point)."
+        )
     try:
         return np.array(values, dtype=np.float32)
     except (TypeError, ValueError):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from seepage.errors import InputError
 from seepage.layers.federated.buffers import kept_buffers
-from seepage.layers.federated.gradients import WIDTH, CountSketch, LayerGradients
+from seepage.layers.federated.gradients import BUFFERS, WIDTH, CountSketch, LayerGradients
 from seepage.layers.federated.rounds import Update
 from seepage.layers.federated.sent_names import with_own_names
 from seepage.layers.inputs_and_targets import check_classes, read_pair
@@ -121,7 +121,8 @@ def record_updates(
     adapters or of a plain list (:mod:`seepage.layers.federated.sent_names`). The other parameters
     are those of :func:`record_gradients`; ``net`` gives the layers their names and sizes. An
     :class:`Update` knows its clients and its round: unless ``nodes`` are given, its clients are its
-    node.
+    node. Whole numbers (int8) in place of parameters are refused, because they are quantised by a
+    scale that is not known.
 
     Examples
     --------
@@ -207,9 +208,45 @@ def sent_layers(
             continue
         entry = home.get(name, name)
         if name in buffers and "." in name:
-            entry = f"{name.rpartition('.')[0] if layers is None else above[0]}.buffers"
+            entry = f"{name.rpartition('.')[0] if layers is None else above[0]}{BUFFERS}"
         found.setdefault(entry, []).append(name)
     return {entry: tuple(held) for entry, held in found.items()}
+
+
+def real_names(net: nn.Module) -> set[str]:
+    """Return the parameters and buffers that are real numbers in the network: not its counters.
+
+    What was sent does not say: FedAvg averages counters too, and sends them as real numbers.
+    """
+    own = chain(net.named_parameters(), net.named_buffers())
+    return {name for name, value in own if value.is_floating_point()}
+
+
+def dequantised(values: Any, name: str, *, real: bool) -> Tensor:
+    """Return sent values as a tensor; refuse whole numbers for what the network has as real ones.
+
+    A quantised tensor of torch knows its scale. Bare integers (int8) do not, and could be of any
+    size.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from seepage.layers.federated.recording import dequantised
+    >>> dequantised(torch.tensor([3], dtype=torch.int8), "weight", real=True)
+    Traceback (most recent call last):
+    ...
+    seepage.errors.InputError: 'weight' was sent as whole numbers (int8): a quantised update ...
+    """
+    value = torch.as_tensor(values)
+    if getattr(value, "is_quantized", False):  # torch is going to give such tensors up
+        return value.dequantize()
+    if real and not (value.is_floating_point() or value.is_complex()):
+        raise InputError(
+            f"{name!r} was sent as whole numbers ({str(value.dtype).removeprefix('torch.')}): a "
+            "quantised update cannot be measured without its scale; record "
+            "scale × (value − zero point)."
+        )
+    return value
 
 
 class _Sent:
@@ -236,7 +273,10 @@ class _Sent:
             layer: sum(math.prod(self._shapes[name]) for name in names)
             for layer, names in self.layout.items()
         }
-        self.keeper = _Keeper(self.layout, sizes, width, seed)
+        trained = layer_parameters(net, layers)
+        beside = [entry for entry in self.layout if entry not in trained]
+        self.keeper = _Keeper(self.layout, sizes, width, seed, beside)
+        self._real = real_names(net)
 
     def add(self, values: Mapping[str, Any]) -> None:
         found = {}
@@ -246,7 +286,7 @@ class _Sent:
                     f"An update lacks the parameter {name!r} of shape {shape}; record only "
                     "updates of this network, with the same entries as the first."
                 )
-            value = torch.as_tensor(values[name])
+            value = dequantised(values[name], name, real=name in self._real)
             found[name] = value if value.is_floating_point() else value.float()
         if set(values) != self._names:
             more = sent_layers(self._net, values, self._layers)
@@ -262,7 +302,14 @@ class _Sent:
 class _Keeper:
     """Gathers projected gradients, and fetches them from the device in batches."""
 
-    def __init__(self, layout: Layout, sizes: Mapping[str, int], width: int, seed: int) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        sizes: Mapping[str, int],
+        width: int,
+        seed: int,
+        beside: Sequence[str] = (),
+    ) -> None:
         if width < 1:
             raise InputError(f"width must be at least 1, not {width}.")
         self.layout = layout
@@ -274,6 +321,7 @@ class _Keeper:
             np.empty((0, len(sizes))),
             {k: s.counts() for k, s in self._sketches.items()},
             {k: s.key for k, s in self._sketches.items() if s.projects},
+            beside=tuple(beside),
         )
         self._held: list[tuple[list[Tensor], Tensor]] = []
         self._blocks: dict[str, list[Any]] = {layer: [] for layer in self.layout}

@@ -50,8 +50,8 @@ def draw_information(report: RecordingReport) -> Drawing:
     def draw(figure: Any, narrow: bool) -> None:
         axes = figure.subplots()
         for shown, colour, words in (
-            ([name in told for name in names], VERMILLION, "tells the property"),
-            ([name not in told for name in names], BLUE, "not sure that it does"),
+            ([name in told for name in names], VERMILLION, "tells it (5 % level)"),
+            ([name not in told for name in names], BLUE, "not at that level"),
         ):
             if any(shown):
                 mask = np.array(shown)
@@ -78,7 +78,7 @@ def draw_information(report: RecordingReport) -> Drawing:
     alternative = (
         f"V-information of {counted(len(kept), 'layer')} about the property: most at "
         f"{short(most)}, {number(max(found[most], 0))} of {number(entropy)} {found.unit}; "
-        f"{counted(len(told), 'layer')} told beyond doubt."
+        f"{counted(len(told), 'layer')} told at the 5 % level."
     )
     height = 1.25 + 0.33 * len(kept)
     return render("layers", alternative, caption, draw, (height, height))
@@ -107,7 +107,7 @@ def draw_since(report: RecordingReport) -> Drawing | None:
             facecolors="none",
             edgecolors=MUTED,
             lw=1,
-            label="not sure",
+            label="not at the 5 % level",
         )
         axes.scatter(columns, rows, s=size, marker="s", color=VERMILLION, label="tells it")
         axes.set_xlim(-0.6, len(places) - 0.4)
@@ -129,7 +129,7 @@ def draw_since(report: RecordingReport) -> Drawing | None:
         f"For {counted(len(kept), 'layer')} and {counted(len(over.rounds), 'round')}, whether the "
         "property is told: "
         + (
-            "never beyond doubt."
+            "never at the 5 % level."
             if first is None
             else "; ".join(
                 f"{short(name, 24)} since round {over.first(name)}"
@@ -161,7 +161,7 @@ def draw_clients(report: RecordingReport) -> Drawing:
         axes = figure.subplots()
         axes.hlines(places, 1, times, color=MUTED, lw=1.5)
         for mask, colour, marker, words in (
-            (apart, VERMILLION, "o", "stands out"),
+            (apart, VERMILLION, "o", "stands out (5 % level)"),
             (~apart, BLUE, "s", "among the others"),
         ):
             if mask.any():
@@ -194,7 +194,7 @@ def draw_clients(report: RecordingReport) -> Drawing:
     alternative = (
         f"Distance of {counted(len(kept), 'client')} from the middle, relative to the median "
         f"client: from {number(float(times.min()))} to {number(float(times.max()))}; "
-        f"{counted(len(named), 'client')} beyond doubt."
+        f"{counted(len(named), 'client')} at the 5 % level."
     )
     height = 1.25 + 0.31 * len(kept)
     return render("clients", alternative, caption, draw, (height, height))

@@ -55,7 +55,7 @@ def _pick_facts(report: RecordingReport) -> list[dict[str, str]]:
         {
             "name": "Layers that tell",
             "value": f"{len(told)} of {len(found)}",
-            "note": f"most: {short(told[0], 30)}" if told else "none beyond doubt",
+            "note": f"most: {short(told[0], 30)}" if told else "none at the 5 % level",
         }
     ]
     if audit.over_rounds is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from seepage.auditing.findings import Advice, Gate
 from seepage.auditing.report.words import Verdict, number, short
-from seepage.layers.federated.gradients import METRICS
+from seepage.layers.federated.gradients import BUFFERS, METRICS
 from seepage.layers.layer_audit import LayerRemedy
 from seepage.layers.measures.first_round import LEVEL
 from seepage.layers.recording_audit import RecordingAudit
@@ -17,7 +17,6 @@ from seepage.tables.names import counted
 SCHEMA = "seepage-rounds/1"
 _NAMED = 4  # layers or clients in a sentence
 _LITTLE = 0.05  # of a whole update, below which what remedies leave is not worth a sentence
-_BUFFERS = ".buffers"
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,14 +86,14 @@ def judge_recording(report: RecordingReport) -> Verdict:
         tone, label = "caution", "Not everyone blends in"
         headline = (
             f"{counted(len(apart), 'client')} {'stands' if len(apart) == 1 else 'stand'} out from "
-            f"the others; no layer tells {what} beyond doubt."
+            f"the others at the 5 % level; no layer tells {what} at that level."
         )
     elif untestable(audit):
         tone, label = "caution", "Too few clients to tell"
         headline = f"There are too few clients to say whether the updates tell {what}."
     else:
         tone, label = "good", "Nothing shows"
-        headline = f"No layer tells {what} beyond doubt, and no client stands out."
+        headline = f"No layer tells {what}, and no client stands out, at the 5 % level."
     return Verdict(tone, label, headline, _explain(report))
 
 
@@ -147,14 +146,14 @@ def _tell_when(report: RecordingReport) -> str:
     told = audit.telling()
     if not told:
         return (
-            "That nothing is certain does not mean that nothing is there: more clients would tell "
-            "more, and the intervals say how much may have been missed."
+            "That nothing is significant does not mean that nothing is there: more clients would "
+            "tell more, and the intervals say how much may have been missed."
         )
     ends = [f"{short(k, 24)} after round {audit.over_rounds.first(k)}" for k in told[:_NAMED]]
     more = f", {len(told) - _NAMED} more" if len(told) > _NAMED else ""
     return (
-        f"First certain: {', '.join(ends)}{more}. The test allows for all rounds and layers: where "
-        "there is nothing to find, it names one in 5 of 100 recordings."
+        f"First significant at the 5 % level: {', '.join(ends)}{more}. The test allows for all "
+        "rounds and layers: where there is nothing to find, it names one in 5 of 100 recordings."
     )
 
 
@@ -162,11 +161,11 @@ def _tell_who(report: RecordingReport) -> str:
     who = report.audit.clients
     named = who.named()
     if not named:
-        return "No client's updates stand out from the others' beyond doubt."
+        return "No client's updates stand out from the others' at the 5 % level."
     k = who.clients.index(named[0])
     return (
-        f"The updates of {several([str(name) for name in named])} stand out"
-        f"{', most of all' if len(named) > 1 else ':'} at “{short(who.layer[k])}”, "
+        f"The updates of {several([str(name) for name in named])} stand out at the 5 % level"
+        f"{', most of all' if len(named) > 1 else ':'} in “{short(who.layer[k])}”, "
         f"{number(who.times[k])} times as far from the middle as the median client "
         f"(P = {number(who.p_value[k])})."
     )
@@ -186,7 +185,7 @@ def advise(report: RecordingReport) -> tuple[Advice, ...]:
     """Return what to do, with the numbers of the remedies that were tried."""
     audit = report.audit
     told = list(audit.telling())
-    buffers = [name for name in told if name.endswith(_BUFFERS)]
+    buffers = [name for name in told if name.endswith(BUFFERS)]
     others = [name for name in told if name not in buffers and name != METRICS]
     advice = []
     if buffers:
@@ -216,13 +215,13 @@ def advise(report: RecordingReport) -> tuple[Advice, ...]:
         )
     whole = audit.layers.remedies[0]
     noised = next((r for r in audit.layers.remedies if "noise" in r.name), None)
-    if told and noised is not None and whole.value > _LITTLE:
+    if others and noised is not None and whole.value > _LITTLE:  # neither reaches the rest
         advice.append(
             Advice(
                 "Clip and add noise",
                 f"Clipped updates with noise ({short(noised.name, 60)}) tell {_bits(noised)} "
                 f"instead of {_bits(whole)} {audit.layers.v_information.unit} in all; what it "
-                "costs in accuracy was not measured here.",
+                f"costs in accuracy was not measured here.{_not_reached(told)}",
             )
         )
     if told or audit.clients.named():
@@ -243,6 +242,12 @@ def advise(report: RecordingReport) -> tuple[Advice, ...]:
             )
         )
     return tuple(advice)
+
+
+def _not_reached(told: list[str]) -> str:
+    """Return which of the telling entries neither clipping nor noise changes."""
+    beside = [name for name in told if name == METRICS or name.endswith(BUFFERS)]
+    return f" Neither reaches {several(beside)}." if beside else ""
 
 
 def _left(audit: RecordingAudit, names: list[str]) -> str:

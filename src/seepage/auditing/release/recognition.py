@@ -1,0 +1,236 @@
+"""Recognises the records of a table in earlier ones, by value, whatever the type of a cell.
+
+A cell is kept as a keyed digest of its column's name and its value in one canonical form: 45, 45.0
+and the text "45" are one value, and so are a number and its rounding to single precision. Two
+records count as the same person if they agree in every column that both tables have, so columns may
+be reordered, added and dropped. Where that is in doubt, they count as the same: to count a stranger
+as known costs noise, to count a known person as a stranger breaks a promise.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from seepage.auditing.intake.files import MISSING
+from seepage.errors import InputError
+from seepage.tables.names import shown
+
+_DIGEST = 8  # bytes of a cell's digest
+_SINGLE = 2**24  # from here on single precision does not hold every whole number
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?")
+_TRUTH = {"true": 1, "false": 0}
+
+
+def canonical(value: Any) -> tuple[str, str]:
+    """Return a value in the form it is compared in: as single precision has it, and exactly.
+
+    The two differ for whole numbers from 2²⁴ on, such as the numbers of patients: single precision
+    holds only some of those.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from seepage.auditing.release.recognition import canonical
+    >>> {canonical(value) for value in (45, 45.0, "45", np.float32(45), " 45.0 ")}
+    {('45.0', '45.0')}
+    >>> canonical(0.1) == canonical(np.float32(0.1))
+    True
+    >>> canonical(123456789)
+    ('123456792.0', '123456789')
+    """
+    if isinstance(value, str):
+        value = _of_text(value)
+    if value is None or value != value:
+        return "missing", "missing"
+    if isinstance(value, Real | Decimal):  # truth values too
+        return _of_number(value)
+    if isinstance(value, date):
+        day = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
+        day = day if day.tzinfo is None else day.astimezone(UTC).replace(tzinfo=None)
+        text = f"date {day.isoformat()}"
+    else:
+        text = f"text {value}"
+    return text, text
+
+
+def _of_text(text: str) -> Any:
+    """Return what a text says: a number, a truth value, a date, nothing, or a text."""
+    text = unicodedata.normalize("NFC", text.strip())
+    if text in MISSING:
+        return None
+    if _NUMBER.fullmatch(text):
+        return Decimal(text)
+    if text.lower() in _TRUTH:
+        return _TRUTH[text.lower()]
+    if _DATE.fullmatch(text):
+        try:
+            return datetime.fromisoformat(text)
+        except ValueError:
+            return text
+    return text
+
+
+def _of_number(value: Any) -> tuple[str, str]:
+    with np.errstate(over="ignore"):
+        single = float(np.float32(_double(value))) + 0.0  # −0 is 0
+    if abs(single) < _SINGLE or not np.isfinite(single) or value != int(value):
+        return repr(single), repr(single)
+    return repr(single), str(int(value))
+
+
+def _double(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+@dataclass(frozen=True, eq=False)
+class People:
+    """The keyed digests of a table's cells, column by column, and the column that identifies."""
+
+    columns: Mapping[str, np.ndarray]  # of values in single precision
+    whole: Mapping[str, np.ndarray]  # of exact values, where single precision falls short of them
+    identity: str | None = None
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def told(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {
+            "identity": self.identity,
+            "columns": {name: _packed(digests) for name, digests in self.columns.items()},
+            "whole": {name: _packed(digests) for name, digests in self.whole.items()},
+        }
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any], rows: int) -> People:
+        """Return what :meth:`told` wrote, or raise ``ValueError``."""
+        columns, whole = (
+            {str(name): _unpacked(text) for name, text in told[key].items()}
+            for key in ("columns", "whole")
+        )
+        if not columns or any(len(d) != rows for d in (*columns.values(), *whole.values())):
+            raise ValueError("a column is of another length")
+        identity = told["identity"]
+        if identity is not None and identity not in columns:
+            raise ValueError("the column that identifies is not there")
+        return cls(columns, whole, identity)
+
+    def shared(self, others: People) -> list[str]:
+        """Return the columns that both tables have."""
+        return [name for name in self.columns if name in others.columns]
+
+    def largest_eta(self, eta: np.ndarray, others: People) -> np.ndarray | None:
+        """Return for every one of the others the largest η of the records here that agree with it.
+
+        ``nan`` where none agrees, and ``None`` if the tables cannot be compared. The column that
+        identifies people in either table decides where both tables have it. Otherwise all shared
+        columns must agree. If columns of this table are missing in the other, at least half of the
+        records here must be alone with their values in the shared ones. That half is also the
+        chance that a stranger drawn from the same people agrees with nobody: where everybody
+        agrees with somebody, as by sex alone, agreement says nothing.
+        """
+        names = self.shared(others)
+        decisive = [[n] for n in {self.identity: 0, others.identity: 0} if n in names]
+        if not decisive:
+            dropped = len(names) < len(self.columns)
+            if not names or (dropped and not self._tells_apart(names)):
+                return None
+            decisive = [names]
+        found = np.full(len(others), np.nan)
+        for by in decisive:
+            known, place = np.unique(self._rows(by, others), return_inverse=True)
+            largest = np.zeros(len(known))
+            np.maximum.at(largest, place, eta)
+            rows = others._rows(by, self)
+            where = np.minimum(np.searchsorted(known, rows), len(known) - 1)
+            found = np.fmax(found, np.where(known[where] == rows, largest[where], np.nan))
+        return found
+
+    def _rows(self, names: Sequence[str], others: People) -> np.ndarray:
+        """Return one number for what every record holds in some columns, in any order of these.
+
+        Digests are pseudorandom and differ by column, so their sum modulo 2⁶⁴ is as good as a
+        digest of the row.
+        """
+        total = np.zeros(len(self), dtype=np.uint64)
+        for name in names:
+            exact = name in self.whole and name in others.whole
+            total += (self.whole if exact else self.columns)[name]
+        return total
+
+    def _tells_apart(self, names: Sequence[str]) -> bool:
+        """Say whether at least half of the records, each once, are alone with these values."""
+        _, once = np.unique(self._rows(list(self.columns), self), return_index=True)
+        _, counts = np.unique(self._rows(names, self)[once], return_counts=True)
+        return bool(2 * np.sum(counts == 1) >= len(once))
+
+
+@dataclass(frozen=True, eq=False)
+class CellDigests:
+    """Makes digests of cells under a key; those made before are kept."""
+
+    key: bytes
+    _made: dict[str, dict[Any, tuple[int, int]]] = field(default_factory=dict, repr=False)
+
+    def people(self, raw: pa.Table, identity: str | None) -> People:
+        """Return the digests of a table."""
+        if identity is not None and identity not in raw.column_names:
+            raise InputError(
+                f"There is no column {shown(identity)} with which to identify records."
+            )
+        columns, whole = {}, {}
+        for name in raw.column_names:
+            made = self._made.setdefault(name, {})
+            cells = [self._of_cell(name, value, made) for value in raw.column(name).to_pylist()]
+            both = np.array(cells, dtype=np.uint64).reshape(-1, 2)
+            columns[name] = both[:, 0].copy()
+            single = raw.schema.field(name).type in (pa.float16(), pa.float32())
+            if not single and np.any(both[:, 0] != both[:, 1]):
+                whole[name] = both[:, 1].copy()
+        return People(columns, whole, identity)
+
+    def _of_cell(self, name: str, value: Any, made: dict[Any, tuple[int, int]]) -> tuple[int, int]:
+        try:
+            known = made.get(value)
+        except TypeError:  # a list, which is no key of a dictionary
+            return self._digest(name, value)
+        if known is None:
+            known = self._digest(name, value)
+            if value == value:  # a nan would be kept again every time
+                made[value] = known
+        return known
+
+    def _digest(self, name: str, value: Any) -> tuple[int, int]:
+        rounded, exact = canonical(value)
+        first = self._of_text(name, rounded)
+        return first, first if exact == rounded else self._of_text(name, exact)
+
+    def _of_text(self, name: str, text: str) -> int:
+        # The length keeps names and values apart.
+        content = f"{len(name)} {name} {text}".encode("utf-8", "surrogatepass")
+        made = hashlib.blake2b(content, key=self.key, digest_size=_DIGEST)
+        return int.from_bytes(made.digest(), "little")
+
+
+def _packed(digests: np.ndarray) -> str:
+    return base64.b64encode(digests.astype("<u8").tobytes()).decode()
+
+
+def _unpacked(text: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text, validate=True), dtype="<u8").astype(np.uint64)
