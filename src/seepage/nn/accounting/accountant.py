@@ -442,6 +442,7 @@ class FisherAccountant(RunReader):
             "check": self.check.facts(),
             "repeats": self._repeats,
             "surveyed": self._surveyed,
+            "measured_kinks": self.engine.measured_kinks,  # decides the method of the whole run
         }
         return self.run.state_dict() | {"facts": json.dumps(self.run.facts() | seen)}
 
@@ -454,6 +455,7 @@ class FisherAccountant(RunReader):
         self.check.take(facts["check"])
         self._repeats = facts["repeats"]
         self._surveyed = facts["surveyed"]
+        self.engine.measured_kinks = facts.get("measured_kinks")
         self._open = self._open[:0]
 
     def _count_step(self) -> None:

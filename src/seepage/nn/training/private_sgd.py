@@ -290,9 +290,11 @@ class PrivateSGD:
         if stored:
             self._resume(*stored)
         self.accountant_.check.trust()
-        # The first records set the size of finite steps, the same in all processes.
+        # The first records show kinks and set the size of finite steps, the same in all processes.
         some, device = slice(math.ceil(self.batch_size)), next(self.net.parameters()).device
-        self.accountant_.engine.step_size(_moved(X, some, device), y[some].to(device))
+        first = _moved(X, some, device), y[some].to(device)
+        self.accountant_.engine.takes_finite_steps(*first)
+        self.accountant_.engine.step_size(*first)
 
     def _own_update(self) -> PrivateUpdate:
         """Return the update rule."""
