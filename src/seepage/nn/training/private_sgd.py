@@ -355,8 +355,9 @@ class PrivateSGD:
         if not bar.disable:
             shown = {} if accuracy is None else {"accuracy": f"{100 * accuracy:.2f} %"}
             if self.accountant_.n > 1:  # for a single record, 1/n is not a usable δ
-                name = "ε (seed or fast noise)" if condition else "ε"
-                shown[name] = f"{self.accountant_.privacy(orders=_QUICK_ORDERS).epsilon:.3g}"
+                shown["ε"] = f"{self.accountant_.privacy(orders=_QUICK_ORDERS).epsilon:.3g}"
+                if condition:
+                    shown["ε"] += f" ({condition.partition(':')[0]})"
             shown["worst dFIL"] = f"{now.worst_dfil:.3g}"
             shown["worst μ"] = f"{now.worst_mu:.3g}"
             bar.set_postfix(shown)
