@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 CLIP = 0.5
 Loss = Callable[[Any, Tensor], Tensor]  # of one record: a number
@@ -195,3 +197,61 @@ KINKS: dict[str, Callable[[Tensor], Tensor]] = {
     "where": lambda h: torch.where(h > 0, h, 0.1 * h),
     "amax": lambda h: h - h.amax(1, keepdim=True),
 }
+
+
+Function = Callable[[Tensor], Tensor]
+
+# Functions with kinks that no list of names used to have, and what their warning says.
+KINKED: dict[str, tuple[Function | nn.Module, str]] = {
+    "SELU": (nn.SELU(), "uses SELU"),
+    "selu": (functional.selu, "uses SELU"),
+    "ELU(0.5)": (nn.ELU(0.5), "uses ELU"),
+    "elu(alpha=1.1)": (lambda h: functional.elu(h, alpha=1.1), "uses ELU"),
+    "h*(h>0)": (lambda h: h * (h > 0), "slope of a record's loss jumps"),
+    "h*(h>0).float()": (lambda h: h * (h > 0).to(h.dtype), "slope of a record's loss jumps"),
+    "gather at argmax": (
+        lambda h: torch.tanh(h) * h.gather(1, h.argmax(1, keepdim=True)),
+        "slope of a record's loss jumps",
+    ),
+    "cummax": (lambda h: h.cummax(1).values, "uses cummax"),
+    "1-norm": (
+        lambda h: torch.tanh(h) * h.norm(p=1, dim=1, keepdim=True),
+        "slope of a record's loss jumps",
+    ),
+    "remainder": (lambda h: torch.remainder(h, 1.0), "uses remainder"),
+    "sqrt(h²)": (lambda h: (h * h).sqrt(), "slope of a record's loss jumps"),
+    "norm over one entry": (lambda h: h[..., None].norm(dim=-1), "slope of a record's loss jumps"),
+}
+SMOOTH: dict[str, Function | nn.Module] = {
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "GELU": nn.GELU(),
+    "GELU by tanh": nn.GELU(approximate="tanh"),
+    "SiLU": nn.SiLU(),
+    "Mish": nn.Mish(),
+    "softplus": functional.softplus,  # linear above 20: a jump of 2e-9, which matters to nobody
+    "steep softplus": lambda h: functional.softplus(h, beta=50.0),
+    "steep tanh": lambda h: torch.tanh(50 * h),
+    "ELU": nn.ELU(),  # whose second derivative jumps, but not the slope
+    "CELU(2)": nn.CELU(2.0),
+    "softsign": functional.softsign,
+    "softmax": lambda h: h.softmax(1),
+    "logsigmoid": functional.logsigmoid,
+    "sine": torch.sin,
+    "square": torch.square,
+    "2-norm": lambda h: h / h.norm(dim=1, keepdim=True),
+    "LayerNorm": lambda h: functional.layer_norm(torch.tanh(h), h.shape[1:]),
+}
+
+
+def made(
+    function: Function | nn.Module, *widths: int, seed: int = 0, records: int = 40
+) -> tuple[nn.Module, Tensor, Tensor]:
+    """Return a network of linear layers with a function after all but the last, and records."""
+    torch.manual_seed(seed)
+    act = function if isinstance(function, nn.Module) else Bent(function)
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in pairwise(widths[:-1]):
+        layers += [nn.Linear(fan_in, fan_out), act]
+    net = nn.Sequential(*layers, nn.Linear(widths[-2], widths[-1]))
+    return net, torch.randn(records, widths[0]), torch.randint(widths[-1], (records,))

@@ -28,6 +28,7 @@ from seepage.nn.accounting.survey import Survey
 from seepage.nn.jacobian.engine import Engine, Step
 from seepage.nn.privacy.individual_loss import IndividualLoss
 from seepage.nn.privacy.individual_privacy import IndividualPrivacy
+from seepage.nn.privacy.randomness import UNSTATED, check_randomness
 from seepage.nn.privacy.run_privacy import Entry, Ledger
 from seepage.nn.problem.clipping import Clip, make_clip
 from seepage.nn.problem.problem import Loss
@@ -99,7 +100,12 @@ class FisherAccountant(RunReader):
     chunk_size
         How many records to process at a time; ``"auto"`` finds what fits.
     seed
-        Fixes the probes.
+        Fixes the probes, not the noise.
+    randomness
+        Where the loop's noise and batches come from, which the accountant cannot see: ``"secure"``
+        (nobody can draw them again), ``"seed"``, ``"fast"`` (a generator whose states can be
+        tried, such as torch's), ``"seed and fast"``, or ``"unstated"``. Every statement about the
+        run carries the condition that follows.
 
     Examples
     --------
@@ -144,6 +150,7 @@ class FisherAccountant(RunReader):
         survey_every: int | None = None,
         chunk_size: int | str = "auto",
         seed: int = 0,
+        randomness: str = UNSTATED,
     ) -> None:
         if n < 1:
             raise InputError(f"n must be the number of training records, not {n}.")
@@ -168,6 +175,8 @@ class FisherAccountant(RunReader):
                 "must be known; sampler must be 'poisson' or 'fixed', not 'other'."
             )
         check_noise(noise_multiplier)
+        check_randomness(randomness)
+        self.randomness = randomness
         followed = range(n) if sketch_records is None else sketch_records
         made = make_clip(clip, max_grad_norm)
         self.sampler = sampler
@@ -433,6 +442,7 @@ class FisherAccountant(RunReader):
             "check": self.check.facts(),
             "repeats": self._repeats,
             "surveyed": self._surveyed,
+            "measured_kinks": self.engine.measured_kinks,  # decides the method of the whole run
         }
         return self.run.state_dict() | {"facts": json.dumps(self.run.facts() | seen)}
 
@@ -445,6 +455,7 @@ class FisherAccountant(RunReader):
         self.check.take(facts["check"])
         self._repeats = facts["repeats"]
         self._surveyed = facts["surveyed"]
+        self.engine.measured_kinks = facts.get("measured_kinks")
         self._open = self._open[:0]
 
     def _count_step(self) -> None:
@@ -458,6 +469,7 @@ class FisherAccountant(RunReader):
                 max_grad_norm=float(clip.max_grad_norm),
                 sensitivity=float(clip.sensitivity),
                 records=self.run.n,
+                randomness=self.randomness,
             )
         )
 

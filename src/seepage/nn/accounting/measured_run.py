@@ -17,7 +17,7 @@ from seepage.nn.accounting.reading import RunReader
 from seepage.nn.accounting.run_identity import Measurement, first_difference, identity
 from seepage.nn.accounting.spectrum_sketch import SpectrumBracket, SpectrumSketch
 from seepage.nn.accounting.survey import Survey
-from seepage.nn.privacy.individual_loss import IndividualLoss
+from seepage.nn.privacy.individual_loss import CONDITIONS, IndividualLoss
 from seepage.nn.privacy.individual_privacy import IndividualCosts, IndividualPrivacy
 from seepage.nn.privacy.run_privacy import Ledger, guarantee, renyi
 from seepage.nn.sampling.amplification import FailureBudget
@@ -249,7 +249,8 @@ class MeasuredRun(RunReader):
         It is against an adversary who knows the batches and all other records; nan if gradients
         were not clipped.
         """
-        return IndividualLoss(self.sums.privacy_loss.cpu().numpy())
+        conditions = (*CONDITIONS, *self.ledger.conditions)
+        return IndividualLoss(self.sums.privacy_loss.cpu().numpy(), conditions)
 
     def individual_privacy(
         self, run_epsilon: Callable[[Ledger, float], float] | None = None

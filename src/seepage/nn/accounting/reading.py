@@ -150,6 +150,7 @@ class RunReader(ABC):
                 *((condition_of_steps(self.step_size, self.doubt),) if self.step_size else ()),
                 *_told(int(np.count_nonzero(~measured)), self.n),
                 *(self._hidden() if hidden else ()),
+                *self.ledger.conditions,
             ),
             degrees=degrees.cpu().numpy() if isinstance(degrees, Tensor) else degrees,
         )

@@ -49,6 +49,8 @@ _KINDS: dict[str, tuple[Any, ...]] = {
         *(Tensor.clamp, Tensor.clamp_min, Tensor.clamp_max, Tensor.clip),
         *(Tensor.clamp_, Tensor.clamp_min_, Tensor.clamp_max_, Tensor.clip_),
     ),
+    "cummax": (torch.cummax, torch.cummin, Tensor.cummax, Tensor.cummin),
+    "ELU": (functional.elu, functional.elu_),
     "Hardshrink": (functional.hardshrink, torch.hardshrink),
     "Hardsigmoid": (functional.hardsigmoid,),
     "Hardswish": (functional.hardswish,),
@@ -64,6 +66,10 @@ _KINDS: dict[str, tuple[Any, ...]] = {
     ),
     "median": (torch.median, Tensor.median, torch.kthvalue, Tensor.kthvalue),
     "PReLU": (functional.prelu, torch.prelu),
+    "remainder": (
+        *(torch.remainder, torch.fmod, torch.frac, Tensor.__mod__, Tensor.remainder, Tensor.fmod),
+        *(Tensor.frac, Tensor.remainder_, Tensor.fmod_, Tensor.frac_),
+    ),
     "ReLU": (
         *(functional.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_),
         *(torch.rnn_relu, torch.rnn_relu_cell),
@@ -74,11 +80,13 @@ _KINDS: dict[str, tuple[Any, ...]] = {
         *(Tensor.round, Tensor.floor, Tensor.ceil, Tensor.sign, Tensor.trunc),
     ),
     "RReLU": (functional.rrelu,),
+    "SELU": (functional.selu, functional.selu_, torch.selu, torch.selu_),
     "Softshrink": (functional.softshrink,),
     "sort": (torch.sort, Tensor.sort, torch.topk, Tensor.topk),
     "Threshold": (functional.threshold,),
 }
 _KINKED = {function: kind for kind, functions in _KINDS.items() for function in functions}
+_ELU = _KINDS["ELU"]  # whose slopes at zero are α and 1
 _CHOOSING = {  # by a condition, which may depend on the unknowns
     torch.where: "where",
     Tensor.where: "where",
@@ -86,6 +94,11 @@ _CHOOSING = {  # by a condition, which may depend on the unknowns
     Tensor.masked_fill: "masked_fill",
     Tensor.masked_fill_: "masked_fill",
 }
+
+
+def _ends_alike(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a call of ELU has the same slope on both sides of zero."""
+    return bool(kwargs.get("alpha", args[1] if len(args) > 1 else 1.0) == 1.0)
 
 
 @dataclass
@@ -140,17 +153,21 @@ class _UseFinder(Watcher):
                 self._decided[id(output)] = output
         return output
 
-    def notice(self, function: Any, args: tuple[Any, ...]) -> None:
+    def notice(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note kinks in functions of the unknowns, and regions without gradients."""
         if function is torch._C._set_grad_enabled:
             self.closed = not args[0]
             self.closes |= self.closed
             self.reopens &= not (self.closed and self.uses)
         elif function in _CHOOSING:
-            if any(id(a) in self._decided for a in args):
+            if any(id(a) in self._decided for a in (*args, *kwargs.values())):
                 self.kinks.add(_CHOOSING[function])
-        elif function in _KINKED:
-            given = (b for a in args for b in (a if isinstance(a, list | tuple) else (a,)))
+        elif function in _KINKED and not (function in _ELU and _ends_alike(args, kwargs)):
+            given = (
+                b
+                for a in (*args, *kwargs.values())
+                for b in (a if isinstance(a, list | tuple) else (a,))
+            )
             if any(isinstance(a, Tensor) and a.requires_grad for a in given):
                 self.kinks.add(_KINKED[function])
 

@@ -26,6 +26,11 @@ from seepage.nn.problem.views import Inputs, Label, call, leaves, numbers_of, ro
 
 _NORMS = nn.modules.batchnorm._BatchNorm
 _SMOOTH = "tanh, SiLU or GELU for the activations, average pooling for max pooling"
+_UNTOLD = (
+    "A derivative of its gradients understates the leakage between the kinks and is undefined on "
+    "them: unless told otherwise, dFIL is measured over a finite step instead, and the result says "
+    f"so. For derivatives, use {_SMOOTH}."
+)
 _WITHOUT_GRADIENT = (Tensor.detach, Tensor.data.__get__, Tensor.grad.__get__)
 _TRIES = 16  # runs, and records in each, if random numbers are drawn without visible effect
 _LAYOUT_FREE = {
@@ -123,14 +128,21 @@ class Validator:
         self._sound[key] = batch, classes
         return key, batch
 
+    def tell_of_measured_kinks(self) -> None:
+        """Warn of kinks that were measured, though no function is known for them."""
+        self._once(
+            "The slope of a record's loss jumps on the way from one record of the first batch to "
+            "another: the network has kinks, in functions that are not known by name for them. "
+            f"{_UNTOLD}",
+            KinkWarning,
+        )
+
     def _tell(self, network: WatchedNetwork, rules: bool) -> None:
         kinks = sorted(network.plan.kinks)
         if kinks:
             self._once(
                 f"The network uses {' and '.join(kinks)}, whose second derivatives vanish or "
-                "jump, so a derivative of its gradients understates the leakage between the "
-                "kinks and is undefined on them: unless told otherwise, dFIL is measured over a "
-                f"finite step instead, and the result says so. For derivatives, use {_SMOOTH}.",
+                f"jump. {_UNTOLD}",
                 KinkWarning,
             )
         for unruled in network.plan.unruled if rules else ():

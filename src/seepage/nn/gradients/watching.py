@@ -236,7 +236,7 @@ class Watcher(TorchFunctionMode):  # type: ignore[misc]
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        self.notice(function, args)
+        self.notice(function, args, kwargs)
         used = self.released(args, kwargs)
         if not used:
             substitute = self.substitutes.get(function)
@@ -278,7 +278,7 @@ class Watcher(TorchFunctionMode):  # type: ignore[misc]
                 used.update(names[id(item)] for item in value if id(item) in names)
         return used
 
-    def notice(self, function: Any, args: tuple[Any, ...]) -> None:
+    def notice(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note a function, whatever its arguments."""
 
     def known(

@@ -13,7 +13,8 @@ chooses between:
 * *thin finite tangents* (``thin_changes.py``): the same in one plain pass, at training precision,
   where derivatives cost several training steps.
 
-Derivatives are checked against differences now and then (``derivative_check.py``).
+Derivatives are checked against differences now and then (``derivative_check.py``), and the first
+batch shows whether the network has kinks that its functions' names do not (``kink_search.py``).
 The engine owns the clip, and every pass uses the current one.
 """
 
@@ -42,6 +43,7 @@ from seepage.nn.jacobian.finite_changes import (
     measured_type,
     record_gradients,
 )
+from seepage.nn.jacobian.kink_search import has_kinks, line_count
 from seepage.nn.jacobian.probes import dense_probe, thin_probe
 from seepage.nn.jacobian.pullbacks import RadialPull, information_product, radial_pull
 from seepage.nn.jacobian.random_directions import (
@@ -206,6 +208,7 @@ class Engine:
         self._validator = Validator(self.problem)
         self._checked: set[tuple[Any, str]] = set()
         self._passes = 0  # with derivatives
+        self.measured_kinks: bool | None = None  # without a name, seen in the first batch
         self._replays = Replays()
 
     @property
@@ -398,11 +401,37 @@ class Engine:
         if self.method != "auto":
             return self.method
         network = self._validator.watched(x, y, rules=False)
-        if network.plan.kinks:
+        if self._kinked(x, y):
             return "finite"
         short = has_short_numbers(self.net, self.problem.device())
         otherwise = "finite" if self.problem.sharded else "derivative"
         return "thin" if short and narrowed(network) else otherwise
+
+    def _kinked(self, x: Inputs, y: Tensor) -> bool:
+        """Return whether the network has kinks, by the names of its functions or as measured.
+
+        The first batch decides for all: a run must not change its method on the way.
+        """
+        network = self._validator.watched(x, y, rules=False)
+        if network.plan.kinks or self.problem.sharded:
+            return bool(network.plan.kinks)
+        if self.measured_kinks is None:
+            self.measured_kinks = self._look_for_kinks(network, x, y)
+            if self.measured_kinks:
+                self._validator.tell_of_measured_kinks()
+        return self.measured_kinks
+
+    def _look_for_kinks(self, network: WatchedNetwork, x: Inputs, y: Tensor) -> bool:
+        """Return whether losses jump, or their slopes do, on lines between some of the records."""
+        count = line_count(network.bytes_per_record())
+        scale, some = self.view.scale(self.net, x, y), spread_over_classes(y, count, 0)
+        batch = self.problem.batch(rows_of(x, some), y[some])
+        held = 6 * network.bytes_per_record()  # twice as long numbers, and what lies in between
+
+        def in_chunks(work: Callable[[slice], Tensor], rows: int) -> list[Tensor]:
+            return self.chunks.run(work, rows, held, self.problem.device())
+
+        return has_kinks(self.problem, batch, scale, count, in_chunks)
 
     def step_size(self, x: Inputs, y: Tensor) -> float:
         """Return the size of a finite step; by default set by the first batch."""
@@ -533,7 +562,7 @@ class Engine:
         if not new and self._passes != 10 ** round(math.log10(self._passes)):
             return
         first = not any(each == way for _, each in self._checked)
-        kinked, scale = bool(self._network.plan.kinks), self.view.scale(self.net, x, y)
+        kinked, scale = self._kinked(x, y), self.view.scale(self.net, x, y)
         if not first or way == "probes":
             some = spread_over_classes(y, _SOME[way], self._passes)
             x, y = rows_of(x, some), y[some]

@@ -10,6 +10,7 @@ import numpy as np
 
 from seepage.core.result import Result
 from seepage.errors import InputError
+from seepage.nn.privacy.randomness import mark_of, marked
 from seepage.tables.source import Array, build_frame
 
 
@@ -43,6 +44,9 @@ class Estimate(Result):
     standard_errors: Array = None
     conditions: tuple[str, ...] = ()
     degrees: Array = math.inf
+
+    def __repr__(self) -> str:
+        return marked(super().__repr__(), (*self.conditions, *self.assumptions))
 
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Return the lower and upper ends of an interval of that level, ``v ± t·error``.
@@ -102,7 +106,10 @@ class Estimate(Result):
         return replace(bound, values=values, measure="std", standard_errors=errors)
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with the numbers and their standard errors."""
+        """Return a data frame with the numbers and their standard errors.
+
+        If the noise can be drawn again, a column ``condition`` says so beside every number.
+        """
         numbers, errors = np.asarray(self), np.asarray(self.standard_errors)
         columns: dict[str, Any]
         if numbers.ndim < 2:
@@ -116,4 +123,6 @@ class Estimate(Result):
             names = self.names or tuple(str(j) for j in range(numbers.shape[1]))
             columns |= {name: numbers[:, j] for j, name in enumerate(names)}
             columns |= {f"{name} (error)": errors[:, j] for j, name in enumerate(names)}
+        if mark := mark_of(self.conditions):
+            columns["condition"] = [mark] * len(np.atleast_1d(numbers))
         return build_frame(columns, library or self.library)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seepage.errors import InputError
+from seepage.nn.privacy.randomness import mark_of, marked
 from seepage.tables.source import build_frame
 
 Numbers = NDArray[np.float64]
@@ -57,10 +58,11 @@ class IndividualLoss:
         mu = self.mu()
         if not len(mu):
             return "<individual privacy loss of no records>"
-        return (
+        words = (
             f"<individual privacy loss of {len(mu)} records: μ median {np.median(mu):.4g}, "
             f"largest {mu.max():.4g}>"
         )
+        return marked(words, self.conditions)
 
     def mu(self) -> Numbers:
         """Return the ``μ`` of Gaussian differential privacy."""
@@ -77,14 +79,19 @@ class IndividualLoss:
         return gaussian_epsilon(self.mu(), delta)
 
     def table(self, delta: float = 1e-5, library: str = "pyarrow") -> object:
-        """Return a data frame with a row for every record."""
-        columns = {
+        """Return a data frame with a row for every record.
+
+        If the noise can be drawn again, a column ``condition`` says so beside every number.
+        """
+        columns: dict[str, object] = {
             "row": np.arange(len(self.privacy_loss)),
             "privacy_loss": self.privacy_loss,
             "mu": self.mu(),
             "rdp_2": self.rdp(2),
             "epsilon": self.epsilon(delta),
         }
+        if mark := mark_of(self.conditions):
+            columns["condition"] = [mark] * len(self.privacy_loss)
         return build_frame(columns, library)
 
 

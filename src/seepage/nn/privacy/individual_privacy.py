@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seepage.errors import InputError
+from seepage.nn.privacy.randomness import marked
 from seepage.nn.privacy.run_membership import RunMembership, own_membership
 from seepage.nn.privacy.run_privacy import Ledger
 
@@ -154,10 +155,16 @@ class IndividualPrivacy:
 
     def __repr__(self) -> str:
         cost = self.rdp(self.orders[0])
-        return (
+        words = (
             f"<individual RDP of {len(cost)} records at order {self.orders[0]}: "
             f"median {np.median(cost):.4g}, largest {cost.max():.4g}>"
         )
+        return marked(words, self.conditions)
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """What must hold of the origin of noise and batches, as the ledger states it."""
+        return () if self.ledger is None else self.ledger.conditions
 
     def rdp(self, order: int = 2) -> Numbers:
         """Return the Rényi cost of each record at an order."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seepage.errors import InputError
+from seepage.nn.privacy.randomness import marked
 from seepage.nn.sampling.samplers import FIXED, POISSON
 
 if TYPE_CHECKING:
@@ -107,11 +108,12 @@ class RunMembership:
 
     def __repr__(self) -> str:
         most = "at most " if self.kind == "guarantee" else ""
-        return (
+        words = (
             f"<membership in a run, {self.kind}: guessed right {most}{100 * self.accuracy():.1f} "
             f"times in 100 (a coin toss: 50), {most}{100 * float(self.tpr(0.01)):.1f} % of members "
             "found at 1 % false positives>"
         )
+        return marked(words, self.conditions)
 
 
 def _lowest(height: Callable[[int], float], epsilon: np.ndarray, rate: float) -> float:
@@ -141,7 +143,7 @@ def _divergence(losses: Any, epsilon: np.ndarray) -> np.ndarray:
 
 def run_membership(ledger: Ledger) -> RunMembership:
     """Return the curve that holds for every record of a run."""
-    return RunMembership(*_losses(ledger, 1.0), "guarantee", GUARANTEED)
+    return RunMembership(*_losses(ledger, 1.0), "guarantee", (*GUARANTEED, *ledger.conditions))
 
 
 def own_membership(ledger: Ledger, cost: float, seen: bool) -> RunMembership:
@@ -152,12 +154,12 @@ def own_membership(ledger: Ledger, cost: float, seen: bool) -> RunMembership:
     """
     if not seen:
         found = run_membership(ledger)
-        return RunMembership(found.removed, found.added, found.kind, (*GUARANTEED, UNSEEN))
+        return RunMembership(found.removed, found.added, found.kind, (*found.conditions, UNSEEN))
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if _order_two(ledger, middle) < cost else (low, middle)
-    return RunMembership(*_losses(ledger, high), "estimate", MEASURED)
+    return RunMembership(*_losses(ledger, high), "estimate", (*MEASURED, *ledger.conditions))
 
 
 def _order_two(ledger: Ledger, share: float) -> float:

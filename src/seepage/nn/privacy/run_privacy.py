@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from seepage.errors import InputError
+from seepage.nn.privacy.randomness import UNSTATED, conditions_of, marked
 from seepage.nn.sampling.samplers import FIXED, POISSON
 
 ADD_OR_REMOVE, REPLACE = "add or remove one record", "replace one record"
@@ -42,6 +43,8 @@ class Entry:
         The largest norm of a clipped gradient; infinite without clipping.
     records
         The number of records that batches are drawn from.
+    randomness
+        Where noise and batches came from, as in :mod:`seepage.nn.privacy.randomness`.
     """
 
     steps: int
@@ -51,6 +54,7 @@ class Entry:
     max_grad_norm: float
     sensitivity: float
     records: int
+    randomness: str = UNSTATED
 
     @property
     def noise(self) -> float:
@@ -58,11 +62,12 @@ class Entry:
         return self.noise_multiplier * self.max_grad_norm
 
     def __str__(self) -> str:
-        return (
+        settings = (
             f"{self.steps:,} steps: {self.sampler} batches of rate {self.sample_rate:.4g}, "
             f"σ = {self.noise_multiplier:.4g}, C = {self.max_grad_norm:.4g}, "
             f"gradients no longer than {self.sensitivity:.4g}"
         )
+        return marked(settings, conditions_of([self.randomness]))
 
 
 class Ledger:
@@ -91,6 +96,15 @@ class Ledger:
     def steps(self) -> int:
         """The number of steps."""
         return sum(entry.steps for entry in self._entries)
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """What must hold of the origin of noise and batches, for every statement about the run."""
+        return conditions_of(entry.randomness for entry in self._entries)
+
+    def declare(self, randomness: str) -> None:
+        """State the origin of the noise and batches of all steps so far."""
+        self._entries = [replace(entry, randomness=randomness) for entry in self._entries]
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(tuple(self._entries))
@@ -130,6 +144,8 @@ class PrivacyGuarantee:
         ``rdp`` (Rényi), ``pld`` (privacy loss distributions), or Opacus's own.
     order
         The Rényi order that gave ε, if there is one.
+    conditions
+        What must hold of the origin of noise and batches.
     """
 
     epsilon: float
@@ -137,12 +153,14 @@ class PrivacyGuarantee:
     relation: str
     method: str
     order: float | None = None
+    conditions: tuple[str, ...] = ()
 
     def __float__(self) -> float:
         return self.epsilon
 
     def __str__(self) -> str:
-        return f"(ε = {self.epsilon:.4g}, δ = {self.delta:.3g}), to {self.relation}"
+        promise = f"(ε = {self.epsilon:.4g}, δ = {self.delta:.3g}), to {self.relation}"
+        return marked(promise, self.conditions)
 
 
 def relation_of(ledger: Ledger) -> str:
@@ -180,16 +198,16 @@ def guarantee(
     """Return the (ε, δ) of the run."""
     if not 0 < delta < 1:
         raise InputError(f"delta must lie between 0 and 1, not {delta!r}.")
-    relation = relation_of(ledger)
+    relation, told = relation_of(ledger), ledger.conditions
     if any(math.isinf(entry.sensitivity) for entry in ledger):
-        return PrivacyGuarantee(math.inf, delta, relation, method)
+        return PrivacyGuarantee(math.inf, delta, relation, method, None, told)
     if method == "rdp":
         from dp_accounting.rdp import RdpAccountant
 
         rdp = RdpAccountant(orders, _neighbours(ledger))
         _compose(rdp, ledger)
         epsilon, order = rdp.get_epsilon_and_optimal_order(delta)
-        return PrivacyGuarantee(float(epsilon), delta, relation, method, float(order))
+        return PrivacyGuarantee(float(epsilon), delta, relation, method, float(order), told)
     if method == "pld":
         from dp_accounting.pld import PLDAccountant
 
@@ -200,7 +218,7 @@ def guarantee(
             )
         pld = PLDAccountant(_neighbours(ledger))
         _compose(pld, ledger)
-        return PrivacyGuarantee(float(pld.get_epsilon(delta)), delta, relation, method)
+        return PrivacyGuarantee(float(pld.get_epsilon(delta)), delta, relation, method, None, told)
     raise InputError(f"method must be 'rdp' or 'pld', not {method!r}.")
 
 

@@ -16,6 +16,7 @@ from seepage.errors import InputError
 from seepage.nn.accounting.accountant import FisherAccountant
 from seepage.nn.jacobian.engine import Step
 from seepage.nn.privacy.individual_privacy import IndividualPrivacy
+from seepage.nn.privacy.randomness import FAST, SECURE
 from seepage.nn.privacy.run_privacy import ADD_OR_REMOVE, Ledger, PrivacyGuarantee
 from seepage.nn.problem.clipping import HardClip
 from seepage.nn.problem.problem import Loss
@@ -129,7 +130,10 @@ class OpacusAccountant(FisherAccountant):
             return super().privacy(delta, method=method or "rdp", orders=orders)
         delta = self.default_delta() if delta is None else delta
         epsilon = _opacus_epsilon(type(theirs), self.ledger, delta)
-        return PrivacyGuarantee(epsilon, delta, ADD_OR_REMOVE, f"opacus {theirs.mechanism()}")
+        method = f"opacus {theirs.mechanism()}"
+        return PrivacyGuarantee(
+            epsilon, delta, ADD_OR_REMOVE, method, conditions=self.ledger.conditions
+        )
 
     def individual_privacy(self) -> IndividualPrivacy:
         """Return the Rényi differential privacy of each record, none above Opacus's."""
@@ -401,7 +405,8 @@ def attach(
             f"attach() takes an optimiser or a PrivacyEngine of Opacus, not a "
             f"{type(target).__name__}."
         )
-    if not getattr(target, "secure_mode", False):
+    secure = bool(getattr(source.optimizer, "secure_mode", False))
+    if not secure:
         warnings.warn(
             "Opacus is not in its secure mode: its noise comes from torch's generator, which "
             "keeps 32 bits of a seed on the CPU, so whoever sees the models of a run can find "
@@ -431,6 +436,7 @@ def attach(
         max_grad_norm=source.settings().max_grad_norm,
         clip="hard",
         sampler=OTHER if rate is None else POISSON,
+        randomness=SECURE if secure else FAST,
         **accounting,
     )
 

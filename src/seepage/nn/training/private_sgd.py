@@ -35,6 +35,14 @@ from seepage.nn.accounting.processes import (
     world_size,
 )
 from seepage.nn.accounting.run_identity import data_fingerprint, loss_name, plain_setting
+from seepage.nn.privacy.randomness import (
+    FAST,
+    SECURE,
+    SEED,
+    SEEDED_AND_FAST,
+    conditions_of,
+    mark_of,
+)
 from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.own_loss import labels_of
 from seepage.nn.problem.problem import Loss
@@ -74,12 +82,15 @@ class Progress:
     worst_mu
         The largest μ of any record: how well an adversary who knows all others and the batches
         could tell from the release whether it was there; nan without clipping.
+    condition
+        What dFIL and μ rest on if the noise can be drawn again, in a few words; otherwise empty.
     """
 
     step: int
     accuracy: float | None
     worst_dfil: float
     worst_mu: float
+    condition: str = ""
 
 
 class PrivateSGD:
@@ -112,14 +123,16 @@ class PrivateSGD:
         ``"poisson"``, or ``"fixed"`` for batches of one size. A batch that is too large for memory
         is processed in parts (``chunk_size``), but is still one batch.
     seed
-        For experiments: fixes batches, noise and probes. By default they follow from a 256-bit key
-        of the operating system and the step's number. With a checkpoint the key is kept beside it,
-        in a file of the same name plus ``.key``, which a run needs to resume. Keep it secret and
-        delete it when the run is over: whoever knows it can remove the noise.
+        For experiments: fixes batches, noise and probes. Whoever knows or guesses it can draw them
+        again and subtract the noise, and every statement about the run says so. By default they
+        follow from a 256-bit key of the operating system and the step's number. With a checkpoint
+        the key is kept beside it, in a file of the same name plus ``.key``, which a run needs to
+        resume. Keep it secret and delete it when the run is over: whoever knows it can remove the
+        noise.
     randomness
         ``"secure"``: noise and batches from ChaCha20, sums rounded to a grid of about 1/4096 of the
         noise's standard deviation. ``"fast"``: noise from torch's own generator, which keeps as
-        little as 32 bits of a seed, for experiments only.
+        little as 32 bits of a seed, for experiments only; statements say so too.
     checkpoint
         A file to keep the state of the run in. If it exists, :meth:`fit` resumes from it, with the
         same numbers as if the run had never stopped. With ``amplification="theorem4"`` the number
@@ -149,10 +162,10 @@ class PrivateSGD:
     >>> y = (X[:, 0] > 0).long()
     >>> net = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     >>> trainer = sp.nn.PrivateSGD(
-    ...     net, "cross_entropy", steps=30, batch_size=50, learning_rate=1.0, seed=1
+    ...     net, "cross_entropy", steps=30, batch_size=50, learning_rate=1.0
     ... )
-    >>> trainer.fit(X, y, X, y).history_[-1].accuracy > 0.8
-    True
+    >>> print(trainer.fit(X, y).accountant_.privacy(1e-5))
+    (ε = 10.96, δ = 1e-05), to add or remove one record
     >>> trainer.accountant_.records("dfil").shape
     (200,)
     """
@@ -271,14 +284,17 @@ class PrivateSGD:
             clip=self.clip,
             sampler=self.sampling,
             seed=self._stream.child("probes").number(),
+            randomness=self._randomness(),
             **{"steps": self.steps} | self.accounting,
         )
         if stored:
             self._resume(*stored)
         self.accountant_.check.trust()
-        # The first records set the size of finite steps, the same in all processes.
+        # The first records show kinks and set the size of finite steps, the same in all processes.
         some, device = slice(math.ceil(self.batch_size)), next(self.net.parameters()).device
-        self.accountant_.engine.step_size(_moved(X, some, device), y[some].to(device))
+        first = _moved(X, some, device), y[some].to(device)
+        self.accountant_.engine.takes_finite_steps(*first)
+        self.accountant_.engine.step_size(*first)
 
     def _own_update(self) -> PrivateUpdate:
         """Return the update rule."""
@@ -299,6 +315,12 @@ class PrivateSGD:
         if process_rank() == 0:
             write_key(self.checkpoint, stream)
         return stream
+
+    def _randomness(self) -> str:
+        """Return where noise and batches come from, as the ledger states it."""
+        if self.seed is None:
+            return SECURE if self.randomness == "secure" else FAST
+        return SEED if self.randomness == "secure" else SEEDED_AND_FAST
 
     def _take_step(self, X: Inputs, y: Tensor, device: torch.device) -> None:
         index = own_part(self._sampler.batch(self._step))
@@ -327,12 +349,15 @@ class PrivateSGD:
             accuracy = measure_accuracy(self.net, *test)
         whole = self.accountant_ if world_size() == 1 else gather_shares(self.accountant_)
         mu = float(np.max(whole.individual_loss().mu()))
-        now = Progress(self._step, accuracy, whole.worst(), mu)
+        condition = mark_of(conditions_of([self._randomness()]))
+        now = Progress(self._step, accuracy, whole.worst(), mu, condition)
         self.history_.append(now)
         if not bar.disable:
             shown = {} if accuracy is None else {"accuracy": f"{100 * accuracy:.2f} %"}
             if self.accountant_.n > 1:  # for a single record, 1/n is not a usable δ
                 shown["ε"] = f"{self.accountant_.privacy(orders=_QUICK_ORDERS).epsilon:.3g}"
+                if condition:
+                    shown["ε"] += f" ({condition.partition(':')[0]})"
             shown["worst dFIL"] = f"{now.worst_dfil:.3g}"
             shown["worst μ"] = f"{now.worst_mu:.3g}"
             bar.set_postfix(shown)
@@ -390,11 +415,14 @@ class PrivateSGD:
         self.net.load_state_dict({n: spread_like(held[n], t) for n, t in parts["net"].items()})
         self._update.go_on(parts["update"], facts["update"])
         self.accountant_.load_state_dict(parts["accountant"] | {"facts": facts["accountant"]})
+        # The settings are the same for all steps, so a checkpoint that did not say so can be told.
+        self.accountant_.ledger.declare(self._randomness())
         keep_one_share(self.accountant_)
         # Chunk sizes depend on free memory; keep those of the checkpoint, for the same rounding.
         self.accountant_.engine.chunks.found = facts["chunk"]
         self._step = facts["step"]
-        self.history_ = [Progress(**now) for now in facts["history"]]
+        condition = mark_of(conditions_of([self._randomness()]))
+        self.history_ = [Progress(**now | {"condition": condition}) for now in facts["history"]]
 
 
 def _records(X: Any, y: Any, name: str, target: str) -> tuple[Inputs, Tensor]:

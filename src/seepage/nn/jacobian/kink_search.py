@@ -1,0 +1,187 @@
+"""Looks for kinks by measuring whether the slope of a record's loss jumps along a line.
+
+Functions known for their kinks (ReLU, max pooling) are found by name. ``h*(h > 0)``, a gather at an
+argmax, ``sqrt(h²)`` or any function of the user's own are not: what they have in common shows in
+the losses alone. Let ``f(t)`` be the loss of a record as its unknowns move along a line, sampled at
+a spacing ``s``. Its fourth difference is
+
+    smooth:                    s⁴ f⁗
+    a jump of f″ (ELU, Huber): of the order s²
+    a jump of f′ (a kink):     of the order s
+    a jump of f itself:        constant
+
+and where it is largest, the spacing is halved again and again. What is left of the fourth
+difference over the spacing is the jump of the slope; for anything smoother it vanishes, however
+sharply the function bends, once the spacing resolves the bend. A jump of ``f″`` alone is no kink:
+gradients are then continuous.
+
+The gradients of the parameters jump where ``f′`` does, because both jump with the slope of the same
+function inside the network. Losses need forward passes only. They are taken in float64, whose
+rounding lies far below all of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from seepage.nn.gradients.watching import differentiable_backends
+from seepage.nn.jacobian.finite_changes import longer_types
+from seepage.nn.jacobian.random_directions import key_of, row_signs
+from seepage.nn.problem.problem import Batch, NetworkProblem
+
+Values = Callable[
+    [Tensor, Tensor], Tensor
+]  # of some lines, (L,), and places on each of them, (L, m): the losses there, (L, m)
+
+_MOST, _FEWEST = 48, 4  # lines along which small and large networks are looked at
+_MOVED = 8192  # bytes of layers' outputs that all lines together should move
+_GRID = 32  # first intervals of a line
+_HALVINGS = 20  # of their length
+_OVER = 6  # last halvings that the order of the difference is read from
+_ORDER = 1.5  # between one of a kink and two of a jump of f″
+_JUMP = 1e-4  # the least jump of the slope, relative to what the loss spans on the line,
+_STEP = 0.01  # over a step of that size where the loss itself jumps (as finite steps would see it)
+_SMOOTH = 1e-6  # what the fourth difference over the spacing may fall to before a line is dropped
+_QUIET = 0.618  # where on the lines, and at which spacing, rounding is measured
+_FINE = 2.0**-20
+_ROUNDING = 16  # a difference must be that many times what rounding alone gives
+_LENGTHS = (1.0, 1 / 8, 1.0, 1 / 64)  # of lines, in turn: short ones see a weak kink beside bends
+
+
+def line_count(held: int) -> int:
+    """Return the number of lines for a network whose layers put out so many bytes per record.
+
+    The more units a network has, the more kinks lie on every line.
+    """
+    return max(_FEWEST, min(_MOST, _MOVED // max(1, held)))
+
+
+def has_kinks(
+    problem: NetworkProblem,
+    batch: Batch,
+    scale: float,
+    count: int,
+    in_chunks: Callable[[Callable[[slice], Tensor], int], list[Tensor]],
+) -> bool:
+    """Return whether the losses have kinks, or jump, along lines from these records to others.
+
+    ``scale`` is the size of the unknowns, for a single record, which has no other to go to.
+    ``in_chunks`` applies work to slices of so many rows. In a network that does not run in float64,
+    or away from its records, nothing is seen.
+    """
+    if torch.float64 not in (batch.z.dtype, *longer_types(problem, batch)):
+        return False
+    wide = replace(problem, wider=torch.float64)
+    lines = _Lines.through(wide, batch.of_type(torch.float64), scale, count)
+
+    def values(which: Tensor, places: Tensor) -> Tensor:
+        parts = in_chunks(lambda rows: lines.losses(which, places, rows), places.numel())
+        return torch.cat(parts).reshape(places.shape)
+
+    try:
+        return jumps_somewhere(values, count, batch.z.device)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # a network need not run on anything but its records
+        return False
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Lines through records: from record ``start``'s unknowns along ``move``, all else its own."""
+
+    problem: NetworkProblem
+    batch: Batch
+    start: Tensor  # the record of each line, (lines,)
+    move: Tensor  # (lines, …)
+
+    @classmethod
+    def through(cls, problem: NetworkProblem, batch: Batch, scale: float, count: int) -> _Lines:
+        """Return lines from every record to another, bent away from it by random signs.
+
+        The signs reach what no record differs in, and leave ties (whole numbers, padding).
+        """
+        number, z = torch.arange(count, device=batch.z.device), batch.z
+        start = number % len(batch)
+        other = (start + 1 + number // len(batch)) % len(batch)
+        mask = problem.view.mask_for(z)
+        free = 1 if mask is None else mask
+        apart = free * (z[other] - z[start])
+        size = float(apart.square().mean().sqrt())
+        drawn = row_signs(key_of("kinks"), number, tuple(z.shape[1:]), z)
+        move = apart + (size / 2 or scale) * free * drawn
+        length = torch.tensor(_LENGTHS).to(z)[number % len(_LENGTHS)]
+        return cls(problem, batch, start, move * length.reshape(-1, *[1] * (z.dim() - 1)))
+
+    def losses(self, which: Tensor, places: Tensor, rows: slice) -> Tensor:
+        """Return the losses at some of the places on these lines, counted line by line."""
+        number = torch.arange(places.numel(), device=places.device)[rows]
+        line = which[number // places.shape[1]]
+        some = self.batch.records(self.start[line])
+        t = places.flatten()[rows].reshape(-1, *[1] * (some.z.dim() - 1))
+        with differentiable_backends(self.problem.net), torch.no_grad():
+            return self.problem.losses(self.problem.detached(), some, some.z + t * self.move[line])
+
+
+def jumps_somewhere(values: Values, lines: int, device: torch.device) -> bool:
+    """Return whether a function of a place in [0, 1] jumps on some line, or its slope does."""
+    which = torch.arange(lines, device=device)
+    steps = torch.arange(_GRID + 1, device=device, dtype=torch.float64)
+    places, spacing = (steps / _GRID).repeat(lines, 1), 1 / _GRID
+    seen = values(which, places)
+    finite = seen.nan_to_num(0.0, 0.0, 0.0)
+    span = finite.amax(1) - finite.amin(1)
+    quiet = torch.full_like(span, _QUIET)
+    floor = _ROUNDING * _rounding(values, which, quiet, _FINE)
+    five, centre, difference = _around_largest(seen, places)
+    history = difference[:, None]
+    for _ in range(_HALVINGS):
+        # What is smooth by now, or hidden by rounding, stays so at smaller spacings.
+        kept = (difference > floor) & (difference > _SMOOTH * span * spacing)
+        which, span, floor, history = which[kept], span[kept], floor[kept], history[kept]
+        five, centre = five[kept], centre[kept]
+        if not len(which):
+            return False
+        spacing /= 2
+        places = centre[:, None] + spacing * (steps[:9] - 4)
+        nine = torch.empty_like(places)
+        nine[:, ::2], nine[:, 1::2] = five, values(which, places[:, 1::2])
+        five, centre, difference = _around_largest(nine, places)
+        history = torch.cat((history, difference[:, None]), 1)
+    before = history[:, -1 - _OVER]
+    itself = difference > before * 2.0 ** (-_OVER / 2)  # it does not fall: the loss itself jumps
+    least = _JUMP * span * torch.where(itself, _STEP, spacing)
+    jumps = (difference > before * 2.0 ** (-_ORDER * _OVER)) & (difference > least)
+    jumps &= difference > floor
+    if not bool(jumps.any()):
+        return False
+    # Rounding may be larger here than elsewhere: it is measured beside the jump.
+    beside = _rounding(values, which, centre + 8 * spacing, spacing / 64)
+    return bool((jumps & (difference > _ROUNDING * beside)).any())
+
+
+def _around_largest(values: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the five values with the largest fourth difference, its place and its size."""
+    difference = _fourth(values)
+    largest = difference.argmax(1, keepdim=True)
+    five = values.gather(1, largest + torch.arange(5, device=values.device))
+    return five, places.gather(1, largest + 2)[:, 0], difference.gather(1, largest)[:, 0]
+
+
+def _fourth(f: Tensor) -> Tensor:
+    """Return the sizes of all fourth differences, zero where the function is not finite."""
+    sizes = (f[:, :-4] - 4 * f[:, 1:-3] + 6 * f[:, 2:-2] - 4 * f[:, 3:-1] + f[:, 4:]).abs()
+    return sizes.nan_to_num(0.0, 0.0, 0.0)
+
+
+def _rounding(values: Values, which: Tensor, centre: Tensor, spacing: float) -> Tensor:
+    """Return the fourth differences that rounding gives, at least those of a typical line."""
+    steps = torch.arange(-4, 5, device=centre.device, dtype=centre.dtype)
+    seen = values(which, centre[:, None] + spacing * steps)
+    own = _fourth(seen).amax(1)
+    least = torch.finfo(seen.dtype).eps * seen.nan_to_num(0.0, 0.0, 0.0).abs().amax(1)
+    return torch.maximum(torch.maximum(own, own.median()), least)

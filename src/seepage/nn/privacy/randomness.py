@@ -1,0 +1,79 @@
+"""Who could draw a run's noise and batches again, and what that does to its guarantees.
+
+Differential privacy and leakage both assume noise that the attacker cannot know, and amplification
+by sampling assumes batches that he cannot know. Whoever has a run's seed draws both again and
+subtracts the noise; whoever can try all states of a small generator finds them. The ledger keeps
+the origin of each step's noise, and every statement about the run carries the condition that
+follows from it: this module owns the words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from seepage.errors import InputError, nearest
+
+SECURE, SEED, FAST, UNSTATED = "secure", "seed", "fast", "unstated"
+SEEDED_AND_FAST = "seed and fast"
+
+_SEEDED = (
+    "Noise and batches came from a seed: it holds only against attackers who neither know nor "
+    "guess the seed, since whoever has it can draw the batches again and subtract the noise."
+)
+_TRIED_OUT = (
+    "The noise (in Opacus also the batches) came from torch's own generator, which keeps as little "
+    "as 32 bits of a seed: it holds only against attackers who do not try them all, since whoever "
+    "does can subtract the noise."
+)
+_ASSUMED = (
+    "It is assumed that nobody can draw the noise and the batches again: where they came from was "
+    "not stated."
+)
+_CONDITIONS: dict[str, tuple[str, ...]] = {
+    SECURE: (),
+    SEED: (_SEEDED,),
+    FAST: (_TRIED_OUT,),
+    SEEDED_AND_FAST: (_SEEDED, _TRIED_OUT),
+    UNSTATED: (_ASSUMED,),
+}
+_MARKS = {
+    _SEEDED: "noise from a seed: only against attackers who neither know nor guess it",
+    _TRIED_OUT: "noise from a fast generator: only against attackers who do not try its seeds",
+}
+
+
+def check_randomness(randomness: str) -> None:
+    """Raise unless this names an origin of noise and batches."""
+    if randomness not in _CONDITIONS:
+        raise InputError(
+            f"randomness must be one of {', '.join(map(repr, _CONDITIONS))}, not "
+            f"{randomness!r}{nearest(randomness, _CONDITIONS)}."
+        )
+
+
+def conditions_of(origins: Iterable[str]) -> tuple[str, ...]:
+    """Return what must hold of the noise of steps with these origins, in sentences.
+
+    >>> conditions_of(["secure"])
+    ()
+    """
+    found = (text for origin in origins for text in _CONDITIONS[origin])
+    return tuple(dict.fromkeys(found))  # each once, in the order of the steps
+
+
+def mark_of(conditions: Sequence[str]) -> str:
+    """Return in a few words that noise can be drawn again, if these conditions say so.
+
+    >>> mark_of(conditions_of(["secure", "seed"]))
+    'noise from a seed: only against attackers who neither know nor guess it'
+    """
+    return "; ".join(mark for text, mark in _MARKS.items() if text in conditions)
+
+
+def marked(words: str, conditions: Sequence[str]) -> str:
+    """Return words about a run with the mark at their end, or before a repr's last ``>``."""
+    mark = mark_of(conditions)
+    if not mark:
+        return words
+    inside = words.removesuffix(">")
+    return f"{inside}; {mark}{words[len(inside) :]}"
