@@ -396,7 +396,7 @@ def load_gradients(
         metrics = {name: found[f"metric {k}"] for k, name in enumerate(named)}
         origin = columns.get("node"), columns.get("round")
         return LayerGradients(blocks, sizes, norms, variances, keys, *origin, metrics), columns
-    except (FileNotFoundError, PermissionError):
+    except (FileNotFoundError, PermissionError, Warning):  # a warning does not condemn the file
         raise
     # A bare array (.npy) is no context manager, another kind of file has other entries, and zipfile
     # reports a damaged archive in nearly every way there is.
