@@ -115,8 +115,9 @@ cli-page: $(STAMPS)/core ## Write the reference of the command line anew
 benchmarks-page: $(STAMPS)/core ## Write the page of benchmarks anew from the kept results
 	@$(BIN)/python docs/make_benchmarks_page.py
 
+# Not --quiet: it silences the very warnings, such as that of a broken link, that --strict counts.
 docs: $(STAMPS)/docs ## Build the documentation into site/
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict && echo "site/index.html"
 
 notebooks: $(STAMPS)/test $(STAMPS)/docs ## Make notebooks of six pages and run them
 	@OMP_NUM_THREADS=1 $(BIN)/python docs/make_notebooks.py

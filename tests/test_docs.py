@@ -12,6 +12,8 @@ import doctest
 import io
 import pkgutil
 import re
+import subprocess
+import sys
 import tomllib
 import unicodedata
 from collections.abc import Iterator
@@ -215,6 +217,26 @@ def test_links_lead_somewhere(page):
         assert found.exists(), f"{named(page)} links to {link}"
         if anchor and found.suffix == ".md":
             assert anchor in anchors(found), f"{named(page)} links to {link}"
+
+
+@pytest.mark.parametrize(
+    ("link", "passes"),
+    [("[a](other.md#a-part)", True), ("[a](no.md)", False)],
+    ids=["whole", "cut"],
+)
+def test_make_docs_fails_on_a_broken_link(tmp_path, link, passes):
+    """The Makefile's own command builds a site of two pages."""
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed: pip install -e '.[docs]'")
+    recipe = subprocess.run(["make", "-n", "docs"], cwd=ROOT, capture_output=True, text=True).stdout  # noqa: S607
+    build = next(line for line in recipe.splitlines() if "mkdocs build" in line)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text(f"# One\n\n{link}\n", "utf-8")
+    (tmp_path / "docs" / "other.md").write_text("# Other\n\n## A part\n", "utf-8")
+    (tmp_path / "mkdocs.yml").write_text("site_name: two\n", "utf-8")
+    here = re.sub(r"\S+/mkdocs", f"{sys.executable} -m mkdocs", build)
+    run = subprocess.run(here, shell=True, cwd=tmp_path, capture_output=True, text=True)  # noqa: S602
+    assert (run.returncode == 0) == passes, run.stderr
+    assert passes or "no.md" in run.stderr
 
 
 def test_badges_are_true():

@@ -144,6 +144,18 @@ def test_per_layer_results():
         first.correlation(one)
 
 
+def test_equal_layers_are_ranked_in_the_order_of_the_network():
+    """On other processors the last digits differ, and an estimate below zero is shown as zero."""
+    nothing = [-0.03128139, -0.03128145, 0.97978506, -0.03128131]
+    same = [0.5 * (1 - 1e-7), 0.5 * (1 + 1e-7), 0.1, 0.7]
+    for values, order in ((nothing, "cabd"), (same, "dabc")):
+        for rounding in (-1e-7, 0.0, 1e-7):
+            moved = np.array(values) + rounding * np.array([1, -2, 3, -4])
+            assert result(moved, [0] * 4, [1] * 4, [1] * 4).ranking() == list(order)
+    near = result([0.1234, 0.1235, 0.1236], [0] * 3, [1] * 3, [1] * 3)
+    assert near.ranking() == ["c", "b", "a"]
+
+
 def test_names_of_layers():
     net = nn.Sequential(TwoDoors(), nn.Linear(2, 2, bias=False))
     assert list(layer_parameters(net)) == ["0.open", "0.shut", "0.out", "1"]

@@ -72,6 +72,9 @@ class RemedyOutcome:
 class RemedyComparison:
     """Remedies side by side; the first line is without any.
 
+    Intervals of one run are over its updates and test records; those of several runs are Student's
+    over the runs.
+
     Parameters
     ----------
     outcomes
@@ -79,9 +82,6 @@ class RemedyComparison:
     protect
         The layers that an audit of the updates without a remedy would name; of several runs, those
         that most of them name.
-
-    Intervals of one run are over its updates and test records; those of several runs are Student's
-    over the runs.
     """
 
     outcomes: tuple[RemedyOutcome, ...]

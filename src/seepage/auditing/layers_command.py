@@ -123,8 +123,8 @@ def _max_auc(question: RecordingQuestion, known: ClientProperty, limit: float) -
     found = attack_recording(
         question.recording, known.values, classifier=question.family, seed=question.seed
     )
-    k = int(np.argmax(found.values))
-    layer, measured = found.layers[k], float(found.values[k])
+    layer, measured = found.ranking()[0], float(np.max(found.values))
+    k = found.layers.index(layer)
     where = "whole updates" if layer == JOINED else f"the layer {shown(layer)}"
     passed = measured <= limit
     text = (
@@ -136,8 +136,7 @@ def _max_auc(question: RecordingQuestion, known: ClientProperty, limit: float) -
 
 def _max_bits(audit: RecordingAudit, limit: float) -> Gate:
     found, whole = audit.layers.v_information, audit.layers.remedies[0]
-    k = int(np.argmax(found.values))
-    where, measured = f"the layer {shown(found.layers[k])}", float(found.values[k])
+    where, measured = f"the layer {shown(found.ranking()[0])}", float(np.max(found.values))
     if whole.value > measured:
         where, measured = "a whole update", whole.value
     passed = measured <= limit

@@ -71,8 +71,8 @@ class RecordingAudit:
         """
         if self.over_rounds is None:
             return self.layers.protect
-        sure = [k for k in self.over_rounds.layers if self.over_rounds.first(k) is not None]
-        return tuple(sorted(sure, key=lambda k: -self.layers.v_information[k]))
+        sure = {k for k in self.over_rounds.layers if self.over_rounds.first(k) is not None}
+        return tuple(k for k in self.layers.v_information.ranking() if k in sure)
 
     def least_p_value(self) -> float:
         """Return the smallest P-value that exchanging the clients' labels can give.

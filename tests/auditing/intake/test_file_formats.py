@@ -10,7 +10,9 @@ import bz2
 import gzip
 import json
 import os
+import re
 import sqlite3
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -440,6 +442,21 @@ def test_sheets_that_are_no_table_are_refused(tmp_path, rows, said):
     with pytest.raises(InputError) as caught:
         read_file(sheet(tmp_path / "t.xlsx", *rows))
     assert str(caught.value) == said
+
+
+def test_a_workbook_without_styles_is_whole(tmp_path):
+    """What openpyxl says of it is an error to a filter of the caller's, not of the file."""
+    plain, bare = sheet(tmp_path / "plain.xlsx", ["age"], [31], [47]), tmp_path / "bare.xlsx"
+    with zipfile.ZipFile(plain) as whole, zipfile.ZipFile(bare, "w") as copy:
+        for name in whole.namelist():
+            content = whole.read(name)
+            if name == "xl/styles.xml":
+                content = re.sub(rb"<cellStyles.*</cellStyles>", b"", content)
+            copy.writestr(name, content)
+    with pytest.raises(UserWarning, match="contains no default style"):
+        read_file(bare)
+    with pytest.warns(UserWarning, match="contains no default style"):
+        assert read_file(bare).column("age").to_pylist() == [31, 47]
 
 
 def database(path, *cells):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import stat
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -207,6 +208,22 @@ def test_a_metric_that_some_did_not_send_is_missing_there():
     one = LayerGradients.of({"fc": np.ones((2, 3))})
     both = joined([replace(one, metrics={"loss": np.array([1.0, 2.0])}), one])
     np.testing.assert_array_equal(both.metrics["loss"], [1.0, 2.0, np.nan, np.nan])
+
+
+def test_a_warning_does_not_condemn_a_recording(tmp_path, monkeypatch):
+    path = tmp_path / "seen.npz"
+    save_gradients(LayerGradients.of({"a": np.ones((2, 3))}), path)
+    load = np.load
+
+    def outspoken(*given, **named):
+        warnings.warn("additional header parsing", UserWarning, stacklevel=1)
+        return load(*given, **named)
+
+    monkeypatch.setattr(np, "load", outspoken)
+    with pytest.raises(UserWarning, match="additional header parsing"):
+        load_gradients(path)
+    with pytest.warns(UserWarning, match="additional header parsing"):
+        assert load_gradients(path)[0]["a"].tolist() == [[1, 1, 1], [1, 1, 1]]
 
 
 def test_no_damaged_recording_is_read_in_silence(tmp_path):

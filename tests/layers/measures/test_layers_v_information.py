@@ -170,6 +170,16 @@ def test_groups_that_know_their_property_are_found_out():
     assert found.columns["p_value"][0] <= 0.02
 
 
+def test_layers_that_tell_nothing_are_ranked_in_the_order_of_the_network():
+    g, p = gaussian_classes(3.0, 0.5, 200)
+    draw = np.random.default_rng(5)
+    seen = {name: draw.standard_normal((len(p), 2)) for name in "abcd"} | {"e": g}
+    found = v_information(seen, p, family="logistic", **QUICK)
+    assert found.values[:4].max() < 5e-4
+    assert found.values[1] < found.values[3], "they are in order already"
+    assert found.ranking() == list("eabcd")
+
+
 @pytest.mark.slow
 def test_own_classifier_and_layer_names():
     g, p = gaussian_classes(3.0, 0.5, 200, width=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import UserDict
 
 import pytest
@@ -73,6 +74,42 @@ def changed(tensor: Tensor, row: int, value: float) -> Tensor:
 def test_what_cannot_be_used_is_named(options, complaint):
     with pytest.raises(sp.InputError, match=complaint):
         rows(network(), **options)
+
+
+class Outspoken(nn.Module):
+    """Says of itself what torch says of a processor without bf16; writes into a buffer if told."""
+
+    def __init__(self, words: str = "mkldnn_matmul failed", counts: bool = False, times: int = 9):
+        super().__init__()
+        self.inner, self.words, self.times = network(), words, times
+        if counts:
+            self.register_buffer("runs", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if hasattr(self, "runs"):
+            self.runs.add_(1)
+        if self.times > 0:
+            self.times -= 1
+            warnings.warn(self.words, UserWarning, stacklevel=1)
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("counts", [False, True])
+@pytest.mark.parametrize("times", [1, 9])
+def test_a_warning_that_a_filter_raises_leaves_as_itself(counts, times):
+    """The network runs; only a filter of the caller's makes an error of what it says.
+
+    Swallowed where the buffers are watched, a warning that comes once would leave the buffer that
+    the network writes into unnoticed.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="mkldnn_matmul failed"):
+            rows(Outspoken(counts=counts, times=times))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "mkldnn_matmul failed")
+        told = rows(Outspoken(counts=counts))
+    torch.testing.assert_close(torch.as_tensor(told), torch.as_tensor(rows(network())))
 
 
 def test_later_batches_are_checked_too():

@@ -444,7 +444,7 @@ def load_gradients(
         )
         made = LayerGradients(blocks, sizes, norms, variances, keys, *origin, metrics, beside)
         return made, columns
-    except (FileNotFoundError, PermissionError):
+    except (FileNotFoundError, PermissionError, Warning):  # a warning does not condemn the file
         raise
     # A bare array (.npy) is no context manager, another kind of file has other entries, and zipfile
     # reports a damaged archive in nearly every way there is.

@@ -49,6 +49,8 @@ class PerLayer:
         The numbers of each record, ``(n, layers)``, if the measure is a mean over records.
     errors
         For estimates, the standard error of every entry of ``by_record``; zero where it is exact.
+    negligible
+        Numbers up to this count as zero in the ranking.
     """
 
     measure: str
@@ -63,6 +65,7 @@ class PerLayer:
     notes: tuple[str, ...] = ()
     by_record: np.ndarray | None = None
     errors: np.ndarray | None = None
+    negligible: float = 0.0
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.values, dtype=dtype, copy=copy)
@@ -79,9 +82,19 @@ class PerLayer:
         return float(self.values[self.layers.index(layer)])
 
     def ranking(self) -> list[str]:
-        """Return the layers, the one that gives most away first; those without a number last."""
-        known = np.where(np.isnan(self.values), -np.inf, self.values)
-        return [self.layers[k] for k in np.argsort(-known, kind="stable")]
+        """Return the layers, the one that gives most away first; those without a number last.
+
+        Layers that are equal in four significant digits stand in the order of the network, and so
+        do those whose number is below zero or ``negligible``: further digits depend on the
+        processor.
+        """
+        return [self.layers[k] for k in np.argsort(-self._rounded(), kind="stable")]
+
+    def _rounded(self) -> np.ndarray:
+        """Return the numbers that the ranking compares; minus infinity where there is none."""
+        some = np.where(self.values > self.negligible, self.values, 0.0)
+        rounded = np.array([float(f"{value:.4g}") for value in some])
+        return np.where(np.isnan(self.values), -np.inf, rounded)
 
     def foremost(self) -> list[str]:
         """Return the first layer of the ranking, and those whose interval overlaps its own."""

@@ -37,6 +37,7 @@ _FLOOR = 1e-6  # the least probability in the paper's estimate, which is not rec
 _STEEPEST, _FURTHEST = 5.0, 20.0
 _SIGNIFICANT = 0.05
 _NO_GAIN = 1e-9
+_WRITTEN_AS_ZERO = 5e-4  # reports give three decimals
 _NORMAL = 1.959964
 
 
@@ -172,6 +173,7 @@ def v_information(
             "columns": [seen[layer].shape[1] for layer in seen.layers],
         },
         notes=(_BELOW, *said, *task.notes, *seen.projection_notes()),
+        negligible=_WRITTEN_AS_ZERO,
     )
 
 

@@ -25,6 +25,8 @@ Numbers = NDArray[np.float64]
 class SpectrumBracket:
     """FIL of some records over a run.
 
+    Both ends are nan for a record that was in no batch, since it is not measured.
+
     Parameters
     ----------
     index
@@ -35,8 +37,6 @@ class SpectrumBracket:
     upper
         From the leading eigenvalue of all probes together and what the sketch lost: the mean of its
         square is not below that of FIL.
-
-    Both are nan for a record that was in no batch, since it is not measured.
     """
 
     index: NDArray[np.int64]

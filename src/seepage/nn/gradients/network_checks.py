@@ -211,6 +211,8 @@ def _changing_buffers(net: nn.Module, x: Inputs) -> tuple[str, ...]:
     try:
         with torch.no_grad():
             call(net, x, copies)
+    except Warning:  # raised by a filter, perhaps for this run only: the next may not report it
+        raise
     except Exception:  # the run that follows reports the error itself
         return ()
     finally:
@@ -260,7 +262,7 @@ def _count_classes(problem: NetworkProblem, x: Inputs) -> int | None:
     try:
         with torch.no_grad():
             output = _run(problem.net, rows_of(x, slice(0, 1)), problem.changing)
-    except InputError:
+    except (InputError, Warning):  # the network runs where no filter makes a warning an error
         raise
     except Exception as error:
         shapes = ", ".join(
