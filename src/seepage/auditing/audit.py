@@ -417,6 +417,7 @@ def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
     named = Table(source.X, _feature_names(trained), None, "numpy")
     records = MemorySource(named, source.y, source.sample_weight)
     leak: Leakage[Any] = leakage(trained.model, records, noise=Gaussian(sigma))
+    leak.notes = trained.notes
     try:
         found = guarantees(leak, draws=_DRAWS if trained.work <= _HEAVY else _FEW_DRAWS)
     except InputError:
@@ -484,6 +485,7 @@ def find_risks(
         noise=Gaussian(sigma),
         attributes={name: columns for name, columns in groups.items() if len(columns) > 1},
     )
+    leak.notes = trained.notes
     changes = leak.release.finite_changes()
     # Families with a certified expansion need few refits; for others, and for guesses among several
     # classes, whose intervals are wide, only the most exposed records are examined.

@@ -179,7 +179,8 @@ def audit(
         ),
         through=through,
     )
-    trained = TrainedModel(_as_ours(opened.model, settings, fit, labels), settings, table)
+    ours = _as_ours(opened.model, settings, fit, labels)
+    trained = TrainedModel(ours, settings, table, opened.notes)
     sigma = _sigma(noise)
     anew = None
     if refit is not None:

@@ -64,6 +64,7 @@ def streamed_risks(trained: TrainedModel, sigma: float) -> RiskFinding:
         noise=Gaussian(sigma),
         attributes={name: columns for name, columns in names.items() if len(columns) > 1},
     )
+    leak.notes = trained.notes
     stream = leak.membership()
     (worst,), (median,) = _summary(leak, stream, exposures=[0], medians=[0])
     if np.isinf(worst.exposure) and trained.settings.model != "linear":

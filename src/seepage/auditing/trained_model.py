@@ -317,6 +317,8 @@ class TrainedModel:
     model: Any
     settings: FitSettings
     table: EncodedTable
+    # What the numbers leave out because of how a given model was fitted, one sentence each
+    notes: tuple[str, ...] = ()
 
     @property
     def source(self) -> RowSource:

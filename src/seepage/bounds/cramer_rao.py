@@ -104,7 +104,7 @@ def cramer_rao(
         "mse",
         kind="bound",
         about=about,
-        assumptions=assumptions,
+        assumptions=(*assumptions, *leak.notes),
         library=leak.source.library,
         noise=leak.noise,
         accuracy=float(xp.max(errors)),
@@ -194,7 +194,8 @@ def biased_leakage(result: Result, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     # An estimate that ignores the release has no variance, however little leaks.
     variance = unbiased.values * float(share) if share else xp.zeros_like(unbiased.values)
     fixed = float(np.mean(offset**2))
-    found = replace(unbiased, values=variance + fixed, assumptions=(_BIASED, *UNBIASED[1:]))
+    assumed = (_BIASED, *UNBIASED[1:], *result.assumptions)
+    found = replace(unbiased, values=variance + fixed, assumptions=assumed)
     if not fixed:
         return found
     # More noise adds to the variance, and nothing to the bias.

@@ -110,7 +110,7 @@ def guarantees(
     ]
     index = leak.source.index
     return Guarantees(
-        rows=tuple(rows),
+        rows=tuple(_noted(line, leak.notes) for line in rows),
         row=position,
         label=str(position if index is None else index[position]),
         chosen=row is not None,
@@ -410,6 +410,13 @@ def _van_trees(
     name = "van Trees, within the domain"
     found = _averaged(name, leak, bounded, sought, position, share, sampling)
     yield _resting_on(found, limits.words, guarantee=True)
+
+
+def _noted(line: Guarantee, notes: tuple[str, ...]) -> Guarantee:
+    """Return a line that also says what the numbers of this release leave out."""
+    if not line.applies:
+        return line
+    return replace(line, assumptions=tuple(dict.fromkeys((*line.assumptions, *notes))))
 
 
 def _resting_on(line: Guarantee, assumption: str, guarantee: bool) -> Guarantee:

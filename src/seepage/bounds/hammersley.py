@@ -131,6 +131,7 @@ def hammersley_chapman_robbins(
         UNBIASED[1],
         UNBIASED[2],
         limits.words,
+        *leak.notes,
     )
     result = Result(
         np.asarray(value),

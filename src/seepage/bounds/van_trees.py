@@ -473,7 +473,7 @@ def van_trees_rows(
         kind="bound",
         about=about,
         index=positions if index is None else index,
-        assumptions=(*_assumptions(prior), sampled),
+        assumptions=(*_assumptions(prior), *leak.notes, sampled),
         library=leak.source.library,
         noise=leak.noise,
     )

@@ -38,7 +38,8 @@ def compose(first: Leakage, *others: Leakage) -> Leakage:
             _add(parts, part)
     noise = tuple(noise for leak in (first, *others) for noise in leak.noise)
     together = parts[0] if len(parts) == 1 else ComposedRelease(parts)
-    return Leakage(together, first.source, noise, first.attributes)
+    notes = tuple(dict.fromkeys(note for leak in (first, *others) for note in leak.notes))
+    return Leakage(together, first.source, noise, first.attributes, notes)
 
 
 def _add(parts: list[MeasuredRelease], new: MeasuredRelease) -> None:

@@ -108,7 +108,7 @@ class RecordStream:
             function=partial(_inverse_square, function=self.function),
             measure="mse",
             kind="bound",
-            assumptions=UNBIASED,
+            assumptions=(*UNBIASED, *self.assumptions),
         )
 
     def std_bound(self) -> RecordStream:

@@ -183,8 +183,9 @@ class Result(NDArrayOperatorsMixin):
         bound = xp.where(squared > 0, 1 / safe, xp.full_like(squared, float("inf")))
         bound = xp.where(xp.isnan(squared), squared, bound)  # no bound for what was not measured
         accuracy = None if self.accuracy is None else 2 * self.accuracy
+        assumed = (*UNBIASED, *self.assumptions)
         return replace(
-            self, values=bound, measure="mse", kind="bound", assumptions=UNBIASED, accuracy=accuracy
+            self, values=bound, measure="mse", kind="bound", assumptions=assumed, accuracy=accuracy
         )
 
     def std_bound(self) -> Result:

@@ -226,7 +226,7 @@ def membership(
         left_out = list(rows[:, None]) if groups is None else sets
         moves, assumed = _by_given_refit(leak, left_out, refit), REFITTED
     else:
-        changes, assumed = leak.release.finite_changes(), HELD
+        changes, assumed = leak.release.finite_changes(), (*HELD, *leak.notes)
         if groups is not None:
             moves = changes.without_exactly(sets)
         else:
@@ -259,7 +259,7 @@ def membership_in_chunks(leak: Leakage[Any]) -> RecordStream:
         "membership",
         "membership",
         "bound",
-        assumptions=HELD,
+        assumptions=(*HELD, *leak.notes),
         noise=leak.noise,
     )
 
@@ -390,7 +390,7 @@ def _guessed(
             kind,
             question.about,
             _index(leak, rows),
-            assumptions=HELD,
+            assumptions=(*HELD, *leak.notes),
             library=leak.source.library,
             noise=leak.noise,
             accuracy=_relative(low, high),
@@ -417,7 +417,7 @@ def _stream(
         question.about,
         "bound" if question.covered is None else "estimate",
         names=_GUESSED if question.covered is None else _GUESSED[:-1],
-        assumptions=HELD,
+        assumptions=(*HELD, *leak.notes),
         noise=leak.noise,
     )
 

@@ -285,9 +285,9 @@ class GLMRelease(MeasuredRelease):
     @cached_property
     def _changes(self) -> ChangedRecords:
         found = self.optimum
-        return ChangedRecords(
-            found.near, found.shifted(self.template.X), self.noise, centre=found.centre
-        )
+        X = found.shifted(self.template.X)
+        slopes = _slopes(found, found.near, X)
+        return ChangedRecords(found.near, X, self.noise, centre=found.centre, slopes=slopes)
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], ChangedRecords]:
         """Return the certified moves of a chunk's records; one pass finds what they share."""
@@ -459,13 +459,17 @@ def _changes_of_chunk(
 ) -> ChangedRecords:
     """Return the certified moves of the records of a chunk."""
     found = release.optimum
-    return ChangedRecords(
-        about(found.near, problem, chunk),
-        found.shifted(chunk.X),
-        release.noise,
-        shared,
-        found.centre,
-    )
+    fit, X = about(found.near, problem, chunk), found.shifted(chunk.X)
+    slopes = _slopes(found, fit, X)
+    return ChangedRecords(fit, X, release.noise, shared, found.centre, slopes)
+
+
+def _slopes(found: Optimum, fit: FittedGLM, X: Array) -> tuple[Array, Array] | None:
+    """Return the slopes of shifted rows without their weights, and their errors; of one output."""
+    if isinstance(fit.family, Categorical):
+        return None
+    r, *_, error = found.derivatives(replace(fit, sample_weight=None), X, every=False)
+    return r, error
 
 
 @dataclass(frozen=True)

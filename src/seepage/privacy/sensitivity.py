@@ -30,6 +30,7 @@ from array_api_compat import array_namespace
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Laplace
 from seepage.errors import InputError
+from seepage.glm.adapters.registry import BALANCED
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.losses import Categorical
 from seepage.privacy.statements import DifferentialPrivacy, GaussianDP, PrivacyStatement
@@ -182,6 +183,12 @@ def epsilon_printed_in_paper_004(n: int, l2: float, sigma: float) -> float:
 
 def _penalised_fit(leak: Leakage[Any]) -> FittedGLM:
     fit: FittedGLM | None = leak.release.model
+    if BALANCED in leak.notes:
+        raise InputError(
+            "class_weight='balanced' computes the weights from the labels, so one record changes "
+            "the weights of all others and nothing bounds how far it moves the model; fit with "
+            "class weights stated in advance, as class_weight={class: weight}."
+        )
     if fit is None or len(leak.noise) != 1:
         raise InputError(
             "The sensitivity is known only for one release of one linear model; for any other "

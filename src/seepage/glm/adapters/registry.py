@@ -48,6 +48,12 @@ SELECTED = (
     "reveals, is left out."
 )
 
+BALANCED = (
+    "class_weight='balanced' computed the weights of the classes from all labels; they are held "
+    "fixed while a record changes or leaves, and that it would change the weights of all others is "
+    "left out."
+)
+
 
 # The models of seepage.glm ----------------------------------------------------------------------
 
@@ -246,17 +252,17 @@ def unwrap(model: Any, X: Any) -> Unwrapped:
         return Unwrapped(inner.model, (*before.steps, *inner.steps), inner.notes)
     kind = kind_of(model)
     if takes_frame(model, X):
-        return Unwrapped(model, (FormulaStep.of(model),), _notes(kind))
+        return Unwrapped(model, (FormulaStep.of(model),), _notes(kind, model))
     if kind.selects:
         coef = as_numpy(getattr(model, "coef_", np.ones(1)))
         several = coef.ndim == 2 and len(coef) > 1  # outputs, which its reader refuses
         if several or not _has_signs(model):
-            return Unwrapped(model, (), _notes(kind))
-        notes = (SELECTED, *_notes(kind))
+            return Unwrapped(model, (), _notes(kind, model))
+        notes = (SELECTED, *_notes(kind, model))
         if np.any(coef == 0):
             return Unwrapped(*_kept(model, coef.reshape(-1)), notes)
         return Unwrapped(model, (), notes)
-    return Unwrapped(model, (), _notes(kind))
+    return Unwrapped(model, (), _notes(kind, model))
 
 
 def best_of(search: Any) -> Any:
@@ -266,8 +272,10 @@ def best_of(search: Any) -> Any:
     return search.best_estimator_
 
 
-def _notes(kind: ModelKind) -> tuple[str, ...]:
-    return (kind.note,) if kind.note else ()
+def _notes(kind: ModelKind, model: Any) -> tuple[str, ...]:
+    weight = getattr(model, "class_weight", None)
+    balanced = isinstance(weight, str) and weight == "balanced"
+    return (*((kind.note,) if kind.note else ()), *((BALANCED,) if balanced else ()))
 
 
 def _has_signs(model: Any) -> bool:

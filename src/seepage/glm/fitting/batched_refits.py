@@ -14,13 +14,20 @@ many columns as there are refits.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from seepage.errors import InputError
 from seepage.glm.fitting.newton import minimise
-from seepage.glm.fitting.objective import FittedGLM, Objective, cholesky_factor
+from seepage.glm.fitting.objective import (
+    CholeskyFactor,
+    FittedGLM,
+    Objective,
+    cholesky_factor,
+    damped_factor,
+)
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import row_slices
 
@@ -60,33 +67,57 @@ class BatchedRefits:
         The table, (n, d).
     inverse
         The inverse of the Hessian there, (P, P), definite along softmax's gauge as well.
+    slopes
+        The slopes there, (n,), where they are known better than by ordinary margins: they say how
+        hard the records that leave have pulled.
     """
 
-    def __init__(self, fit: FittedGLM, X: np.ndarray, inverse: np.ndarray) -> None:
+    def __init__(
+        self,
+        fit: FittedGLM,
+        X: np.ndarray,
+        inverse: np.ndarray,
+        slopes: np.ndarray | None = None,
+    ) -> None:
         self.fit, self.X, self.inverse = fit, X, inverse
         self.outputs = fit.family.outputs if isinstance(fit.family, Categorical) else 1
         self.theta = np.asarray(fit.parameters)
         self.margins = np.asarray(fit.margins(X)).reshape(len(X), self.outputs)
         self.weight = np.ones(len(X)) if fit.sample_weight is None else fit.sample_weight
         self.slopes = self._slope(self.margins[:, :, None], fit.target)[:, :, 0]
+        self.pulls = self.slopes if slopes is None else slopes.reshape(self.slopes.shape)
 
     def moves(self, changes: list[Change], starts: np.ndarray | None = None) -> np.ndarray:
         """Return how far the parameters move under each change, (B, P).
 
         Infinite where no unique minimiser is left. ``starts (B, P)`` are first guesses.
         """
+        return self.moves_and_errors(changes, starts)[0]
+
+    def moves_and_errors(
+        self, changes: list[Change], starts: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the moves and the steps that Newton's method had still to take, (B, P) each."""
         P = self.theta.size
-        out = np.zeros((len(changes), P))
+        out, open_ = np.zeros((2, len(changes), P))
         size = max(_TOGETHER, _HELD // (len(self.X) * self.outputs))
         for begin in range(0, len(changes), size):
             some = changes[begin : begin + size]
             start = np.zeros((len(some), P)) if starts is None else starts[begin : begin + size]
-            found, left = self._newton(some, start)
+            found, step, left = self._newton(some, start)
             for k, change in enumerate(some):
                 if not left[k] <= _GIVEN_UP or self._decides(change.removed):
-                    found[k] = self._alone(change, start[k])
-            out[begin : begin + size] = found
-        return self._gauge_free(out)
+                    found[k], step[k] = self._alone(change, start[k])
+            out[begin : begin + size], open_[begin : begin + size] = found, step
+        return self._gauge_free(out), self._gauge_free(open_)
+
+    def pull_of_removed(self, changes: list[Change]) -> np.ndarray:
+        """Return how strongly the records that leave have pulled, in the norm of ``H⁻¹``, (B,)."""
+        return self._size(_Batch(self, changes).gone)
+
+    def steepness(self, changes: list[Change]) -> np.ndarray:
+        """Return the norms of the gradients of the changed objectives at ``θ̂``, (B,)."""
+        return np.asarray(np.linalg.norm(_Batch(self, changes).at_rest(), axis=0))
 
     def _gauge_free(self, moves: np.ndarray) -> np.ndarray:
         """Return moves without the part softmax leaves open: the same vector added to every class.
@@ -105,10 +136,11 @@ class BatchedRefits:
     def _decides(self, rows: np.ndarray) -> bool:
         """Say whether removing some records may leave the parameters undetermined.
 
-        Along some direction, all of the curvature is then theirs.
+        Along some direction, all of the curvature is then theirs: with a penalty, only along that
+        of the intercept.
         """
-        if self.fit.ridge > 0 and self.fit.intercept is None:
-            return False
+        if self.fit.ridge > 0:
+            return self.fit.intercept is not None and self._holds_all(rows)
         if len(rows) * self.outputs > _MANY:
             return True
         x = self.X[rows]
@@ -126,8 +158,24 @@ class BatchedRefits:
         share = np.linalg.eigvalsh(felt @ self.inverse @ felt.T)[-1]
         return bool(share >= 1 - _ALL)
 
-    def _alone(self, change: Change, start: np.ndarray) -> np.ndarray:
-        """Return the move of one change by Newton's method with factorised Hessians."""
+    def _holds_all(self, rows: np.ndarray) -> bool:
+        """Say whether the other records have as good as no curvature."""
+        kept = np.setdiff1d(np.arange(len(self.X)), rows)
+        return bool(np.sum(self._curved[kept]) <= _ALL * np.sum(self._curved))
+
+    @cached_property
+    def _curved(self) -> np.ndarray:
+        """The curvature of every record, over all outputs, (n,)."""
+        margins = self.margins[:, 0] if self.outputs == 1 else self.margins
+        bent = np.asarray(self.fit.family.curvature(margins, self.fit.target))
+        return np.asarray(self.weight * bent.reshape(len(bent), -1)[:, :: self.outputs + 1].sum(1))
+
+    def _alone(self, change: Change, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the move of one change by Newton's method with factorised Hessians.
+
+        And the step it had still to take. Whether the records determine the parameters is asked
+        only of those that no penalty reaches.
+        """
         kept = np.setdiff1d(np.arange(len(self.X)), change.removed)
         X, target, weight = self.X[kept], self.fit.target[kept], self.weight[kept]
         if change.features is not None:
@@ -137,20 +185,42 @@ class BatchedRefits:
         fit = replace(self.fit, target=target, sample_weight=weight)
         guess = self.theta + np.where(np.isfinite(start), start, 0.0).reshape(self.theta.shape)
         objective = Objective.of(fit, X)
-        nothing = np.full(self.theta.size, np.inf)
+        nothing = np.full(self.theta.size, np.inf), np.zeros(self.theta.size)
         try:
             found = np.asarray(minimise(objective, start=guess).parameters)
         except InputError:  # no minimiser
             return nothing
-        factor = cholesky_factor(objective.definite(objective.hessian(objective.margins(found))))
-        if factor is None or factor.smallest_pivot < _UNIQUE:
+        margins = objective.margins(found)
+        H = objective.definite(objective.hessian(margins))
+        factor = cholesky_factor(H)
+        penalised = self.X.shape[1] * self.outputs if self.fit.ridge > 0 else 0
+        if not self._determined(H[penalised:, penalised:], factor):
             return nothing
-        return np.asarray((found - self.theta).reshape(-1))
+        factor = damped_factor(H) if factor is None else factor
+        step = factor.solve(objective.gradient(found, objective.slopes(margins)).reshape(-1))
+        return np.asarray((found - self.theta).reshape(-1)), np.asarray(step)
+
+    def _determined(self, free: np.ndarray, factor: CholeskyFactor | None) -> bool:
+        """Say whether a Hessian, of block ``free``, determines the parameters without penalty.
+
+        With a penalty on the others these are intercepts: one that runs off to infinity (that of a
+        class without records) takes its curvature with it.
+        """
+        if len(free) < self.theta.size:
+            if not len(free):
+                return True
+            if not np.trace(free) > _ALL * np.sum(self._curved):
+                return False
+            factor = cholesky_factor(free)
+        return factor is not None and factor.smallest_pivot >= _UNIQUE
 
     # Newton's method over many refits; the arrays are (…, outputs, B) -------------------------
 
-    def _newton(self, changes: list[Change], start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the moves, (B, P), and how far off they are beside their size, (B,)."""
+    def _newton(self, changes: list[Change], start: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return the moves and the steps still to take, (B, P), and how far off they are, (B,).
+
+        Relative to their size.
+        """
         whole = _Batch(self, changes)
         moved = np.where(np.isfinite(start), start, 0.0).T.copy()
         left, last = np.full(len(changes), np.inf), np.zeros(len(changes))
@@ -183,8 +253,14 @@ class BatchedRefits:
                 moving = np.any(here != 0, axis=0)
                 ratio = np.linalg.norm(step, axis=0) / np.linalg.norm(here + step, axis=0)
                 last[active] = np.where(moving, ratio, 0.0)
+            step, late = np.zeros_like(moved), np.isfinite(left) & (left > _CONVERGED)
+            if late.any():
+                batch, here = whole.of(late), moved[:, late]
+                gradient, bend = batch.derivatives(here, self.times(here))
+                tenth = np.full(here.shape[1], 0.1)
+                step[:, late] = self._solve(batch, bend, -gradient, tenth)
         # Where classes are separable the gradient dies away, but steps do not.
-        return moved.T, np.where(last > _STILL_GOING, np.inf, left)
+        return moved.T, step.T, np.where(last > _STILL_GOING, np.inf, left)
 
     def _size(self, gradient: np.ndarray) -> np.ndarray:
         """Return ``‖g‖`` in the norm of the inverse Hessian, (B,): about the distance left."""
@@ -292,7 +368,7 @@ class _Batch:
         self.rows = np.concatenate(rows)
         self.columns = np.repeat(np.arange(len(changes)), [len(r) for r in rows])
         fit, K = refits.fit, refits.outputs
-        weighted = refits.weight[self.rows, None] * refits.slopes[self.rows]
+        weighted = refits.weight[self.rows, None] * refits.pulls[self.rows]
         x = refits.X[self.rows]
         if fit.intercept is not None:
             x = np.hstack([x, np.ones((len(x), 1))])

@@ -36,6 +36,12 @@ the error along the move is another. S and Q themselves cost a pass over all pai
 for the records that still need them, unless no pass could help: Q is at least ``N/(Σ ω a)^¼``, and
 no E satisfies ``f(E) ≤ E`` where ``M r Q > ½``. Such records (labels that flip under a weak
 penalty) keep the bounds that convexity alone gives.
+
+**Rounding.** With κ the condition number of H, the inverse gives ``H⁻¹x̃`` to about ``εκ``, and so
+``1 − h``, the share of the others in the curvature along x̃, to ``εκh/(1 − h)`` of itself. Under a
+weak penalty on more columns than records ``1 − h`` falls like the penalty and κ grows like its
+reciprocal. Where too little is left, :class:`SingularValues` has the same numbers without the
+difference; where there is none (several outputs, chunks, large tables) every radius has that error.
 """
 
 from __future__ import annotations
@@ -56,6 +62,7 @@ from seepage.errors import InputError
 from seepage.glm.fitting.batched_refits import BatchedRefits, Change
 from seepage.glm.fitting.objective import FittedGLM, Objective, cholesky_factor, hessian
 from seepage.glm.jacobian.optimum import near_zero
+from seepage.glm.jacobian.singular_values import SingularValues
 from seepage.glm.losses import Categorical, Family
 from seepage.support.chunks import row_slices, spread
 from seepage.tables.source import as_numpy
@@ -75,7 +82,11 @@ _AT_ONCE = 1 << 18  # numbers that a core works on at a time
 _FAR = 1e6  # a first step of a margin that halving does not make short in time
 _PAIRS = 1 << 22  # numbers held at a time in a pass over pairs
 _REFIT_ROUNDING = 1e-9  # the error of a refit, relative to how far it moved
-_ALONE = 1e-10  # a record's share of the curvature above which the rest says nothing about it
+_ALONE = 1e-10  # the others' share of the curvature below which they say nothing about a record
+_UNKNOWN = 0.5  # the relative error of that share above which it is as good as unknown
+_PRECISE = 1e-8  # the error of products with the inverse above which the table is decomposed
+_DECOMPOSED = 1e10  # multiplications up to which that is affordable, and
+_DECOMPOSED_SIZE = 1 << 26  # numbers of a table
 _REFITTED = 1e11  # multiplications up to which priors come from refits without each record
 _ENDLESS = 1e150  # a curvature as good as infinite
 _HALVINGS = 60
@@ -100,6 +111,9 @@ class ChangedRecords(FiniteChanges):
         There are then no refits, and no passes over pairs.
     centre
         What was subtracted from the caller's columns, (d,), whose parameters are released.
+    slopes
+        The slopes ``r`` of one output without the weights, and their errors, (n,) each, where they
+        are known better than by ordinary margins.
     """
 
     def __init__(
@@ -109,8 +123,12 @@ class ChangedRecords(FiniteChanges):
         noise: tuple[Noise, ...],
         shared: SharedFacts | None = None,
         centre: Any = None,
+        slopes: tuple[Any, Any] | None = None,
     ) -> None:
         self.shared = shared
+        self._known_slopes: tuple[np.ndarray, np.ndarray] | None = None
+        if slopes is not None:
+            self._known_slopes = as_numpy(slopes[0]), as_numpy(slopes[1])
         self.centre = None if centre is None else as_numpy(centre).astype(np.float64, copy=False)
         self.fit, self.X = _in_numpy(fit, X)
         self.target, self.records = self.fit.target, len(self.X)
@@ -129,14 +147,17 @@ class ChangedRecords(FiniteChanges):
         starts = None
         if self.constant is not None and all(len(rows) == 1 for rows in sets):
             starts = self._starts(np.concatenate(sets), None)[:, 0, :]
-        moves = self.refits.moves([Change(np.asarray(rows)) for rows in sets], starts)
-        return self._exact(moves[:, None, :])
+        changes = [Change(np.asarray(rows)) for rows in sets]
+        moves, left = self.refits.moves_and_errors(changes, starts)
+        limits = (self._reach_of(changes)[:, None], self._pull_errors(changes)[:, None])
+        return self._exact(moves[:, None, :], left[:, None, :], *limits)
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
         """Return the moves with each alternative, by refits."""
         K = len(others)
         starts = None if self.constant is None else self._starts(rows, others)
-        moves = np.zeros((len(rows), K, self.theta.size))
+        moves, left = np.zeros((2, len(rows), K, self.theta.size))
+        reach, pulled = np.zeros((2, len(rows), K))
         changes: list[Change] = []
         where: list[tuple[int, int]] = []
         for m, i in enumerate(rows):
@@ -148,8 +169,10 @@ class ChangedRecords(FiniteChanges):
                 where.append((m, k))
         if changes:
             at = tuple(np.array(where).T)
-            moves[at] = self.refits.moves(changes, None if starts is None else starts[at])
-        return self._exact(moves)
+            given = None if starts is None else starts[at]
+            moves[at], left[at] = self.refits.moves_and_errors(changes, given)
+            reach[at], pulled[at] = self._reach_of(changes), self._pull_errors(changes)
+        return self._exact(moves, left, reach, pulled)
 
     def _starts(self, rows: np.ndarray, others: Alternatives | None) -> np.ndarray:
         """Return where the centres put the parameters, (m, K, P)."""
@@ -174,13 +197,47 @@ class ChangedRecords(FiniteChanges):
         values = np.asarray(others.values)
         return values if self.centre is None else values - self.centre[list(others.columns)]
 
-    def _exact(self, moves: np.ndarray) -> Moves:
-        """Return the moves of refits, (m, K, P), as inner products."""
+    def _reach_of(self, changes: list[Change]) -> np.ndarray:
+        """Return how far no refit can move the release, whitened, (B,).
+
+        Where every parameter is penalised no minimiser is further than ``‖g‖/ridge``, with g the
+        gradient of the changed objective at ``θ̂``; elsewhere there may be none at all.
+        """
+        if self.fit.intercept is not None or not self.fit.ridge > 0:
+            return np.full(len(changes), np.inf)
+        return self._whiten.largest() * self.refits.steepness(changes) / self.fit.ridge
+
+    def _pull_errors(self, changes: list[Change]) -> np.ndarray:
+        """Return the errors of what the records that leave pull, relative to it, (B,)."""
+        rows, lost = np.unique(np.concatenate([c.removed for c in changes])), np.zeros(self.records)
+        for piece in row_slices(len(rows), self._width(None)):
+            some = rows[piece]
+            lengths = np.sqrt(np.maximum(self.outputs.widest(self._products(some, [])[0]), 0.0))
+            lost[some] = self.weight[some] * self.slope_errors[some] * lengths
+        lost = np.array([np.sum(lost[change.removed]) for change in changes])
+        pull = self.refits.pull_of_removed(changes)
+        return np.divide(lost, pull, out=np.zeros_like(lost), where=pull > 0)
+
+    def _exact(
+        self, moves: np.ndarray, left: np.ndarray, reach: np.ndarray, pulled: np.ndarray
+    ) -> Moves:
+        """Return the moves of refits, (m, K, P), as inner products.
+
+        ``left`` are the steps that Newton's method had still to take, and ``reach (m, K)`` is all
+        that is known where it failed. ``pulled (m, K)`` is the error of the pull of the records
+        that leave.
+        """
         lost = ~np.isfinite(moves).all(axis=2)
         seen = self._whiten(np.where(lost[:, :, None], 0.0, moves))
         gram = seen @ np.swapaxes(seen, 1, 2)
-        radius = _REFIT_ROUNDING * np.sqrt(np.einsum("mkk->mk", gram))
-        gram[:, range(gram.shape[1]), range(gram.shape[1])] += np.where(lost, np.inf, 0.0)
+        size = np.sqrt(np.einsum("mkk->mk", gram))
+        # Rounding does not shrink with the difference of what leaves and what comes.
+        rounding = (self._rounding + pulled) * self._whiten.skew * size.max(axis=1, keepdims=True)
+        radius = np.where(size > 0, np.maximum(_REFIT_ROUNDING * size, rounding), 0.0)
+        radius += np.linalg.norm(self._whiten(np.where(lost[:, :, None], 0.0, left)), axis=2)
+        radius = np.where(lost & np.isfinite(reach), reach, radius)
+        diagonal = np.arange(gram.shape[1])
+        gram[:, diagonal, diagonal] += np.where(lost & np.isinf(reach), np.inf, 0.0)
         return Moves(gram, radius)
 
     # Certified --------------------------------------------------------------------------------
@@ -245,7 +302,7 @@ class ChangedRecords(FiniteChanges):
             radius = (centres.per_error[:, None] + own) * E
             along = (centres.per_error_along + own) * E
         lost = ~np.isfinite(radius) | ~np.isfinite(along)
-        rounding = self._rounding * size
+        rounding = centres.rounding
         radius = np.where(still, 0.0, np.where(lost, np.inf, radius + rounding))
         along = np.where(still, 0.0, np.where(lost, np.inf, along + rounding))
         along = np.minimum(along, radius)
@@ -310,8 +367,9 @@ class ChangedRecords(FiniteChanges):
         if self.fit.intercept is not None:
             norms = norms + 1.0
         weight = self.weight[rows][:, None]
+        rounding = np.sqrt(norms) * self.slope_errors[rows][:, None]
         if others is None:
-            return np.asarray(weight * np.sqrt(norms * np.sum(own**2, axis=2)))
+            return np.asarray(weight * (np.sqrt(norms * np.sum(own**2, axis=2)) + rounding))
         change, labels = self._changes(rows, others)
         new = self.outputs.slope(self._margins_before(rows, change, others.columns), labels)
         gap = new - own
@@ -321,7 +379,7 @@ class ChangedRecords(FiniteChanges):
             + 2 * crossed * np.sum(gap * new, axis=2)
             + np.sum(change**2, axis=2) * np.sum(new**2, axis=2)
         )
-        return np.asarray(weight * np.sqrt(np.maximum(squares, 0.0)))
+        return np.asarray(weight * (np.sqrt(np.maximum(squares, 0.0)) + rounding))
 
     def _margins_before(
         self, rows: np.ndarray, change: np.ndarray, columns: Sequence[int]
@@ -354,7 +412,8 @@ class ChangedRecords(FiniteChanges):
             for tau in _TRIED:
                 rise = tau**2 * (centres.norm**2 * _psi(M * S * tau) + penalty / 2)
                 gained = tau * centres.pull
-                fall = gained - rise - 16 * _EPS * (np.abs(gained) + rise)
+                lost = 16 * _EPS + 4 * centres.error[:, None]
+                fall = gained - rise - lost * (np.abs(gained) + rise)
                 own = centres.own
                 if own is not None and others is not None:
                     labels = self._changes(rows, others)[1]
@@ -376,7 +435,11 @@ class ChangedRecords(FiniteChanges):
         outputs, c = self.outputs, self.outputs.count
         where = [] if others is None else list(others.columns)
         by_inverse, by_noise, by_penalty = self._products(rows, where)
-        weight, pulled, bent, modes, shares, left, alone, bowed, gone = self._gone(rows, by_inverse)
+        found = self._gone(rows, by_inverse)
+        weight, pulled, bent, modes, shares, left, error, off, alone, bowed, gone = found
+        by_own = by_noise[:, :c, :c]
+        size = np.sqrt(np.maximum(_quadratic(gone[:, None, :], by_own), 0.0))
+        rounding = off[:, None] * size
         added = by_inverse.shape[1] - c
         coefs = np.concatenate([gone, np.zeros((len(rows), added))], axis=1)[:, None, :]
         own, unsolved = None, np.zeros((len(rows), 1), dtype=bool)
@@ -384,27 +447,32 @@ class ChangedRecords(FiniteChanges):
             Z, xz, zz, before, given = self._come(rows, others, by_inverse, bowed, gone)
             change, labels = self._changes(rows, others)
             Z[:, :, :c, :] += bowed[:, None] @ xz  # H₀⁻¹z̃
-            margin, solved = outputs.own_margin(given, weight[:, None, None, None] * zz, labels)
-            slope = weight[:, None, None] * outputs.slope(margin, labels)
+            margin, slope, solved = self._own_slope(given, weight, zz, labels)
             same = labels == self.target[rows][:, None]
             still = np.all(change == 0, axis=2) & same.reshape(*change.shape[:2], -1).all(axis=2)
             coefs = np.where(still[:, :, None], 0.0, coefs - _times(Z, slope))
             unsolved = ~solved & ~still
             curved = weight[:, None, None, None] * outputs.curvature(margin, labels)
+            curved = np.minimum(curved, _ENDLESS)
+            by_come = np.swapaxes(Z, 2, 3) @ (by_noise[:, None] @ Z)
+            lost = self._margin_errors(rows, given, found, xz)
+            rounding = rounding + _come_rounding(error, by_come, slope, curved, zz, lost)
             own = OwnRecord.at(
-                np.minimum(curved, _ENDLESS),
+                curved,
                 zz,
-                np.swapaxes(Z, 2, 3) @ (by_noise[:, None] @ Z),
+                by_come,
                 outputs.widest(zz),
                 before,
                 np.where(unsolved[:, :, None], np.nan, margin - before),
             )
         on_own = coefs @ by_inverse[:, :, :c]
-        felt = _quadratic(on_own, bent)
-        energy = np.maximum(_quadratic(coefs, by_inverse) - felt, 0.0)
-        norm = np.maximum(energy - self.fit.ridge * _quadratic(coefs, by_penalty), 0.0)
+        felt, length = _quadratic(on_own, bent), _quadratic(coefs, by_inverse)
+        # Differences, and upper ends: what rounding may have taken is added.
+        lost = 4 * (_EPS + error * left.min(axis=1))[:, None] * length
+        energy = np.maximum(length - felt, 0.0) + lost
+        norm = np.maximum(energy - self.fit.ridge * _quadratic(coefs, by_penalty), 0.0) + lost
         gram = coefs @ by_noise @ np.swapaxes(coefs, 1, 2)
-        sight = np.einsum("mbk,mbc,mck->mk", modes, by_noise[:, :c, :c], modes)
+        sight = np.einsum("mbk,mbc,mck->mk", modes, by_own, modes)
         spread = np.sqrt(np.maximum(np.sum(sight * shares / left**2, axis=1), 0.0))
         per_error = np.where(alone, np.inf, self._spread + spread)
         return Centres(
@@ -419,8 +487,45 @@ class ChangedRecords(FiniteChanges):
             outputs.widest(by_inverse[:, :c, :c]),
             per_error,
             np.where(unsolved, np.inf, per_error[:, None]),
+            error,
+            np.broadcast_to(self._whiten.skew * rounding, coefs.shape[:2]),
             own,
         )
+
+    def _own_slope(
+        self, given: np.ndarray, weight: np.ndarray, zz: np.ndarray, labels: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the margins of the records that come, their weighted slopes, and which are solved.
+
+        Where the record outweighs the others the slope follows from how far it is from the margin
+        that they give it, ``z̃ᵀH₀⁻¹z̃ σ = given − m``; the slope at m would be the difference of a
+        prediction and a label that are nearly equal there.
+        """
+        weight = weight[:, None, None]
+        margin, solved = self.outputs.own_margin(given, weight[..., None] * zz, labels)
+        slope = weight * self.outputs.slope(margin, labels)
+        if self.outputs.count == 1:
+            bent = weight * self.outputs.curvature(margin, labels)[..., 0]
+            with np.errstate(over="ignore", invalid="ignore"):
+                outweighs = bent * zz[..., 0] > 1
+            slope = np.where(
+                outweighs, (given - margin) / np.where(outweighs, zz[..., 0], 1.0), slope
+            )
+        return margin, slope, solved
+
+    def _margin_errors(
+        self, rows: np.ndarray, given: np.ndarray, found: Gone, xz: np.ndarray
+    ) -> np.ndarray:
+        """Return the errors of the margins of records that come, without the one that left."""
+        shift = np.linalg.norm(xz, axis=(2, 3)) * np.linalg.norm(found.gone, axis=1)[:, None]
+        bent = np.einsum("mkk->m", self.curvatures[rows])
+        slope = self.slope_errors[rows]
+        before = np.divide(slope, bent, out=np.zeros_like(slope), where=bent > 0)[:, None]
+        largest = (
+            1 + np.max(np.abs(given), axis=2) + np.abs(self.margins[rows]).max(axis=1)[:, None]
+        )
+        root = 8 * _EPS if self.outputs.count == 1 else _ROOT
+        return np.asarray(before + found.off[:, None] * shift + root * largest)
 
     def _gone(self, rows: np.ndarray, by_inverse: np.ndarray) -> Gone:
         """Return what is left when each of some records has gone."""
@@ -429,11 +534,23 @@ class ChangedRecords(FiniteChanges):
         pulled = weight[:, None] * self.slopes[rows]
         bent = weight[:, None, None] * self.curvatures[rows]
         modes, shares = _modes(bent, G)
-        alone = (1 - shares.max(axis=1) <= _ALONE) & (weight > 0)
-        left = np.where(alone[:, None], 1.0, 1 - shares)
+        if self._spectrum is None:
+            left = 1 - shares
+            with np.errstate(divide="ignore"):
+                error = self._rounding * (1 + np.max(shares / np.maximum(left, 0.0), axis=1))
+            alone = (left.min(axis=1) <= _ALONE) | ~(error < _UNKNOWN)
+        else:
+            left, error = self._spectrum.left[rows, None], self._spectrum.error[rows]
+            alone = ~(error < _UNKNOWN)
+        alone &= weight > 0
+        left, error = np.where(alone[:, None], 1.0, left), np.where(alone, 1.0, error)
         bowed = (modes / left[:, None, :]) @ np.swapaxes(modes, 1, 2)
-        gone = pulled + _times(bowed @ G, pulled)
-        return Gone(weight, pulled, bent, modes, shares, left, alone, bowed, gone)
+        factor = np.eye(c) + bowed @ G
+        gone, size = _times(factor, pulled), np.linalg.norm(factor, axis=(1, 2))
+        lost = weight * self.slope_errors[rows] * size
+        length = np.linalg.norm(gone, axis=1)
+        off = error + np.divide(lost, length, out=np.zeros_like(lost), where=length > 0)
+        return Gone(weight, pulled, bent, modes, shares, left, error, off, alone, bowed, gone)
 
     def _come(
         self,
@@ -469,7 +586,7 @@ class ChangedRecords(FiniteChanges):
         seen_C = self._seen_as(C)
         quartic, along = np.empty_like(centres.energy), np.empty_like(centres.energy)
         for piece in row_slices(len(rows), 3 * self.outputs.count * self.theta.size):
-            some, V = centres.coefs[piece], self._solved(self.X[rows[piece]])
+            some, V = centres.coefs[piece], self._solved(rows[piece])
             quartic[piece] = _quadratic(some, _gram_of(V, C, self._quartic))
             along[piece] = _quadratic(some, _gram_of(self._seen_as(V), seen_C, self._seen))
         rest = np.maximum(quartic - centres.widest[:, None] * centres.felt, 0.0)
@@ -563,10 +680,8 @@ class ChangedRecords(FiniteChanges):
         more = 1 + 2 * len(table) * float(np.finfo(kind).eps)
         for piece in row_slices(m, len(self.X) * (1 if single else K * c), chunk=_PAIRS):
             some = centres.of(piece)
-            if single:
-                directions = self._solved(self.X[rows[piece]])
-            else:
-                directions = self._moves_at(rows[piece], some)
+            which = rows[piece]
+            directions = self._solved(which) if single else self._moves_at(which, some)
             directions = directions.reshape(-1, len(unit), c) / unit[:, None]
             length = np.linalg.norm(directions.reshape(len(directions), -1), axis=1)
             directions /= np.where(length > 0, length, 1.0)[:, None, None]
@@ -593,7 +708,7 @@ class ChangedRecords(FiniteChanges):
     def _moves_at(self, rows: np.ndarray, centres: Centres) -> np.ndarray:
         """Return the centres themselves, (m, K, P)."""
         c = self.outputs.count
-        moves = centres.coefs[:, :, :c] @ self._solved(self.X[rows])
+        moves = centres.coefs[:, :, :c] @ self._solved(rows)
         return np.asarray(moves + centres.coefs[:, :, c:] @ self._solved_columns(centres.columns))
 
     def log_likelihoods(
@@ -613,7 +728,7 @@ class ChangedRecords(FiniteChanges):
         affordable = max(1, int(_REFITTED / self.work)) if refits is None else refits
         affordable = affordable if self.shared is None else 0
         if self.constant is None or len(rows) <= affordable:
-            return self._refitted_likelihoods(rows, others), np.zeros(len(rows))
+            return self._refitted_likelihoods(rows, others)
         found = [
             self._likelihoods(rows[piece], others)
             for piece in row_slices(len(rows), self._width(others))
@@ -621,7 +736,7 @@ class ChangedRecords(FiniteChanges):
         scores, off = (np.concatenate(parts) for parts in zip(*found, strict=True))
         worst = np.argsort(-off, kind="stable")[:affordable]
         if len(worst):
-            scores[worst], off[worst] = self._refitted_likelihoods(rows[worst], others), 0.0
+            scores[worst], off[worst] = self._refitted_likelihoods(rows[worst], others)
         return scores, off
 
     def _likelihoods(self, rows: np.ndarray, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
@@ -630,24 +745,34 @@ class ChangedRecords(FiniteChanges):
         E = self._error(left, Sizes(self._reach(left) * left.energy))[0]
         by_inverse = self._products(rows, list(others.columns))[0]
         found = self._gone(rows, by_inverse)
-        *_, zz, _, without = self._come(rows, others, by_inverse, found.bowed, found.gone)
+        _, xz, zz, _, without = self._come(rows, others, by_inverse, found.bowed, found.gone)
         labels = self._changes(rows, others)[1]
+        rounding = self._margin_errors(rows, without, found, xz)
         with np.errstate(over="ignore", invalid="ignore"):
-            span = np.sqrt(np.maximum(self.outputs.widest(zz), 0.0)) * E
+            span = np.sqrt(np.maximum(self.outputs.widest(zz), 0.0)) * E + rounding
             scores = -self.outputs.loss(without, labels)
             off = np.max(span * self.outputs.steepest(without, labels, span), axis=1)
         return scores, np.where(np.isnan(off), np.inf, off)
 
-    def _refitted_likelihoods(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
+    def _refitted_likelihoods(
+        self, rows: np.ndarray, others: Alternatives
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the same from refits."""
         starts = None if self.constant is None else self._starts(rows, None)[:, 0, :]
-        moves = self.refits.moves([Change(np.array([i])) for i in rows], starts)
-        moves = np.where(np.isfinite(moves), moves, 0.0)
-        found = np.empty((len(rows), len(others)))
+        moves, left = self.refits.moves_and_errors([Change(np.array([i])) for i in rows], starts)
+        known = np.isfinite(moves).all(axis=1, keepdims=True)
+        moves, left = np.where(known, moves, 0.0), np.where(known, left, 0.0)
+        found, off = np.empty((len(rows), len(others))), np.empty(len(rows))
         for m, i in enumerate(rows):
             Z, T = self._replacements(int(i), others)
-            theta = self.theta + moves[m].reshape(self.theta.shape)
-            found[m] = -np.asarray(self.fit.family.loss(self._extended(Z) @ theta, T))
-        return found
+            Z = self._extended(Z)
+            move, step = (v[m].reshape(self.theta.shape) for v in (moves, left))
+            margins = Z @ (self.theta + move)
+            lost = np.abs(Z @ step) + self._rounding * (np.abs(Z) @ np.abs(move))
+            span = lost.reshape(len(Z), -1).max(axis=1)
+            found[m] = -np.asarray(self.fit.family.loss(margins, T))
+            off[m] = np.max(span * self.outputs.steepest(self.outputs.within(margins), T, span))
+        return found, off
 
     def class_labels(self) -> np.ndarray:
         """Return the labels that a record of a classifier may have, (K,) or (K, K)."""
@@ -662,7 +787,8 @@ class ChangedRecords(FiniteChanges):
     @cached_property
     def refits(self) -> BatchedRefits:
         """Refits of the model."""
-        return BatchedRefits(self.fit, self.X, self._definite)
+        slopes = self.slopes if self.outputs.basis is None else None
+        return BatchedRefits(self.fit, self.X, self._definite, slopes)
 
     @cached_property
     def _definite(self) -> np.ndarray:
@@ -684,7 +810,32 @@ class ChangedRecords(FiniteChanges):
     @cached_property
     def slopes(self) -> np.ndarray:
         """``r`` without the weights, (n, c)."""
-        return self.outputs.slope(self.margins, self.target)
+        return self._slopes_and_errors[0]
+
+    @cached_property
+    def slope_errors(self) -> np.ndarray:
+        """The errors of ``r`` from rounding, (n,)."""
+        return self._slopes_and_errors[1]
+
+    @cached_property
+    def _slopes_and_errors(self) -> tuple[np.ndarray, np.ndarray]:
+        if self._known_slopes is None:
+            slopes, d = self.outputs.slope(self.margins, self.target), self.X.shape[1]
+            margin = np.abs(self.X) @ np.abs(self.theta[:d]).reshape(d, -1)
+            bent = np.einsum("nkk->n", self.curvatures)
+            # Slopes of classes are no differences of predictions and labels; others are.
+            own = slopes if isinstance(self.fit.family, Categorical) else self.target
+            sizes = np.abs(own).reshape(len(self.X), -1).max(axis=1)
+            errors = 4 * _EPS * (bent * margin.max(axis=1) + sizes)
+        else:
+            slopes, errors = self._known_slopes[0][:, None], self._known_slopes[1]
+        if self._spectrum is not None and self.fit.family.name == "gaussian":
+            found, off = self._spectrum.least_squares_slopes(self.target)
+            # The same but for rounding, unless the model is not the minimiser.
+            better = (off < errors) & (np.abs(found - slopes[:, 0]) <= off + errors)
+            slopes = np.where(better, found, slopes[:, 0])[:, None]
+            errors = np.where(better, off, errors)
+        return slopes, errors
 
     @cached_property
     def curvatures(self) -> np.ndarray:
@@ -767,24 +918,57 @@ class ChangedRecords(FiniteChanges):
         if self._alike(len(columns)):
             of_hessian, of_noise, of_penalty = self._own_products[:, rows, None, None]
             return of_hessian, of_noise, of_penalty
-        return self._products_of(self.X[rows], columns)
+        return self._products_of(rows, columns, self._spectrum)
 
-    @cached_property
+    @property
     def _own_products(self) -> np.ndarray:
         """The products of every record's ``H⁻¹x̃`` with itself, of one output, (3, n)."""
+        return self._products_by_inverse if self._spectrum is None else self._products_by_spectrum
+
+    @cached_property
+    def _products_by_inverse(self) -> np.ndarray:
+        return self._own_products_of(None)
+
+    @cached_property
+    def _products_by_spectrum(self) -> np.ndarray:
+        return self._own_products_of(self._spectrum)
+
+    def _own_products_of(self, spectrum: SingularValues | None) -> np.ndarray:
         found = np.empty((3, len(self.X)))
         for piece in row_slices(len(self.X), 2 * len(self.inverse)):
-            found[:, piece] = [one[:, 0, 0] for one in self._products_of(self.X[piece], [])]
+            rows = np.arange(len(self.X))[piece]
+            found[:, piece] = [one[:, 0, 0] for one in self._products_of(rows, [], spectrum)]
         return found
 
-    def _products_of(self, x: np.ndarray, columns: list[int]) -> tuple[np.ndarray, ...]:
+    @cached_property
+    def _spectrum(self) -> SingularValues | None:
+        """The decomposition of the table, where the inverse loses too many digits of a record."""
+        size = self.X.size
+        affordable = size * min(self.X.shape) <= _DECOMPOSED and size <= _DECOMPOSED_SIZE
+        if self.shared is not None or self.outputs.count > 1 or not affordable:
+            return None
+        curvature = self.weight * self.curvatures[:, 0, 0]
+        shares = curvature * self._products_by_inverse[0]
+        lost = self._rounding / np.maximum(1 - shares, _EPS)
+        worst = np.max(lost, initial=0.0, where=curvature > 0)
+        if not worst > _PRECISE:
+            return None
+        found = SingularValues(self.X, curvature, self.fit.ridge, self.fit.intercept is not None)
+        return found if np.max(found.error) < worst else None
+
+    def _products_of(
+        self, rows: np.ndarray, columns: list[int], spectrum: SingularValues | None
+    ) -> tuple[np.ndarray, ...]:
         c, places = self.outputs.count, self._places(columns)
-        V, C = self._solved(x), self._solved_columns(columns)
-        by_inverse = np.empty((len(x), c + len(C), c + len(C)))
-        by_inverse[:, :c, :c] = self._on(V, x)
+        V, C = self._solved_by(spectrum, rows), self._columns_by(spectrum, columns)
+        by_inverse = np.empty((len(rows), c + len(C), c + len(C)))
+        if spectrum is None:
+            by_inverse[:, :c, :c] = self._on(V, self.X[rows])
+        else:
+            by_inverse[:, :c, :c] = spectrum.lengths[rows, None, None]
         by_inverse[:, :c, c:] = V[:, :, places]
         by_inverse[:, c:, :c] = np.swapaxes(V[:, :, places], 1, 2)
-        by_inverse[:, c:, c:] = self.inverse[places][:, places]
+        by_inverse[:, c:, c:] = C[:, places]
         penalised = c * self.X.shape[1]
         by_penalty = _gram_of(V[:, :, :penalised], C[:, :penalised])
         return by_inverse, _gram_of(self._seen_as(V), self._seen_as(C)), by_penalty
@@ -802,9 +986,14 @@ class ChangedRecords(FiniteChanges):
         by_column = vectors.reshape(len(x), c, -1, c)
         return np.asarray(np.sum(by_column * self._extended(x)[:, None, :, None], axis=2))
 
-    def _solved(self, x: np.ndarray) -> np.ndarray:
-        """Return ``H⁻¹x̃`` of rows, one vector for each output, (m, c, P)."""
-        c, P = self.outputs.count, len(self.inverse)
+    def _solved(self, rows: np.ndarray) -> np.ndarray:
+        """Return ``H⁻¹x̃`` of some records, one vector for each output, (m, c, P)."""
+        return self._solved_by(self._spectrum, rows)
+
+    def _solved_by(self, spectrum: SingularValues | None, rows: np.ndarray) -> np.ndarray:
+        if spectrum is not None:
+            return spectrum.solved(rows)[:, None, :]
+        x, c, P = self.X[rows], self.outputs.count, len(self.inverse)
         by_column = self.inverse.reshape(P // c, c * P)
         if self.fit.intercept is None:
             return np.asarray(x @ by_column).reshape(len(x), c, P)
@@ -817,6 +1006,11 @@ class ChangedRecords(FiniteChanges):
 
     def _solved_columns(self, columns: list[int]) -> np.ndarray:
         """Return ``H⁻¹e`` of columns, for each and each output, (len(columns)·c, P)."""
+        return self._columns_by(self._spectrum, columns)
+
+    def _columns_by(self, spectrum: SingularValues | None, columns: list[int]) -> np.ndarray:
+        if spectrum is not None:
+            return spectrum.solved_columns(columns)
         return np.asarray(self.inverse[self._places(columns)])
 
 
@@ -974,6 +1168,8 @@ class Gone(NamedTuple):
     modes: np.ndarray  # W with WWᵀ = ω a, and Wᵀx̃ᵀH⁻¹x̃W diagonal
     shares: np.ndarray  # that diagonal: the record's share of the curvature
     left: np.ndarray  # and the share of the others
+    error: np.ndarray  # the rounding of these numbers, relative to them
+    off: np.ndarray  # and that of ``gone``, with the error of r
     alone: np.ndarray  # where theirs is nothing
     bowed: np.ndarray  # H₀⁻¹ = H⁻¹ + H⁻¹x̃ bowed x̃ᵀH⁻¹
     gone: np.ndarray  # H₀⁻¹x̃ ω r = H⁻¹x̃ gone
@@ -994,6 +1190,8 @@ class Centres:
     widest: np.ndarray  # q of the record as it is, (m,)
     per_error: np.ndarray  # how far E moves the release; infinite where the rest says nothing, (m,)
     per_error_along: np.ndarray  # and how far along the move itself, (m, K)
+    error: np.ndarray  # the rounding of the products, relative to them, (m,)
+    rounding: np.ndarray  # and of the whitened move, (m, K)
     own: OwnRecord | None
 
     def of(self, which: Any) -> Centres:
@@ -1061,6 +1259,13 @@ class Whitening:
         if self.root.ndim == 2:
             return float(np.linalg.norm(self.root, 2))
         return float(np.max(self.root))
+
+    @cached_property
+    def skew(self) -> float:
+        """How much more an error of one number may count than the numbers it belongs to."""
+        if self.root.ndim == 2:
+            return float(np.linalg.cond(self.root))
+        return float(np.max(self.root) / np.min(self.root))
 
     def smallest(self) -> float:
         """Return the least length of a unit move of the parameters of columns less their centre.
@@ -1286,6 +1491,28 @@ def _modes(bent: np.ndarray, products: np.ndarray) -> tuple[np.ndarray, np.ndarr
         return root, (root * products * root)[..., 0]
     values, vectors = np.linalg.eigh(root @ products @ root)
     return root @ vectors, np.maximum(values, 0.0)
+
+
+def _come_rounding(
+    error: np.ndarray,
+    by_noise: np.ndarray,
+    slope: np.ndarray,
+    bent: np.ndarray,
+    by_inverse: np.ndarray,
+    lost: np.ndarray,
+) -> np.ndarray:
+    """Return the error of the move by records that come, whitened, (m, K).
+
+    That of the products, relative to the move; and that of the slope σ, from the error ``lost`` of
+    the margin at which the record is met: ``∂σ = ω a/(1 + ω a z̃ᵀH₀⁻¹z̃)`` of it.
+    """
+    size = np.sqrt(np.maximum(np.einsum("mkb,mkbc,mkc->mk", slope, by_noise, slope), 0.0))
+    if bent.shape[-1] == 1:
+        rate = (bent / (1 + bent * by_inverse))[..., 0, 0]
+    else:
+        rate = np.linalg.norm(bent, axis=(2, 3))
+    seen = np.sqrt(np.maximum(np.einsum("mkbb->mk", by_noise), 0.0))
+    return np.asarray(error[:, None] * size + rate * lost * seen)
 
 
 def _times(matrices: np.ndarray, vectors: np.ndarray) -> np.ndarray:
