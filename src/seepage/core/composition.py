@@ -85,6 +85,7 @@ class ComposedRelease(MeasuredRelease):
     def __init__(self, parts: Sequence[MeasuredRelease]) -> None:
         self._parts = list(parts)
         self.template = ComposedJacobian([part.template for part in parts])
+        self.single = all(part.single for part in parts)
 
     @property
     def parts(self) -> list[MeasuredRelease]:

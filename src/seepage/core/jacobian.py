@@ -341,6 +341,7 @@ class MeasuredRelease(ABC):
     """
 
     template: ReleaseJacobian
+    single: bool = False  # whether results are wanted in single precision
 
     @property
     def parts(self) -> list[MeasuredRelease]:

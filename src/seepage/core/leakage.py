@@ -662,10 +662,13 @@ class Leakage(Generic[PerRecord]):
         return warned(result)
 
     def _narrowed(self, values: Array, accuracy: Any) -> tuple[Array, Any]:
-        """Return numbers in the table's type; they may have been widened on the way."""
-        if not self.source.in_memory or values.dtype == self.table.values.dtype:
+        """Return numbers in the table's type, or the one asked for; they may have been widened."""
+        if not self.source.in_memory:
             return values, accuracy
-        xp, kind = array_namespace(values), self.table.values.dtype
+        xp = array_namespace(values)
+        kind = xp.float32 if self.release.single else self.table.values.dtype
+        if values.dtype == kind:
+            return values, accuracy
         limits, size = xp.finfo(kind), xp.abs(values)
         beyond = (size > limits.max) | (size < limits.smallest_normal)
         if bool(xp.any(beyond & xp.isfinite(values) & (size > 0))):

@@ -165,13 +165,24 @@ def _is_dask(X: Any) -> bool:
     return type(X).__module__.startswith("dask.")
 
 
+def _unrounded(narrow: Table, wide: Table) -> Table:
+    """Return the narrow one of two copies of a table if no number of it was rounded."""
+    xp = array_namespace(wide.values)
+    same = xp.astype(narrow.values, wide.values.dtype) == wide.values
+    return narrow if bool(xp.all(same)) else wide
+
+
 def as_source(X: Any, y: Any, sample_weight: Any, dtype: str | None = None) -> RowSource:
     """Return the source that a caller means by a table, or a path with the names of its columns.
 
-    ``dtype`` is that of a table in memory; see :func:`~seepage.tables.source.read_table`.
+    A table in memory is held in ``dtype`` if that rounds none of its numbers; otherwise in float64,
+    so that columns can be shifted to near zero before they are rounded.
     """
     if not is_streamed(X):
-        return MemorySource(read_table(X, dtype=dtype), y, sample_weight)
+        table = read_table(X, dtype=dtype)
+        if dtype == "float32":
+            table = _unrounded(table, read_table(X, check=False))
+        return MemorySource(table, y, sample_weight)
     if dtype not in (None, "float64"):
         raise InputError("Data read in chunks are measured in float64; leave dtype out.")
     if isinstance(X, RowSource):

@@ -157,7 +157,7 @@ def leakage(
         found.attributes = Attributes(found.source, attributes)
         return found
     source = as_source(X, y, sample_weight, dtype)
-    release = release_of(opened.model, source, noise, on_mismatch)
+    release = release_of(opened.model, source, noise, on_mismatch, single=dtype == "float32")
     return Leakage(release, source, (noise,), Attributes(source, attributes), opened.notes)
 
 
@@ -243,6 +243,7 @@ class GLMRelease(MeasuredRelease):
     # On the parameters; several where these were released several times
     noise: tuple[Noise, ...]
     optimum: Optimum
+    single: bool = False
 
     @property
     def model(self) -> FittedGLM:
@@ -285,7 +286,8 @@ class GLMRelease(MeasuredRelease):
     @cached_property
     def _changes(self) -> ChangedRecords:
         found = self.optimum
-        X = found.shifted(self.template.X)
+        fitted_on = self.template.fitted_on
+        X = found.shifted(self.template.X if fitted_on is None else fitted_on)
         slopes = _slopes(found, found.near, X)
         return ChangedRecords(found.near, X, self.noise, centre=found.centre, slopes=slopes)
 
@@ -311,28 +313,33 @@ class GLMRelease(MeasuredRelease):
         return partial(ask, shared=replace(facts, largest=found.largest, quartic=found.quartic))
 
 
-def release_of(model: Any, source: RowSource, noise: Noise, on_mismatch: str) -> GLMRelease:
+def release_of(
+    model: Any, source: RowSource, noise: Noise, on_mismatch: str, *, single: bool = False
+) -> GLMRelease:
     """Describe a fitted model, and check in one pass that it minimises its objective on the rows.
 
-    Where it does not, ``on_mismatch`` says what to do: ``"raise"`` or ``"warn"``.
+    Where it does not, ``on_mismatch`` says what to do: ``"raise"`` or ``"warn"``. ``single`` asks
+    for single precision in the passes over the rows, where that is precise enough: columns far from
+    zero are shifted before they are rounded.
     """
     fit, problem = describe_on(model, source)
     found = optimum(fit, FittedRecords(source, problem), noise, on_mismatch)
     whitener = whitener_of(found, noise)
     if isinstance(source, MemorySource):
-        X = source.table.values
-        near = found.shifted(X)
+        X, xp = source.table.values, array_namespace(source.table.values)
         loss = found.condition * whitener.amplified
-        if X.dtype != array_namespace(X).float64 and (loss > _NARROW or _extreme(whitener.matrix)):
-            X, near = _wide(X), _wide(near)
-        template = _jacobian_at(found, found.fit, X, near, whitener)
+        lossy = loss > _NARROW or _extreme(whitener.matrix)
+        kind = xp.float32 if single and not lossy else xp.float64
+        template = _jacobian_at(found, found.fit, X, found.shifted(X), whitener, kind)
         template.fit = found.fit
+        if kind != X.dtype:
+            template.fitted_on = X
     else:
         row = np.zeros((1, len(source.names)))
         target = np.zeros((1, *found.fit.coef.shape[1:]))
         one = replace(found.fit, target=target, sample_weight=None)
         template = _jacobian_at(found, one, row, row, whitener)
-    return GLMRelease(found.fit, problem, template, (noise,), found)
+    return GLMRelease(found.fit, problem, template, (noise,), found, single)
 
 
 def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss | None]:
@@ -488,12 +495,19 @@ def _sizes_of_chunk(chunk: Chunk, ask: Callable[[Chunk], ChangedRecords]) -> _Si
 
 
 def _jacobian_at(
-    found: Optimum, fit: FittedGLM, X: Array, near: Array, whitener: Whitener
+    found: Optimum, fit: FittedGLM, X: Array, near: Array, whitener: Whitener, kind: Any = None
 ) -> GLMJacobian:
     """Return the Jacobian about rows at an optimum; ``fit`` has their labels and weights.
 
-    ``near`` are the rows as shifted for the optimum.
+    ``near`` are the rows as shifted for the optimum, whose derivatives are taken before they are
+    rounded to ``kind``.
     """
+    several = isinstance(fit.family, Categorical)
+    margins: Any = found.margins(near) if several else None
+    slopes: Any = None if several else found.derivatives(fit, near, fit is found.fit)
+    if kind is not None:
+        xp = array_namespace(X)
+        X, near = xp.astype(X, kind, copy=False), xp.astype(near, kind, copy=False)
     lost = 0.0
     if not whitener.precise:  # what ordinary products ``A x̃`` lose
         rounding = float(array_namespace(X).finfo(X.dtype).eps)
@@ -501,10 +515,9 @@ def _jacobian_at(
     narrow = replace(
         whitener, matrix=_narrow(whitener.matrix, X), accuracy=whitener.accuracy + lost
     )
-    if isinstance(fit.family, Categorical):
-        return _categorical(fit, X, found.margins(near), narrow, near)
-    every = fit is found.fit
-    r, a, b, error = (_narrow(v, X) for v in found.derivatives(fit, near, every))
+    if several:
+        return _categorical(fit, X, margins, narrow, near)
+    r, a, b, error = (_narrow(v, X) for v in slopes)
     return SingleOutputJacobian(
         X,
         _narrow(fit.coef, X),

@@ -43,6 +43,7 @@ _MANY = 300  # up to how many records the share of the curvature is checked
 _ALL = 1e-9
 _UNIQUE = 1e-7  # the smallest pivot of a Hessian that determines its minimiser
 _STILL_GOING = 1e-2  # the last step, relative to the whole move, of a refit that diverges
+_LOST = 4e-15  # the rounding of parameters, relative to them
 _GIVEN_UP = 1e-6  # and above which Newton's method with factorised Hessians takes over
 
 
@@ -173,7 +174,7 @@ class BatchedRefits:
     def _alone(self, change: Change, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the move of one change by Newton's method with factorised Hessians.
 
-        And the step it had still to take. Whether the records determine the parameters is asked
+        And the error of that. Whether the records determine the parameters is asked
         only of those that no penalty reaches.
         """
         kept = np.setdiff1d(np.arange(len(self.X)), change.removed)
@@ -198,7 +199,9 @@ class BatchedRefits:
             return nothing
         factor = damped_factor(H) if factor is None else factor
         step = factor.solve(objective.gradient(found, objective.slopes(margins)).reshape(-1))
-        return np.asarray((found - self.theta).reshape(-1)), np.asarray(step)
+        # A difference of two sets of parameters, each as exact as rounding leaves its gradient.
+        lost = 4 * np.abs(step) + _LOST * np.abs(found).reshape(-1)
+        return np.asarray((found - self.theta).reshape(-1)), np.asarray(lost)
 
     def _determined(self, free: np.ndarray, factor: CholeskyFactor | None) -> bool:
         """Say whether a Hessian, of block ``free``, determines the parameters without penalty.

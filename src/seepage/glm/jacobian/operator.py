@@ -78,6 +78,8 @@ class GLMJacobian(ReleaseJacobian):
 
     # The model and its objective, where all its rows are here: it can then be refitted
     fit: FittedGLM | None = None
+    # The table that was fitted on, where ``X`` is a rounded copy of it
+    fitted_on: Array | None = None
     states_accuracy = True
 
     def __init__(
@@ -596,7 +598,9 @@ class GLMJacobian(ReleaseJacobian):
         """Return the refits of the model with a record changed, in NumPy."""
         from seepage.glm.jacobian.changed_records import RecordRefits
 
-        return super().refits() if self.fit is None else RecordRefits(self.fit, self.X)
+        if self.fit is None:
+            return super().refits()
+        return RecordRefits(self.fit, self.X if self.fitted_on is None else self.fitted_on)
 
     def merged(self, other: GLMJacobian) -> GLMJacobian | None:
         """Return the Jacobian of both releases where they are the same model with different noise.
