@@ -7,9 +7,10 @@ of so wide a table is well conditioned, so that no α is lost in it.
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import Ridge
 
 import seepage as sp
+from seepage.glm.fitting.batched_refits import Change
 
 SIGMA = 0.1
 
@@ -92,17 +93,20 @@ def test_a_penalty_on_all_leaves_nobody_infinite(exact):
         assert np.all(found.lower <= np.asarray(found))
 
 
-def test_refits_under_a_penalty_are_not_infinite():
+@pytest.mark.parametrize("alpha", [1e-6, 1e-8])
+def test_refits_under_a_penalty_are_not_infinite(alpha):
     """The pivots of a Hessian say nothing about parameters that a penalty determines."""
-    X, y = wide(20, 60)
-    labels = (y > 0).astype(int)
-    model = LogisticRegression(C=1e6, fit_intercept=False, tol=1e-12, max_iter=10_000)
-    leak = sp.leakage(
-        sp.refine(model.fit(X, labels), X, labels), X, labels, noise=sp.Gaussian(SIGMA)
-    )
-    mu = leak.membership(exact=True)
-    assert np.all(np.isfinite(np.asarray(mu)))
-    assert np.asarray(mu).max() < 100
+    X, y = wide(40, 200)
+    changes = ridge_leakage(X, y, alpha).release.finite_changes()
+    truth = dual_distances(X, y, alpha)
+    moves = changes.without_exactly([np.array([i]) for i in range(40)])
+    least, most = (ends[:, 0] for ends in moves.distances())
+    assert np.all((least <= truth) & (truth <= most))
+    assert np.max(most / truth) < 1.01
+    some = np.arange(3)
+    # Newton's method with factorised Hessians, from the parameters as they are.
+    alone = [changes.refits._alone(Change(np.array([i])), np.zeros(200))[0] for i in some]
+    np.testing.assert_allclose(np.linalg.norm(alone, axis=1) / SIGMA, truth[some], rtol=0.02)
 
 
 def test_a_column_of_one_record_is_infinite_only_without_a_penalty():

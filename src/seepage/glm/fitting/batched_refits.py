@@ -161,8 +161,7 @@ class BatchedRefits:
 
     def _holds_all(self, rows: np.ndarray) -> bool:
         """Say whether the other records have as good as no curvature."""
-        kept = np.setdiff1d(np.arange(len(self.X)), rows)
-        return bool(np.sum(self._curved[kept]) <= _ALL * np.sum(self._curved))
+        return bool(np.sum(self._curved[rows]) >= (1 - _ALL) * self._all_curved)
 
     @cached_property
     def _curved(self) -> np.ndarray:
@@ -170,6 +169,10 @@ class BatchedRefits:
         margins = self.margins[:, 0] if self.outputs == 1 else self.margins
         bent = np.asarray(self.fit.family.curvature(margins, self.fit.target))
         return np.asarray(self.weight * bent.reshape(len(bent), -1)[:, :: self.outputs + 1].sum(1))
+
+    @cached_property
+    def _all_curved(self) -> float:
+        return float(np.sum(self._curved))
 
     def _alone(self, change: Change, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the move of one change by Newton's method with factorised Hessians.
@@ -212,7 +215,7 @@ class BatchedRefits:
         if len(free) < self.theta.size:
             if not len(free):
                 return True
-            if not np.trace(free) > _ALL * np.sum(self._curved):
+            if not np.trace(free) > _ALL * self._all_curved:
                 return False
             factor = cholesky_factor(free)
         return factor is not None and factor.smallest_pivot >= _UNIQUE
