@@ -7,7 +7,7 @@ STAMPS := $(VENV)/.stamps
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help locked lock demo test test-slow test-random cases coverage fuzz fuzz-nn lint types bench reproduce docs models-page cli-page benchmarks-page notebooks release-check clean
+.PHONY: help locked lock demo test test-slow test-lowest test-random cases coverage fuzz fuzz-nn lint types bench reproduce docs models-page cli-page benchmarks-page notebooks release-check clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -55,7 +55,7 @@ demo: $(STAMPS)/core ## Audit the bundled breast-cancer data and write the resul
 TESTS := pytest -q -n auto --dist worksteal
 
 # What is imported is compiled once, not anew in every worker and every process that a test starts.
-test test-slow test-random coverage: export PYTHONDONTWRITEBYTECODE =
+test test-slow test-lowest test-random coverage: export PYTHONDONTWRITEBYTECODE =
 
 test: $(STAMPS)/test ## Run the test suite
 	@OMP_NUM_THREADS=1 $(BIN)/python -m $(TESTS)
@@ -63,6 +63,25 @@ test: $(STAMPS)/test ## Run the test suite
 SLOW ?= slow or minutes
 test-slow: $(STAMPS)/test ## Run the tests beyond the sample that make test runs
 	@OMP_NUM_THREADS=1 $(BIN)/python -m $(TESTS) -m '$(SLOW)' --timeout=7200
+
+# The oldest versions that pyproject.toml allows, under the oldest Python, in an environment of their
+# own. Old libraries beside younger ones warn of what will end; that is theirs to mend.
+LOWEST := .venv-lowest
+LOWEST_PYTHON ?= python3.11
+LOWEST_WARNINGS := $(addprefix -W ignore::,DeprecationWarning PendingDeprecationWarning FutureWarning)
+$(LOWEST)/.stamp: pyproject.toml constraints.txt lowest.txt
+	@$(LOWEST_PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+	  { echo "make test-lowest needs Python 3.11: make test-lowest LOWEST_PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "installing what lowest.txt lists into $(LOWEST) …"
+	@$(LOWEST_PYTHON) -m venv --clear $(LOWEST)
+	@$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	@$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python -r lowest.txt || \
+	  $(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -r lowest.txt
+	@$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+test-lowest: $(LOWEST)/.stamp ## Run the test suite with the oldest versions that pyproject.toml allows
+	@OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m $(TESTS) $(LOWEST_WARNINGS)
 
 cases: $(STAMPS)/test ## Count the cases of make test and of make test-slow
 	@printf 'make test:      '; $(BIN)/python -m pytest --collect-only -q | tail -1
@@ -88,10 +107,15 @@ fuzz-nn: $(STAMPS)/test ## Measure N networks drawn anew against differences of 
 locked: $(STAMPS)/locked ## Install the dependencies by their hashes, as CI does before anything else
 
 LOCK := --no-deps --no-annotate --no-header --quiet --universal --python-version 3.11.5 --generate-hashes
-lock: $(STAMPS)/venv ## Make lock.txt of constraints.txt: the hashes of every file of every version
+# Flower is left out of lowest.txt: it asks for younger libraries than we do, and its own oldest
+# version is the one in constraints.txt.
+LOWEST_LOCK := --resolution lowest-direct --extra test --no-annotate --no-header --quiet --universal --python-version 3.11
+lock: $(STAMPS)/venv ## Make lock.txt of constraints.txt, with hashes, and lowest.txt of pyproject.toml
 	@$(PIP) uv
 	@{ echo "# Hashes of what constraints.txt names, but torch; made by make lock."; \
 	  grep -vE '^(#|torch==)' constraints.txt | $(BIN)/uv pip compile $(LOCK) -; } > lock.txt.new && mv lock.txt.new lock.txt
+	@{ echo "# The oldest versions that pyproject.toml allows, but of Flower; made by make lock."; \
+	  echo "flwr; python_version < '3'" | $(BIN)/uv pip compile $(LOWEST_LOCK) --override /dev/stdin pyproject.toml; } > lowest.txt.new && mv lowest.txt.new lowest.txt
 
 lint: $(STAMPS)/lint ## Check style and formatting
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && PYTHONPATH=. $(BIN)/lint-imports
@@ -126,4 +150,4 @@ release-check: $(STAMPS)/release ## Build the package and try it in a clean envi
 	@.ci/release-check
 
 clean: ## Remove what was built
-	@rm -rf $(VENV) site build dist seepage-demo seepage-reproduction
+	@rm -rf $(VENV) $(LOWEST) site build dist seepage-demo seepage-reproduction

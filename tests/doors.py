@@ -9,6 +9,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -199,6 +200,9 @@ def _skglm(name, y, **settings):
 
 
 ALPHAS = (0.5, 3.0, 10.0)
+# What scikit-learn asks for since 1.8, and did not know before.
+SINCE_1_8 = "use_legacy_attributes" in signature(lm.LogisticRegressionCV).parameters
+SETTLED = {"l1_ratios": (0.0,), "use_legacy_attributes": False} if SINCE_1_8 else {}
 LOGISTIC = lm.LogisticRegression(C=0.4, solver="newton-cholesky", tol=1e-12)
 
 # The kind of the registry that a door is for, and the door.
@@ -223,9 +227,8 @@ DOORS: dict[str, tuple[str, Callable[[], Door]]] = {
                 Cs=[0.1, 1.0],
                 solver="newton-cholesky",
                 tol=1e-12,
-                l1_ratios=(0.0,),
-                use_legacy_attributes=False,
                 scoring="accuracy",
+                **SETTLED,
             ),
             TWO,
         ),
@@ -299,8 +302,9 @@ DOORS: dict[str, tuple[str, Callable[[], Door]]] = {
     "GLM": (
         "statsmodels",
         lambda: results_door(
+            # Before 0.15 a series as exposure makes nan of the coefficients.
             lambda y, X: sm.GLM(
-                y, X, family=sm.families.Poisson(), offset=TIME / 2, exposure=TIME
+                y, X, family=sm.families.Poisson(), offset=TIME / 2, exposure=TIME.to_numpy()
             ).fit(tol=1e-14),
             COUNTS,
         ),

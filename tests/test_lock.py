@@ -1,9 +1,14 @@
-"""The lock file: hashes for what CI installs, of the versions that the constraints name."""
+"""The lists of versions: hashes of what CI installs, and the oldest versions that are allowed."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,5 +33,27 @@ def test_every_locked_package_has_its_constrained_version_and_hashes():
     assert "torch" not in locked
 
 
-def test_no_registry_is_named():
-    assert "://" not in (ROOT / "lock.txt").read_text("utf-8")
+@pytest.mark.parametrize("name", ["lock.txt", "lowest.txt"])
+def test_no_registry_is_named(name):
+    assert "://" not in (ROOT / name).read_text("utf-8")
+
+
+def test_the_oldest_versions_allowed_are_those_that_make_test_lowest_installs():
+    """A floor that cannot be installed beside the others would not be tested."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    left_out = {"lint", "docs", "release", "flower"}
+    named = [line for extra, lines in extras.items() if extra not in left_out for line in lines]
+    wanted = [Requirement(line) for line in (*project["dependencies"], *named)]
+    lowest, constrained = pins("lowest.txt"), pins("constraints.txt")
+    for requirement in wanted:
+        if requirement.name == "seepage":
+            continue
+        (floor,) = requirement.specifier
+        assert floor.operator == ">="
+        found = Version(lowest[requirement.name][0])
+        assert found == Version(floor.version), f"{requirement}: {found} (run make lock)"
+    # Flower asks for younger versions of others; its own oldest is that of the other list.
+    (flower,) = Requirement(extras["flower"][1]).specifier
+    assert Version(constrained["flwr"][0]).release[:2] == Version(flower.version).release
+    assert "flwr" not in lowest

@@ -7,7 +7,6 @@ import math
 import dp_accounting
 import numpy as np
 import pytest
-from dp_accounting import gaussian_mechanism
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
@@ -42,7 +41,8 @@ def density(x):
 @pytest.mark.parametrize("epsilon", [0.0, 0.01, 0.5, 1.0, 8.0, 50.0])
 @pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.1])
 def test_the_analytic_sigma_is_dp_accountings(epsilon, delta):
-    want = gaussian_mechanism.get_sigma_gaussian(epsilon, delta)
+    theirs = pytest.importorskip("dp_accounting.gaussian_mechanism", reason="dp-accounting < 0.6")
+    want = theirs.get_sigma_gaussian(epsilon, delta)
     assert analytic_gaussian_sigma(epsilon, delta) == pytest.approx(want, rel=1e-9)
     assert analytic_gaussian_sigma(epsilon, delta, 3.0) == pytest.approx(3 * want, rel=1e-9)
 

@@ -58,7 +58,7 @@ def jacobians(
         units = step * torch.eye(record.numel(), dtype=torch.float64).reshape(-1, *record.shape)
         columns = [gradient(record + u, target) - gradient(record - u, target) for u in units]
         out.append(torch.stack(columns, 1) / (2 * step))
-    return np.asarray(torch.stack(out)) / (1.0 if clip is None else clip)
+    return torch.stack(out).detach().numpy() / (1.0 if clip is None else clip)
 
 
 def dfil(jacobian: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Models of other libraries: described so exactly that their gradient vanishes."""
 
 from dataclasses import replace
+from inspect import signature
 
 import numpy as np
 import pandas as pd
@@ -35,6 +36,10 @@ THREE = RNG.integers(0, 3, size=N)
 COUNTS = RNG.poisson(np.exp(M / 2))
 WEIGHTS = RNG.uniform(0.2, 2, size=N)
 TIGHT = {"tol": 1e-12, "max_iter": 10_000}
+# Before 1.8, scikit-learn wants the penalty named beside the ratio, and knows no older attributes.
+SINCE_1_8 = "use_legacy_attributes" in signature(linear_model.LogisticRegressionCV).parameters
+MIXED = {"solver": "saga", **TIGHT} | ({} if SINCE_1_8 else {"penalty": "elasticnet"})
+SETTLED = {"l1_ratios": (0.0,), "use_legacy_attributes": True} if SINCE_1_8 else {}
 
 both_intercepts = pytest.mark.parametrize("intercept", [False, True])
 weighted_or_not = pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
@@ -178,9 +183,7 @@ def test_labels_in_one_column_are_labels():
 def test_sparse_logistic_regression_is_read_as_skglm_states_it():
     """Its objective by scikit-learn's solver: compiling skglm's takes minutes."""
     alpha = 0.001
-    twin = linear_model.LogisticRegression(
-        solver="saga", l1_ratio=1, C=1 / (alpha * N), **TIGHT
-    ).fit(X, TWO)
+    twin = linear_model.LogisticRegression(l1_ratio=1, C=1 / (alpha * N), **MIXED).fit(X, TWO)
     model = type("SparseLogisticRegression", (), {"__module__": "skglm.estimators"})()
     model.alpha, model.l1_ratio, model.fit_intercept = alpha, 1.0, True
     model.coef_, model.intercept_, model.classes_ = twin.coef_, twin.intercept_, twin.classes_
@@ -198,12 +201,12 @@ REFUSED = {
         "liblinear penalises the intercept",
     ),
     "l1": (
-        linear_model.LogisticRegression(solver="saga", l1_ratio=1, **TIGHT),
+        linear_model.LogisticRegression(l1_ratio=1, **MIXED),
         TWO,
         "L1 penalty",
     ),
     "elastic-net": (
-        linear_model.LogisticRegression(solver="saga", l1_ratio=0.5, **TIGHT),
+        linear_model.LogisticRegression(l1_ratio=0.5, **MIXED),
         TWO,
         "L1 penalty",
     ),
@@ -221,12 +224,7 @@ REFUSED = {
     ),
     "averaged-over-folds": (
         linear_model.LogisticRegressionCV(
-            Cs=[0.1, 1.0],
-            cv=2,
-            refit=False,
-            l1_ratios=(0.0,),
-            use_legacy_attributes=True,
-            scoring="accuracy",
+            Cs=[0.1, 1.0], cv=2, refit=False, scoring="accuracy", **SETTLED
         ),
         TWO,
         "they minimise no single objective. Fit with refit=True",

@@ -34,7 +34,7 @@ def test_nan_and_infinity(estimator, bad, convert):
 
 @each
 def test_nan_in_a_data_frame_names_its_column(estimator):
-    frame = pd.DataFrame(X, columns=["age", "dose", "weight"])
+    frame = pd.DataFrame(X.copy(), columns=["age", "dose", "weight"])
     frame.loc[7, "dose"] = np.nan
     with pytest.raises(InputError, match="'dose'"):
         estimator(l2=0.1).fit(frame, Y)

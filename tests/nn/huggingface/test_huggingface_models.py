@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from functools import cache
+from importlib.metadata import version
 from itertools import pairwise
 from typing import Any
 
@@ -193,6 +194,8 @@ def heads() -> dict[str, tuple[nn.Module, dict[str, Tensor]]]:
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_the_loss_of_a_record_is_what_the_model_takes_of_it_alone(kind: str) -> None:
+    if kind == "t5" and version("transformers").startswith("4."):
+        pytest.skip("T5 of transformers 4 runs its embedding twice, which is refused")
     net, batch = heads()[kind]
     labels = batch["labels"] if "labels" in batch else batch["start_positions"]
     engine = sp.nn.Engine(net, "own", clip=sp.nn.NoClip())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,9 @@ def test_what_is_there_for_speed_changes_nothing(door: str, method: str) -> None
     )
 
 
+@pytest.mark.skipif(
+    version("transformers").startswith("4."), reason="transformers 4 has its flag elsewhere"
+)
 def test_the_model_is_left_as_it_was() -> None:
     net = checkpointed()
     hooks = dict(net.get_input_embeddings()._forward_hooks)
