@@ -171,7 +171,7 @@ def tell_layers(report: RecordingReport, page: Path | None) -> None:
     tell_table(lines)
     who = audit.clients
     named = who.named()
-    say("\nClients, those who stand out most first (named at the 5 % level):")
+    say("\nClients, those who stand out most first (P is approximate):")
     lines = [("client", "× the median", "most at", "P", "")]
     for k in ranked_clients(report)[: max(_CLIENTS, min(len(named), _SHOWN))]:
         mark = "stands out" if who.clients[k] in named else ""

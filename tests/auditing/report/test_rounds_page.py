@@ -94,7 +94,7 @@ def test_what_shows_is_said_with_the_level_of_the_test(report, figures, page):
         assert "certain" not in words
     drawn = " ".join(figure.alternative for figure in figures)
     assert "1 layer told at the 5 % level" in drawn
-    assert "0 clients at the 5 % level" in drawn
+    assert "0 clients with an approximate P ≤ 0.05" in drawn
     for text in (page, drawn):
         assert "beyond doubt" not in text
         assert "not sure" not in text
@@ -145,7 +145,7 @@ def test_a_client_who_stands_out_is_named():
     verdict = judge_recording(apart)
     assert verdict.label == "Not everyone blends in"
     words = " ".join(verdict.sentences)
-    assert f"“{NODES[3]}” stand out at the 5 % level: in “bn1.buffers”" in words
+    assert f"“{NODES[3]}” stand out: in “bn1.buffers”" in words
     assert "Look at who stands out" in [each.name for each in advise(apart)]
 
 

@@ -57,10 +57,11 @@ class StandingOut:
     p_value: np.ndarray
 
     def named(self) -> list[object]:
-        """Return the clients who stand out at the 5 % level, the furthest first.
+        """Return the clients whose approximate P-value is at most 0.05, the furthest first.
 
-        Where all clients are alike, and as far as the logarithms of distances are normal, one
-        recording in twenty at most names a client nevertheless.
+        Only as far as the logarithms of distances are normal, one recording in twenty at most names
+        a client where all are alike. In small networks their tails are heavier, and one is named
+        far more often: a reason to look, not a test.
         """
         order = np.lexsort((-self.times, self.p_value))
         return [self.clients[k] for k in order if self.p_value[k] <= LEVEL]

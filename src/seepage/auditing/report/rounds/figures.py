@@ -161,7 +161,7 @@ def draw_clients(report: RecordingReport) -> Drawing:
         axes = figure.subplots()
         axes.hlines(places, 1, times, color=MUTED, lw=1.5)
         for mask, colour, marker, words in (
-            (apart, VERMILLION, "o", "stands out (5 % level)"),
+            (apart, VERMILLION, "o", "stands out (approximate P ≤ 0.05)"),
             (~apart, BLUE, "s", "among the others"),
         ):
             if mask.any():
@@ -188,13 +188,13 @@ def draw_clients(report: RecordingReport) -> Drawing:
         figure.legend(loc="outside upper left", ncols=2, handletextpad=0.2, columnspacing=1.2)
 
     caption = (
-        "Each client at the layer in which it stands out most. The P-values in the table say how "
-        "unusual that is among this many clients and layers."
+        "Each client at the layer in which it stands out most. The P-values in the table are "
+        "approximate: an indication of how unusual that is among this many clients and layers."
     )
     alternative = (
         f"Distance of {counted(len(kept), 'client')} from the middle, relative to the median "
         f"client: from {number(float(times.min()))} to {number(float(times.max()))}; "
-        f"{counted(len(named), 'client')} at the 5 % level."
+        f"{counted(len(named), 'client')} with an approximate P ≤ 0.05."
     )
     height = 1.25 + 0.31 * len(kept)
     return render("clients", alternative, caption, draw, (height, height))

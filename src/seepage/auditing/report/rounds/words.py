@@ -86,14 +86,14 @@ def judge_recording(report: RecordingReport) -> Verdict:
         tone, label = "caution", "Not everyone blends in"
         headline = (
             f"{counted(len(apart), 'client')} {'stands' if len(apart) == 1 else 'stand'} out from "
-            f"the others at the 5 % level; no layer tells {what} at that level."
+            f"the others (approximate P ≤ 0.05); no layer tells {what} at the 5 % level."
         )
     elif untestable(audit):
         tone, label = "caution", "Too few clients to tell"
         headline = f"There are too few clients to say whether the updates tell {what}."
     else:
         tone, label = "good", "Nothing shows"
-        headline = f"No layer tells {what}, and no client stands out, at the 5 % level."
+        headline = f"No layer tells {what} at the 5 % level, and no client stands out."
     return Verdict(tone, label, headline, _explain(report))
 
 
@@ -161,13 +161,13 @@ def _tell_who(report: RecordingReport) -> str:
     who = report.audit.clients
     named = who.named()
     if not named:
-        return "No client's updates stand out from the others' at the 5 % level."
+        return "No client's updates stand out from the others'."
     k = who.clients.index(named[0])
     return (
-        f"The updates of {several([str(name) for name in named])} stand out at the 5 % level"
+        f"The updates of {several([str(name) for name in named])} stand out"
         f"{', most of all' if len(named) > 1 else ':'} in “{short(who.layer[k])}”, "
         f"{number(who.times[k])} times as far from the middle as the median client "
-        f"(P = {number(who.p_value[k])})."
+        f"(approximate P = {number(who.p_value[k])}: an indication, not a test)."
     )
 
 
