@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-import seepage
 from seepage.auditing.findings import (
     FALSE_POSITIVES,
     NOT_MEASURED,
@@ -57,6 +56,7 @@ from seepage.glm.leakage import describe_on, leakage
 from seepage.risks.guessing import accuracy, accuracy_beside, distance, rate_beside, right_beside
 from seepage.support.chunks import blas_on_one_core, give_back_memory
 from seepage.support.number_check import check_positive
+from seepage.support.version import __version__
 from seepage.tables.source import MemorySource, Table
 
 DEFAULT_L2 = 1e-3
@@ -444,7 +444,7 @@ def find_versions() -> dict[str, str]:
     """Return the names and versions of the software that computed an audit."""
     names = ("numpy", "scipy", "scikit-learn", "pyarrow")
     return {
-        "seepage": seepage.__version__,
+        "seepage": __version__,
         "Python": platform.python_version(),
         **{name: version(name) for name in names},
     }
