@@ -28,6 +28,7 @@ from seepage.auditing.findings import (
 )
 from seepage.auditing.measures import measure
 from seepage.auditing.neighbours import tell_other_noise
+from seepage.auditing.report.showing import ReportRendering
 from seepage.auditing.streamed_risks import CLOSED_LEVELS, streamed_risks
 from seepage.auditing.tradeoff import (
     REMEDIES,
@@ -309,6 +310,7 @@ def audit_model(
         risks=risks,
         usefulness=useful,
         versions=find_versions(),
+        rendering=ReportRendering(),
     )
 
 
