@@ -16,7 +16,7 @@ from typing import Any, overload
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import MeasuredRelease
+from seepage.core.jacobian import MeasuredRelease, Refits
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Noise, check_noise_kind
 from seepage.core.record_stream import RecordStream
@@ -26,7 +26,12 @@ from seepage.glm.adapters.registry import Unwrapped, describe, kind_of, unwrap
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.fitting.streamed import PenalisedLoss
 from seepage.glm.inputs import as_source, is_streamed
-from seepage.glm.jacobian.changed_records import ChangedRecords, Outputs, SharedFacts
+from seepage.glm.jacobian.changed_records import (
+    ChangedRecords,
+    Outputs,
+    RecordRefits,
+    SharedFacts,
+)
 from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
 from seepage.glm.jacobian.optimum import (
     FittedRecords,
@@ -268,6 +273,12 @@ class GLMRelease(MeasuredRelease):
             return None
         return replace(self, template=template, noise=self.noise + other.noise)
 
+    def refits(self) -> Refits:
+        """Return the refits of the model with a record changed, in NumPy."""
+        if self.problem is not None or len(self.noise) != 1:
+            return super().refits()
+        return RecordRefits(self.fit, self.template.X, jacobian_of_replaced)
+
     def finite_changes(self) -> ChangedRecords:
         """Return how far the parameters move when a record is left out or replaced."""
         if self.problem is not None:
@@ -326,7 +337,6 @@ def release_of(model: Any, source: RowSource, noise: Noise, on_mismatch: str) ->
         if X.dtype != array_namespace(X).float64 and (loss > _NARROW or _extreme(whitener.matrix)):
             X, near = _wide(X), _wide(near)
         template = _jacobian_at(found, found.fit, X, near, whitener)
-        template.fit = found.fit
     else:
         row = np.zeros((1, len(source.names)))
         target = np.zeros((1, *found.fit.coef.shape[1:]))

@@ -21,11 +21,11 @@ import math
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from array_api_compat import array_namespace, is_numpy_array
 
-from seepage.core.jacobian import WIDE_CHUNK, Refits, ReleaseJacobian, dense_largest
+from seepage.core.jacobian import WIDE_CHUNK, ReleaseJacobian, dense_largest
 from seepage.core.unknowns import Unknowns
 from seepage.glm.fitting.objective import bordered_gram, hessian, norm, weighted_gram
 from seepage.glm.jacobian.accuracy import (
@@ -46,9 +46,6 @@ from seepage.glm.jacobian.twice_precise import (
 )
 from seepage.support.chunks import by_rows, chunk_for, progress, row_slices, small_on_one_core
 from seepage.tables.source import Array
-
-if TYPE_CHECKING:
-    from seepage.glm.fitting.objective import FittedGLM
 
 # The share of its terms' squares that a square must keep; below it, the entries themselves are
 # used.
@@ -76,8 +73,6 @@ class GLMJacobian(ReleaseJacobian):
     ``slope_error (n,)`` is the error of every record's slope; its rounding if not given.
     """
 
-    # The model and its objective, where all its rows are here: it can then be refitted
-    fit: FittedGLM | None = None
     states_accuracy = True
 
     def __init__(
@@ -592,12 +587,6 @@ class GLMJacobian(ReleaseJacobian):
         other.derivatives, other._largest = stepped, None
         return other
 
-    def refits(self) -> Refits:
-        """Return the refits of the model with a record changed, in NumPy."""
-        from seepage.glm.jacobian.changed_records import RecordRefits
-
-        return super().refits() if self.fit is None else RecordRefits(self.fit, self.X)
-
     def merged(self, other: GLMJacobian) -> GLMJacobian | None:
         """Return the Jacobian of both releases where they are the same model with different noise.
 
@@ -616,7 +605,6 @@ class GLMJacobian(ReleaseJacobian):
         if not same:
             return None
         both = copy(self)
-        both.fit = None  # of two releases, a refit would have to change both
         stack = xp.concat([self.whitener, other.whitener], axis=0)
         accuracy = max(self.map.accuracy, other.map.accuracy)
         both.map = Whitener(xp.linalg.qr(stack, mode="reduced")[1], None, accuracy)

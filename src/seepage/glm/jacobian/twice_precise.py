@@ -8,8 +8,9 @@ conditioned, once shifted and scaled, never need it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -23,7 +24,8 @@ from seepage.tables.source import Array
 
 if TYPE_CHECKING:
     from seepage.glm.jacobian.operator import GLMJacobian
-    from seepage.glm.jacobian.optimum import FittedRecords
+
+Answer = TypeVar("Answer")
 
 EPS = float(np.finfo(float).eps)
 _MOST_STEPS = 30
@@ -31,11 +33,18 @@ _SINGULAR = 0.1
 _UNMOVED = EPS  # of a margin
 
 
+class RecordSums(Protocol):
+    """The records that a model was fitted on, asked for sums over them."""
+
+    def total(self, ask: Callable[..., Answer], fit: FittedGLM, what: str, **given: Any) -> Answer:
+        """Return the sum of ``ask(fit, X, …)`` over the records, ``fit`` with their labels."""
+
+
 # The minimiser and the curvature there ------------------------------------------------------------
 
 
 def precise_optimum(
-    fit: FittedGLM, records: FittedRecords, start: Array, condition: float, *, polish: bool
+    fit: FittedGLM, records: RecordSums, start: Array, condition: float, *, polish: bool
 ) -> tuple[FittedGLM, Array, Double, float]:
     """Return the minimiser near a model, ``H⁻¹`` there, and how exact that is.
 
@@ -106,7 +115,7 @@ def _curved_grams(fit: FittedGLM, X: Array, low: Array) -> _DoubleSums:
     return _DoubleSums(tuple(gram(curvature[:, j, k]) for j in range(K) for k in range(j + 1, K)))
 
 
-def _precise_hessian(fit: FittedGLM, records: FittedRecords, low: Array) -> Double:
+def _precise_hessian(fit: FittedGLM, records: RecordSums, low: Array) -> Double:
     """Return the Hessian in twice the precision, definite also along softmax's gauge."""
     xp = array_namespace(fit.coef)
     blocks = iter(records.total(_curved_grams, fit, "Hessian, precisely", low=low).parts)
@@ -180,9 +189,7 @@ def refined(H: Double, start: Array, condition: float, ridge: float) -> tuple[Do
     return Double(inverse.high.T * both, inverse.low.T * both), residual
 
 
-def settled(
-    fit: FittedGLM, records: FittedRecords, inverse: Double
-) -> tuple[FittedGLM, Array, float]:
+def settled(fit: FittedGLM, records: RecordSums, inverse: Double) -> tuple[FittedGLM, Array, float]:
     """Take Newton's steps with residuals in twice the precision, until they are rounding.
 
     Return the model, the further digits of its parameters, and how far the first step moved a
