@@ -213,7 +213,7 @@ class ChangedRecords(FiniteChanges):
             lost[some] = self.weight[some] * self.slope_errors[some] * lengths
         lost = np.array([np.sum(lost[change.removed]) for change in changes])
         pull = self.refits.pull_of_removed(changes)
-        return np.divide(lost, pull, out=np.zeros_like(lost), where=pull > 0)
+        return np.asarray(np.divide(lost, pull, out=np.zeros_like(lost), where=pull > 0))
 
     def _exact(
         self, moves: np.ndarray, left: np.ndarray, reach: np.ndarray, pulled: np.ndarray

@@ -106,7 +106,9 @@ class SingularValues:
 
     def _missed(self, U: np.ndarray, e: np.ndarray) -> np.ndarray:
         """Return ``‖e_i − A H⁻¹Aᵀe_i‖`` without the part along e, (n,)."""
-        return np.sqrt(np.sum((U * self.ridge / self.curved) ** 2, axis=1) + self._outside(U, e))
+        return np.asarray(
+            np.sqrt(np.sum((U * self.ridge / self.curved) ** 2, axis=1) + self._outside(U, e))
+        )
 
     def _precise_rows(
         self, U: np.ndarray, S: np.ndarray, table: np.ndarray, e: np.ndarray
