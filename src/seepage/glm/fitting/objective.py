@@ -681,7 +681,7 @@ def _column(values: Array, like: Array) -> Array:
 # Linearly dependent columns ---------------------------------------------------------------------
 
 
-class ColumnSums(Protocol):
+class PenalisedColumns(Protocol):
     """What an objective over a table, or over chunks of one, tells about its columns."""
 
     @property
@@ -703,7 +703,7 @@ class ColumnSums(Protocol):
         """Return the R of the QR factorisation of ``√ω [x, 1, y]``, or without the labels."""
 
 
-def check_columns(objective: ColumnSums, H: Array, counted: int, names: tuple[str, ...]) -> None:
+def check_columns(objective: PenalisedColumns, H: Array, counted: int, names: tuple[str, ...]) -> None:
     """Raise an :class:`InputError` naming the columns that depend linearly on one another.
 
     With a penalty the minimiser is unique anyway, and nothing is checked. ``H`` is the Hessian at
