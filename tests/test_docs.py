@@ -118,7 +118,7 @@ SLOW = {
 SLOW_NAMES = {
     "seepage.attacks.property_inference.attack_layers",
     "seepage.auditing.pipeline.audit",
-    "seepage.auditing.report.writing.report",
+    "seepage.auditing.reporting.report",
     "seepage.layers.layer_audit.audit",
     "seepage.layers.layer_audit.audit_updates",
     "seepage.layers.measures.update_leakage.update_leakage",

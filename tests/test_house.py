@@ -1,9 +1,14 @@
 """The plan of the house: folders one can hold in mind, names that mean one thing."""
 
+import ast
 import re
 import tomllib
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = (ROOT / "src" / "seepage", ROOT / "reproduction")
@@ -43,6 +48,79 @@ def test_no_two_classes_have_one_name():
         for name in re.findall(r"^ *class (\w+)[(:]", path.read_text(encoding="utf-8"), re.M):
             homes[name].append(short(path))
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
+
+
+def module_of(path: Path) -> str:
+    """Return the dotted name that a file is imported by."""
+    base = ROOT / "src" if path.is_relative_to(ROOT / "src") else ROOT
+    parts = path.relative_to(base).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_by(text: str, module: str, package: bool = False) -> Iterator[str]:
+    """Give every dotted name that a file's code imports, wherever in the file it does so.
+
+    Imports for type checkers and inside functions count, and so do relative ones and names given
+    to ``import_module``.
+    """
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = module.split(".") + ["__init__"] * package
+            above = parents[: -node.level] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and "import" in ast.unparse(node.func):
+            given = [a.value for a in node.args if isinstance(a, ast.Constant)]
+            yield from (name for name in given if isinstance(name, str))
+
+
+def file_imports(texts: Mapping[str, str], packages: frozenset[str]) -> dict[str, set[str]]:
+    """Return which of some modules each imports; a name in a module counts as the module."""
+    graph: dict[str, set[str]] = {}
+    for module, text in texts.items():
+        names = imported_by(text, module, module in packages)
+        found = (name if name in texts else name.rpartition(".")[0] for name in names)
+        graph[module] = {name for name in found if name in texts and name != module}
+    return graph
+
+
+def circle_in(graph: Mapping[str, set[str]]) -> list[str]:
+    """Return the modules of one circle of imports, in order; none if there is no circle."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_file_imports_another_that_imports_it():
+    texts = {module_of(path): path.read_text(encoding="utf-8") for path in FILES}
+    packages = frozenset(module_of(path) for path in FILES if path.stem == "__init__")
+    graph = file_imports(texts, packages)
+    # The counter sees the imports: there are more of them than files.
+    assert sum(map(len, graph.values())) > 2 * len(FILES)
+    assert circle_in(graph) == []
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "from a.first import thing",
+        "import a.first",
+        "from a import first",
+        "from .first import thing",
+        "from . import first",
+        "if TYPE_CHECKING:\n    from a.first import Thing",
+        "def late():\n    from a.first import thing",
+        "def hidden():\n    return importlib.import_module('a.first')",
+    ],
+)
+def test_a_circle_is_seen_however_it_is_imported(back):
+    texts = {"a": "", "a.first": "from a.second import other", "a.second": back}
+    circle = circle_in(file_imports(texts, frozenset({"a"})))
+    assert set(circle) == {"a.first", "a.second"}
 
 
 def test_formatting_is_left_to_the_formatter():

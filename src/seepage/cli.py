@@ -281,7 +281,7 @@ app.add_typer(data_app, name="data")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from seepage import __version__
+        from seepage.support.version import __version__
 
         typer.echo(f"seepage {__version__}")
         raise typer.Exit

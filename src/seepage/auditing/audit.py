@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-import seepage
 from seepage.auditing.findings import (
     FALSE_POSITIVES,
     NOT_MEASURED,
@@ -29,6 +28,7 @@ from seepage.auditing.findings import (
 )
 from seepage.auditing.measures import measure
 from seepage.auditing.neighbours import tell_other_noise
+from seepage.auditing.report.showing import ReportRendering
 from seepage.auditing.streamed_risks import CLOSED_LEVELS, streamed_risks
 from seepage.auditing.tradeoff import (
     REMEDIES,
@@ -57,6 +57,7 @@ from seepage.glm.leakage import describe_on, leakage
 from seepage.risks.guessing import accuracy, accuracy_beside, distance, rate_beside, right_beside
 from seepage.support.chunks import blas_on_one_core, give_back_memory
 from seepage.support.number_check import check_positive
+from seepage.support.version import __version__
 from seepage.tables.source import MemorySource, Table
 
 DEFAULT_L2 = 1e-3
@@ -309,6 +310,7 @@ def audit_model(
         risks=risks,
         usefulness=useful,
         versions=find_versions(),
+        rendering=ReportRendering(),
     )
 
 
@@ -444,7 +446,7 @@ def find_versions() -> dict[str, str]:
     """Return the names and versions of the software that computed an audit."""
     names = ("numpy", "scipy", "scikit-learn", "pyarrow")
     return {
-        "seepage": seepage.__version__,
+        "seepage": __version__,
         "Python": platform.python_version(),
         **{name: version(name) for name in names},
     }

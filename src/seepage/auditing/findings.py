@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -28,7 +26,6 @@ MAX_GUESS_GAIN = 0.20
 FALSE_POSITIVES = 0.01  # the rate at which true positives of telling a value are stated
 NOT_MEASURED = "Membership and guesses were not measured."  # the reason follows, among the steps
 _ROUNDING = 1e-9  # errors this close are the same
-_SENTENCES = 4  # of the verdict, as an interpreter prints it
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of the records, at which quantiles are reported
 
 
@@ -329,6 +326,16 @@ def count_into(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.asarray(np.histogram(np.clip(finite, edges[0], edges[-1]), edges)[0])
 
 
+class Rendering(Protocol):
+    """How an audit shows itself; the room of the report has it."""
+
+    def text(self, audit: Audit) -> str:
+        """Return what an interpreter prints."""
+
+    def html(self, audit: Audit) -> str:
+        """Return what a notebook shows."""
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Audit:
     """Everything one audit found.
@@ -367,6 +374,8 @@ class Audit:
         What a pandas table calls its records, if that is more than row numbers.
     versions
         Names and versions of the software that computed this.
+    rendering
+        How it shows itself in an interpreter and in a notebook.
     """
 
     source: str
@@ -382,6 +391,7 @@ class Audit:
     dataset_eta: float
     curve: TradeoffCurve
     records: RecordLeakage
+    rendering: Rendering = field(compare=False)
     groupings: tuple[GroupingFinding, ...] = ()
     classes: tuple[str, ...] = ()
     target_eta: float | None = None
@@ -396,31 +406,11 @@ class Audit:
     versions: dict[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        from seepage.auditing.report.words import judge
-
-        verdict = judge(self)
-        lines = [
-            f"<Audit of {self.source}: a {self.model} model of {self.target!r} on "
-            f"{self.records.count:,} records, {self.released:,} numbers released, "
-            f"σ = {self.sigma:.4g}",
-            f"{verdict.label}: {verdict.headline}",
-            *verdict.sentences[:_SENTENCES],
-            "sp.report(audit, folder) writes all of it.",
-        ]
-        return (
-            "\n  ".join(textwrap.fill(line, 98, subsequent_indent="    ") for line in lines) + ">"
-        )
+        return self.rendering.text(self)
 
     def _repr_html_(self) -> str:
         """Return the report, in a frame of its own: a notebook shows it in place."""
-        from seepage.auditing.report.figures import draw_figures
-        from seepage.auditing.report.page import render_page
-
-        page = escape(render_page(self, draw_figures(self)))
-        return (
-            f'<iframe srcdoc="{page}" title="Report of an audit" sandbox="allow-scripts" '
-            'style="width: 100%; height: 640px; border: 1px solid #888"></iframe>'
-        )
+        return self.rendering.html(self)
 
     @property
     def row_index(self) -> np.ndarray:

@@ -30,7 +30,6 @@ from seepage.auditing.trained_model import (
 )
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
-from seepage.glm.adapters.kinds import is_search
 from seepage.glm.adapters.registry import GivenModel, Unwrapped, describe, kind_of, unwrap
 from seepage.glm.estimators import LinearModel
 from seepage.glm.fitting.objective import FittedGLM
@@ -44,7 +43,7 @@ from seepage.glm.preprocessing.raw_columns import (
     FollowedColumns,
     read_frame,
 )
-from seepage.support.library_classes import is_pipeline
+from seepage.support.library_classes import is_pipeline, is_search
 from seepage.tables.names import counted
 from seepage.tables.source import as_numpy, check_column, own_index, read_table
 

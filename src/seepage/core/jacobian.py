@@ -52,8 +52,6 @@ class ReleaseJacobian(ABC):
         How many records there are, and the unknowns in the columns and in the label of one.
     size
         ``P``, how many numbers are released.
-    fit
-        The fitted linear model whose parameters are released, if that is the release.
     states_accuracy
         Whether it knows how exact its answers are, so that results say so.
     """
@@ -64,7 +62,6 @@ class ReleaseJacobian(ABC):
     features: int
     label_size: int
     size: int
-    fit: Any = None
     states_accuracy = False
 
     @abstractmethod
@@ -361,6 +358,10 @@ class MeasuredRelease(ABC):
     @abstractmethod
     def jacobian(self, chunk: Chunk) -> ReleaseJacobian:
         """Return the Jacobian about the records of a chunk, exact for each of them."""
+
+    def refits(self) -> Refits:
+        """Return how the release moves when a record changes by a finite amount."""
+        return self.template.refits()
 
     def finite_changes(self) -> FiniteChanges:
         """Return how far the release moves when a record is left out or replaced."""

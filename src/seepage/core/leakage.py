@@ -141,7 +141,7 @@ class Leakage(Generic[PerRecord]):
                 "The effect of a changed record is found by making the release again, which needs "
                 "all records in memory; these are read in chunks."
             )
-        return self.release.template.refits()
+        return self.release.refits()
 
     # Views ------------------------------------------------------------------------------------
 

@@ -11,23 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from scipy.special import ndtr
 
-from seepage.core.jacobian import Alternatives, FiniteChanges, Moves
+from seepage.core.jacobian import Alternatives, FiniteChanges, MeasuredRelease, Moves
+from seepage.core.noise import Noise
 from seepage.core.record_stream import RecordStream
 from seepage.core.result import Result
+from seepage.core.unknowns import Attributes
 from seepage.errors import InputError
 from seepage.risks import guessing
 from seepage.risks.guessing import Success, best_guess, checked_prior
 from seepage.risks.tolerance import Within, best_within, windows
 from seepage.support.chunks import progress, row_slices
-from seepage.tables.source import Chunk, as_numpy, build_frame, looked_up
-
-if TYPE_CHECKING:
-    from seepage.core.leakage import Leakage
+from seepage.tables.source import Chunk, RowSource, as_numpy, build_frame, looked_up
 
 Prior = str | Sequence[float] | np.ndarray
 
@@ -47,6 +46,19 @@ _GRID = 65
 _HELD = 1 << 27  # inner products held at a time
 _MOST_VALUES = 129
 _MOST_DISTINCT = 1 << 20  # the most different values of a column that are counted
+
+
+class MeasuredTable(Protocol):
+    """A release about a table, as a :class:`~seepage.core.leakage.Leakage` holds it.
+
+    See there for the attributes.
+    """
+
+    release: MeasuredRelease
+    source: RowSource
+    noise: tuple[Noise, ...]
+    attributes: Attributes
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -205,7 +217,7 @@ class Guess:
 
 
 def membership(
-    leak: Leakage[Any],
+    leak: MeasuredTable,
     rows: np.ndarray,
     groups: tuple[np.ndarray, list[np.ndarray]] | None,
     exact: bool | int,
@@ -215,6 +227,7 @@ def membership(
     assumed: tuple[str, ...]
     told: dict[str, Any] = {"measure": "membership", "about": "membership", "noise": leak.noise}
     index: np.ndarray | None
+    assumed: tuple[str, ...]
     if groups is None:
         index, view = _index(leak, rows), "rows"
     else:
@@ -250,7 +263,7 @@ def membership(
     return Membership(mu, least)
 
 
-def membership_in_chunks(leak: Leakage[Any]) -> RecordStream:
+def membership_in_chunks(leak: MeasuredTable) -> RecordStream:
     """Return the upper ends of μ for records read in chunks, certified without refits."""
     changes = leak.release.changes_in_chunks(leak.source)
     return RecordStream(
@@ -272,7 +285,7 @@ def _most_of_chunk(
 
 
 def guess(
-    leak: Leakage[Any],
+    leak: MeasuredTable,
     column: Any,
     priors: Sequence[Prior],
     rows: np.ndarray,
@@ -286,7 +299,7 @@ def guess(
 
 
 def within(
-    leak: Leakage[Any],
+    leak: MeasuredTable,
     column: Any,
     tolerance: float,
     prior: Prior,
@@ -302,7 +315,7 @@ def within(
 
 
 def guess_in_chunks(
-    leak: Leakage[Any], column: Any, prior: Prior, precision: float
+    leak: MeasuredTable, column: Any, prior: Prior, precision: float
 ) -> RecordStream:
     """Return the same for records read in chunks, certified without refits."""
     changes = leak.release.changes_in_chunks(leak.source)
@@ -310,7 +323,7 @@ def guess_in_chunks(
 
 
 def within_in_chunks(
-    leak: Leakage[Any], column: Any, tolerance: float, prior: Prior, values: Any
+    leak: MeasuredTable, column: Any, tolerance: float, prior: Prior, values: Any
 ) -> RecordStream:
     """Return the same for records read in chunks, certified without refits."""
     changes = leak.release.changes_in_chunks(leak.source)
@@ -361,7 +374,7 @@ class Candidates:
 
 
 def _guessed(
-    leak: Leakage[Any],
+    leak: MeasuredTable,
     changes: FiniteChanges,
     question: Candidates,
     priors: Sequence[Prior],
@@ -404,7 +417,7 @@ _GUESSED = ("right", "right_lower", "baseline", "gain", "mu")  # numbers to with
 
 
 def _stream(
-    leak: Leakage[Any],
+    leak: MeasuredTable,
     changes: Callable[[Chunk], FiniteChanges],
     question: Candidates,
     prior: Prior,
@@ -479,7 +492,7 @@ def _budget(changes: FiniteChanges, alternatives: int, exact: bool | int) -> flo
 
 
 def _by_given_refit(
-    leak: Leakage[Any], sets: list[np.ndarray], refit: Callable[[np.ndarray], Any]
+    leak: MeasuredTable, sets: list[np.ndarray], refit: Callable[[np.ndarray], Any]
 ) -> Moves:
     """Return the moves under the caller's own procedure on the records that stay."""
     every = np.arange(len(leak.source))
@@ -571,7 +584,7 @@ def distinct_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _among_levels(
-    leak: Leakage[Any], changes: Callable[[Chunk], FiniteChanges], column: Any, precision: float
+    leak: MeasuredTable, changes: Callable[[Chunk], FiniteChanges], column: Any, precision: float
 ) -> Candidates:
     """Return the question which of a few levels a record has."""
     if _is_label(leak, column):
@@ -588,7 +601,7 @@ def _among_levels(
         return Candidates(
             Alternatives(labels=labels), levels, shares, "a guess of the label", precision
         )
-    unknowns, about = leak.unknowns(column, False)
+    unknowns, about = leak.attributes.unknowns(column, False)
     columns = unknowns.columns or ()
     ask = partial(_levels_of_chunk, changes=changes, columns=columns, classes=False)
     values, counts = leak.source.total(ask, "levels").sorted()
@@ -604,7 +617,7 @@ def _among_levels(
 
 
 def _to_within(
-    leak: Leakage[Any],
+    leak: MeasuredTable,
     changes: Callable[[Chunk], FiniteChanges],
     column: Any,
     tolerance: float,
@@ -617,7 +630,7 @@ def _to_within(
     columns: tuple[int, ...] | None = None
     about = "the label"
     if not _is_label(leak, column):
-        unknowns, about = leak.unknowns(column, False)
+        unknowns, about = leak.attributes.unknowns(column, False)
         columns = unknowns.columns or ()
         if len(columns) != 1:
             raise InputError(f"{about} is more than one number; for a category, use leak.guess().")
@@ -650,7 +663,7 @@ def _to_within(
     )
 
 
-def _is_label(leak: Leakage[Any], column: Any) -> bool:
+def _is_label(leak: MeasuredTable, column: Any) -> bool:
     if column is None:
         return True
     known = {*leak.source.names, *leak.attributes.declared}
@@ -699,7 +712,7 @@ def _total_variation(moves: Moves, prior: np.ndarray) -> np.ndarray:
     return np.asarray(np.sum(prior * (2 * ndtr(moves.radius / 2) - 1), axis=1))
 
 
-def _index(leak: Leakage[Any], rows: np.ndarray) -> np.ndarray | None:
+def _index(leak: MeasuredTable, rows: np.ndarray) -> np.ndarray | None:
     if leak.source.index is None:
         return None if len(rows) == len(leak.source) else rows
     return np.asarray(np.asarray(leak.source.index)[rows])

@@ -114,7 +114,7 @@ class Attributes:
         return names, unknowns
 
     def unknowns(
-        self, columns: str | int | Sequence[str | int] | None, label: bool, simplex: bool
+        self, columns: str | int | Sequence[str | int] | None, label: bool, simplex: bool = False
     ) -> tuple[Unknowns, str]:
         """Return the unknowns that ``columns`` name, and the same in words."""
         and_label = " and the label" if label else ""

@@ -16,7 +16,7 @@ from typing import Any, overload
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import MeasuredRelease
+from seepage.core.jacobian import MeasuredRelease, Refits
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Noise, check_noise_kind
 from seepage.core.record_stream import RecordStream
@@ -26,7 +26,12 @@ from seepage.glm.adapters.registry import Unwrapped, describe, kind_of, unwrap
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.fitting.streamed import PenalisedLoss
 from seepage.glm.inputs import as_source, is_streamed
-from seepage.glm.jacobian.changed_records import ChangedRecords, Outputs, SharedFacts
+from seepage.glm.jacobian.changed_records import (
+    ChangedRecords,
+    Outputs,
+    RecordRefits,
+    SharedFacts,
+)
 from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
 from seepage.glm.jacobian.optimum import (
     FittedRecords,
@@ -269,6 +274,14 @@ class GLMRelease(MeasuredRelease):
             return None
         return replace(self, template=template, noise=self.noise + other.noise)
 
+    def refits(self) -> Refits:
+        """Return the refits of the model with a record changed, in NumPy."""
+        if self.problem is not None or len(self.noise) != 1:
+            return super().refits()
+        fitted_on = self.template.fitted_on
+        table = self.template.X if fitted_on is None else fitted_on
+        return RecordRefits(self.fit, table, jacobian_of_replaced)
+
     def finite_changes(self) -> ChangedRecords:
         """Return how far the parameters move when a record is left out or replaced."""
         if self.problem is not None:
@@ -331,7 +344,6 @@ def release_of(
         lossy = loss > _NARROW or _extreme(whitener.matrix)
         kind = xp.float32 if single and not lossy else xp.float64
         template = _jacobian_at(found, found.fit, X, found.shifted(X), whitener, kind)
-        template.fit = found.fit
         if kind != X.dtype:
             template.fitted_on = X
     else:

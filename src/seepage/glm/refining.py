@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from seepage.errors import InputError
-from seepage.glm.adapters.kinds import is_search
 from seepage.glm.adapters.registry import best_of, describe
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective
 from seepage.glm.preprocessing.chain import Chain
-from seepage.support.library_classes import is_pipeline
+from seepage.support.library_classes import is_pipeline, is_search
 from seepage.tables.source import as_numpy, read_table
 
 

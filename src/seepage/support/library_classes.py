@@ -30,6 +30,7 @@ _HARMLESS = re.compile(
 _ACTING = ("__getattribute__", "__getattr__", "__setattr__", "__sklearn_clone__", "__call__")
 _NOTHING = object()
 _CALLED = {"sklearn": "scikit-learn"}
+SEARCHES = ("GridSearchCV", "RandomizedSearchCV", "HalvingGridSearchCV", "HalvingRandomSearchCV")
 
 
 @dataclass(frozen=True)
@@ -122,3 +123,8 @@ def checked_name(thing: Any, library: str, names: Container[str]) -> str | None:
 def is_pipeline(model: Any) -> bool:
     """Say whether a model is a pipeline of scikit-learn; refuse one that overrides its methods."""
     return checked_name(model, "sklearn", ("Pipeline",)) is not None
+
+
+def is_search(model: Any) -> bool:
+    """Say whether a model is a search of scikit-learn; refuse one that overrides its methods."""
+    return checked_name(model, "sklearn", SEARCHES) is not None

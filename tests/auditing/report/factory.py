@@ -18,6 +18,7 @@ from seepage.auditing.findings import (
     RiskFinding,
     TradeoffCurve,
 )
+from seepage.auditing.report.showing import ReportRendering
 from seepage.bounds.guarantees import Guarantee, Guarantees
 
 NAMES = ("age", "body mass index", "smoker", "marital-status", "blood pressure", "hours per week")
@@ -74,6 +75,7 @@ def make_audit(rows: int = 569, **changes) -> Audit:
                 )
             ),
             dataset_eta=41.0,
+            rendering=ReportRendering(),
             curve=TradeoffCurve(
                 sigma=sigma,
                 error=0.05 + 0.32 * sigma**2 / (sigma**2 + 0.6),

@@ -15,6 +15,7 @@ from recipes import Case
 from sampled import sampled
 from seepage.glm.adapters.registry import describe
 from seepage.glm.jacobian.changed_records import RecordRefits
+from seepage.glm.leakage import jacobian_of_replaced
 from seepage.tables.source import read_table
 
 # Where a case sits on an edge (no penalty and hardly any rows), its changed table may have no fit.
@@ -138,4 +139,4 @@ def test_without_a_unique_fit_no_refit_is_one():
     y = rng.standard_normal(20)
     fit = describe(SkLinearRegression(fit_intercept=False).fit(twice, y), read_table(twice), y)
     with pytest.raises(sp.InputError, match="Hessian of this model is not definite: no refit is"):
-        RecordRefits(fit, twice).moves(0, twice[:1])
+        RecordRefits(fit, twice, jacobian_of_replaced).moves(0, twice[:1])

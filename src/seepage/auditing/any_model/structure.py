@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from seepage.glm.adapters.kinds import SEARCHES
-from seepage.support.library_classes import own_name
+from seepage.support.library_classes import SEARCHES, own_name
 from seepage.tables.names import counted
 from seepage.tables.source import as_numpy
 

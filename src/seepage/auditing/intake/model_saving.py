@@ -19,11 +19,17 @@ import numpy as np
 from seepage.auditing.release.released_model import ColumnCoding
 from seepage.auditing.trained_model import settings_of
 from seepage.errors import InputError
-from seepage.glm.adapters.kinds import is_search, refusal
+from seepage.glm.adapters.kinds import refusal
 from seepage.glm.adapters.registry import best_of, describe
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.support.files import write_private
-from seepage.support.library_classes import is_pipeline, library_class, library_of, own_name
+from seepage.support.library_classes import (
+    is_pipeline,
+    is_search,
+    library_class,
+    library_of,
+    own_name,
+)
 from seepage.tables.source import Table, as_numpy
 
 _FAMILIES = ("linear", "logistic", "poisson", "softmax")

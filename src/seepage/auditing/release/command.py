@@ -18,7 +18,6 @@ from seepage.auditing.gates import Limits
 from seepage.auditing.intake.files import FileOptions
 from seepage.auditing.intake.plan_file import PlanFile
 from seepage.auditing.intake.table import TableInMemory
-from seepage.auditing.release.folder import write_release
 from seepage.auditing.release.ledger import ReleaseLedger, UnrecognisedRecordsWarning
 from seepage.auditing.release.making import (
     MadeRelease,
@@ -77,7 +76,7 @@ def run_release(
         assert recognition is not None  # noqa: S101 - the procedure was given a ledger
         before.with_release(entry, recognition.people, eta).write(ledger)
         page = write_report(made.audit, report, keep=(table, ledger))
-        write_release(made.release, out, keep=(table, ledger))
+        made.release.write(out, keep=(table, ledger))
     _tell(made, out, page, ledger)
     return True
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from seepage.auditing.release.folder import write_release
 from seepage.auditing.release.released_model import ReleasedModel
 from seepage.errors import InputError
 from seepage.support.library_classes import is_pipeline
@@ -100,11 +101,13 @@ class Release:
         card = ["# Model card", "", "What leaves with this model:", "", *item_table(items), ""]
         return Release(ReleasedModel.of_features(model), tuple(items), "\n".join(card))
 
-    def write(self, folder: str | Path) -> Path:
-        """Write the folder that may be shared: the model, what leaves with it, and the card."""
-        from seepage.auditing.release.folder import write_release
+    def write(self, folder: str | Path, *, keep: Sequence[Path] = ()) -> Path:
+        """Write the folder that may be shared: the model, what leaves with it, and the card.
 
-        return write_release(self, Path(folder))
+        ``keep`` names files that must not change: the inputs.
+        """
+        items = [asdict(item) for item in self.items]
+        return write_release(self.model, items, self.card, Path(folder), keep=keep)
 
     def __repr__(self) -> str:
         leaving = sum(item.protection != "withheld" for item in self.items)

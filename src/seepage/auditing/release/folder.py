@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from seepage.auditing.intake.model_file import load_model
-from seepage.auditing.release.contents import Release
 from seepage.auditing.release.released_model import ReleasedModel
 from seepage.auditing.trained_model import MODELS
 from seepage.errors import InputError
@@ -22,14 +20,22 @@ FORMAT = "seepage-release/1"
 _MODEL, _LIST, _CARD = FILES = ("model.safetensors", "release.json", "model-card.md")
 
 
-def write_release(release: Release, out: Path, *, keep: Sequence[Path] = ()) -> Path:
+def write_release(
+    released: ReleasedModel,
+    items: Sequence[Mapping[str, Any]],
+    card: str,
+    out: Path,
+    *,
+    keep: Sequence[Path] = (),
+) -> Path:
     """Write a release into a folder of its own, completely or not at all, and return the folder.
 
     ``model.safetensors`` (the noisy coefficients), ``release.json`` (how columns become features,
     and everything that leaves with its protection), ``model-card.md``, and the ``manifest.json``
-    with the checksums of these.
+    with the checksums of these. ``items`` are JSON values, and ``keep`` names files that must not
+    change: the inputs.
     """
-    model = release.model.estimator
+    model = released.estimator
     families = {maker: name for name, maker in MODELS.items()}
     family = families.get(type(model))
     if family is None:
@@ -37,16 +43,9 @@ def write_release(release: Release, out: Path, *, keep: Sequence[Path] = ()) -> 
             f"A {type(model).__name__} cannot be written as a folder; release a linear, logistic, "
             "Poisson or softmax model of seepage.glm."
         )
-    told = {
-        "format": FORMAT,
-        "columns": release.model.told(),
-        "leaves": [asdict(item) for item in release.items],
-    }
-    texts = {
-        _LIST: json.dumps(told, indent=2, allow_nan=False) + "\n",
-        _CARD: release.card,
-    }
-    content = _safetensors(release.model, family)
+    listing = {"format": FORMAT, "columns": released.told(), "leaves": list(items)}
+    texts = {_LIST: json.dumps(listing, indent=2, allow_nan=False) + "\n", _CARD: card}
+    content = _safetensors(released, family)
     try:
         with whole_folder(out, "release", keep) as folder:
             write_private(folder / _MODEL, lambda file: file.write(content))
@@ -76,10 +75,10 @@ def load_release(folder: str | Path) -> ReleasedModel:
     read_manifest(folder, "release", FILES)
     model = load_model(folder / _MODEL)
     try:
-        told = json.loads((folder / _LIST).read_text("utf-8"))
-        if told["format"] != FORMAT:
+        listing = json.loads((folder / _LIST).read_text("utf-8"))
+        if listing["format"] != FORMAT:
             raise ValueError("it is of another format")
-        return ReleasedModel.read(model, told["columns"])
+        return ReleasedModel.read(model, listing["columns"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{_LIST} in {folder.name!r} cannot be read ({error}).") from error
 

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from functools import partial
 from itertools import count as counting
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -42,42 +42,8 @@ from seepage.errors import InputError
 from seepage.support.files import whole_folder, write_private
 from seepage.tables.names import counted
 
-if TYPE_CHECKING:
-    from seepage.auditing.any_model.attack_audit import AttackAudit
-
 _SHOWN = 5  # columns on the card
 SMALLEST_GROUP = 20  # records of a group that the card may compare
-
-
-def report(audit: Audit | AttackAudit, folder: str | os.PathLike[str] = "seepage-audit") -> Path:
-    """Write the report of an audit into a folder, private to its owner; return its page's path.
-
-    The folder holds what :func:`write_report` lists; for an audit by attack, of
-    :func:`seepage.audit_estimator`, the page, ``summary.json`` and ``records.parquet``. In a
-    notebook, an audit of a linear model shows the same page.
-
-    Examples
-    --------
-    >>> import tempfile, seepage as sp
-    >>> wine = sp.data.load_bundled("wine")
-    >>> model = sp.glm.LogisticRegression(l2=0.1).fit(wine.X, wine.y == 0)
-    >>> found = sp.audit(model, wine.X, wine.y == 0)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     sp.report(found, f"{folder}/report").name
-    'report.html'
-    """
-    if isinstance(audit, Audit):
-        return write_report(audit, folder)
-    # Imported here, since that report is made of the pieces in this room.
-    from seepage.auditing.any_model.attack_audit import AttackAudit
-    from seepage.auditing.any_model.report import write_attack_report
-
-    if isinstance(audit, AttackAudit):
-        return write_attack_report(audit, Path(folder))
-    raise InputError(
-        "sp.report writes what sp.audit(model, X, y) or sp.audit_estimator(model, X, y) found, not "
-        f"a {type(audit).__name__}."
-    )
 
 
 def write_report(audit: Audit, out: str | os.PathLike[str], *, keep: Sequence[Path] = ()) -> Path:

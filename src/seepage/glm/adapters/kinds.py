@@ -12,7 +12,6 @@ from typing import Any
 
 from seepage.errors import InputError
 from seepage.glm.fitting.objective import FittedGLM
-from seepage.support.library_classes import checked_name
 from seepage.tables.source import Table
 
 PAGE = "docs/how-to/models.md"
@@ -20,7 +19,6 @@ TUNED = (
     "The penalty was chosen by looking at the data; the choice counts as public here, and what it "
     "reveals is left out."
 )
-SEARCHES = ("GridSearchCV", "RandomizedSearchCV", "HalvingGridSearchCV", "HalvingRandomSearchCV")
 
 Read = Callable[[Any, Table, Any, Any], FittedGLM]
 
@@ -52,11 +50,6 @@ class RefusedKind:
     def error(self) -> InputError:
         """Return the refusal, with the page that explains it."""
         return refusal(self.why, self.instead)
-
-
-def is_search(model: Any) -> bool:
-    """Say whether a model is a search of scikit-learn; refuse one that overrides its methods."""
-    return checked_name(model, "sklearn", SEARCHES) is not None
 
 
 def refusal(why: str, instead: str) -> InputError:

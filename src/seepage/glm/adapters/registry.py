@@ -19,7 +19,7 @@ from array_api_compat import array_namespace, device
 
 from seepage.errors import InputError
 from seepage.glm.adapters import other_libraries, refused, scikit_learn, statsmodels_results
-from seepage.glm.adapters.kinds import PAGE, ModelKind, RefusedKind, is_search, refusal
+from seepage.glm.adapters.kinds import PAGE, ModelKind, RefusedKind, refusal
 from seepage.glm.estimators import GLMClassifier, GLMRegressor, LinearModel
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.inputs import (
@@ -34,7 +34,13 @@ from seepage.glm.losses import Categorical, Family, class_targets
 from seepage.glm.preprocessing.chain import Chain
 from seepage.glm.preprocessing.formula import FormulaStep
 from seepage.glm.preprocessing.steps import FeatureStep, KeptColumns
-from seepage.support.library_classes import LibraryClass, is_pipeline, library_class, library_of
+from seepage.support.library_classes import (
+    LibraryClass,
+    is_pipeline,
+    is_search,
+    library_class,
+    library_of,
+)
 from seepage.tables.source import Array, Table, as_numpy, place_like
 
 SEARCHED = (

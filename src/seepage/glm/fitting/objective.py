@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import scipy.linalg
@@ -25,9 +25,6 @@ from seepage.errors import InputError
 from seepage.glm.losses import Categorical, Family
 from seepage.support.chunks import even_slices, row_slices, small_on_one_core, spread
 from seepage.tables.source import Array, Table, place_like
-
-if TYPE_CHECKING:
-    from seepage.glm.fitting.streamed import AnyObjective
 
 Answer = TypeVar("Answer")
 
@@ -684,7 +681,31 @@ def _column(values: Array, like: Array) -> Array:
 # Linearly dependent columns ---------------------------------------------------------------------
 
 
-def check_columns(objective: AnyObjective, H: Array, counted: int, names: tuple[str, ...]) -> None:
+class PenalisedColumns(Protocol):
+    """What an objective over a table, or over chunks of one, tells about its columns."""
+
+    @property
+    def family(self) -> Family | Categorical:
+        """The loss."""
+
+    @property
+    def ridge(self) -> float:
+        """``nλ``."""
+
+    @property
+    def intercept(self) -> bool:
+        """Whether there is an intercept."""
+
+    def constant_columns(self) -> Array:
+        """Say for every column whether it is constant over the records of positive weight."""
+
+    def triangle(self, labels: bool) -> Array:
+        """Return the R of the QR factorisation of ``√ω [x, 1, y]``, or without the labels."""
+
+
+def check_columns(
+    objective: PenalisedColumns, H: Array, counted: int, names: tuple[str, ...]
+) -> None:
     """Raise an :class:`InputError` naming the columns that depend linearly on one another.
 
     With a penalty the minimiser is unique anyway, and nothing is checked. ``H`` is the Hessian at

@@ -10,31 +10,27 @@ this is computed.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from array_api_compat import array_namespace
 
 from seepage.core.unknowns import Unknowns
-from seepage.glm.jacobian.twice_precise import paired_sizes
+from seepage.glm.jacobian.terms import JacobianTerms, paired_sizes
 from seepage.support.chunks import by_rows, row_slices
 from seepage.tables.source import Array
 
-if TYPE_CHECKING:
-    from seepage.glm.jacobian.operator import GLMJacobian
 
-
-def row_errors(jacobian: GLMJacobian, squared: Array, unknowns: Unknowns) -> Array:
+def row_errors(jacobian: JacobianTerms, squared: Array, unknowns: Unknowns) -> Array:
     """Return the relative errors of η of every record, given its squares, ``(n,)``."""
     return jacobian.relative_errors(squared, *_row_term_sizes(jacobian, unknowns))
 
 
-def cell_errors(jacobian: GLMJacobian, squared: Array, unknowns: Unknowns) -> Array:
+def cell_errors(jacobian: JacobianTerms, squared: Array, unknowns: Unknowns) -> Array:
     """Return the relative errors of η of every cell, given its squares, ``(n, t)``."""
     sizes = _term_sizes(jacobian, replace(unknowns, label=False), slice(0, jacobian.rows))
     return jacobian.relative_errors(squared, *sizes)
 
 
-def error_terms(jacobian: GLMJacobian, unknowns: Unknowns) -> Array:
+def error_terms(jacobian: JacobianTerms, unknowns: Unknowns) -> Array:
     """Return the squares of the norms of every record's terms, and of their errors, ``(n, 2)``.
 
     For a block of records they add up.
@@ -42,7 +38,7 @@ def error_terms(jacobian: GLMJacobian, unknowns: Unknowns) -> Array:
     return array_namespace(jacobian.X).stack(_row_term_sizes(jacobian, unknowns), axis=1) ** 2
 
 
-def column_error_terms(jacobian: GLMJacobian, attributes: list[Unknowns], rows: Array) -> Array:
+def column_error_terms(jacobian: JacobianTerms, attributes: list[Unknowns], rows: Array) -> Array:
     """Return the sums of the terms of each attribute over some rows, ``(len(attributes), 2)``."""
     xp = array_namespace(jacobian.X)
 
@@ -60,7 +56,7 @@ def column_error_terms(jacobian: GLMJacobian, attributes: list[Unknowns], rows: 
     return xp.stack([xp.sum(line, axis=1) for line in lines])
 
 
-def block_error(jacobian: GLMJacobian, squared: float, terms: Array, from_entries: bool) -> float:
+def block_error(jacobian: JacobianTerms, squared: float, terms: Array, from_entries: bool) -> float:
     """Return the relative error of η of a block, given its square and the sums of terms."""
     xp = array_namespace(terms)
     part, error = (xp.reshape(xp.sqrt(term), (1,)) for term in (terms[0], terms[1]))
@@ -68,13 +64,13 @@ def block_error(jacobian: GLMJacobian, squared: float, terms: Array, from_entrie
     return float(jacobian.relative_errors(one, part, error, from_entries=from_entries)[0])
 
 
-def entry_errors(jacobian: GLMJacobian, squared: Array, unknowns: Unknowns, rows: Array) -> Array:
+def entry_errors(jacobian: JacobianTerms, squared: Array, unknowns: Unknowns, rows: Array) -> Array:
     """Return the relative errors of the columns of some rows' Jacobians, given their squares."""
     # No share of the largest: an inverse sees the error relative to a column's own size.
     return jacobian.relative_errors(squared, *_term_sizes(jacobian, unknowns, rows), share=0.0)
 
 
-def _row_term_sizes(jacobian: GLMJacobian, unknowns: Unknowns) -> tuple[Array, Array]:
+def _row_term_sizes(jacobian: JacobianTerms, unknowns: Unknowns) -> tuple[Array, Array]:
     """Return the norms of the terms of every record, and their errors, ``(n,)`` both."""
     xp = array_namespace(jacobian.X)
     if jacobian.outputs == 1:
@@ -92,7 +88,7 @@ def _row_term_sizes(jacobian: GLMJacobian, unknowns: Unknowns) -> tuple[Array, A
 
 
 def _term_sizes(
-    jacobian: GLMJacobian, unknowns: Unknowns, rows: slice | Array
+    jacobian: JacobianTerms, unknowns: Unknowns, rows: slice | Array
 ) -> tuple[Array, Array]:
     """Return the norms of the terms that make up each column of a Jacobian, ``(m, q)``.
 
@@ -119,7 +115,7 @@ def _term_sizes(
     )
 
 
-def _curvature_errors(jacobian: GLMJacobian, unknowns: Unknowns, rows: slice | Array) -> Array:
+def _curvature_errors(jacobian: JacobianTerms, unknowns: Unknowns, rows: slice | Array) -> Array:
     """Return how far the rounding of the records' curvatures may move a Jacobian's columns.
 
     ``(m, q)``. A relative change ``ε`` of every curvature changes ``v = H⁻¹u`` by at most
@@ -147,7 +143,7 @@ def _curvature_errors(jacobian: GLMJacobian, unknowns: Unknowns, rows: slice | A
     return jacobian.map.curvature_error * out
 
 
-def _row_curvature_errors(jacobian: GLMJacobian, unknowns: Unknowns) -> Array:
+def _row_curvature_errors(jacobian: JacobianTerms, unknowns: Unknowns) -> Array:
     """Return the same for whole rows of one output, ``(n,)``."""
     xp = array_namespace(jacobian.X)
     every = slice(0, jacobian.rows)

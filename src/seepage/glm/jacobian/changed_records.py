@@ -47,15 +47,15 @@ difference; where there is none (several outputs, chunks, large tables) every ra
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from seepage.core.jacobian import Alternatives, FiniteChanges, Moves
+from seepage.core.jacobian import Alternatives, FiniteChanges, Moves, ReleaseJacobian
 from seepage.core.noise import Gaussian, Noise
 from seepage.core.unknowns import simplex_basis
 from seepage.errors import InputError
@@ -66,9 +66,6 @@ from seepage.glm.jacobian.singular_values import SingularValues
 from seepage.glm.losses import Categorical, Family
 from seepage.support.chunks import row_slices, spread
 from seepage.tables.source import as_numpy
-
-if TYPE_CHECKING:
-    from seepage.glm.jacobian.operator import GLMJacobian
 
 _WIDE = 0.049  # half width, relative to the distance, above which a closer look is worth its cost
 _ITERATIONS = 60
@@ -1018,12 +1015,15 @@ class RecordRefits:
     """The release made again with one record replaced and all others kept.
 
     What :class:`~seepage.core.jacobian.Refits` asks of every release, answered by batched refits.
+    ``jacobian_of`` makes the Jacobian about a record that replaces the one in a row, of a refitted
+    model, the table, the row, the record's features and label, and the noise.
     """
 
     rounding = 1e-14
 
-    def __init__(self, fit: FittedGLM, X: Any) -> None:
+    def __init__(self, fit: FittedGLM, X: Any, jacobian_of: Callable[..., ReleaseJacobian]) -> None:
         self.fit, self.X = _in_numpy(fit, X)
+        self._jacobian_of = jacobian_of
         self.target, self.theta = self.fit.target, np.asarray(self.fit.parameters)
 
     @cached_property
@@ -1064,14 +1064,12 @@ class RecordRefits:
 
     def jacobian(
         self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Noise
-    ) -> GLMJacobian:
+    ) -> ReleaseJacobian:
         """Return the Jacobian about the replaced row, at a refit that :meth:`parameters` gave."""
-        from seepage.glm.leakage import jacobian_of_replaced
-
         d = self.X.shape[1]
         intercept = None if self.fit.intercept is None else theta[d, ...]
         fit = replace(self.fit, coef=theta[:d, ...], intercept=intercept)
-        return jacobian_of_replaced(fit, self.X, row, features, label, noise)
+        return self._jacobian_of(fit, self.X, row, features, label, noise)
 
 
 def _in_numpy(fit: FittedGLM, X: Any) -> tuple[FittedGLM, np.ndarray]:

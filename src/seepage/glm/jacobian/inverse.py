@@ -26,25 +26,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from array_api_compat import array_namespace
 
 from seepage.core.unknowns import Unknowns
+from seepage.glm.jacobian.terms import JacobianTerms
 from seepage.support.chunks import by_rows
 from seepage.tables.source import Array
-
-if TYPE_CHECKING:
-    from seepage.glm.jacobian.operator import SingleOutputJacobian
 
 _LOOSE = 1e-8  # a stated error above which a closer look is worthwhile
 _DOUBTFUL = 1e-7  # and, after that, a decomposition of the row's own
 
 
-def inverse_traces(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> tuple[Array, Array]:
-    """Return ``Tr(I⁻¹)`` of every row and its relative errors, ``(n,)`` both."""
+def inverse_traces(
+    jacobian: JacobianTerms, unknowns: Unknowns, shared: SharedTerms
+) -> tuple[Array, Array]:
+    """Return ``Tr(I⁻¹)`` of every row of one output and its relative errors, ``(n,)`` both."""
     xp = array_namespace(jacobian.X)
-    shared = shared_terms(jacobian, unknowns)
     trace, v_squared = xp.sum(shared.diagonal), xp.sum(shared.v * shared.v)
 
     def traces(rows: slice | Array, closely: bool) -> tuple[Array, Array]:
@@ -63,10 +62,11 @@ def inverse_traces(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> tuple[
     return _answers(jacobian, traces, decomposed)
 
 
-def inverse_diagonal(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> tuple[Array, Array]:
+def inverse_diagonal(
+    jacobian: JacobianTerms, unknowns: Unknowns, shared: SharedTerms
+) -> tuple[Array, Array]:
     """Return the diagonal of ``I⁻¹`` of every row, ``(n, t)``, and the rows' relative errors."""
     xp = array_namespace(jacobian.X)
-    shared = shared_terms(jacobian, unknowns)
     flat = xp.stack([shared.diagonal, shared.v * shared.v])
     in_units = 1 / shared.diagonal
 
@@ -95,7 +95,7 @@ def inverse_diagonal(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> tupl
 
 
 def _answers(
-    jacobian: SingleOutputJacobian,
+    jacobian: JacobianTerms,
     answer: Callable[[slice | Array, bool], tuple[Array, Array]],
     decomposed: Callable[[Array], tuple[Array, Array]],
 ) -> tuple[Array, Array]:
@@ -153,13 +153,11 @@ class _RowTerms(NamedTuple):
     regular: Array
 
 
-def shared_terms(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> SharedTerms:
-    """Return what all rows have in common, kept for the next question about these features."""
-    kept = jacobian.inverse_terms
-    if kept is not None and kept.unknowns.same_features(unknowns):
-        return kept
+def shared_terms(jacobian: JacobianTerms, unknowns: Unknowns) -> SharedTerms:
+    """Return what all rows have in common."""
     xp = array_namespace(jacobian.X)
-    A, A_V, w = jacobian.restricted(unknowns)
+    A, A_V = jacobian.whitener, jacobian.columns_of(unknowns)[:, :, 0]
+    w = unknowns.of(jacobian.coef[:, 0])
     # By QR rather than through B itself, which would square the condition number of A_V; scaled
     # first, so that the units of the columns do not matter.
     scale = 1 / xp.sqrt(xp.sum(A_V * A_V, axis=0))
@@ -169,7 +167,7 @@ def shared_terms(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> SharedTe
     along = Q.T @ A
     # An upper bound on the condition number of R, up to a factor below the root of its size.
     norms = xp.sum(R * R) * xp.sum((root / scale[:, None]) ** 2)
-    jacobian.inverse_terms = SharedTerms(
+    return SharedTerms(
         unknowns,
         xp.linalg.diagonal(inverse),
         w,
@@ -180,18 +178,18 @@ def shared_terms(jacobian: SingleOutputJacobian, unknowns: Unknowns) -> SharedTe
         rounding=8 * R.shape[0] * jacobian.rounding,
         condition=math.sqrt(float(norms) / R.shape[0]),
     )
-    return jacobian.inverse_terms
 
 
 def _row_terms(
-    jacobian: SingleOutputJacobian,
+    jacobian: JacobianTerms,
     unknowns: Unknowns,
     shared: SharedTerms,
     rows: slice | Array,
     closely: bool,
 ) -> _RowTerms:
     xp = array_namespace(jacobian.X)
-    r, a = jacobian.r[rows], jacobian.a[rows]
+    r, a, _ = jacobian.derivatives(rows)
+    r, a = r[:, 0], a[:, 0, 0]
     solved = shared.rounding * shared.condition
     if unknowns.columns is None and unknowns.basis is None:
         y, y_off = jacobian.near[rows, :], 4 * math.sqrt(shared.w.shape[0]) * jacobian.rounding

@@ -21,11 +21,11 @@ import math
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from array_api_compat import array_namespace, is_numpy_array
 
-from seepage.core.jacobian import WIDE_CHUNK, Refits, ReleaseJacobian, dense_largest
+from seepage.core.jacobian import WIDE_CHUNK, dense_largest
 from seepage.core.unknowns import Unknowns
 from seepage.glm.fitting.objective import bordered_gram, hessian, norm, weighted_gram
 from seepage.glm.jacobian.accuracy import (
@@ -36,117 +36,31 @@ from seepage.glm.jacobian.accuracy import (
     error_terms,
     row_errors,
 )
-from seepage.glm.jacobian.inverse import SharedTerms, inverse_diagonal, inverse_traces
+from seepage.glm.jacobian.inverse import SharedTerms, inverse_diagonal, inverse_traces, shared_terms
 from seepage.glm.jacobian.optimum import Whitener
 from seepage.glm.jacobian.secular import largest_after_update, largest_eigenvalue, largest_of_rows
-from seepage.glm.jacobian.twice_precise import (
-    columns_precisely,
-    paired_jacobians,
-    seen_precisely,
-)
-from seepage.support.chunks import by_rows, chunk_for, progress, row_slices, small_on_one_core
+from seepage.glm.jacobian.terms import CANCELLED, FEW_CELLS, FLAT, NEGLIGIBLE, JacobianTerms
+from seepage.support.chunks import by_rows, progress, row_slices, small_on_one_core
 from seepage.tables.source import Array
 
-if TYPE_CHECKING:
-    from seepage.glm.fitting.objective import FittedGLM
-
-# The share of its terms' squares that a square must keep; below it, the entries themselves are
-# used.
-CANCELLED = 4e-6
 FINE = 1e-8  # error up to which one bound for all numbers of a view suffices
-NEGLIGIBLE = 1e-8  # relative to the largest number of a view
 MERGED = 1e4  # the condition up to which two whiteners become one without a loss
-_KEPT = 1 << 25  # numbers of the release that are kept where they are costly
 _POLE = 1e-6  # how near the largest pole an eigenvalue is checked again
 _POLE_WORK = 1e9
 _CLOSE = 0.99  # the share of the largest pole above which the next one counts as close
-_FEW_CELLS = 1 << 18  # up to which each accuracy is stated and every row examined
-_FLAT = 1e-3  # a record's curvature, relative to the largest, below which it says little
 _SMALL = 12  # up to this many unknowns a row, its information is written out as a matrix
 
 
-class GLMJacobian(ReleaseJacobian):
+class GLMJacobian(JacobianTerms):
     """The whitened Jacobian of a GLM with K outputs about the rows of its table, ``(n, d)``.
 
-    ``derivatives`` returns ``r (m, K)``, ``a (m, K, K)`` and ``b (m, K, L)`` of a slice of rows, L
-    the ``label_size``, with the sample weights folded in. The whitener is ``A = Φ^½ H⁻¹``, ``(P,
-    P)``; the parameters are ordered with the feature as the slow and the output as the fast index,
-    the intercept (released too, but multiplied by no data) last. ``near`` is the table as ``A``
-    takes it: with columns that are far from zero shifted, and the same table where there are none.
-    ``slope_error (n,)`` is the error of every record's slope; its rounding if not given.
+    See :class:`~seepage.glm.jacobian.terms.JacobianTerms` for its parameters.
     """
 
-    # The model and its objective, where all its rows are here: it can then be refitted
-    fit: FittedGLM | None = None
     # The table that was fitted on, where ``X`` is a rounded copy of it
     fitted_on: Array | None = None
     states_accuracy = True
-
-    def __init__(
-        self,
-        X: Array,
-        coef: Array,
-        *,
-        intercept: bool,
-        derivatives: Callable[[slice | Array], tuple[Array, Array, Array]],
-        whitener: Whitener,
-        target: Array,
-        label_size: int,
-        near: Array | None = None,
-        slope_error: Array | None = None,
-    ) -> None:
-        self.X, self.coef, self.intercept = X, coef, intercept
-        self.near = X if near is None else near
-        self.derivatives, self.label_size = derivatives, label_size
-        self.map, self.whitener = whitener, whitener.matrix
-        self.target = target
-        self.chunk = chunk_for(X)
-        self.rows, self.features = int(X.shape[0]), int(X.shape[1])
-        self.outputs = int(coef.shape[1])
-        self.size = int(self.whitener.shape[1])
-        self.rounding = float(array_namespace(X).finfo(X.dtype).eps)
-        self._slope_error = slope_error
-        self._seen: Array | None = None
-        self._largest: Largest | None = None
-        self._shaken: float | None = None
-
-    def design(self, rows: slice | Array) -> Array:
-        """Return the rows ``x̃`` of the design matrix, with the intercept's column of ones."""
-        X = self.near[rows, :]
-        if not self.intercept:
-            return X
-        xp = array_namespace(X)
-        return xp.concat([X, xp.ones_like(X[:, :1])], axis=1)
-
-    def design_times(self, rows: slice | Array, matrix: Array) -> Array:
-        """Return ``X̃ M`` over some rows, for a matrix or a vector, without writing out ``X̃``."""
-        out = self.near[rows, :] @ matrix[: self.features, ...]
-        if self.intercept:
-            out += matrix[self.features :, ...]
-        return out
-
-    def seen(self, rows: slice | Array) -> Array:
-        """Return ``A x̃`` of some rows, for every output, ``(m, K, P)``."""
-        if not self.map.precise:
-            AX = self.design_times(rows, self.by_output(self.whitener))
-            return array_namespace(AX).reshape(AX, (AX.shape[0], self.outputs, -1))
-        if self._seen is not None:
-            return self._seen[rows, ...]
-        if self.rows * self.outputs * self.size <= _KEPT:
-            self._seen = by_rows(
-                lambda piece: seen_precisely(self, piece).high,
-                self.rows,
-                self.size,
-                chunk=self.chunk,
-            )
-            return self._seen[rows, ...]
-        return seen_precisely(self, rows).high
-
-    def by_output(self, A: Array) -> Array:
-        """Return a (P, P) whitener as ``(D, K P)``: from the design to the release."""
-        xp = array_namespace(A)
-        blocks = xp.reshape(A, (self.size, -1, self.outputs))
-        return xp.reshape(xp.permute_dims(blocks, (1, 2, 0)), (blocks.shape[1], -1))
+    _largest: Largest | None = None  # kept, as every view asks for it
 
     def release_gram(self, rows: slice) -> Array:
         """Return ``Ξ_kl = x̃ᵀ C_kl x̃`` of some rows, ``(m, K, K)``."""
@@ -156,110 +70,9 @@ class GLMJacobian(ReleaseJacobian):
     # How exact ------------------------------------------------------------------------------
 
     @property
-    def slope_sizes(self) -> Array:
-        """``‖r‖`` of every record, ``(n,)``."""
-        xp = array_namespace(self.X)
-
-        def sizes(rows: slice) -> Array:
-            r = self.derivatives(rows)[0]
-            return xp.sqrt(xp.sum(r * r, axis=1))
-
-        return by_rows(sizes, self.rows, self.outputs**2, chunk=self.chunk)
-
-    @property
-    def slope_errors(self) -> Array:
-        """The error of ``r`` of every record, ``(n,)``."""
-        if self._slope_error is not None:
-            return self._slope_error
-        return self.rounding * self.slope_sizes
-
-    def coefficient_sizes(self, unknowns: Unknowns) -> Array:
-        """Return ``|w_V|`` and the errors of ``w_V`` in units of ε, for ``a w``, ``(t, K)``."""
-        xp = array_namespace(self.X)
-        sizes = xp.abs(self.coef)
-        return self.spread_over(sizes, unknowns) + self.coefficient_errors(unknowns)[:, None]
-
-    def coefficient_errors(self, unknowns: Unknowns) -> Array:
-        """Return upper bounds on the errors of ``w_V`` in units of ε, ``(t,)``; one output only.
-
-        At the minimiser the slopes sum to zero. Their errors ``e`` move ``w_j`` by at most
-        ``√(vᵀH'v Σ e²/a)``, ``v = H⁻¹u_j``: the deviation of the feature times a number common to
-        all records. A coefficient next to zero may be no more than that.
-        """
-        if self.outputs > 1 or self.map.loose is None or not self.map.spread:
-            return self.zeros(unknowns.features(self.features))
-        if self._shaken is None:
-            xp = array_namespace(self.X)
-            a = self.derivatives(slice(0, self.rows))[1][:, 0, 0]
-            safe = xp.where(a > 0, a, xp.ones_like(a))
-            # The errors of the slopes when the minimiser was found, not those known since.
-            lost = self.slope_errors + self.rounding * a
-            errors = xp.where(a > 0, lost**2 / safe, xp.zeros_like(a))
-            self._shaken = math.sqrt(float(xp.sum(errors))) / self.rounding
-        return self._shaken * self.spread_over(self.map.loose, unknowns)
-
-    def columns_of(self, unknowns: Unknowns) -> Array:
-        """Return ``A_V``: how unknown features move the release, up to ``r``, ``(P, t, K)``."""
-        if unknowns.basis is not None and self.map.precise:
-            return columns_precisely(self, unknowns).high
-        return unknowns.of(self.features_of(self.whitener), axis=1)
-
-    def features_of(self, A: Array) -> Array:
-        """Return the columns of a (P, P) whitener that are data, ``(P, d, K)``."""
-        xp = array_namespace(A)
-        return xp.reshape(A, (self.size, -1, self.outputs))[:, : self.features, :]
-
-    def reach(self, unknowns: Unknowns) -> float:
-        """Return ``‖A_V‖_F``: how far the unknowns move the release, up to ``r``."""
-        return norm(self.columns_of(unknowns))
-
-    @property
     def exact_row_jacobians(self) -> bool:
         """Whether :meth:`row_jacobians` are more exact than products with the Jacobian."""
         return True
-
-    @property
-    def paired(self) -> bool:
-        """Whether classes are compared with a record's own class before anything is rounded.
-
-        Slopes sum to zero over the classes of softmax, so what two classes have in common does not
-        count; with a weak penalty that is much.
-        """
-        return self.outputs > 1 and self.map.precise
-
-    def deviations(self, unknowns: Unknowns) -> Array:
-        """Return upper bounds on the deviations of the unknown features, ``(t,)``."""
-        if self.map.deviations is None:
-            return self.zeros(unknowns.features(self.features))
-        return self.spread_over(self.map.deviations, unknowns)
-
-    def spread_over(self, sizes: Array, unknowns: Unknowns) -> Array:
-        """Return bounds on sizes of the unknown features, from those of all, ``(D, …)``."""
-        xp = array_namespace(self.X)
-        every = xp.astype(sizes[: self.features, ...], self.X.dtype, copy=False)
-        if unknowns.basis is None:
-            return unknowns.of(every)
-        chosen = replace(unknowns, basis=None).of(every)
-        basis = xp.abs(xp.asarray(unknowns.basis, dtype=chosen.dtype, device=chosen.device))
-        return xp.tensordot(basis, chosen, axes=((0,), (0,)))
-
-    def leverages(self, a: Array, rows: slice | Array) -> Array:
-        """Return upper bounds on ``√(x̃ᵀH⁻¹x̃)`` of some rows: ``1/√a``, or less where that is large.
-
-        ``Σ|x̃_j|`` times the deviations is another bound, small for a row that is small relative to
-        others. It is computed for all rows of a small table, and otherwise for the flat ones.
-        """
-        xp = array_namespace(self.X)
-        safe = xp.where(a > 0, a, xp.ones_like(a))
-        most = xp.where(a > 0, 1 / xp.sqrt(safe), xp.full_like(a, float("inf")))
-        small = self.rows * self.features <= _FEW_CELLS
-        flat = xp.nonzero(a <= (math.inf if small else _FLAT * xp.max(a)))[0]
-        if self.map.deviations is None or flat.shape[0] == 0:
-            return most
-        every = xp.astype(self.map.deviations, self.X.dtype, copy=False)
-        where = xp.arange(self.rows, device=self.X.device)[rows][flat]
-        most[flat] = xp.minimum(most[flat], xp.abs(self.design(where)) @ every)
-        return most
 
     def row_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
         """Return the relative errors of η, given its squares for every record."""
@@ -345,33 +158,6 @@ class GLMJacobian(ReleaseJacobian):
             self._largest = Largest(slope, error, curvature, label, row, leverage)
         return self._largest
 
-    def relative_errors(
-        self,
-        squared: Array,
-        part: Array,
-        error: Array,
-        share: float = NEGLIGIBLE,
-        from_entries: bool = True,
-    ) -> Array:
-        """Return the relative error of ``η``, which may be a small difference.
-
-        The Jacobian is the sum of ``r A_V``, of norm ``part`` with the error ``error``, and another
-        term of norm at most ``η + part``. Squares of its entries lose to rounding the square of
-        what cancels; where that is much, η was computed from the entries themselves, unless these
-        were not at hand. For numbers tiny relative to the largest, the error is relative to a share
-        of the largest.
-        """
-        xp = array_namespace(squared)
-        floor = share**2 * xp.max(squared) if squared.shape[0] else squared
-        squared = xp.where(squared > floor, squared, floor + xp.zeros_like(squared))
-        eta = xp.sqrt(xp.where(squared > 0, squared, xp.ones_like(squared)))
-        ratio = 1 + 2 * part / eta
-        mended = from_entries & (squared < CANCELLED * part**2)
-        rounds = xp.where(mended, ratio, ratio**2) * (8 * self.rounding)
-        found = self.map.accuracy * ratio + error / eta + rounds
-        # Among zeros nothing cancels.
-        return xp.where(squared > 0, found, xp.zeros_like(found))
-
     def mended(
         self, squared: Array, unknowns: Unknowns, part: Array, take: Callable[[Array], Array]
     ) -> Array:
@@ -417,24 +203,6 @@ class GLMJacobian(ReleaseJacobian):
             J = self.row_jacobians(unknowns, rows[piece])
             total += xp.sum(J @ xp.matrix_transpose(J), axis=0)
         return total
-
-    def row_jacobians(self, unknowns: Unknowns, rows: slice | Array) -> Array:
-        """Return the whitened Jacobians of some rows in full, ``(m, P, q)``."""
-        if self.paired:
-            return paired_jacobians(self, unknowns, rows)
-        xp = array_namespace(self.X)
-        r, B = self.slopes(unknowns, rows)
-        A_V = self.columns_of(unknowns)
-        J = xp.matrix_transpose(self.seen(rows)) @ B
-        t = A_V.shape[1]
-        direct = xp.reshape(A_V, (-1, self.outputs)) @ r.T  # (P t, m)
-        J[:, :, :t] += xp.permute_dims(xp.reshape(direct, (self.size, t, -1)), (2, 0, 1))
-        return J
-
-    def column_reach(self, unknowns: Unknowns) -> Array:
-        """Return how far each unknown feature moves the release, up to ``r``, ``(t,)``."""
-        xp = array_namespace(self.X)
-        return xp.sqrt(xp.sum(self.columns_of(unknowns) ** 2, axis=(0, 2)))
 
     # Rows, one by one -----------------------------------------------------------------------
 
@@ -511,17 +279,6 @@ class GLMJacobian(ReleaseJacobian):
 
         return matrices
 
-    def row_width(self, unknowns: Unknowns) -> int:
-        """Return how many numbers the work on one row keeps in memory."""
-        return self.unknown_count(unknowns) ** 2 + self.size * self.outputs
-
-    def slopes(self, unknowns: Unknowns, rows: slice | Array) -> tuple[Array, Array]:
-        """Return ``r (m, K)`` and ``B = [a Wᵀ, b] (m, K, q)`` for the unknowns."""
-        xp = array_namespace(self.X)
-        r, a, b = self.derivatives(rows)
-        B = a @ unknowns.of(self.coef).T
-        return r, xp.concat([B, b], axis=2) if unknowns.label else B
-
     # Blocks of the table ----------------------------------------------------------------------
 
     def block_norm(self, unknowns: Unknowns, rows: Array) -> float:
@@ -594,14 +351,6 @@ class GLMJacobian(ReleaseJacobian):
         other.derivatives, other._largest = stepped, None
         return other
 
-    def refits(self) -> Refits:
-        """Return the refits of the model with a record changed, in NumPy."""
-        from seepage.glm.jacobian.changed_records import RecordRefits
-
-        if self.fit is None:
-            return super().refits()
-        return RecordRefits(self.fit, self.X if self.fitted_on is None else self.fitted_on)
-
     def merged(self, other: GLMJacobian) -> GLMJacobian | None:
         """Return the Jacobian of both releases where they are the same model with different noise.
 
@@ -620,7 +369,6 @@ class GLMJacobian(ReleaseJacobian):
         if not same:
             return None
         both = copy(self)
-        both.fit = None  # of two releases, a refit would have to change both
         stack = xp.concat([self.whitener, other.whitener], axis=0)
         accuracy = max(self.map.accuracy, other.map.accuracy)
         both.map = Whitener(xp.linalg.qr(stack, mode="reduced")[1], None, accuracy)
@@ -799,7 +547,7 @@ class SingleOutputJacobian(GLMJacobian):
         self.w, self.r, self.a, self.b = coef, r, a, b
         self._kept: _Eigenbasis | None = None
         self._lengths: Array | None = None
-        self.inverse_terms: SharedTerms | None = None
+        self._inverse_terms: SharedTerms | None = None
 
     def about(
         self,
@@ -824,7 +572,7 @@ class SingleOutputJacobian(GLMJacobian):
             near=near,
             slope_error=slope_error,
         )
-        other._kept, other.inverse_terms = self._kept, self.inverse_terms
+        other._kept, other._inverse_terms = self._kept, self._inverse_terms
         return other
 
     @property
@@ -837,7 +585,7 @@ class SingleOutputJacobian(GLMJacobian):
         if self._largest is None:
             xp = array_namespace(self.X)
             curvature, smallest = float(xp.max(self.a)), float(xp.min(self.a))
-            if smallest > _FLAT * curvature:
+            if smallest > FLAT * curvature:
                 leverage = 1 / math.sqrt(smallest)
             else:
                 leverage = float(xp.max(self.leverages(self.a, slice(0, self.rows))))
@@ -919,7 +667,7 @@ class SingleOutputJacobian(GLMJacobian):
 
     def _forget(self) -> None:
         super()._forget()
-        self._kept = self._lengths = self.inverse_terms = None
+        self._kept = self._lengths = self._inverse_terms = None
 
     def _eigenbasis(self, unknowns: Unknowns) -> _Eigenbasis:
         """Diagonalise ``A_V A_Vᵀ``; kept for the next question about the same features.
@@ -1025,7 +773,7 @@ class SingleOutputJacobian(GLMJacobian):
         # The leverage of a record is at most 1/√a, and may be much less.
         accuracy = found(least, xp.sqrt(self.a))
         if not (bool(xp.all(least > 0)) and float(xp.max(accuracy)) <= FINE):
-            if self.rows * squared.shape[1] <= _FEW_CELLS:
+            if self.rows * squared.shape[1] <= FEW_CELLS:
                 return super().cell_accuracy(squared, unknowns)
             # Numbers tiny relative to the largest count as a share of it.
             floor = NEGLIGIBLE**2 * xp.max(squared) / xp.max(reach) ** 2
@@ -1070,13 +818,20 @@ class SingleOutputJacobian(GLMJacobian):
         """Return the diagonal of the inverse information about each row, and its errors."""
         if unknowns.label or self.unknown_count(unknowns) == 1 or self.map.precise:
             return super().inverses(unknowns)
-        return inverse_diagonal(self, unknowns)
+        return inverse_diagonal(self, unknowns, self._shared_terms(unknowns))
 
     def traces_of_inverses(self, unknowns: Unknowns) -> tuple[Array, Array]:
         """Return the trace of the inverse information about each row, and its errors, ``(n,)``."""
         if unknowns.label or self.unknown_count(unknowns) == 1 or self.map.precise:
             return super().traces_of_inverses(unknowns)
-        return inverse_traces(self, unknowns)
+        return inverse_traces(self, unknowns, self._shared_terms(unknowns))
+
+    def _shared_terms(self, unknowns: Unknowns) -> SharedTerms:
+        """Return what all rows' inverses share; kept for the next question about the features."""
+        kept = self._inverse_terms
+        if kept is None or not kept.unknowns.same_features(unknowns):
+            kept = self._inverse_terms = shared_terms(self, unknowns)
+        return kept
 
     def inverse_work(self, unknowns: Unknowns) -> float:
         """Return about how many multiplications a row's inverse information takes."""

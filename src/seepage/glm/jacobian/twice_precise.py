@@ -1,29 +1,26 @@
 """Work done in twice the precision, where ordinary arithmetic would lose too many digits.
 
 The Hessian, its inverse and the residuals at the minimiser, so that the results are exact to
-rounding again; and then the products of records with the inverse. Problems whose columns are well
-conditioned, once shifted and scaled, never need it.
+rounding again. Problems whose columns are well conditioned, once shifted and scaled, never need it.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.glm.fitting.objective import FittedGLM, gauge_fixed, penalised
 from seepage.glm.losses import Categorical, Family
 from seepage.support.double_double import Double, exponential, product
 from seepage.tables.source import Array
 
-if TYPE_CHECKING:
-    from seepage.glm.jacobian.operator import GLMJacobian
-    from seepage.glm.jacobian.optimum import FittedRecords
+Answer = TypeVar("Answer")
 
 EPS = float(np.finfo(float).eps)
 _MOST_STEPS = 30
@@ -31,11 +28,18 @@ _SINGULAR = 0.1
 _UNMOVED = EPS  # of a margin
 
 
+class RecordSums(Protocol):
+    """The records that a model was fitted on, asked for sums over them."""
+
+    def total(self, ask: Callable[..., Answer], fit: FittedGLM, what: str, **given: Any) -> Answer:
+        """Return the sum of ``ask(fit, X, …)`` over the records, ``fit`` with their labels."""
+
+
 # The minimiser and the curvature there ------------------------------------------------------------
 
 
 def precise_optimum(
-    fit: FittedGLM, records: FittedRecords, start: Array, condition: float, *, polish: bool
+    fit: FittedGLM, records: RecordSums, start: Array, condition: float, *, polish: bool
 ) -> tuple[FittedGLM, Array, Double, float]:
     """Return the minimiser near a model, ``H⁻¹`` there, and how exact that is.
 
@@ -106,7 +110,7 @@ def _curved_grams(fit: FittedGLM, X: Array, low: Array) -> _DoubleSums:
     return _DoubleSums(tuple(gram(curvature[:, j, k]) for j in range(K) for k in range(j + 1, K)))
 
 
-def _precise_hessian(fit: FittedGLM, records: FittedRecords, low: Array) -> Double:
+def _precise_hessian(fit: FittedGLM, records: RecordSums, low: Array) -> Double:
     """Return the Hessian in twice the precision, definite also along softmax's gauge."""
     xp = array_namespace(fit.coef)
     blocks = iter(records.total(_curved_grams, fit, "Hessian, precisely", low=low).parts)
@@ -180,9 +184,7 @@ def refined(H: Double, start: Array, condition: float, ridge: float) -> tuple[Do
     return Double(inverse.high.T * both, inverse.low.T * both), residual
 
 
-def settled(
-    fit: FittedGLM, records: FittedRecords, inverse: Double
-) -> tuple[FittedGLM, Array, float]:
+def settled(fit: FittedGLM, records: RecordSums, inverse: Double) -> tuple[FittedGLM, Array, float]:
     """Take Newton's steps with residuals in twice the precision, until they are rounding.
 
     Return the model, the further digits of its parameters, and how far the first step moved a
@@ -360,85 +362,3 @@ def singular(condition: float, ridge: float) -> SingularCurvatureError:
         f"The curvature of the objective is singular to working precision (condition number {what} "
         f"of columns scaled alike): some columns nearly repeat others; drop them, or {remedy}."
     )
-
-
-# Products with it ---------------------------------------------------------------------------------
-
-
-def seen_precisely(jacobian: GLMJacobian, rows: slice | Array) -> Double:
-    """Return ``A x̃`` of some rows, for every output, ``(m, K, P)``."""
-    xp = array_namespace(jacobian.X)
-    A = Double(jacobian.by_output(jacobian.whitener), jacobian.by_output(jacobian.map.low))
-    AX = product(Double.of(jacobian.design(rows)), A)
-    return Double(*(xp.reshape(part, (part.shape[0], jacobian.outputs, -1)) for part in AX))
-
-
-def columns_precisely(jacobian: GLMJacobian, unknowns: Unknowns) -> Double:
-    """Return ``A_V``, ``(P, t, K)``: directions may be small differences of columns."""
-    xp = array_namespace(jacobian.X)
-    picked = replace(unknowns, basis=None)
-    high, low = (
-        picked.of(jacobian.features_of(A), axis=1) for A in (jacobian.whitener, jacobian.map.low)
-    )
-    if unknowns.basis is None:
-        return Double(high, low)
-    high, low = (xp.permute_dims(part, (0, 2, 1)) for part in (high, low))
-    t = high.shape[2]
-    basis = xp.asarray(unknowns.basis, dtype=high.dtype, device=high.device)
-    found = product(Double(xp.reshape(high, (-1, t)), xp.reshape(low, (-1, t))), Double.of(basis))
-    shape = (jacobian.size, jacobian.outputs, -1)
-    return Double(*(xp.permute_dims(xp.reshape(part, shape), (0, 2, 1)) for part in found))
-
-
-# Slopes sum to zero over the classes of softmax, so what two classes have in common does not count;
-# with a weak penalty that is much, so classes are compared with a record's own before anything is
-# rounded.
-
-
-def paired_jacobians(jacobian: GLMJacobian, unknowns: Unknowns, rows: slice | Array) -> Array:
-    """Return the whitened Jacobians of some rows of several classes in full, ``(m, P, q)``."""
-    xp = array_namespace(jacobian.X)
-    r, B = jacobian.slopes(unknowns, rows)
-    J = xp.matrix_transpose(_beside_own(jacobian, rows)) @ B
-    own = _own_class(jacobian, rows)
-    for y in range(jacobian.outputs):
-        mine = xp.nonzero(own == y)[0]
-        beside = _columns_beside(jacobian, unknowns, y) @ r[mine, :].T  # (P, t, m)
-        J[mine, :, : beside.shape[1]] += xp.permute_dims(beside, (2, 0, 1))
-    return J
-
-
-def paired_sizes(
-    jacobian: GLMJacobian, unknowns: Unknowns, rows: slice | Array
-) -> tuple[Array, Array]:
-    """Return the norms of both terms of each column of these Jacobians, ``(m, t)``, ``(m, q)``."""
-    xp = array_namespace(jacobian.X)
-    r, B = jacobian.slopes(unknowns, rows)
-    beside = xp.stack(
-        [
-            xp.sqrt(xp.sum(_columns_beside(jacobian, unknowns, y) ** 2, axis=0))
-            for y in range(jacobian.outputs)
-        ]
-    )  # (own, t, K)
-    own = _own_class(jacobian, rows)
-    direct = xp.sum(xp.abs(r)[:, None, :] * beside[own, :, :], axis=2)
-    lengths = xp.sqrt(xp.sum(_beside_own(jacobian, rows) ** 2, axis=2))
-    return direct, xp.sum(xp.abs(B) * lengths[:, :, None], axis=1)
-
-
-def _own_class(jacobian: GLMJacobian, rows: slice | Array) -> Array:
-    return array_namespace(jacobian.target).argmax(jacobian.target[rows, :], axis=1)
-
-
-def _beside_own(jacobian: GLMJacobian, rows: slice | Array) -> Array:
-    """Return ``A x̃`` of every class less that of the record's own, ``(m, K, P)``."""
-    seen, own = seen_precisely(jacobian, rows), _own_class(jacobian, rows)
-    m = array_namespace(jacobian.X).arange(own.shape[0])
-    high, low = (part - part[m, own, :][:, None, :] for part in seen)
-    return high + low
-
-
-def _columns_beside(jacobian: GLMJacobian, unknowns: Unknowns, own: int) -> Array:
-    """Return ``A_V`` of every class less that of one, ``(P, t, K)``."""
-    high, low = (part - part[:, :, own : own + 1] for part in columns_precisely(jacobian, unknowns))
-    return high + low

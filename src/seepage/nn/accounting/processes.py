@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from seepage.errors import InputError
 from seepage.nn.jacobian.random_directions import key_of
-from seepage.nn.problem.views import is_part
+from seepage.nn.problem.sharding import is_part
 from seepage.support.keyed_stream import KeyedStream
 
 

@@ -69,13 +69,12 @@ from seepage.nn.problem.clipping import Clip, HardClip, NoClip
 from seepage.nn.problem.model_input import ModelInput
 from seepage.nn.problem.own_loss import OwnLoss
 from seepage.nn.problem.problem import Batch, Chunks, Loss, NetworkProblem, per_record
-from seepage.nn.problem.sharding import spread
+from seepage.nn.problem.sharding import is_sharded, spread
 from seepage.nn.problem.views import (
     Input,
     Inputs,
     View,
     batch_size,
-    is_sharded,
     leaves,
     rows_of,
 )

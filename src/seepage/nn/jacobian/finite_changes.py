@@ -33,7 +33,7 @@ from seepage.nn.gradients.per_record_gradients import (
 from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.problem import Batch, NetworkProblem
-from seepage.nn.problem.views import is_sharded
+from seepage.nn.problem.sharding import is_sharded
 
 _CONDITION = (
     "The derivative of the gradient is its change over a step of {0:g} to either side in what is "

@@ -19,7 +19,6 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._pytree import tree_leaves, tree_map
 
-from seepage.nn.problem.views import is_part, is_sharded
 from seepage.support.library_classes import library_of
 
 # Functions that do not need a parameter's values; its descriptors (``shape``, ``dtype``) have
@@ -28,6 +27,16 @@ _NUMBERLESS = {
     *("__get__", "__len__", "detach", "dim", "element_size", "is_complex", "is_floating_point"),
     *("ndimension", "nelement", "numel", "requires_grad_", "size", "stride"),
 }
+
+
+def is_sharded(net: nn.Module) -> bool:
+    """Return whether a network's parameters are sharded over processes."""
+    return any(is_part(p) for p in net.parameters())
+
+
+def is_part(value: Any) -> bool:
+    """Return whether a value is a tensor that is sharded over processes."""
+    return isinstance(value, Tensor) and hasattr(value, "full_tensor")
 
 
 def spread(net: nn.Module) -> nn.Module:

@@ -28,6 +28,7 @@ from torch.overrides import TorchFunctionMode
 
 from seepage.errors import InputError, nearest
 from seepage.nn.problem.own_loss import IGNORED
+from seepage.nn.problem.sharding import gathered, is_sharded
 
 Placed = AbstractContextManager[tuple[Any, Tensor]]  # yields inputs and target
 Inputs = Any  # a tensor, or a tuple or dict of tensors, records along the first axis
@@ -382,22 +383,8 @@ def rows_of(x: Inputs, rows: Any) -> Inputs:
 # Running a network --------------------------------------------------------------------------------
 
 
-def is_sharded(net: nn.Module) -> bool:
-    """Return whether a network's parameters are sharded over processes."""
-    return any(is_part(p) for p in net.parameters())
-
-
-def is_part(value: Any) -> bool:
-    """Return whether a value is a tensor that is sharded over processes."""
-    return isinstance(value, Tensor) and hasattr(value, "full_tensor")
-
-
 def _whole_parameters(net: nn.Module) -> AbstractContextManager[None]:
-    if not is_sharded(net):
-        return nullcontext()
-    from seepage.nn.problem.sharding import gathered
-
-    return gathered(net)
+    return gathered(net) if is_sharded(net) else nullcontext()
 
 
 @contextmanager

@@ -1,0 +1,40 @@
+"""How an audit shows itself: the verdict in an interpreter, the whole report in a notebook."""
+
+from __future__ import annotations
+
+import textwrap
+from html import escape
+
+from seepage.auditing.findings import Audit
+from seepage.auditing.report.figures import draw_figures
+from seepage.auditing.report.page import render_page
+from seepage.auditing.report.words import judge
+
+_SENTENCES = 4  # of the verdict, as an interpreter prints it
+
+
+class ReportRendering:
+    """The report, as short as a screen or in a frame of a notebook."""
+
+    def text(self, audit: Audit) -> str:
+        """Return what was audited, and the verdict."""
+        verdict = judge(audit)
+        lines = [
+            f"<Audit of {audit.source}: a {audit.model} model of {audit.target!r} on "
+            f"{audit.records.count:,} records, {audit.released:,} numbers released, "
+            f"σ = {audit.sigma:.4g}",
+            f"{verdict.label}: {verdict.headline}",
+            *verdict.sentences[:_SENTENCES],
+            "sp.report(audit, folder) writes all of it.",
+        ]
+        return (
+            "\n  ".join(textwrap.fill(line, 98, subsequent_indent="    ") for line in lines) + ">"
+        )
+
+    def html(self, audit: Audit) -> str:
+        """Return the report, in a frame of its own."""
+        page = escape(render_page(audit, draw_figures(audit)))
+        return (
+            f'<iframe srcdoc="{page}" title="Report of an audit" sandbox="allow-scripts" '
+            'style="width: 100%; height: 640px; border: 1px solid #888"></iframe>'
+        )
