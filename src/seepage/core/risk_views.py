@@ -224,7 +224,6 @@ def membership(
     refit: Callable[[np.ndarray], Any] | str | None,
 ) -> Membership:
     """Return the membership risk of some records, or of groups that leave together."""
-    assumed: tuple[str, ...]
     told: dict[str, Any] = {"measure": "membership", "about": "membership", "noise": leak.noise}
     index: np.ndarray | None
     assumed: tuple[str, ...]
