@@ -60,7 +60,8 @@ def test_the_layer_that_tells_is_named_without_the_records():
     names = [remedy.name for remedy in found.remedies]
     assert names[0] == "as it is"
     assert names[-1].endswith("noise 1 × that")
-    assert found.remedies[-1].value < found.remedies[0].value
+    # The property is in the buffers, which neither clipping nor noise reaches.
+    assert found.remedies[-1].value == pytest.approx(found.remedies[0].value, abs=0.01)
 
 
 @pytest.mark.slow
