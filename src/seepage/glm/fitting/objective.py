@@ -703,7 +703,9 @@ class PenalisedColumns(Protocol):
         """Return the R of the QR factorisation of ``√ω [x, 1, y]``, or without the labels."""
 
 
-def check_columns(objective: PenalisedColumns, H: Array, counted: int, names: tuple[str, ...]) -> None:
+def check_columns(
+    objective: PenalisedColumns, H: Array, counted: int, names: tuple[str, ...]
+) -> None:
     """Raise an :class:`InputError` naming the columns that depend linearly on one another.
 
     With a penalty the minimiser is unique anyway, and nothing is checked. ``H`` is the Hessian at
