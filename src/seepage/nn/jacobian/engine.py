@@ -69,7 +69,7 @@ from seepage.nn.problem.clipping import Clip, HardClip, NoClip
 from seepage.nn.problem.model_input import ModelInput
 from seepage.nn.problem.own_loss import OwnLoss
 from seepage.nn.problem.problem import Batch, Chunks, Loss, NetworkProblem, per_record
-from seepage.nn.problem.sharding import is_sharded, spread
+from seepage.nn.problem.sharding import spread
 from seepage.nn.problem.views import (
     Input,
     Inputs,
@@ -202,7 +202,6 @@ class Engine:
             spread(unwrapped(net)), losses, found if view is None else view
         )
         self.problem.wider = measured_type(self.problem.net)
-        self.problem.sharded = is_sharded(self.problem.net)
         self.chunks = Chunks(chunk_size)
         self._validator = Validator(self.problem)
         self._checked: set[tuple[Any, str]] = set()

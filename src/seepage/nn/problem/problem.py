@@ -21,14 +21,14 @@ from torch.utils._pytree import tree_map_only
 
 from seepage.errors import InputError, nearest
 from seepage.nn.problem.own_loss import OwnLoss
-from seepage.nn.problem.sharding import GatheredGradients, gathered, spread
+from seepage.nn.problem.sharding import GatheredGradients, gathered, is_sharded, spread
 from seepage.nn.problem.views import (
     Inputs,
     StaysInDouble,
     View,
-    call,
     numbers_of,
     rows_of,
+    run,
     runs_in_double,
 )
 
@@ -96,6 +96,9 @@ class NetworkProblem:
     # Whether its parameters are sharded over processes (FSDP)
     sharded: bool = False
 
+    def __post_init__(self) -> None:
+        self.sharded = self.sharded or is_sharded(self.net)
+
     def released(self) -> dict[str, nn.Parameter]:
         """Return the parameters whose gradients leave: those that are trained."""
         net = spread(self.net) if self.sharded else self.net
@@ -147,7 +150,7 @@ class NetworkProblem:
                 given = x
                 if isinstance(self.loss, OwnLoss):
                     given = stack.enter_context(self.loss.by_record(x, batch.y, y))
-                found = self.loss(call(self.net, given), y)
+                found = self.loss(run(self.net, given), y)
             if found.shape != (len(batch),):
                 raise InputError(
                     f"The loss must return one number per record, shape ({len(batch)},), but it "

@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 
 from seepage.errors import InputError, nearest
 from seepage.nn.problem.own_loss import IGNORED
-from seepage.nn.problem.sharding import gathered, is_sharded
+from seepage.nn.problem.sharding import gathered
 
 Placed = AbstractContextManager[tuple[Any, Tensor]]  # yields inputs and target
 Inputs = Any  # a tensor, or a tuple or dict of tensors, records along the first axis
@@ -329,13 +329,19 @@ class _ReachedError(Exception):
 
 
 def call(net: nn.Module, x: Inputs, held: Mapping[str, Tensor] | None = None) -> Any:
+    """Run a network whose parameters may be sharded over processes; see :func:`run`."""
+    with gathered(net):
+        return run(net, x, held)
+
+
+def run(net: nn.Module, x: Inputs, held: Mapping[str, Tensor] | None = None) -> Any:
     """Run a network on a tensor, on a tuple of arguments, or on named arguments.
 
     Tensors in ``held`` replace its own parameters and buffers.
     """
     named = dict(x) if isinstance(x, Mapping) else {}
     given = () if named else tuple(x) if isinstance(x, tuple | list) else (x,)
-    with plain_run(net), _whole_parameters(net):
+    with plain_run(net):
         if held is None:
             return net(*given, **named)
         return functional_call(net, dict(held), given, named, tie_weights=False)
@@ -381,10 +387,6 @@ def rows_of(x: Inputs, rows: Any) -> Inputs:
 
 
 # Running a network --------------------------------------------------------------------------------
-
-
-def _whole_parameters(net: nn.Module) -> AbstractContextManager[None]:
-    return gathered(net) if is_sharded(net) else nullcontext()
 
 
 @contextmanager
