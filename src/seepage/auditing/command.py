@@ -277,9 +277,7 @@ def list_columns(question: Question) -> None:
     typer.echo(f"{shown(question.table.name)} has {counted(table.rows, 'row')}.")
     for step in table.steps:
         typer.echo(f"  - {step}")
-    widths = [max(len(shown(f.name)) for f in facts), max(len(f.kind) for f in facts)]
-    for f in facts:
-        typer.echo(f"  {shown(f.name).ljust(widths[0])}  {f.kind.ljust(widths[1])}  {f.words}")
+    tell_table([(shown(f.name), f.kind, f.words) for f in facts])
     raise InputError("Which column does the model predict? Name it with --target.")
 
 
@@ -443,7 +441,7 @@ def progress(stages: int) -> Iterator[Tell]:
 
 
 def tell_table(lines: Sequence[Sequence[str]]) -> None:
-    """Print lines of cells in columns, the first as the header."""
+    """Print lines of cells in columns."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
