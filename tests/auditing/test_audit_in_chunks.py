@@ -141,7 +141,8 @@ def test_the_findings_are_those_in_memory(model, tmp_path):
     # What takes refits is done in memory only: whether σ would be another without a record.
     assert ours.disclosures is None
     assert theirs.disclosures is not None
-    assert [remedy.name for remedy in ours.remedies] == ["more noise", "refitting"]
+    # Which comes first depends on whether so much noise leaves the model useless.
+    assert {remedy.name for remedy in ours.remedies} == {"more noise", "refitting"}
     assert point_above(ours.curve.worst_eta[0] * ours.curve.sigma[0]) == ours.sigma
 
 
