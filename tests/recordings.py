@@ -56,8 +56,7 @@ def make_report(text=None, *, passed=None, values=False, **changes):
     audit, known = audited(text, **changes)
     gates = ()
     if passed is not None:
-        words = f"{'within' if passed else 'over'} the limit."
-        gates = (Gate("--max-bits", 0.5, 0.9, passed, text or words),)
+        gates = (Gate("--max-bits", 0.5, 0.9, passed, where=text or "bn1.buffers"),)
     return RecordingReport(
         audit,
         "updates.npz" if text is None else text,

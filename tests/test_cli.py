@@ -283,8 +283,9 @@ def test_public_records_give_the_noise_a_shape(run, people, tmp_path):
     (tmp_path / "public.csv").write_text("\n".join(lines[:41]) + "\n")
     result = run("audit", people, *AUDIT, "--json", "--public", str(tmp_path / "public.csv"))
     assert result.exit_code == 0, result.output
-    remedies = {r["name"]: r["text"] for r in json.loads(result.stdout)["remedies"]}
-    assert "a model of the 40 public records" in remedies["shaped noise"]
+    remedies = {r["name"]: r for r in json.loads(result.stdout)["remedies"]}
+    assert remedies["shaped noise"]["public"] == 40
+    assert "a model of the 40 public records" in remedies["shaped noise"]["text"]
     (tmp_path / "other.csv").write_text("age,ill\n50,yes\n40,no\n")
     result = run("audit", people, *AUDIT, "--json", "--public", str(tmp_path / "other.csv"))
     assert result.exit_code == 2

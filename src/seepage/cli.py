@@ -504,6 +504,7 @@ def release(
     ledger: Annotated[Path, typer.Option(help="The private file that remembers releases.")] = Path(
         "seepage-ledger.json"
     ),
+    as_json: Json = False,
 ) -> None:
     """Fit a linear model of a table, and write what may leave: the model with noise, and its card.
 
@@ -541,6 +542,7 @@ def release(
         options=options,
         limits=Limits.of_release(max_membership, max_guess_gain),
         plan=_plan(plan),
+        as_json=as_json,
     )
     if not met:
         raise typer.Exit(1)

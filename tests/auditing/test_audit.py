@@ -13,6 +13,7 @@ import seepage as sp
 from coarse import point_above, point_below
 from sampled import sampled
 from seepage.auditing.audit import DEFAULT_L2, ONLY_NOISE, QUICK, SEPARABLE_L2, Effort, audit_table
+from seepage.auditing.report.words import judge, tell_noise, tell_remedy
 from seepage.auditing.tradeoff import split
 from seepage.errors import InputError
 from seepage.glm import LinearRegression
@@ -102,7 +103,7 @@ def test_every_model_is_chosen_by_its_target_and_measured(model):
     assert audit.dataset_eta >= audit.eta.max() * (1 - 1e-9)
     names = [found.name for found in audit.attributes]
     assert names == ["age", "smoker", "town", "weight", audit.target]
-    assert all(r.text.endswith(".") for r in audit.remedies)
+    assert all(text.endswith(".") for _, text in judge(audit).advice)
     assert len(audit.remedies) == 3
 
 
@@ -132,8 +133,8 @@ def test_noise_is_given_calibrated_or_chosen():
     least = chosen.eta.max() * chosen.sigma
     assert chosen.sigma == point_above(least)
     assert point_below(chosen.sigma) < least
-    assert "No noise was given" in chosen.sigma_reason
-    assert "coarse grid" in chosen.sigma_reason
+    assert chosen.noise.how == "default"
+    assert "coarse grid" in tell_noise(chosen)
     asked = measured(encoded, target_eta=0.25)
     assert asked.eta.max() == pytest.approx(least / asked.sigma)
     assert asked.eta.max() <= 0.25
@@ -217,22 +218,30 @@ def test_the_remedies_keep_their_promise():
     assert audit.eta.max() == pytest.approx(3.0)
     names = ("more noise", "more regularisation", "reweighting")
     noise, penalty, weights = (remedy_of(audit, name) for name in names)
-    enough = float(re.search(r"σ = ([\d.e+-]+) instead", noise.text)[1])
-    assert measured(encoded, sigma=enough).eta.max() <= 1
+    enough, stronger = noise.sigma, penalty.l2
+    after = measured(encoded, sigma=enough).eta.max()
+    assert noise.eta == pytest.approx(after)
+    assert after <= 1
     assert measured(encoded, sigma=point_below(enough)).eta.max() > 1
-    stronger = float(re.search(r"λ = ([\d.e+-]+) instead", penalty.text)[1])
     after = measured(encoded, sigma=sigma, l2=stronger)
     assert stronger > audit.l2
+    assert penalty.eta == pytest.approx(after.eta.max())
     assert after.eta.max() < 1
+    assert noise.reaches_target
+    assert penalty.reaches_target
     weaker = measured(encoded, sigma=sigma, l2=point_below(stronger))
     assert weaker.eta.max() > 1
-    assert "weights" in weights.text.lower()
+    assert weights.rounds >= 1
 
 
 def test_a_penalty_that_cannot_help_is_said_so():
     encoded = encoded_people("linear")
     audit = audit_table(encoded, name="people", sigma=1e-6, target_eta=1.0)
-    assert "No penalty is enough" in remedy_of(audit, "more regularisation").text
+    penalty = remedy_of(audit, "more regularisation")
+    assert (penalty.reason, penalty.reaches_target) == ("no penalty", False)
+    assert penalty.eta > 1
+    told = "No penalty is enough at σ = 1e-06: even with λ = 1000 the most exposed record has η = "
+    assert tell_remedy(audit, penalty) == f"{told}{penalty.eta:.3g}."
 
 
 def test_separable_classes_get_a_larger_penalty():
@@ -280,16 +289,22 @@ def test_slow_searches_are_cut_short_and_left_out_where_said(monkeypatch):
     monkeypatch.setattr("seepage.auditing.tradeoff._HEAVY", 0.0)
     monkeypatch.setattr("seepage.auditing.tradeoff._MANY_PENALTIES", 0.0)
     monkeypatch.setattr("seepage.auditing.tradeoff._BUDGETS", {"penalty": 1e9, "weights": 0.0})
-    assert "not tried" in remedy_of(audit_table(encoded, name="people"), "reweighting").text
+    audit = audit_table(encoded, name="people")
+    weights = remedy_of(audit, "reweighting")
+    assert weights.reason == "unknown"
+    assert "not tried: what choosing them" in tell_remedy(audit, weights)
     linear = audit_table(encoded_people("linear", n=100), name="people")
-    assert "so many refits" in remedy_of(linear, "reweighting").text
+    weights = remedy_of(linear, "reweighting")
+    assert weights.reason == "slow"
+    assert "so many refits" in tell_remedy(linear, weights)
     named = Effort(remedies=("weights",))
     (asked,) = audit_table(encoded_people("linear", n=100), name="people", effort=named).remedies
-    assert "even out the leakage (" in asked.text
+    assert asked.rounds >= 1
     monkeypatch.setattr("seepage.auditing.tradeoff._BUDGETS", {"penalty": 0.0, "weights": 0.0})
     monkeypatch.setattr("seepage.auditing.measures.INVERSE_WORK", 0.0)
     audit = audit_table(encoded, name="people")
     assert [remedy.name for remedy in audit.remedies] == ["more noise", "refitting"]
+    assert audit.remedies[1].reason == "large"
     assert np.all(np.isnan(audit.exact_error))
     assert any("exact bound" in step for step in audit.steps)
 
@@ -298,8 +313,8 @@ def test_slow_searches_are_cut_short_and_left_out_where_said(monkeypatch):
 def test_reweighting_is_judged_with_the_choice_of_the_weights(kind):
     encoded = encoded_people(kind, n=150)
     audit = audit_table(encoded, name="people", sigma=0.5)
-    assert "the choice of the weights counted in" in remedy_of(audit, "reweighting").text
-    needed = float(re.search(r"σ = ([\d.e-]+)", remedy_of(audit, "reweighting").text)[1])
+    weights = remedy_of(audit, "reweighting")
+    assert "the choice of the weights counted in" in tell_remedy(audit, weights)
     spread = np.std(encoded.source.y) if kind == "linear" else 1.0
     makers = {"linear": sp.glm.LinearRegression, "logistic": sp.glm.LogisticRegression}
     fair = sp.glm.reweight(
@@ -311,7 +326,8 @@ def test_reweighting_is_judged_with_the_choice_of_the_weights(kind):
         noise=sp.Gaussian(1 / spread),
     )
     worst = float(np.max(np.asarray(fair.whole_procedure())))
-    assert needed == point_above(worst / (audit.target_eta or 1.0))
+    assert weights.sigma == point_above(worst / (audit.target_eta or 1.0))
+    assert weights.eta == pytest.approx(worst / weights.sigma)
 
 
 def test_stages_are_told_as_they_begin():
@@ -357,9 +373,9 @@ def test_noise_in_the_shape_of_public_records_is_a_remedy(kind):
     public, private = encoded.source.at(rows[:60]), encoded.source.at(rows[60:])
     table = replace(encoded, source=private, public=public)
     audit = audit_table(table, name="people")
-    (told,) = [r.text for r in audit.remedies if r.name == "shaped noise"]
-    assert "a model of the 60 public records" in told
-    factor = float(re.search(r"([\d.e-]+) times its unit", told)[1])
+    shaped = remedy_of(audit, "shaped noise")
+    assert shaped.public == 60
+    assert "a model of the 60 public records" in tell_remedy(audit, shaped)
     makers = {"linear": sp.glm.LinearRegression, "logistic": sp.glm.LogisticRegression}
     pilot, model = (
         makers[kind](l2=audit.l2, fit_intercept=True).fit(part.X, part.y)
@@ -371,4 +387,5 @@ def test_noise_in_the_shape_of_public_records_is_a_remedy(kind):
     leak = sp.leakage(model, private.X, private.y, noise=shape)
     bound = np.hypot(np.asarray(leak.records(label=False)), step * np.asarray(leak.labels())).max()
     least = max(np.max(leak.records(label=False)), step * np.max(np.asarray(leak.labels())))
-    assert point_above(least) <= factor <= point_above(bound)
+    assert point_above(least) <= shaped.sigma <= point_above(bound)
+    assert least / shaped.sigma * (1 - 1e-9) <= shaped.eta <= bound / shaped.sigma * (1 + 1e-9)

@@ -137,9 +137,12 @@ def test_the_findings_are_those_in_memory(model, tmp_path):
     alike(ours, theirs)
     assert "The data were read in chunks, 240 records of them." in ours.steps
     told = [step for step in ours.steps if "read in chunks" not in step]
+    assert told == list(theirs.steps)
     # What takes refits is done in memory only: whether σ would be another without a record.
-    assert told == [step for step in theirs.steps if not step.startswith("Disclosed:")]
-    assert sorted(remedy.name for remedy in ours.remedies) == ["more noise", "refitting"]
+    assert ours.disclosures is None
+    assert theirs.disclosures is not None
+    # Which comes first depends on whether so much noise leaves the model useless.
+    assert {remedy.name for remedy in ours.remedies} == {"more noise", "refitting"}
     assert point_above(ours.curve.worst_eta[0] * ours.curve.sigma[0]) == ours.sigma
 
 

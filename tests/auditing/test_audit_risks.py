@@ -16,7 +16,7 @@ from seepage.auditing.gates import Limits
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.report import to_json
 from seepage.auditing.report.page import render_page
-from seepage.auditing.report.words import in_100, judge, protection
+from seepage.auditing.report.words import in_100, judge, protection, tell_gate, tell_steps
 from seepage.auditing.report.writing import write_card
 from seepage.auditing.tradeoff import split
 
@@ -93,8 +93,9 @@ def test_five_questions_are_answered_first_in_times_in_100(audit: Audit) -> None
 
 
 def test_what_would_fix_it_comes_with_its_price(audit: Audit) -> None:
-    advice = Advice("more noise", "…", "more noise (σ = 2 instead of 1)", 0.325)
-    over = replace(audit, target_eta=1e-3, remedies=(advice, Advice("reweighting", "no help")))
+    advice = Advice(name="more noise", sigma=2.0, error=0.325, reaches_target=True)
+    weights = Advice(name="reweighting", sigma=3.0, rounds=5, reason="no gain")
+    over = replace(audit, sigma=1.0, target_eta=1e-3, remedies=(advice, weights))
     answers = {answer.question: answer.text for answer in judge(over).answers}
     assert answers["What would fix it?"].startswith("More noise (σ = 2 instead of 1): it brings")
     assert "32.5% with more noise" in answers["What does protection cost?"]
@@ -138,12 +139,13 @@ def test_gates_hold_the_probabilities_to_limits(audit: Audit) -> None:
     tight = Limits(max_membership=0.501, max_guess_gain=worst / 2).gates(audit)
     assert [gate.passed for gate in tight] == [False, False]
     assert tight[0].measured == risks.membership
-    assert "would be enough" in tight[0].text
+    assert f"σ = {tight[0].enough:g} would be enough" in tell_gate(audit, tight[0])
     assert tight[1].measured == pytest.approx(worst)
     numbers = replace(audit, risks=replace(risks, guesses=()))
     (gate,) = Limits(max_guess_gain=0.01).gates(numbers)
     assert gate.passed
-    assert (gate.measured, gate.text) == (0.0, "There is no class or category to guess.")
+    assert gate.measured == 0.0
+    assert tell_gate(numbers, gate) == "There is no class or category to guess."
 
 
 def test_limits_that_mean_nothing_are_refused(audit: Audit) -> None:
@@ -162,7 +164,7 @@ def test_sentences_about_rows_speak_of_rows(audit: Audit) -> None:
     assert "right about whether a row is in the table at most" in told
     seen = replace(audit, target_eta=1e9)
     texts = [told, judge(seen).label, judge(seen).headline, write_card(audit), to_json(audit)]
-    texts += [*audit.steps, render_page(audit, ())]
+    texts += [*tell_steps(audit), render_page(audit, ())]
     people = r"\b(persons?|somebody|someone|nobody|who was in|the people|similar people)\b"
     for text in texts:
         assert not re.search(people, text, re.I)

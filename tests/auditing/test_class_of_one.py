@@ -30,8 +30,12 @@ def test_an_audit_says_that_the_record_is_alone(table):
     assert said.exit_code == 0, said.output
     told = json.loads(said.stdout)
     assert told["model"]["classes"] == ["u", "v", "w"]
-    alone = [step for step in told["steps"] if "row 59 is the only record of its class" in step]
-    assert len(alone) == 1
+    assert told["disclosures"]["checked"] == 60
+    alone = [
+        found["row"] for found in told["disclosures"]["found"] if "classes" in found["figures"]
+    ]
+    assert alone == [59]
+    assert sum("row 59 is the only record of its class" in step for step in told["steps"]) == 1
     assert told["risks"]["row"] == 59
     assert told["risks"]["membership"] > 0.999
     guess = next(g for g in told["risks"]["guesses"] if g["prior"] == "frequencies")
@@ -51,5 +55,7 @@ def test_several_records_alone_are_counted(tmp_path, monkeypatch):
         app, ["audit", "many.csv", "--target", "label", "--json", "--remedies", "none"]
     )
     assert said.exit_code == 0, said.output
-    steps = json.loads(said.stdout)["steps"]
+    summary = json.loads(said.stdout)
+    found, steps = summary["disclosures"]["found"], summary["steps"]
+    assert [one["row"] for one in found if one["figures"] == ["classes"]] == [*range(14, 20)]
     assert any("rows 14, 15, 16, 17, 18 and 1 more are each the only record" in s for s in steps)

@@ -14,6 +14,7 @@ from seepage.auditing.audit import ONLY_NOISE, audit_table
 from seepage.auditing.command import progress, tell_people
 from seepage.auditing.findings import RecordLeakage
 from seepage.auditing.gates import Limits
+from seepage.auditing.report.words import tell_gate
 from seepage.errors import InputError
 
 
@@ -49,15 +50,18 @@ def test_offenders_are_named_by_row_worst_first(audit, name, limit):
     assert not gate.passed
     assert over > 10
     worst = audit.row_index[np.argsort(-audit.eta)[:10]]
-    assert f"{over} records (rows {', '.join(map(str, worst))} and {over - 10} more)" in gate.text
-    enough = point_above(2 * audit.sigma * audit.eta.max())
-    assert f"σ = {enough:g} would be enough" in gate.text
+    assert (gate.over, gate.rows) == (over, tuple(worst))
+    assert gate.enough == point_above(2 * audit.sigma * audit.eta.max())
+    told = tell_gate(audit, gate)
+    assert f"{over} records (rows {', '.join(map(str, worst))} and {over - 10} more)" in told
+    assert f"σ = {gate.enough:g} would be enough" in told
 
 
 def test_one_offender_is_one(audit):
     limit = float(np.mean(np.sort(audit.eta)[-2:]))
     (gate,) = Limits(max_eta=limit).gates(audit)
-    assert gate.text.startswith(f"1 record (row {audit.row_index[np.argmax(audit.eta)]}) leaks")
+    assert (gate.over, gate.rows) == (1, (audit.row_index[np.argmax(audit.eta)],))
+    assert tell_gate(audit, gate).startswith(f"1 record (row {gate.rows[0]}) leaks")
 
 
 def test_groups(audit):
@@ -69,8 +73,10 @@ def test_groups(audit):
     assert within[0].passed
     assert not over[0].passed
     assert over[0].measured == ratio
-    assert "'town'" in over[0].text
-    assert not any(group.label in over[0].text for group in audit.groupings[0].groups)
+    assert over[0].where == "town"
+    told = tell_gate(audit, over[0])
+    assert "'town'" in told
+    assert not any(group.label in told for group in audit.groupings[0].groups)
 
 
 def test_gates_come_together(audit):

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from recordings import NODES, make_recording, make_report
 from seepage.auditing.layers_command import _max_bits, tell_layers
+from seepage.auditing.report.rounds.words import judge_recording
 from seepage.cli import app
 from seepage.layers.federated.gradients import save_gradients
 
@@ -60,16 +61,24 @@ def test_without_a_report_or_advice_neither_is_spoken_of(capsys):
 
 
 @pytest.mark.parametrize(
-    ("bits", "where"), [(0.1, "the layer 'bn1.buffers'"), (0.999, "a whole update")]
+    ("bits", "layer", "where"),
+    [
+        (0.1, "bn1.buffers", "the layer 'bn1.buffers'"),
+        (0.999, "all layers", "a whole update"),
+    ],
 )
-def test_the_gate_names_the_layer_or_the_whole_update(bits, where):
+def test_the_gate_names_the_layer_or_the_whole_update(bits, layer, where):
     audit = make_report().audit
     whole, *others = audit.layers.remedies
     layers = replace(audit.layers, remedies=(replace(whole, value=bits), *others))
     gate = _max_bits(replace(audit, layers=layers), 2.0)
+    assert gate.where == layer
     assert gate.passed
     assert gate.measured == max(bits, audit.layers.v_information.values.max())
-    assert f"Most is given away by {where}: {gate.measured:.3g} bits" in gate.text
+    ((_, told),) = judge_recording(replace(make_report(), gates=(gate,))).gates
+    assert (
+        told == f"Most is given away by {where}: {gate.measured:.3g} bits, within the limit of 2."
+    )
 
 
 @pytest.mark.slow
@@ -81,7 +90,9 @@ def test_the_gate_of_the_attack(folder):
     assert not area["passed"]
     assert (area["name"], area["limit"], area["measured"]) == ("--max-auc", 0.7, 1.0)
     assert result.stderr.startswith("over the limit --max-auc: Clients are best told apart by the ")
-    assert "layer 'bn1.buffers': an AUC of 1.000 (0.5" in result.stderr  # Wilson's, of 5 clients
+    assert (area["where"], area["high"]) == ("bn1.buffers", 1.0)
+    assert 0.5 <= area["low"] < 0.6  # Wilson's, of 5 clients
+    assert f"layer 'bn1.buffers': an AUC of 1.000 ({area['low']:.3f} to 1.000)" in result.stderr
     nothing = "node,glasses\n" + "".join(f"{n},{'yny'[k % 3]}\n" for k, n in enumerate(NODES))
     (folder / "nothing.csv").write_text(nothing)
     result = run(folder, "--json", "--max-auc", "0.98", known="nothing.csv")

@@ -10,7 +10,7 @@ import pytest
 import seepage as sp
 from seepage.auditing.audit import _choose_noise, _feature_names, find_risks
 from seepage.auditing.measures import measure
-from seepage.auditing.neighbours import tell_other_noise
+from seepage.auditing.neighbours import find_other_noise
 from seepage.auditing.tradeoff import _PartOfSource, split
 from seepage.auditing.trained_model import (
     ROW,
@@ -49,7 +49,7 @@ def test_what_is_neither_kept_nor_refitted_is_not_told(trained):
     with pytest.raises(sp.InputError, match="The values of data read in chunks are not kept"):
         trained.table.values()
     fixed = replace(trained, settings=replace(trained.settings, refits=False))
-    assert tell_other_noise(fixed, 1.0, 1.0) == ()
+    assert find_other_noise(fixed, 1.0, 1.0) is None
 
 
 def test_a_family_that_suits_the_target_is_taken_and_another_refused():

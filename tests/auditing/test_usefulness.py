@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,14 +55,16 @@ def test_a_remedy_worse_than_a_constant_prediction_is_useless_and_last(diabetes:
         "more noise",
     ]
     penalty, _, noise = summary["remedies"]
-    assert "σ = 50 instead of 1" in noise["change"]
+    assert noise["sigma"] == 50
+    assert noise["change"] == "more noise (σ = 50 instead of 1)"
     error, constant = diabetes_errors(50.0, 1e-3)
     assert noise["error"] == pytest.approx(error, rel=0.15)  # 20 draws of the noise
     assert noise["constant"] == pytest.approx(constant, rel=1e-6)
     assert constant < 80 < 150 < noise["error"]
     assert noise["useless"] is True
     assert noise["text"].endswith("Useless: a constant prediction's is 77.2.")
-    assert "λ = 0.5 instead of 0.001" in penalty["change"]
+    assert (penalty["l2"], penalty["sigma"]) == (0.5, 1.0)
+    assert penalty["change"] == "more regularisation (λ = 0.5 instead of 0.001)"
     assert penalty["error"] == pytest.approx(diabetes_errors(1.0, 0.5)[0], rel=0.01)
     assert penalty["constant"] == pytest.approx(constant, rel=1e-6)
     assert penalty["useless"] is False
@@ -80,10 +81,10 @@ def test_what_would_fix_it_names_the_useful_remedy_first(diabetes: Audit) -> Non
 
 
 def test_an_error_equal_to_a_constants_up_to_rounding_is_useless() -> None:
-    assert Advice("a", "b", error=0.3 * (1 - 1e-12), constant=0.3).useless
-    assert not Advice("a", "b", error=0.2999, constant=0.3).useless
-    assert not Advice("a", "b", error=0.4).useless
-    assert not Advice("a", "b", constant=0.4).useless
+    assert Advice(name="a", error=0.3 * (1 - 1e-12), constant=0.3).useless
+    assert not Advice(name="a", error=0.2999, constant=0.3).useless
+    assert not Advice(name="a", error=0.4).useless
+    assert not Advice(name="a", constant=0.4).useless
 
 
 def births() -> pa.Table:
@@ -163,10 +164,13 @@ def test_the_card_puts_the_error_beside_a_constants_in_readable_numbers(diabetes
     found = audit_table(encode(table, plan_columns(table, "low")), name="births", sigma=0.5)
     error, constant = summarise(found)["release"]["test_error"], found.curve.trivial_error
     said = write_card(found).partition("**Usefulness.** ")[2].partition("\n")[0]
-    rates = [float(rate) / 100 for rate in re.findall(r"([\d.]+)%", said)]
-    assert rates == pytest.approx([error, constant, found.curve.noiseless_error], rel=0.02)
-    assert said.startswith("The model's error rate on held-out records is")
-    assert said.endswith("It is no better than a constant prediction.")
+    rates = (
+        f"{float(f'{100 * e:.2g}'):g}%" for e in (error, constant, found.curve.noiseless_error)
+    )
+    assert said == (
+        "The model's error rate on held-out records is {}, a constant prediction's {}; without "
+        "noise it would be {}. It is no better than a constant prediction.".format(*rates)
+    )
     said = write_card(diabetes).partition("**Usefulness.** ")[2].partition("\n")[0]
     assert said == (
         "The model's root mean squared error on held-out records is 53, a constant prediction's "

@@ -19,15 +19,15 @@ import numpy as np
 
 from seepage.auditing.findings import (
     FALSE_POSITIVES,
-    NOT_MEASURED,
     AttributeFinding,
     Audit,
     GuessFinding,
+    NoiseChoice,
     RecordLeakage,
     RiskFinding,
 )
 from seepage.auditing.measures import measure
-from seepage.auditing.neighbours import tell_other_noise
+from seepage.auditing.neighbours import find_other_noise
 from seepage.auditing.report.showing import ReportRendering
 from seepage.auditing.streamed_risks import CLOSED_LEVELS, streamed_risks
 from seepage.auditing.tradeoff import (
@@ -230,22 +230,15 @@ def audit_model(
     say("privacy and utility")
     trial = try_out(trained, settings, seed)
     curve = draw_curve(trial, noise, calibrated, float(found.medians[0]), worst)
-    if trial.saw_them:
-        steps.append("No model could be fitted without the held-out records: it saw them all.")
-    elif trial.settings.l2 != settings.l2:
-        steps.append(
-            f"The privacy–utility curve was drawn with λ = {trial.settings.l2:g}: without a "
-            "penalty the model is not determined on a part of the rows."
-        )
     if found.exact_is_left_out:
         steps.append("The exact bound per record was left out: it would take too long here.")
     steps.extend(effort.words())
-    bounds = useful = None
+    bounds = useful = disclosures = None
     if effort.refits:
         say("repeated splits")
         useful = judge_usefulness(trained, trial, noise, seed)
         if sigma is None:
-            steps.extend(tell_other_noise(trained, noise, target))
+            disclosures = find_other_noise(trained, noise, target)
         say("bounds on the most exposed record")
         bounds = _find_guarantees(trained, noise)
     advise = None
@@ -269,13 +262,13 @@ def audit_model(
     classes = getattr(trained.model, "classes_", None)
     attributes = found.attributes(noise, (table.target, kind, spread))
     records = found.records(noise)
-    risks = None
+    risks, risks_reason = None, ""
     if effort.risks:
         say("which rows were in the data, and guesses")
         try:
             risks = find_risks(trained, noise, records, attributes, anew)
         except InputError as problem:
-            steps.append(f"{NOT_MEASURED} {problem}")
+            risks_reason = str(problem)
     if risks is not None and epsilon:
         risks = beside_figures(risks, epsilon)
     if risks is not None and anew is not None:
@@ -293,7 +286,7 @@ def audit_model(
         l2=settings.l2,
         intercept=settings.intercept,
         sigma=noise,
-        sigma_reason=_sigma_reason(sigma, target_eta, noise),
+        noise=NoiseChoice(_how_chosen(sigma, target_eta)),
         released=found.released,
         steps=tuple(steps),
         attributes=with_gains(attributes, risks),
@@ -308,6 +301,8 @@ def audit_model(
         values=values,
         guarantees=bounds,
         risks=risks,
+        risks_reason=risks_reason,
+        disclosures=disclosures,
         usefulness=useful,
         versions=find_versions(),
         rendering=ReportRendering(),
@@ -385,24 +380,10 @@ def _choose_noise(
     return target, calibrated, calibrated if sigma is None else sigma
 
 
-def _sigma_reason(sigma: float | None, target_eta: float | None, noise: float) -> str:
-    """Return why the noise is what it is, in words."""
+def _how_chosen(sigma: float | None, target_eta: float | None) -> str:
     if sigma is not None:
-        return f"The noise σ = {noise:.4g} was given."
-    coarse = (
-        "It depends on the data, so it was rounded up to a coarse grid (1, 1.5, 2, 3, 5 or 7 times "
-        "a power of ten); a σ declared beforehand, with --sigma, does not depend on them."
-    )
-    if target_eta is not None:
-        return (
-            f"With the noise σ = {noise:.4g} no record leaks more than the η = {target_eta:.4g} "
-            f"that was asked for. {coarse}"
-        )
-    return (
-        f"No noise was given, so σ = {noise:.4g} was chosen, with which no record has more than "
-        "η = 1: no unbiased attack on any single number of any record is more precise than one "
-        f"standard deviation of its column (for a class or category: a whole level). {coarse}"
-    )
+        return "given"
+    return "default" if target_eta is None else "target"
 
 
 def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:

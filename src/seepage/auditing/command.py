@@ -17,7 +17,7 @@ import pyarrow as pa
 import typer
 
 from seepage.auditing.audit import EVERYTHING, ONLY_NOISE, QUICK, Effort, Tell, audit_table
-from seepage.auditing.findings import Audit, Gate
+from seepage.auditing.findings import Audit
 from seepage.auditing.gates import Limits
 from seepage.auditing.intake.files import FileOptions
 from seepage.auditing.intake.table import (
@@ -30,10 +30,13 @@ from seepage.auditing.intake.table import (
 from seepage.auditing.report import to_json, write_report
 from seepage.auditing.report.figures import load_beside
 from seepage.auditing.report.words import (
+    Verdict,
     error_at,
     judge,
     most_exposed,
     say_error,
+    tell_noise,
+    tell_steps,
     warn_of_constant,
 )
 from seepage.auditing.tradeoff import REMEDIES
@@ -274,9 +277,7 @@ def list_columns(question: Question) -> None:
     typer.echo(f"{shown(question.table.name)} has {counted(table.rows, 'row')}.")
     for step in table.steps:
         typer.echo(f"  - {step}")
-    widths = [max(len(shown(f.name)) for f in facts), max(len(f.kind) for f in facts)]
-    for f in facts:
-        typer.echo(f"  {shown(f.name).ljust(widths[0])}  {f.kind.ljust(widths[1])}  {f.words}")
+    tell_table([(shown(f.name), f.kind, f.words) for f in facts])
     raise InputError("Which column does the model predict? Name it with --target.")
 
 
@@ -310,7 +311,7 @@ def run_audit(
         else:
             tell_people(audit, page)
     values = "values of the table itself" if question.show_values else None
-    return all_passed(audit.gates, as_json=as_json, values=values)
+    return all_passed(judge(audit), as_json=as_json, values=values)
 
 
 def run_calibration(question: Question, *, as_json: bool) -> None:
@@ -332,7 +333,7 @@ def run_calibration(question: Question, *, as_json: bool) -> None:
         typer.echo(json.dumps(found, indent=2))
         return
     typer.echo(f"σ = {audit.sigma:.6g}")
-    typer.echo(audit.sigma_reason)
+    typer.echo(tell_noise(audit))
     errors = (math.nan if error is None else error, curve.noiseless_error, curve.trivial_error)
     said = [say_error(audit, known) for known in errors]
     typer.echo(
@@ -356,10 +357,10 @@ def tell_people(audit: Audit, page: Path | None) -> None:
     for answer in verdict.answers:
         say(f"\n{answer.question}\n  {answer.text}")
     say("\nIn leakage η and least errors:")
-    for sentence in (*verdict.sentences, audit.sigma_reason):
+    for sentence in (*verdict.sentences, tell_noise(audit)):
         say(f"  {sentence}")
     say("\nWhat was done to the data:")
-    for step in audit.steps:
+    for step in tell_steps(audit):
         say(f"  - {step}")
     say("\nColumns that an unbiased attack can come closest to:")
     lines = [("column", "least error", "spread", "in row")]
@@ -373,11 +374,8 @@ def tell_people(audit: Audit, page: Path | None) -> None:
             )
         )
     tell_table(lines)
-    if audit.remedies:
-        say("\nWhat would help:")
-    for remedy in audit.remedies:
-        say(f"  - {remedy.name}: {remedy.text}")
-    tell_gates(audit.gates)
+    tell_advice(verdict)
+    tell_gates(verdict)
     if page is not None:
         say(f"\nReport: {escaped(str(page))}")
     say(NOTICE)
@@ -443,27 +441,35 @@ def progress(stages: int) -> Iterator[Tell]:
 
 
 def tell_table(lines: Sequence[Sequence[str]]) -> None:
-    """Print lines of cells in columns, the first as the header."""
+    """Print lines of cells in columns."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         typer.echo("  " + "  ".join(cells).rstrip())
 
 
-def tell_gates(gates: Sequence[Gate]) -> None:
+def tell_advice(verdict: Verdict) -> None:
+    """Print what would help, if anything was tried."""
+    if verdict.advice:
+        typer.echo("\nWhat would help:")
+    for name, text in verdict.advice:
+        typer.echo(f"  - {name}: {text}")
+
+
+def tell_gates(verdict: Verdict) -> None:
     """Print what every gate says."""
-    for gate in gates:
-        typer.echo(f"\n{'within' if gate.passed else 'OVER'} {gate.name}: {gate.text}")
+    for gate, text in verdict.gates:
+        typer.echo(f"\n{'within' if gate.passed else 'OVER'} {gate.name}: {text}")
 
 
-def all_passed(gates: Sequence[Gate], *, as_json: bool, values: str | None) -> bool:
+def all_passed(verdict: Verdict, *, as_json: bool, values: str | None = None) -> bool:
     """Return whether every gate was passed; warn, and with JSON say on stderr which was not.
 
     ``values`` names the values that the report shows, if any.
     """
     if values is not None:
         typer.echo(f"warning: the report shows {values}; do not pass it on.", err=True)
-    failed = [gate for gate in gates if not gate.passed]
-    for gate in failed if as_json else ():
-        typer.echo(f"over the limit {gate.name}: {gate.text}", err=True)
+    failed = [(gate, text) for gate, text in verdict.gates if not gate.passed]
+    for gate, text in failed if as_json else ():
+        typer.echo(f"over the limit {gate.name}: {text}", err=True)
     return not failed

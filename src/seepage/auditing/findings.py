@@ -1,4 +1,7 @@
-"""What an audit found: plain numbers and sentences, ready to be gated, written and drawn."""
+"""What an audit found: typed numbers, ready to be gated, written and drawn.
+
+Sentences are made of them in :mod:`seepage.auditing.report.words`, and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,16 @@ if TYPE_CHECKING:
 
     from seepage.support.files import Writer
 
-SCHEMA = "seepage-audit/1"
+SCHEMA = "seepage-audit/2"
 NUMBERS = ("eta", "eta_features", "eta_label", "exact_error")
 # The largest risks with which a release passes unless the caller sets other limits: how often
 # membership inference succeeds, and what the release adds to a guess
 MAX_MEMBERSHIP = 0.75
 MAX_GUESS_GAIN = 0.20
+LEFT_OUT, RELABELLED = "left out", "with another label"  # what is done to a record
+WIDEST = 60  # features up to which the leakage of reweighting as a whole is quick to compute
 FALSE_POSITIVES = 0.01  # the rate at which true positives of telling a value are stated
-NOT_MEASURED = "Membership and guesses were not measured."  # the reason follows, among the steps
-_ROUNDING = 1e-9  # errors this close are the same
+_ROUNDING = 1e-9  # errors this close are the same, and leakages
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of the records, at which quantiles are reported
 
 
@@ -99,6 +103,10 @@ class TradeoffCurve:
     # The error without noise, and that of predicting the mean or the most frequent class
     noiseless_error: float
     trivial_error: float
+    # The penalty of the model it was drawn with, another than the audited one's where that is not
+    # determined on a part of the records; and whether this model was fitted without those tried
+    l2: float | None = None
+    held_out: bool = True
 
 
 @dataclass(frozen=True)
@@ -116,15 +124,88 @@ class UsefulnessFinding:
 
 
 @dataclass(frozen=True)
+class NoiseVote:
+    """A σ that was drawn by a private vote of blocks of records, and how."""
+
+    sigma: float
+    blocks: int
+    epsilon: float
+    probability: float  # that a draw is enough
+
+
+@dataclass(frozen=True)
+class NoiseChoice:
+    """How σ was chosen."""
+
+    # ``given`` to an audit, calibrated to a ``target`` or, without one, to η = 1 (``default``);
+    # for a release ``declared`` beforehand, drawn by a ``vote``, or the ``least`` that is enough
+    how: str
+    # For a release, the least σ of its grid with which no record leaks more than it may, whether
+    # earlier releases count in that, and the vote
+    least: float | None = None
+    with_earlier: bool = False
+    vote: NoiseVote | None = None
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """A change of one record that changes what is published: for the owner only."""
+
+    row: int  # the record in the table
+    change: str  # what was done to it, in words
+    figures: tuple[str, ...]  # the names of the figures that would change
+
+
+@dataclass(frozen=True)
+class DisclosureCheck:
+    """Which published figures would change with single records, as far as was tried."""
+
+    checked: int  # how many of the most exposed records were left out and replaced
+    found: tuple[Disclosure, ...] = ()
+    everything: bool = False  # whether all figures of a release were looked at, or σ alone
+
+    def rows(self, figure: str | None = None) -> tuple[int, ...]:
+        """Return the records with which something would change, or one figure, each once."""
+        told = (d.row for d in self.found if figure is None or figure in d.figures)
+        return tuple(dict.fromkeys(told))
+
+
+@dataclass(frozen=True)
+class LedgerFinding:
+    """What the ledger of earlier releases knows about the records of this one."""
+
+    releases: int  # how many there were
+    known: int  # records that were in one of them
+    spent: float  # the largest η of a record over the earlier releases together
+    eta: float  # the same with this release
+    doubts: tuple[str, ...] = ()  # what the owner must know about how records were recognised
+
+
+@dataclass(frozen=True, kw_only=True)
 class Advice:
-    """One way to bring the worst record's leakage down to the target, with what it takes."""
+    """One way to bring the worst record's leakage down to the target: what it takes and brings.
+
+    Numbers of what was not tried are unknown.
+    """
 
     name: str  # "more noise", "more regularisation"
-    text: str  # one sentence with the number it takes and what that costs
-    change: str = ""  # what to do in a few words; nothing if it does not help
-    # The resulting error on held-out records, if it was tried, and that of a constant prediction
+    # What it takes: the noise (of shaped noise, times the unit of its shape), the penalty, the
+    # rounds of reweighting, and the public records that the shape comes from
+    sigma: float | None = None
+    l2: float | None = None
+    rounds: int | None = None
+    public: int | None = None
+    # What it brings: the leakage of the most exposed record, and the error on held-out records,
+    # beside that of a constant prediction
+    eta: float | None = None
     error: float | None = None
     constant: float | None = None
+    reaches_target: bool = False
+    # Why it does not help or was not tried: ``no penalty`` is enough, there is ``no gain`` over
+    # more noise, it would be ``slow``, the table is too ``large``, what it leaks is ``unknown``, or
+    # the fit ``failed``, with the ``problem`` in words
+    reason: str | None = None
+    problem: str | None = None
 
     @property
     def useless(self) -> bool:
@@ -193,6 +274,11 @@ class RiskFinding:
         return 1.0 if self.disclosed else self.membership
 
     @property
+    def worst_guess(self) -> GuessFinding | None:
+        """The guess to which the release adds most, if anything can be guessed."""
+        return max(self.guesses, key=lambda guess: guess.gain, default=None)
+
+    @property
     def recognised_row(self) -> int:
         """The record for which it is largest."""
         return self.disclosed[0] if self.disclosed else self.row
@@ -204,9 +290,20 @@ class Gate:
 
     name: str  # "--max-eta", "--max-membership", "--max-group-ratio" and the like
     limit: float
-    measured: float
+    measured: float | None  # ``None`` if it was not measured
     passed: bool
-    text: str  # one sentence for people; records by row index, never by value
+    enough: float | None = None  # the σ that would meet it, if it is not met and some σ is known to
+    # How many records are over it, where all were looked at; the most exposed of these, or the one
+    # that was measured: by row, never by value
+    over: int | None = None
+    rows: tuple[int, ...] = ()
+    where: str | None = None  # the column, or the layer of a network, that was measured
+    # The 95 % interval of what was measured, of an attack
+    low: float | None = None
+    high: float | None = None
+    # The part of a probability of membership that figures drawn beside the noisy numbers allow by
+    # themselves, where that alone is over the limit
+    beside: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -347,14 +444,14 @@ class Audit:
     target, model, l2, intercept, classes
         What was fitted: the target column, ``linear``, ``logistic``, ``poisson`` or ``softmax``,
         the penalty λ, whether there is an intercept, and the class names where there are classes.
-    sigma, sigma_reason
-        The noise on every released number, and the reason for it, in words.
+    sigma, noise
+        The noise on every released number, and how it was chosen.
     released
         How many numbers are released.
     steps
         What was done to the data, one sentence each.
-    attributes, groupings, curve, remedies, gates
-        See their classes.
+    attributes, groupings, curve, remedies, gates, disclosures, ledger
+        See their classes; the last two are ``None`` where there was no such check, or no ledger.
     dataset_eta
         FIL of the whole table.
     records
@@ -367,7 +464,7 @@ class Audit:
         Every bound on what can be found out about the most exposed record, if known.
     risks
         Probabilities that a record is recognised as a member and its categories guessed right;
-        ``None`` where they are not known, and ``steps`` says why.
+        ``None`` where they are not known, and ``risks_reason`` says why.
     usefulness
         How much better the noisy model is than a constant prediction, if that was tried.
     labels
@@ -384,7 +481,7 @@ class Audit:
     l2: float
     intercept: bool
     sigma: float
-    sigma_reason: str
+    noise: NoiseChoice
     released: int
     steps: tuple[str, ...]
     attributes: tuple[AttributeFinding, ...]
@@ -401,6 +498,9 @@ class Audit:
     values: dict[str, list[str]] | None = None
     guarantees: Guarantees | None = None
     risks: RiskFinding | None = None
+    risks_reason: str = ""
+    disclosures: DisclosureCheck | None = None
+    ledger: LedgerFinding | None = None
     usefulness: UsefulnessFinding | None = None
     labels: np.ndarray | None = None
     versions: dict[str, str] = field(default_factory=dict)
@@ -411,6 +511,12 @@ class Audit:
     def _repr_html_(self) -> str:
         """Return the report, in a frame of its own: a notebook shows it in place."""
         return self.rendering.html(self)
+
+    @property
+    def meets_target(self) -> bool:
+        """Whether no record leaks more than the target, or than η = 1 if there is none."""
+        target = 1.0 if self.target_eta is None else self.target_eta
+        return self.records.largest("eta") <= target * (1 + _ROUNDING)
 
     @property
     def row_index(self) -> np.ndarray:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scipy.optimize import brentq
 
 from seepage.auditing.findings import (
     MAX_GUESS_GAIN,
     MAX_MEMBERSHIP,
-    NOT_MEASURED,
     Audit,
     Gate,
     RiskFinding,
 )
-from seepage.auditing.report.words import percent
+from seepage.auditing.report.words import tell_not_measured
 from seepage.core.result import round_up
 from seepage.errors import InputError
 from seepage.risks.guessing import accuracy_beside
 from seepage.support.number_check import check_positive
-from seepage.tables.names import counted, shown
 
 _NAMED = 10  # the most records over a limit that are named
 _ROUNDING = 1e-9  # noise calibrated to a limit meets it
@@ -97,113 +95,67 @@ class Limits:
 
 def _max_eta(audit: Audit, limit: float) -> Gate:
     measured = audit.records.largest("eta")
-    over = audit.records.over(limit * (1 + _ROUNDING))
-    if not over:
-        text = f"The most exposed record has η = {measured:.4g}, within the limit of {limit:g}."
-    else:
-        text = (
-            f"{_records(audit, over)} more than η = {limit:g} (the worst {measured:.4g}); "
-            f"σ = {round_up(audit.sigma * measured / limit):g} would be enough."
-        )
-    return Gate("--max-eta", limit, measured, not over, text)
+    return _of_records(
+        audit, "--max-eta", limit, measured, limit * (1 + _ROUNDING), measured / limit
+    )
 
 
 def _min_mse(audit: Audit, limit: float) -> Gate:
     worst = audit.records.largest("eta")
     measured = worst**-2.0 if worst > 0 else math.inf
-    over = audit.records.over(math.sqrt((1 + _ROUNDING) / limit))
+    most = math.sqrt((1 + _ROUNDING) / limit)
+    return _of_records(audit, "--min-mse", limit, measured, most, math.sqrt(limit / measured))
+
+
+def _of_records(
+    audit: Audit, name: str, limit: float, measured: float, most: float, times: float
+) -> Gate:
+    """Return a gate on all records: none may leak ``most``, for which the noise grows ``times``."""
+    over = audit.records.over(most)
     if not over:
-        text = (
-            f"No unbiased attack has a mean squared error below {measured:.4g} on any record, "
-            f"within the limit of {limit:g}."
-        )
-    else:
-        text = (
-            f"{_records(audit, over)} so much that the mean squared error of an attack may be below"
-            f" {limit:g} (as low as {measured:.4g}); "
-            f"σ = {round_up(audit.sigma * math.sqrt(limit / measured)):g} would be enough."
-        )
-    return Gate("--min-mse", limit, measured, not over, text)
+        return Gate(name, limit, measured, True, over=0)
+    rows = tuple(int(row) for row in audit.records.most(min(over, _NAMED)).row)
+    return Gate(name, limit, measured, False, round_up(audit.sigma * times), over, rows)
 
 
 def _group_ratio(audit: Audit, limit: float) -> Gate:
     worst = max(audit.groupings, key=lambda grouping: grouping.ratio)
     passed = worst.ratio <= limit * (1 + _ROUNDING)
-    text = (
-        f"Between the groups of column {worst.column!r} the mean leakage differs by a factor of "
-        f"{worst.ratio:.4g}, {'within' if passed else 'over'} the limit of {limit:g}."
-    )
-    return Gate("--max-group-ratio", limit, worst.ratio, passed, text)
+    return Gate("--max-group-ratio", limit, worst.ratio, passed, where=worst.column)
 
 
 def _membership(audit: Audit, limit: float) -> Gate:
     if limit >= 1 and audit.risks is None:
-        return Gate("--max-membership", limit, 1.0, True, "Membership was not measured.")
+        return Gate("--max-membership", limit, None, True)
     risks = _known_risks(audit, "--max-membership")
-    measured = risks.recognised
+    measured, rows = risks.recognised, (risks.recognised_row,)
     passed = measured <= limit * (1 + _ROUNDING)
-    side = "within" if passed else "over"
-    text = (
-        f"Membership inference succeeds up to {percent(risks.membership)} of the time (row "
-        f"{risks.row}; chance: 50 %), {side} the limit of {percent(limit)}."
-    )
-    if risks.disclosed:
-        many = counted(len(risks.disclosed), "row")
-        figures = ", ".join(risks.disclosing[:_NAMED])
-        text = (
-            f"Without row {risks.disclosed[0]} published figures would change ({figures}), so its "
-            f"membership is certain ({many} of those tried), {side} the limit of {percent(limit)}. "
-            "Through the noisy numbers membership inference succeeds up to "
-            f"{percent(risks.membership)} of the time (row {risks.row})."
-        )
-    elif not passed:
-        text += " " + _enough_noise(audit, risks, limit)
-    return Gate("--max-membership", limit, measured, passed, text)
-
-
-def _enough_noise(audit: Audit, risks: RiskFinding, limit: float) -> str:
-    """Say which σ would meet a limit on membership: μ is inversely proportional to it."""
-    alone = float(accuracy_beside(0.0, 0.5, risks.epsilon))
-    if alone >= limit:
-        return (
-            f"What is drawn beside the noisy numbers (ε = {risks.epsilon:.3g}) allows "
-            f"{percent(alone)} by itself: declare the noise with --sigma."
-        )
+    gate = Gate("--max-membership", limit, measured, passed, rows=rows)
+    # No noise hides what a figure on a grid discloses, nor a row without which there is no model.
+    if passed or risks.disclosed:
+        return gate
+    beside = float(accuracy_beside(0.0, 0.5, risks.epsilon))
+    if beside >= limit:
+        return replace(gate, beside=beside)
     if not math.isfinite(risks.mu):
-        return "No noise would be enough: without this row the model is not determined."
+        return gate
+    # μ is inversely proportional to σ.
     allowed = brentq(lambda mu: accuracy_beside(mu, 0.5, risks.epsilon) - limit, 0.0, risks.mu)
-    return f"σ = {round_up(audit.sigma * risks.mu / allowed):g} would be enough."
+    return replace(gate, enough=round_up(audit.sigma * risks.mu / allowed))
 
 
 def _guess_gain(audit: Audit, limit: float) -> Gate:
     if limit >= 1 and audit.risks is None:
-        return Gate("--max-guess-gain", limit, 1.0, True, "Guesses were not measured.")
-    guesses = _known_risks(audit, "--max-guess-gain").guesses
-    if not guesses:
-        text = "There is no class or category to guess."
-        return Gate("--max-guess-gain", limit, 0.0, True, text)
-    worst = max(guesses, key=lambda guess: guess.gain)
+        return Gate("--max-guess-gain", limit, None, True)
+    worst = _known_risks(audit, "--max-guess-gain").worst_guess
+    if worst is None:
+        return Gate("--max-guess-gain", limit, 0.0, True)
     passed = worst.gain <= limit * (1 + _ROUNDING)
-    text = (
-        f"{shown(worst.name)} of row {worst.row} is guessed right {percent(worst.right)} of the "
-        f"time, {percent(worst.baseline)} without the release, "
-        f"{'within' if passed else 'over'} the limit of {100 * limit:g} percentage points more."
-    )
-    if not passed:
-        text += " More noise or a larger penalty would lower it."
-    return Gate("--max-guess-gain", limit, worst.gain, passed, text)
+    return Gate("--max-guess-gain", limit, worst.gain, passed, rows=(worst.row,), where=worst.name)
 
 
 def _known_risks(audit: Audit, option: str) -> RiskFinding:
     if audit.risks is None:
-        why = next((step for step in audit.steps if step.startswith(NOT_MEASURED)), NOT_MEASURED)
+        why = tell_not_measured(audit)
         raise InputError(f"{option} cannot be checked. {why} {option} 1 releases without it.")
     return audit.risks
-
-
-def _records(audit: Audit, count: int) -> str:
-    rows = ", ".join(str(int(row)) for row in audit.records.most(min(count, _NAMED)).row)
-    more = f" and {count - _NAMED:,} more" if count > _NAMED else ""
-    if count == 1:
-        return f"1 record (row {rows}) leaks"
-    return f"{count:,} records (rows {rows}{more}) leak"

@@ -12,12 +12,12 @@ import typer
 
 from seepage.attacks.property_inference import attack_recording
 from seepage.auditing.audit import find_versions
-from seepage.auditing.command import all_passed, tell_gates, tell_table
+from seepage.auditing.command import all_passed, tell_advice, tell_gates, tell_table
 from seepage.auditing.findings import Gate
 from seepage.auditing.intake.property_file import ClientProperty, read_client_property
 from seepage.auditing.report.rounds import RecordingReport, write_recording_report
 from seepage.auditing.report.rounds.figures import ranked_clients
-from seepage.auditing.report.rounds.words import advise, interval, judge_recording
+from seepage.auditing.report.rounds.words import interval, judge_recording
 from seepage.auditing.report.rounds.writing import recording_to_json
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
@@ -80,7 +80,7 @@ def run_layers(question: RecordingQuestion, *, out: Path | None, as_json: bool) 
     else:
         tell_layers(report, page)
     values = "what is known of each client" if question.show_values else None
-    return all_passed(report.gates, as_json=as_json, values=values)
+    return all_passed(judge_recording(report), as_json=as_json, values=values)
 
 
 def _report(question: RecordingQuestion, known: ClientProperty) -> RecordingReport:
@@ -125,26 +125,17 @@ def _max_auc(question: RecordingQuestion, known: ClientProperty, limit: float) -
     )
     layer, measured = found.ranking()[0], float(np.max(found.values))
     k = found.layers.index(layer)
-    where = "whole updates" if layer == JOINED else f"the layer {shown(layer)}"
-    passed = measured <= limit
-    text = (
-        f"Clients are best told apart by {where}: an AUC of {measured:.3f} ({found.low[k]:.3f} to "
-        f"{found.high[k]:.3f}), {'within' if passed else 'over'} the limit of {limit:g}."
-    )
-    return Gate("--max-auc", limit, measured, passed, text)
+    low, high = float(found.low[k]), float(found.high[k])
+    return Gate("--max-auc", limit, measured, measured <= limit, where=layer, low=low, high=high)
 
 
 def _max_bits(audit: RecordingAudit, limit: float) -> Gate:
     found, whole = audit.layers.v_information, audit.layers.remedies[0]
-    where, measured = f"the layer {shown(found.ranking()[0])}", float(np.max(found.values))
+    where, measured = found.ranking()[0], float(np.max(found.values))
+    low, high = (float(ends[found.layers.index(where)]) for ends in (found.low, found.high))
     if whole.value > measured:
-        where, measured = "a whole update", whole.value
-    passed = measured <= limit
-    text = (
-        f"Most is given away by {where}: {max(measured, 0):.3g} bits, "
-        f"{'within' if passed else 'over'} the limit of {limit:g}."
-    )
-    return Gate("--max-bits", limit, measured, passed, text)
+        where, measured, low, high = JOINED, whole.value, whole.low, whole.high
+    return Gate("--max-bits", limit, measured, measured <= limit, where=where, low=low, high=high)
 
 
 def tell_layers(report: RecordingReport, page: Path | None) -> None:
@@ -179,12 +170,8 @@ def tell_layers(report: RecordingReport, page: Path | None) -> None:
         where = shown(who.layer[k])[1:-1]
         lines.append((str(who.clients[k]), f"{who.times[k]:.3g}", where, p_value, mark))
     tell_table(lines)
-    advice = advise(report)
-    if advice:
-        say("\nWhat would help:")
-    for each in advice:
-        say(f"  - {each.name}: {each.text}")
-    tell_gates(report.gates)
+    tell_advice(verdict)
+    tell_gates(verdict)
     if page is not None:
         say(f"\nReport: {page}")
     say(NOTICE)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from seepage.auditing.findings import LEFT_OUT, RELABELLED, Disclosure, DisclosureCheck
 from seepage.auditing.measures import largest_share, record_leakage
 from seepage.auditing.trained_model import RecordsInMemory, TrainedModel
 from seepage.core.result import round_up
@@ -20,10 +21,7 @@ from seepage.errors import InputError
 from seepage.tables.source import distinct
 
 CHECKED = 50  # how many of the most exposed records
-LEFT_OUT = "left out"
-RELABELLED = "with another label"
 AT_THE_ENDS = ("with its numbers at their least", "with its numbers at their most")
-_NAMED = 5  # the most rows that a sentence names
 _OTHER_CLASSES = 3  # the most labels that are tried
 _MANY_REFITS = 2e7  # multiplications in a pass over the records, beyond which it takes too long
 
@@ -38,19 +36,19 @@ def other_labels(own: Any, known: Sequence[Any]) -> list[Any]:
     return [label for label in known if label != own][:_OTHER_CLASSES]
 
 
-def tell_other_noise(trained: TrainedModel, sigma: float, target: float) -> tuple[str, ...]:
-    """Say for how many of the most exposed records the coarse σ would change.
+def find_other_noise(trained: TrainedModel, sigma: float, target: float) -> DisclosureCheck | None:
+    """Return with which of the most exposed records the coarse σ would change, if that is quick.
 
     The encoding is held fixed: its means and deviations are public constants to an audit. A record
     that is alone in its class is told apart: without it the model has other outputs, whatever σ is.
     """
     source = trained.source
     if not isinstance(source, RecordsInMemory) or trained.work > _MANY_REFITS:
-        return ()
+        return None
     if trained.table.through is not None or not trained.settings.refits:
-        return ()
+        return None
     rows = most_exposed(record_leakage(trained)).tolist()
-    changed: dict[str, set[int]] = {}
+    found = []
     classes = getattr(trained.model, "classes_", None)
     for row in rows:
         for change, neighbour in _neighbours(trained, source, row):
@@ -62,35 +60,19 @@ def tell_other_noise(trained: TrainedModel, sigma: float, target: float) -> tupl
                     continue
             except InputError:  # there is no such model
                 pass
-            kind = LEFT_OUT if change == LEFT_OUT else "replaced within their columns"
-            changed.setdefault(kind, set()).add(row)
-    alone = _alone_in_class(trained, source)
-    if not changed:
-        return alone
-    told = ", ".join(f"{len(found)} {change}" for change, found in changed.items())
-    return (
-        "Disclosed: σ would be another point of the grid with some of the "
-        f"{len(rows)} most exposed records changed, one at a time ({told}); whoever knows all the "
-        "other records learns that for certain. Declare σ beforehand with --sigma.",
-        *alone,
-    )
+            found.append(Disclosure(int(source.row_index[row]), change, ("σ",)))
+    alone = (Disclosure(row, LEFT_OUT, ("classes",)) for row in _alone_in_class(trained, source))
+    return DisclosureCheck(len(rows), (*found, *alone))
 
 
-def _alone_in_class(trained: TrainedModel, source: RecordsInMemory) -> tuple[str, ...]:
-    """Say which records are the only ones of their class, which the release names."""
+def _alone_in_class(trained: TrainedModel, source: RecordsInMemory) -> list[int]:
+    """Return the rows that are the only ones of their class, which the release names."""
     counts = trained.table.labels.counts
     if counts is None or min(counts.values()) > 1:
-        return ()
+        return []
     places = distinct(source.y)[1]
-    rows = source.row_index[np.flatnonzero(np.bincount(places)[places] == 1)].tolist()
-    more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
-    which = f"{', '.join(str(row) for row in rows[:_NAMED])}{more}"
-    are = "row {} is the only record" if len(rows) == 1 else "rows {} are each the only record"
-    return (
-        f"Disclosed: the release names every class, and {are.format(which)} of its class; whoever "
-        "knows all the other records learns for certain that it is there. Merge rare classes, or "
-        "leave such records out.",
-    )
+    alone: list[int] = source.row_index[np.bincount(places)[places] == 1].tolist()
+    return alone
 
 
 def _neighbours(

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from scipy.special import stdtrit
 
-from seepage.auditing.findings import Advice, TradeoffCurve, UsefulnessFinding
+from seepage.auditing.findings import WIDEST, Advice, TradeoffCurve, UsefulnessFinding
 from seepage.auditing.measures import worst_record
 from seepage.auditing.trained_model import FitSettings, LabelFacts, RecordsInMemory, TrainedModel
 from seepage.core.noise import Gaussian
@@ -27,7 +27,6 @@ from seepage.errors import InputError
 from seepage.glm.losses import class_positions
 from seepage.glm.reweighting import reweight
 from seepage.glm.shaped_noise import noise_shape
-from seepage.tables.names import counted
 from seepage.tables.source import AnswerIfAny, Chunk, RowSource, distinct
 
 HELD_OUT = 0.2
@@ -38,13 +37,13 @@ TESTED = 20_000  # the most held-out records: more would not make the error more
 _WEAKEST_PENALTY = 1e-6  # the penalty with which an unpenalised model is fitted to part of the rows
 _LARGEST_PENALTY = 1e3
 _ROUNDS = 60  # the most rounds of reweighting: it mostly settles in ten or twenty
-_WIDEST = 60  # features up to which the leakage of reweighting as a whole is quick to compute
 _HEAVY = 2e9  # multiplications in one pass above which no split is repeated
 # Budgets in multiplications of one pass, a few seconds each: beyond them a search tries fewer
 # penalties, and penalties and weights are tried only if asked for by name.
 _MANY_PENALTIES = 2e8
 _BUDGETS = {"penalty": 5e9, "weights": 2e7}
 _CLOSE = 1.02  # a search ends when it is within this factor
+_ROUNDING = 1e-9  # noise calibrated to a target meets it
 
 REMEDIES = {
     "noise": "more noise",
@@ -278,6 +277,8 @@ def draw_curve(
         error_name=error_name(trial.settings),
         noiseless_error=trial.noiseless_error(),
         trivial_error=trial.trivial_error(),
+        l2=trial.settings.l2,
+        held_out=not trial.saw_them,
     )
 
 
@@ -322,25 +323,26 @@ def find_remedies(
     record at σ = 1, ``target`` the leakage to reach; ``say`` is called with what runs. What leaves
     a model no better than a constant prediction is called useless and comes last.
     """
-    met = worst / target <= sigma * (1 + 1e-9)
+    met = worst / target <= sigma * (1 + _ROUNDING)
     enough = round_up(worst / target)
     source, public = trained.source, trained.table.public
     asked = REMEDIES if wanted is None else wanted
     remedies = []
     if "noise" in asked:
-        remedies.append(_noise(trial, sigma, enough, target, met))
+        # With the target met, half of the leakage.
+        remedies.append(_noise(trial, 2 * sigma if met else enough, worst))
     within = {name: wanted is not None or trained.work <= most for name, most in _BUDGETS.items()}
     refits = [name for name in asked if name != "noise"]
     if not isinstance(source, RecordsInMemory) or not any(within.values()):
-        words = "Other penalties and weights were not tried: fitting a table this large is slow."
-        return _judged([*remedies, *([Advice("refitting", words)] if refits else [])], trial)
+        large = [Advice(name="refitting", reason="large")] if refits else []
+        return _judged([*remedies, *large], trial, target)
     try:
         if "penalty" in refits:
             say(f"remedy: {REMEDIES['penalty']}")
             if met:
-                remedies.append(_lighter_noise(trained, trial, enough, target, seed))
+                remedies.append(_lighter_noise(trained, trial, target, seed))
             else:
-                remedies.append(_penalty(trained, trial, sigma, target, seed))
+                remedies.append(_penalty(trained, sigma, target, seed))
         if "weights" in refits:
             say(f"remedy: {REMEDIES['weights']}")
             weigh = _reweighting if within["weights"] else _not_reweighted
@@ -349,68 +351,41 @@ def find_remedies(
             say(f"remedy: {REMEDIES['shape']}")
             remedies.append(_shaped(trained, trial, public, enough, target))
     except InputError as problem:
-        remedies.append(Advice("refitting", f"Another fit could not be tried: {problem}"))
-    return _judged(remedies, trial)
+        remedies.append(Advice(name="refitting", reason="failed", problem=str(problem)))
+    return _judged(remedies, trial, target)
 
 
-def _judged(remedies: Iterable[Advice], trial: HeldOutTrial) -> tuple[Advice, ...]:
-    """Return remedies beside a constant prediction; those no better than it are last."""
-    constant = trial.trivial_error()
-    verdict = f" Useless: a constant prediction's is {_said(trial, constant)}."
+def _judged(remedies: Iterable[Advice], trial: HeldOutTrial, target: float) -> tuple[Advice, ...]:
+    """Return remedies beside the target and a constant prediction; the useless ones are last."""
 
     def beside(remedy: Advice) -> Advice:
-        known = replace(remedy, constant=None if remedy.error is None else constant)
-        return replace(known, text=known.text + verdict) if known.useless else known
+        return replace(
+            remedy,
+            constant=None if remedy.error is None else trial.trivial_error(),
+            reaches_target=remedy.eta is not None and remedy.eta <= target * (1 + _ROUNDING),
+        )
 
     return tuple(sorted(map(beside, remedies), key=lambda remedy: remedy.useless))
 
 
-def _noise(trial: HeldOutTrial, sigma: float, enough: float, target: float, met: bool) -> Advice:
-    change = ""
-    if met:
-        words = (
-            f"The target η = {target:.3g} is met. Leakage is inversely proportional to the noise: "
-            f"half of it takes σ = {2 * sigma:.3g}, and {_cost(trial, 2 * sigma)}"
-        )
-    else:
-        words = (
-            f"With σ = {enough:.3g} instead of {sigma:.3g} no record leaks more than "
-            f"η = {target:.3g}; {_cost(trial, enough)}"
-        )
-        change = f"more noise (σ = {enough:.3g} instead of {sigma:.3g})"
-    return Advice(
-        "more noise",
-        f"{words} ({_said(trial, trial.error(sigma))} at σ = {sigma:.3g}, "
-        f"{_said(trial, trial.noiseless_error())} without noise).",
-        change,
-        trial.error(enough if change else 2 * sigma),
-    )
+def _noise(trial: HeldOutTrial, sigma: float, worst: float) -> Advice:
+    return Advice(name=REMEDIES["noise"], sigma=sigma, eta=worst / sigma, error=trial.error(sigma))
 
 
-def _lighter_noise(
-    trained: TrainedModel, trial: HeldOutTrial, enough: float, target: float, seed: int
-) -> Advice:
-    """Say which stronger penalty leaves the least error, with the noise it then takes."""
+def _lighter_noise(trained: TrainedModel, trial: HeldOutTrial, target: float, seed: int) -> Advice:
+    """Return the stronger penalty that leaves the least error, with the noise it then takes."""
     tried = []
     for factor in (10, 100, 1000) if trained.work <= _MANY_PENALTIES else (100,):
         stronger = trained.settings.with_penalty(factor * max(trained.settings.l2, 1e-4))
-        needed = round_up(worst_record(trained.refitted(stronger)) / target)
+        worst = worst_record(trained.refitted(stronger))
+        needed = round_up(worst / target)
         after = replace(try_out(trained, stronger, seed), held_out=trial.held_out)  # no copies
-        tried.append((after.error(needed), needed, after))
-    _, needed, after = min(tried, key=lambda option: option[0])
-    effect = "only " if needed < enough else "even "
-    return Advice(
-        "more regularisation",
-        f"With λ = {after.settings.l2:.3g} instead of {trained.settings.l2:.3g} the target "
-        f"η = {target:.3g} takes {effect}σ = {needed:.3g} (now {enough:.3g}); "
-        f"{_cost(after, needed)} ({_said(trial, trial.error(enough))} now).",
-        error=after.error(needed),
-    )
+        tried.append((after.error(needed), needed, after.settings.l2, worst / needed))
+    error, needed, l2, eta = min(tried, key=lambda option: option[0])
+    return Advice(name=REMEDIES["penalty"], sigma=needed, l2=l2, eta=eta, error=error)
 
 
-def _penalty(
-    trained: TrainedModel, trial: HeldOutTrial, sigma: float, target: float, seed: int
-) -> Advice:
+def _penalty(trained: TrainedModel, sigma: float, target: float, seed: int) -> Advice:
     """Search for the least λ with which the present noise is enough, by bisection of log λ.
 
     It depends on the data, like the noise, and is rounded up to the same coarse grid.
@@ -422,12 +397,9 @@ def _penalty(
         return worst_record(trained.refitted(trained.settings.with_penalty(l2)))
 
     at_most = leak_at(high)
+    tried = Advice(name=REMEDIES["penalty"], sigma=sigma)
     if at_most > wanted:
-        return Advice(
-            "more regularisation",
-            f"No penalty is enough at σ = {sigma:.3g}: even with λ = {high:g} the most exposed "
-            f"record has η = {at_most / sigma:.3g}.",
-        )
+        return replace(tried, l2=high, eta=at_most / sigma, reason="no penalty")
     steps = 5 if trained.work > _MANY_PENALTIES else 12
     for _ in range(steps):
         middle = math.sqrt(low * high)
@@ -438,15 +410,11 @@ def _penalty(
         if high / low < _CLOSE:
             break
     high = round_up(high)
+    # Leakage need not fall all the way from one point of the grid to the next.
+    while (leak := leak_at(high)) > wanted and high < _LARGEST_PENALTY:
+        high = round_up(1.01 * high)
     after = try_out(trained, trained.settings.with_penalty(high), seed)
-    return Advice(
-        "more regularisation",
-        f"With λ = {high:.3g} instead of {trained.settings.l2:.3g} the noise σ = {sigma:.3g} is "
-        f"enough for η = {target:.3g}; {_cost(after, sigma)} "
-        f"({_said(trial, trial.error(sigma))} now).",
-        f"more regularisation (λ = {high:.3g} instead of {trained.settings.l2:.3g})",
-        after.error(sigma),
-    )
+    return replace(tried, l2=high, eta=leak / sigma, error=after.error(sigma))
 
 
 def _reweighting(
@@ -472,45 +440,29 @@ def _reweighting(
         noise=Gaussian(1 / step),
         sample_weight=source.sample_weight,
     )
-    needed = round_up(float(np.max(np.asarray(fair.whole_procedure()))) / target)
+    worst = float(np.max(np.asarray(fair.whole_procedure())))
+    needed = round_up(worst / target)
     rounds = len(fair.trajectory) - 1
-    how = f"Fitted again with weights that even out the leakage ({counted(rounds, 'round')}), "
-    counting = "the choice of the weights counted in"
+    tried = Advice(name=REMEDIES["weights"], sigma=needed, rounds=rounds, eta=worst / needed)
     if needed >= enough:
-        return Advice(
-            "reweighting",
-            f"{how}the worst record would need σ = {needed:.3g} for η = {target:.3g}, {counting}, "
-            f"instead of {enough:.3g}: it does not help here.",
-        )
+        return replace(tried, reason="no gain")
     after = try_out(
         replace(trained, table=replace(trained.table, source=source.weighted_by(fair.weights))),
         trained.settings,
         seed,
     )
-    return Advice(
-        "reweighting",
-        f"{how}σ = {needed:.3g} instead of {enough:.3g} is enough for η = {target:.3g}, "
-        f"{counting}; {_cost(after, needed)}. Do not publish the weights.",
-        f"reweighting, to even out the leakage (with σ = {needed:.3g})",
-        after.error(needed),
-    )
+    return replace(tried, error=after.error(needed))
 
 
 def _can_reweight(trained: TrainedModel) -> bool:
     known = trained.settings.model in ("linear", "logistic") and trained.basis() is None
-    return known and len(trained.source.names) <= _WIDEST
+    return known and len(trained.source.names) <= WIDEST
 
 
 def _not_reweighted(trained: TrainedModel, *_: Any) -> Advice:
-    """Say why no weights were tried, and how to have them tried if possible."""
-    if _can_reweight(trained):
-        why = "so many refits would be slow; ask for them with --remedies weights"
-    else:
-        why = (
-            "what choosing them would itself give away is computed for linear and logistic models "
-            f"of up to {_WIDEST} standardised features only"
-        )
-    return Advice("reweighting", f"Weights that even out the leakage were not tried: {why}.")
+    """Return why no weights were tried: it takes long, or what they leak is not known."""
+    reason = "slow" if _can_reweight(trained) else "unknown"
+    return Advice(name=REMEDIES["weights"], reason=reason)
 
 
 def _shaped(
@@ -520,10 +472,11 @@ def _shaped(
     enough: float,
     target: float,
 ) -> Advice:
-    """Say what noise in the shape of a model of public records would cost."""
+    """Return what noise in the shape of a model of public records would cost."""
     pilot = trained.settings.fit(public)
     shape = noise_shape(pilot, public.X, public.y)
-    needed = round_up(worst_record(trained, shape) / target)
+    worst = worst_record(trained, shape)
+    needed = round_up(worst / target)
     held_out, settings = trial.held_out, trial.settings
     assert isinstance(held_out, RecordsInMemory)  # noqa: S101 - as the records it was taken from
     margins, shifts = noisy_margins(
@@ -532,25 +485,14 @@ def _shaped(
     truth = truth_of(trial.model, settings, held_out.y)
     lost = [losses(settings, margins + needed * s, truth, trial.labels.most) for s in shifts]
     error = trial._named(float(np.mean(lost)))
-    words = (
-        f"With noise in the shape of a model of the {counted(len(public), 'public record')}, "
-        f"{needed:.3g} times its unit, no record leaks more than η = {target:.3g}; the "
-        f"{error_name(settings)} on held-out records is then {_said(trial, error)} "
-        f"({_said(trial, trial.error(enough))} with plain noise, σ = {enough:.3g})"
+    return Advice(
+        name=REMEDIES["shape"],
+        sigma=needed,
+        public=len(public),
+        eta=worst / needed,
+        error=error,
+        reason=None if error < trial.error(enough) else "no gain",
     )
-    better = error < trial.error(enough)
-    words += "." if better else ": it does not help here."
-    return Advice("shaped noise", words, error=error)
-
-
-def _cost(trial: HeldOutTrial, sigma: float) -> str:
-    return f"the {error_name(trial.settings)} on held-out records is then " + _said(
-        trial, trial.error(sigma)
-    )
-
-
-def _said(trial: HeldOutTrial, error: float) -> str:
-    return f"{error:.1%}" if trial.settings.classifies else f"{error:.3g}"
 
 
 def _split(

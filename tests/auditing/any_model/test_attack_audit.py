@@ -21,7 +21,12 @@ import seepage as sp
 from seepage.auditing.any_model import attack_audit
 from seepage.auditing.any_model.attack_audit import KINDS, make_estimator
 from seepage.auditing.any_model.command import run_attack_audit
-from seepage.auditing.any_model.report import judge_attack, summarise_attack, write_attack_report
+from seepage.auditing.any_model.report import (
+    judge_attack,
+    summarise_attack,
+    tell_risk,
+    write_attack_report,
+)
 from seepage.auditing.any_model.structure import FEW, parameters_of, structural_risks
 from seepage.auditing.command import Question
 from seepage.cli import app
@@ -219,10 +224,11 @@ def test_what_was_not_found_is_said_in_a_sentence_of_its_own() -> None:
     table = np.column_stack([rng.standard_normal(200), rng.integers(0, 2, 200)])
     y = (table[:, 0] + rng.standard_normal(200) > 0).astype(int)
     tree = DecisionTreeClassifier(min_samples_leaf=40).fit(table, y)
-    texts = {risk.name: risk.text for risk in structural_risks(tree, table, y) if not risk.found}
+    risks = structural_risks(tree, table, y)
+    texts = {risk.name: tell_risk(risk) for risk in risks if not risk.found}
     assert texts["leaves with few records"] == "Every leaf of 1 tree has at least 10 records."
     assert texts["class disclosure"].startswith("For no record does the model state")
     assert texts["categories held by one row"] == ("Every category is held by two records or more.")
     table[7, 1] = 5.0
     alone = structural_risks(tree.fit(table, y), table, y)[-1]
-    assert alone.text.startswith("1 of 200 records is the only one with some category")
+    assert tell_risk(alone).startswith("1 of 200 records is the only one with some category")

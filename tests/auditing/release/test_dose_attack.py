@@ -37,7 +37,7 @@ def test_the_attacker_knows_how_the_noise_is_drawn():
     """What he works out are the probabilities of the draw, and what is drawn is of that kind."""
     prepared = Procedure(target="response").prepare(patients())
     assert (prepared.vote.blocks, prepared.vote.epsilon) == (BLOCKS, EPSILON)
-    assert prepared.vote.enough == pytest.approx(1)
+    assert prepared.vote.probability == pytest.approx(1)
     grid = noise_grid(2.0, 200)
     assert prepared.sigma == prepared.vote.sigma
     assert prepared.sigma in grid

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pyarrow.csv as pa_csv
+import pytest
 from release_cases import people, stays
 from typer.testing import CliRunner
 
@@ -14,6 +15,7 @@ from seepage.auditing.findings import MAX_GUESS_GAIN, MAX_MEMBERSHIP
 from seepage.auditing.gates import Limits
 from seepage.auditing.release.making import make_release
 from seepage.auditing.release.procedure import Procedure
+from seepage.auditing.report.words import tell_gate
 from seepage.cli import app
 
 
@@ -25,9 +27,11 @@ def released(sigma):
 def test_the_noise_that_is_named_is_enough(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pa_csv.write_csv(stays(2001), tmp_path / "stays.csv")
-    result = released("0.1")
-    enough = result.stdout.split("σ = ")[-1].split(" would be enough")[0]
-    result = released(enough)
+    assert released("0.1").exit_code == 1
+    summary = json.loads((tmp_path / "seepage-audit" / "summary.json").read_text())
+    membership = summary["gates"][0]
+    assert f"σ = {membership['enough']:g} would be enough" in membership["text"]
+    result = released(str(membership["enough"]))
     assert result.exit_code == 0, result.output
     card = (tmp_path / "seepage-release" / "model-card.md").read_text()
     assert "membership inference succeeds at most 75 % of the time" in card
@@ -69,7 +73,9 @@ def test_what_is_drawn_beside_the_numbers_counts():
     # Ten to twelve blocks vote with ε = 16 over their number: 79 % by randomised response.
     assert prepared.vote.epsilon > 1.3
     assert audit.risks.membership >= 1 / (1 + np.exp(-prepared.vote.epsilon)) > MAX_MEMBERSHIP
-    assert "declare the noise with --sigma" in audit.gates[0].text
+    assert audit.gates[0].beside == pytest.approx(1 / (1 + np.exp(-audit.risks.epsilon)))
+    assert audit.gates[0].enough is None
+    assert "declare the noise with --sigma" in tell_gate(audit, audit.gates[0])
     _, audit = gates(sigma=0.5)
     assert all(gate.passed for gate in audit.gates)
     assert audit.risks.epsilon == 0

@@ -24,6 +24,7 @@ from seepage.auditing.release.ledger import ReleaseLedger
 from seepage.auditing.release.making import make_release
 from seepage.auditing.release.procedure import Procedure
 from seepage.auditing.release.released_model import OTHER, ColumnCoding, ReleasedModel
+from seepage.auditing.report.words import tell_noise
 from seepage.auditing.report.writing import write_card
 from seepage.cli import app
 from seepage.core.noise import Laplace
@@ -170,7 +171,14 @@ def test_a_second_release_is_judged_with_the_first(run, tmp_path):
     assert second.sigma >= second.least > alone.least
     assert run("patients.parquet", "--target", "response").exit_code == 0
     report = json.loads((tmp_path / "seepage-audit" / "summary.json").read_text())
-    assert any("200 records were in earlier releases" in step for step in report["steps"])
+    ledger = report["ledger"]
+    assert (ledger["releases"], ledger["known"], ledger["doubts"]) == (1, 200, [])
+    assert ledger["spent"] == pytest.approx(np.max(spent))
+    drawn = report["release"]["sigma"]
+    together = np.sqrt(spent**2 + (second.eta / drawn) ** 2)
+    assert ledger["eta"] == pytest.approx(np.max(together))
+    told = f"over all of them the most exposed has η = {ledger['eta']:.4g} at most."
+    assert f"200 records were in earlier releases of the ledger: {told}" in report["steps"]
     # What is used up is used up.
     result = run("patients.parquet", "--target", "response", "--target-eta", "0.5")
     assert result.exit_code == 2
@@ -375,7 +383,8 @@ def test_noise_that_follows_the_most_exposed_record_says_so(made):
     found = made(pa.table({"x": x, "y": x + rng.normal(size=40)}))
     assert found.prepared.vote is None
     assert found.prepared.sigma == found.prepared.least
-    assert "there were too few records for a vote" in found.audit.sigma_reason
+    assert found.audit.noise.how == "least"
+    assert "there were too few records for a vote" in tell_noise(found.audit)
     assert not any("constant prediction" in i.name for i in found.release.items)
 
 

@@ -63,7 +63,7 @@ def test_the_limit_is_the_gate_then_the_target_then_one():
     audit = make_audit()
     assert find_limit(audit).eta == 1
     assert find_limit(replace(audit, target_eta=0.2)).eta == 0.2
-    gate = Gate("--max-eta", 0.7, 3.0, False, "")
+    gate = Gate("--max-eta", 0.7, 3.0, False)
     assert find_limit(replace(audit, target_eta=0.2, gates=(gate,))).eta == 0.7
 
 

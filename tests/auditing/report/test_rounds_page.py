@@ -73,16 +73,19 @@ def test_advice_fits_what_was_found(report):
     names = [each.name for each in advise(report)]
     # Clipping and noise do not reach buffers, so they are no advice where only these tell.
     assert names == ["Keep statistics at home", "Aggregate securely"]
-    assert "Without it a whole update tells" in advise(report)[0].text
+    first, told = advise(report)[0], dict(judge_recording(report).advice)
+    assert (first.layers, first.remedy) == (("bn1.buffers",), "without bn1.buffers")
+    tried = {remedy.name: remedy.value for remedy in report.audit.layers.remedies}
+    assert first.left == tried[first.remedy] < first.whole == report.audit.layers.remedies[0].value
+    assert "Without it a whole update tells" in told[first.name]
     assert any("trained parameters only" in note for note in report.audit.layers.notes)
     over = report.audit.over_rounds
     both = replace(over, p_values=over.p_values[:, [1, 1, 2, 3]])
-    (clip,) = [
-        each
-        for each in advise(replace(report, audit=replace(report.audit, over_rounds=both)))
-        if each.name == "Clip and add noise"
-    ]
-    assert clip.text.endswith("Neither reaches “bn1.buffers”.")
+    loud = replace(report, audit=replace(report.audit, over_rounds=both))
+    (clip,) = [each for each in advise(loud) if each.name == "Clip and add noise"]
+    assert clip.unreached == ("bn1.buffers",)
+    told = dict(judge_recording(loud).advice)
+    assert told["Clip and add noise"].endswith("Neither reaches “bn1.buffers”.")
 
 
 def test_what_shows_is_said_with_the_level_of_the_test(report, figures, page):
@@ -106,9 +109,9 @@ def test_metrics_that_tell_are_better_not_sent(report):
     swapped = replace(over, p_values=over.p_values[:, [0, 3, 2, 1]])
     loud = replace(report, audit=replace(report.audit, over_rounds=swapped))
     assert loud.audit.telling() == ("client metrics",)
-    first = advise(loud)[0]
-    assert first.name == "Send fewer metrics"
-    assert first.text.startswith("“num-examples” and “loss” tell the property: round them, or do")
+    first, text = judge_recording(loud).advice[0]
+    assert first == "Send fewer metrics"
+    assert text.startswith("“num-examples” and “loss” tell the property: round them, or do")
 
 
 @pytest.mark.slow

@@ -40,6 +40,8 @@ class AttackAudit:
         The results of LiRA and RMIA.
     attacked
         The positions of the records that were attacked: all, or some drawn at random.
+    shadows, targets
+        How many models were fitted as shadow models, and how many were attacked.
     structure
         Structural risks, which need no attack.
     steps
@@ -54,6 +56,8 @@ class AttackAudit:
     records: int
     attacks: tuple[MembershipInferenceResult, ...]
     attacked: np.ndarray
+    shadows: int
+    targets: int
     structure: tuple[StructuralRisk, ...]
     steps: tuple[str, ...]
     versions: dict[str, str]
@@ -184,6 +188,8 @@ def audit_estimator(
         records=len(X),
         attacks=results,
         attacked=chosen,
+        shadows=shadows,
+        targets=_TARGETS,
         structure=structure,
         steps=tuple(told),
         versions=find_versions(),

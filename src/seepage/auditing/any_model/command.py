@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +11,12 @@ from seepage.auditing.any_model.attack_audit import audit_estimator, make_estima
 from seepage.auditing.any_model.report import (
     judge_attack,
     summarise_attack,
+    tell_risk,
     write_attack_report,
 )
 from seepage.auditing.command import Question, list_columns, planned, progress
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
+from seepage.auditing.report.writing import json_text
 from seepage.auditing.trained_model import RecordsInMemory
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
@@ -70,7 +71,7 @@ def run_attack_audit(question: Question, kind: str, *, out: Path | None, as_json
         )
     page = None if out is None else write_attack_report(audit, out, question.inputs)
     if as_json:
-        typer.echo(json.dumps(summarise_attack(audit), indent=2))
+        typer.echo(json_text(summarise_attack(audit)), nl=False)
         return
     verdict = judge_attack(audit)
     what = f"{audit.model} of {shown(audit.target)}"
@@ -80,7 +81,7 @@ def run_attack_audit(question: Question, kind: str, *, out: Path | None, as_json
         typer.echo(f"  {sentence}")
     typer.echo("\nWhat the model gives away by how it is made:")
     for risk in audit.structure:
-        typer.echo(f"  - {risk.name}: {risk.text}")
+        typer.echo(f"  - {risk.name}: {tell_risk(risk)}")
     if page is not None:
         typer.echo(f"\nReport: {escaped(str(page))}")
     typer.echo(NOTICE)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from seepage.auditing.any_model.attack_audit import AttackAudit
+from seepage.auditing.any_model.structure import FEW, StructuralRisk
 from seepage.auditing.report.page import render_template
 from seepage.auditing.report.words import Verdict, in_100, short
-from seepage.auditing.report.writing import report_folder, to_plain, write_text
+from seepage.auditing.report.writing import (
+    json_text,
+    judged,
+    report_folder,
+    to_plain,
+    write_text,
+)
 from seepage.core.result import NOTICE
 from seepage.support.files import write_private
 from seepage.tables.names import counted
 
-SCHEMA = "seepage-attack-audit/1"
+SCHEMA = "seepage-attack-audit/2"
 _CLEARLY = 0.6  # the area which, if certainly exceeded, means the attack works on many records
 _MANY = 0.05  # and the share of members found at 1 % false positives, on a few
 
@@ -69,6 +76,46 @@ def _found_members(audit: AttackAudit) -> str:
     return f"{'It is sure of some: it' if sure else 'It'} finds {told}."
 
 
+def tell_risk(risk: StructuralRisk) -> str:
+    """Say what a model gives away by its construction, and about how many records."""
+    some = f"{risk.records:,} of {risk.among:,} records"
+    if risk.trees is not None:
+        trees = counted(risk.trees, "tree")
+        if not risk.found:
+            return f"Every leaf of {trees} has at least {FEW} records."
+        return (
+            f"{some} lie in a leaf with fewer than {FEW} of them in at least one of {trees}, "
+            f"{risk.in_every_tree:,} in every tree: what a leaf predicts is then about these few "
+            "rows. A larger min_samples_leaf fixes this."
+        )
+    if risk.keeper is not None:
+        return (
+            f"The model file holds {risk.records:,} records as they are ({risk.keeper} predicts "
+            "from them): whoever has the file has them."
+        )
+    if risk.parameters is not None:
+        learnt = f"The model has about {risk.parameters:,} numbers learnt from {risk.among:,} "
+        return f"{learnt}records{': enough to hold them all' if risk.found else ''}."
+    if risk.name == "class disclosure":
+        if not risk.found:
+            return "For no record does the model state the right class with probability 1."
+        return (
+            f"For {some} the model states the right class with probability 1: whoever knows the "
+            "columns, and that the row was in the data, knows the class."
+        )
+    if risk.name == "answers shared by few":
+        share = "shares what the model says of it"
+        if risk.records != 1:
+            share = "share what the model says of them"
+        return f"{some} {share} with fewer than {FEW} records in all."
+    if not risk.found:
+        return "Every category is held by two records or more."
+    whose = "is the only one" if risk.records == 1 else "are each the only one"
+    return (
+        f"{some} {whose} with some category: what a model learns about it, it learns from one row."
+    )
+
+
 def summarise_attack(audit: AttackAudit) -> dict[str, Any]:
     """Return the audit as plain JSON values, without anything about single records."""
     verdict = judge_attack(audit)
@@ -78,8 +125,11 @@ def summarise_attack(audit: AttackAudit) -> dict[str, Any]:
             "notice": NOTICE,
             "source": audit.source,
             "model": {"kind": audit.model, "target": audit.target, "records": audit.records},
-            "verdict": {"tone": verdict.tone, "label": verdict.label, "headline": verdict.headline},
+            "verdict": judged(verdict)["verdict"],
             "attacked": len(audit.attacked),
+            "shadows": audit.shadows,
+            "targets": audit.targets,
+            "strongest": audit.strongest.method,
             "attacks": [
                 {
                     "method": attack.method,
@@ -93,10 +143,7 @@ def summarise_attack(audit: AttackAudit) -> dict[str, Any]:
                 }
                 for attack in audit.attacks
             ],
-            "structure": [
-                {"name": r.name, "found": r.found, "records": r.records, "text": r.text}
-                for r in audit.structure
-            ],
+            "structure": [asdict(risk) | {"text": tell_risk(risk)} for risk in audit.structure],
             "steps": list(audit.steps),
             "versions": dict(audit.versions),
         }
@@ -135,6 +182,7 @@ def render_attack(audit: AttackAudit) -> str:
             (attack.method, attack.auc, attack.interval, attack.tpr(0.001), attack.tpr(0.01))
             for attack in audit.attacks
         ],
+        structure=[(risk, tell_risk(risk)) for risk in audit.structure],
         title=short(audit.source),
     )
 
@@ -145,7 +193,7 @@ def write_attack_report(audit: AttackAudit, out: Path, keep: Sequence[Path] = ()
     All are readable by their owner only; ``keep`` names files that must not change.
     """
     texts = {
-        "summary.json": json.dumps(summarise_attack(audit), indent=2, allow_nan=False) + "\n",
+        "summary.json": json_text(summarise_attack(audit)),
         "report.html": render_attack(audit),
     }
     scores = audit.strongest.record_scores()

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from seepage.support.library_classes import SEARCHES, own_name
-from seepage.tables.names import counted
 from seepage.tables.source import as_numpy
 
 FEW = 10  # records in a cell below which its contents are about too few records
@@ -21,15 +20,17 @@ FEW = 10  # records in a cell below which its contents are about too few records
 
 @dataclass(frozen=True)
 class StructuralRisk:
-    """One thing that a model gives away by its construction.
-
-    ``found``: whether it does; ``records``: how many records it is about; ``text``: in words.
-    """
+    """One thing that a model gives away by its construction."""
 
     name: str
-    found: bool
-    records: int
-    text: str
+    found: bool  # whether it does
+    records: int  # how many records it is about
+    among: int  # of how many
+    # Of leaves: how many trees there are, and records in a small leaf of every one of them
+    trees: int | None = None
+    in_every_tree: int | None = None
+    parameters: int | None = None  # about how many numbers the model has learnt
+    keeper: str | None = None  # the class that keeps records as they are
 
 
 def structural_risks(model: Any, X: Any, y: np.ndarray) -> tuple[StructuralRisk, ...]:
@@ -40,7 +41,7 @@ def structural_risks(model: Any, X: Any, y: np.ndarray) -> tuple[StructuralRisk,
     last, features, before = _opened(model, X)
     found = (
         _leaves(last, features),
-        _stored((last, *before)),
+        _stored((last, *before), len(y)),
         _certain_classes(model, X, y),
         _cells(model, X),
         _freedom(last, features),
@@ -73,15 +74,14 @@ def _leaves(model: Any, X: Any) -> StructuralRisk | None:
         small = counts[inverse] < FEW
         few |= small
         always &= small
-    count, trees = int(few.sum()), counted(leaves.shape[1], "tree")
-    text = f"Every leaf of {trees} has at least {FEW} records."
-    if count:
-        text = (
-            f"{count:,} of {records:,} records lie in a leaf with fewer than {FEW} of them in at "
-            f"least one of {trees}, {int(always.sum()):,} in every tree: what a leaf predicts is "
-            "then about these few rows. A larger min_samples_leaf fixes this."
-        )
-    return StructuralRisk("leaves with few records", count > 0, count, text)
+    return StructuralRisk(
+        "leaves with few records",
+        bool(few.any()),
+        int(few.sum()),
+        records,
+        trees=leaves.shape[1],
+        in_every_tree=int(always.sum()),
+    )
 
 
 def leaves_of(model: Any, X: Any) -> np.ndarray | None:
@@ -93,7 +93,7 @@ def leaves_of(model: Any, X: Any) -> np.ndarray | None:
     return found.reshape(len(found), -1)
 
 
-def _stored(parts: tuple[Any, ...]) -> StructuralRisk | None:
+def _stored(parts: tuple[Any, ...], records: int) -> StructuralRisk | None:
     """Find records that the model, or a step before it, keeps as they are."""
     names = ("support_vectors_", "_fit_X")
     kept = [
@@ -105,13 +105,8 @@ def _stored(parts: tuple[Any, ...]) -> StructuralRisk | None:
     if not kept:
         return None
     count, model = max(kept, key=lambda pair: pair[0])
-    return StructuralRisk(
-        "records inside the model",
-        count > 0,
-        count,
-        f"The model file holds {count:,} records as they are ({type(model).__name__} predicts from "
-        "them): whoever has the file has them.",
-    )
+    keeper = type(model).__name__
+    return StructuralRisk("records inside the model", count > 0, count, records, keeper=keeper)
 
 
 def _certain_classes(model: Any, X: Any, y: np.ndarray) -> StructuralRisk | None:
@@ -121,15 +116,7 @@ def _certain_classes(model: Any, X: Any, y: np.ndarray) -> StructuralRisk | None
     chances = np.asarray(model.predict_proba(X))
     own = np.searchsorted(model.classes_, y)
     sure = chances[np.arange(len(X)), own] >= 1 - 1e-12
-    count = int(sure.sum())
-    text = "For no record does the model state the right class with probability 1."
-    if count:
-        text = (
-            f"For {count:,} of {len(X):,} records the model states the right class with "
-            "probability 1: whoever knows the columns, and that the row was in the data, knows "
-            "the class."
-        )
-    return StructuralRisk("class disclosure", count > 0, count, text)
+    return StructuralRisk("class disclosure", bool(sure.any()), int(sure.sum()), len(X))
 
 
 def _cells(model: Any, X: Any) -> StructuralRisk | None:
@@ -147,12 +134,7 @@ def _cells(model: Any, X: Any) -> StructuralRisk | None:
     alone = counts[inverse.reshape(-1)] < FEW
     if len(counts) > len(X) / 2:  # answers that vary smoothly tell records apart anyway
         return None
-    count = int(alone.sum())
-    share = (
-        "shares what the model says of it" if count == 1 else "share what the model says of them"
-    )
-    text = f"{count:,} of {len(X):,} records {share} with fewer than {FEW} records in all."
-    return StructuralRisk("answers shared by few", count > 0, count, text)
+    return StructuralRisk("answers shared by few", bool(alone.any()), int(alone.sum()), len(X))
 
 
 def _freedom(model: Any, X: Any) -> StructuralRisk | None:
@@ -161,14 +143,9 @@ def _freedom(model: Any, X: Any) -> StructuralRisk | None:
     if count is None:
         return None
     records = int(np.shape(X)[0])
-    left = records - count
-    return StructuralRisk(
-        "degrees of freedom",
-        left < FEW,
-        records if left < FEW else 0,
-        f"The model has about {count:,} numbers learnt from {records:,} records"
-        + (": enough to hold them all." if left < FEW else "."),
-    )
+    all_held = records - count < FEW
+    about = records if all_held else 0
+    return StructuralRisk("degrees of freedom", all_held, about, records, parameters=count)
 
 
 def parameters_of(model: Any, X: Any) -> int | None:
@@ -189,15 +166,8 @@ def _single_levels(X: Any) -> StructuralRisk:
         values, inverse, counts = np.unique(column, return_inverse=True, return_counts=True)
         if len(values) <= 50:
             alone |= counts[inverse] == 1
-    count = int(alone.sum())
-    text = "Every category is held by two records or more."
-    if count:
-        whose = "is the only one" if count == 1 else "are each the only one"
-        text = (
-            f"{count:,} of {len(X):,} records {whose} with some category: what a model learns "
-            "about it, it learns from one row."
-        )
-    return StructuralRisk("categories held by one row", count > 0, count, text)
+    found, count = bool(alone.any()), int(alone.sum())
+    return StructuralRisk("categories held by one row", found, count, len(X))
 
 
 def _columns(X: Any) -> Iterator[np.ndarray]:

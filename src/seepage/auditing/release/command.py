@@ -4,34 +4,41 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import typer
 
 from seepage.auditing.audit import RISKS
-from seepage.auditing.command import progress, tell_gates
+from seepage.auditing.command import all_passed, progress, tell_gates
 from seepage.auditing.gates import Limits
 from seepage.auditing.intake.files import FileOptions
 from seepage.auditing.intake.plan_file import PlanFile
 from seepage.auditing.intake.table import TableInMemory
 from seepage.auditing.release.ledger import ReleaseLedger, UnrecognisedRecordsWarning
-from seepage.auditing.release.making import (
-    MadeRelease,
-    make_release,
-    tell_disclosures,
-    tell_recognition,
-)
+from seepage.auditing.release.making import MadeRelease, make_release
 from seepage.auditing.release.procedure import Domain, Procedure
-from seepage.auditing.report import write_report
-from seepage.auditing.report.words import judge, warn_of_constant
+from seepage.auditing.report import summarise, write_report
+from seepage.auditing.report.words import (
+    judge,
+    tell_disclosures,
+    tell_ledger,
+    tell_noise,
+    warn_of_constant,
+)
+from seepage.auditing.report.writing import json_text, to_plain
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
 from seepage.support.files import check_folder, check_path, only_writer
 from seepage.tables.names import escaped, shown
+
+SCHEMA = "seepage-release-summary/1"
+# What the summary of a release has in common with that of its audit
+_SHARED = ("gates", "passed", "risks", "risks_reason", "disclosures", "ledger")
 
 
 def run_release(
@@ -44,6 +51,7 @@ def run_release(
     options: FileOptions,
     limits: Limits,
     plan: PlanFile | None = None,
+    as_json: bool = False,
 ) -> bool:
     """Make a release of a table, write both folders and the ledger, and print what leaves.
 
@@ -66,19 +74,25 @@ def run_release(
             warnings.simplefilter("ignore", UnrecognisedRecordsWarning)  # said above
             procedure = replace(procedure, ledger=before)
             made = make_release(procedure, raw, limits=limits, name=table.name, tell=tell)
-        if not all(gate.passed for gate in made.audit.gates):
-            _tell_refusal(made, write_report(made.audit, report, keep=(table, ledger)))
-            return False
-        # The ledger first: no release may exist that it does not list.
-        eta = made.prepared.eta / made.prepared.sigma
-        entry = _entry(procedure, made)
-        recognition = made.prepared.recognition
-        assert recognition is not None  # noqa: S101 - the procedure was given a ledger
-        before.with_release(entry, recognition.people, eta).write(ledger)
+        passed = all_passed(judge(made.audit), as_json=as_json)
+        if passed:
+            # The ledger first: no release may exist that it does not list.
+            eta = made.prepared.eta / made.prepared.sigma
+            entry = _entry(procedure, made)
+            recognition = made.prepared.recognition
+            assert recognition is not None  # noqa: S101 - the procedure was given a ledger
+            before.with_release(entry, recognition.people, eta).write(ledger)
         page = write_report(made.audit, report, keep=(table, ledger))
-        made.release.write(out, keep=(table, ledger))
-    _tell(made, out, page, ledger)
-    return True
+        if passed:
+            made.release.write(out, keep=(table, ledger))
+    if as_json:
+        folders = {"report": report} | ({"release": out, "ledger": ledger} if passed else {})
+        typer.echo(json_text(summarise_release(made, folders)), nl=False)
+    elif passed:
+        _tell(made, out, page, ledger)
+    else:
+        _tell_refusal(made, page)
+    return passed
 
 
 def _read(table: Path, options: FileOptions) -> pa.Table:
@@ -151,12 +165,42 @@ def _entry(procedure: Procedure, made: MadeRelease) -> dict[str, object]:
     }
 
 
+def summarise_release(made: MadeRelease, folders: Mapping[str, Path]) -> dict[str, Any]:
+    """Return what was released or refused as plain JSON values; ``docs/report.md`` has the schema.
+
+    ``folders`` are those that were written: of a refused release, the private report alone.
+    """
+    whole = summarise(made.audit)
+    noise = whole["release"]
+    plain: dict[str, Any] = to_plain(
+        {
+            "schema": SCHEMA,
+            **{key: whole[key] for key in ("notice", "source", "model", "verdict")},
+            "released": "release" in folders,
+            **{key: noise[key] for key in ("sigma", "choice", "sigma_reason")},
+            "target_eta": made.audit.target_eta,
+            "epsilon": made.epsilon,
+            "items": [asdict(item) for item in made.release.items],
+            **{key: whole[key] for key in _SHARED},
+            "usefulness": None if made.usefulness is None else asdict(made.usefulness),
+            "folders": {name: str(path) for name, path in folders.items()},
+            "versions": whole["versions"],
+        }
+    )
+    return plain
+
+
+def _disclosed(made: MadeRelease) -> list[str]:
+    check = made.audit.disclosures
+    return [] if check is None else tell_disclosures(check)[:1]
+
+
 def _tell_refusal(made: MadeRelease, page: Path) -> None:
     """Say which limits are exceeded, and that nothing was released."""
     verdict = judge(made.audit)
     typer.echo(f"{verdict.label}: {verdict.headline}")
-    tell_gates(made.audit.gates)
-    for sentence in tell_disclosures(made.disclosures)[:1]:
+    tell_gates(verdict)
+    for sentence in _disclosed(made):
         typer.echo(f"\n{sentence}")
     typer.echo("\nNothing was released, and nothing was added to the ledger.")
     typer.echo(f"Report, private: {escaped(str(page))}")
@@ -169,10 +213,11 @@ def _tell(made: MadeRelease, out: Path, page: Path, ledger: Path) -> None:
     for item in made.release.items:
         say(f"  - {item}")
     say("")
-    say(made.audit.sigma_reason)
-    for sentence in (*tell_recognition(made.prepared), *tell_disclosures(made.disclosures)[:1]):
+    say(tell_noise(made.audit))
+    ledger_lines = () if made.audit.ledger is None else tell_ledger(made.audit.ledger)
+    for sentence in (*ledger_lines, *_disclosed(made)):
         say(sentence)
-    tell_gates(made.audit.gates)
+    tell_gates(judge(made.audit))
     if worse := warn_of_constant(made.audit):
         say(worse)
     say(f"\nRelease, to be shared: {escaped(str(out))}")

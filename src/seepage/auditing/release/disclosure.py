@@ -9,34 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seepage.auditing.neighbours import (
-    AT_THE_ENDS,
-    LEFT_OUT,
-    RELABELLED,
-    most_exposed,
-    other_labels,
-)
+from seepage.auditing.findings import LEFT_OUT, RELABELLED, Disclosure
+from seepage.auditing.neighbours import AT_THE_ENDS, most_exposed, other_labels
 from seepage.auditing.release.procedure import Domain, Prepared, Procedure, rows_of
 from seepage.errors import InputError
-from seepage.tables.names import listed
-
-
-@dataclass(frozen=True)
-class Disclosure:
-    """A change of one record that changes what is published: for the owner only."""
-
-    row: int  # the record in the table
-    change: str  # what was done to it, in words
-    figures: tuple[str, ...]  # the names of the figures that would change
-
-    def __str__(self) -> str:
-        return f"row {self.row} {self.change}: {listed(self.figures)}"
 
 
 def find_disclosures(

@@ -9,17 +9,26 @@ import numpy as np
 import pyarrow as pa
 
 from seepage.auditing.audit import RISKS, Tell, audit_model
-from seepage.auditing.findings import Audit, GuessFinding, RiskFinding
+from seepage.auditing.findings import (
+    LEFT_OUT,
+    RELABELLED,
+    Audit,
+    Disclosure,
+    DisclosureCheck,
+    GuessFinding,
+    LedgerFinding,
+    NoiseChoice,
+    RiskFinding,
+)
 from seepage.auditing.gates import Limits
-from seepage.auditing.neighbours import LEFT_OUT, RELABELLED
+from seepage.auditing.neighbours import most_exposed
 from seepage.auditing.release.card import Usefulness, figures_epsilon, write_release_card
 from seepage.auditing.release.contents import Item, Release
-from seepage.auditing.release.disclosure import Disclosure, find_disclosures
+from seepage.auditing.release.disclosure import find_disclosures
 from seepage.auditing.release.procedure import RELEASE_L2, Prepared, Procedure
 from seepage.auditing.release.released_model import ReleasedModel
 from seepage.core.noise import Gaussian, Laplace
 from seepage.core.release import release
-from seepage.tables.names import counted
 
 SHARE_EPSILON = 0.05  # ε of the noise on the errors of the model and of a constant, together
 _FEWEST = 1000  # records from which these are stated: with fewer, the noise would hide them
@@ -32,7 +41,8 @@ class MadeRelease:
     release: Release
     audit: Audit
     prepared: Prepared
-    disclosures: tuple[Disclosure, ...]
+    usefulness: Usefulness | None
+    epsilon: float  # of the figures that leave beside the noisy numbers, redrawing σ included
 
 
 def make_release(
@@ -53,29 +63,32 @@ def make_release(
     useful = _usefulness(model, prepared)
     items = _items(procedure, prepared, model, useful)
     card = write_release_card(procedure, prepared, items, useful, limits)
+    epsilon = figures_epsilon(prepared, useful) + _redrawn(prepared)
     audit = audit_model(
         prepared.trained,
         name=name,
         sigma=prepared.sigma,
         target_eta=procedure.target_eta,
         effort=RISKS,
-        epsilon=figures_epsilon(prepared, useful) + _redrawn(prepared),
+        epsilon=epsilon,
         tell=tell,
     )
     risks = audit.risks
     audit = replace(
         audit,
         risks=None if risks is None else _with_disclosures(risks, disclosures, procedure.target),
-        sigma_reason=_sigma_reason(procedure, prepared),
-        steps=(*audit.steps, *_told(items, disclosures, prepared)),
+        noise=_noise_choice(procedure, prepared),
+        steps=(*audit.steps, *(f"Leaves: {item}" for item in items)),
+        disclosures=DisclosureCheck(len(most_exposed(prepared.eta)), disclosures, True),
+        ledger=_ledger_finding(procedure, prepared),
     )
     audit = replace(audit, gates=limits.gates(audit))
-    return MadeRelease(Release(model, items, card), audit, prepared, disclosures)
+    return MadeRelease(Release(model, items, card), audit, prepared, useful, epsilon)
 
 
 def _redrawn(prepared: Prepared) -> float:
     """Return what drawing σ until it is enough adds to ε: with probability a it is at once, 1/a."""
-    return 0.0 if prepared.vote is None else -math.log(prepared.vote.enough)
+    return 0.0 if prepared.vote is None else -math.log(prepared.vote.probability)
 
 
 def _with_disclosures(
@@ -227,67 +240,26 @@ def _noise_item(procedure: Procedure, prepared: Prepared) -> Item:
     return Item("noise σ", "declared", how, 1, prepared.sigma)
 
 
-def _sigma_reason(procedure: Procedure, prepared: Prepared) -> str:
-    if procedure.sigma is not None:
-        return f"The noise σ = {prepared.sigma:g} was declared beforehand."
-    also = " with the earlier releases of the ledger" if np.any(prepared.spent) else ""
-    needed = (
-        f"the least of the coarse grid with which no record leaks more than η = "
-        f"{procedure.target_eta:g}{also}"
-    )
-    if prepared.vote is None:
-        return (
-            f"The noise σ = {prepared.sigma:g} is {needed}: it follows the most exposed record, "
-            "for there were too few records for a vote, or what a vote could draw was not enough."
-        )
-    vote = prepared.vote
-    return (
-        f"The noise σ = {prepared.sigma:g} was drawn by a vote of blocks of records, with ε = "
-        f"{vote.epsilon:g}. That it follows no single record is paid for in noise: {needed} is "
-        f"{prepared.least:g}. A draw is enough with a probability of {vote.enough:.1%}."
+def _noise_choice(procedure: Procedure, prepared: Prepared) -> NoiseChoice:
+    how = "least" if prepared.vote is None else "vote"
+    return NoiseChoice(
+        how if procedure.sigma is None else "declared",
+        prepared.least,
+        bool(np.any(prepared.spent)),
+        prepared.vote,
     )
 
 
-def _told(
-    items: tuple[Item, ...], disclosures: tuple[Disclosure, ...], prepared: Prepared
-) -> list[str]:
-    """Return what the private report says about the release, one sentence each."""
-    told = [f"Leaves: {item}" for item in items]
-    told.extend(tell_recognition(prepared))
-    told.extend(tell_disclosures(disclosures))
-    return told
-
-
-def tell_recognition(prepared: Prepared) -> list[str]:
-    """Return what the ledger knows of the records, and what the owner must know about that."""
-    recognition = prepared.recognition
-    if recognition is None:
-        return []
-    told = list(recognition.doubts)
-    if recognition.known.any():
-        together = np.sqrt(prepared.spent + (prepared.eta / prepared.sigma) ** 2)
-        known = int(np.sum(recognition.known))
-        told.append(
-            f"{counted(known, 'record was', 'records were')} in earlier releases of the ledger: "
-            f"over all of them the most exposed has η = {float(np.max(together)):.4g} at most."
-        )
-    return told
-
-
-def tell_disclosures(disclosures: tuple[Disclosure, ...]) -> list[str]:
-    """Return what the check of the most exposed records found, and what to do about it."""
-    if not disclosures:
-        return [
-            "As far as was tried, no published figure would change if one of the most exposed "
-            "records were left out or replaced."
-        ]
-    rows = len({found.row for found in disclosures})
-    figures = {figure for found in disclosures for figure in found.figures}
-    told = [
-        f"Disclosed: {counted(len(figures), 'published figure')} would change with single records "
-        f"({', '.join(sorted(figures)[:5])}), for {counted(rows, 'record')} of those tried; "
-        "whoever knows all the others learns that for certain. Declared figures disclose nothing: "
-        "σ with --sigma, the scaling with --domain. A number of records at the edge of its grid "
-        "discloses nothing once a record is left out."
-    ]
-    return [*told, *(f"Disclosed by {found}." for found in disclosures[:20])]
+def _ledger_finding(procedure: Procedure, prepared: Prepared) -> LedgerFinding | None:
+    """Return what the ledger knows of the records, and what they leak over all releases."""
+    recognition, ledger = prepared.recognition, procedure.ledger
+    if recognition is None or ledger is None:
+        return None
+    spent = recognition.spent
+    return LedgerFinding(
+        releases=len(ledger.releases),
+        known=int(np.sum(recognition.known)),
+        spent=float(np.sqrt(np.max(spent))),
+        eta=float(np.sqrt(np.max(spent + (prepared.eta / prepared.sigma) ** 2))),
+        doubts=recognition.doubts,
+    )

@@ -27,10 +27,11 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from seepage.auditing.findings import NoiseVote
 from seepage.auditing.measures import largest_share
 from seepage.auditing.trained_model import RecordsInMemory, TrainedModel
 from seepage.core.result import COARSER, round_up
@@ -47,16 +48,6 @@ _RECORDS, _RECORDS_OF_CLASSES = (
 )  # records of each class in a block, on average: a class must be in most blocks
 _LEAST = 25.0  # where the grid begins: times the unit over the number of records and the target
 _POINTS = 10  # points of the grid: three decades
-
-
-@dataclass(frozen=True)
-class NoiseVote:
-    """A σ that was drawn, and how."""
-
-    sigma: float
-    blocks: int
-    epsilon: float
-    enough: float  # the probability that a draw is enough
 
 
 def block_size(features: int, classes: bool) -> int:

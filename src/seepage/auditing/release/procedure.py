@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from seepage.auditing.audit import FEWEST_ROWS, check_noise_or_target
+from seepage.auditing.findings import NoiseVote
 from seepage.auditing.intake.table import (
     HOLDERS,
     UNITS,
@@ -28,7 +29,6 @@ from seepage.auditing.measures import largest_share, record_leakage
 from seepage.auditing.release.ledger import Recognition, ReleaseLedger
 from seepage.auditing.release.noise_vote import (
     FEWEST_BLOCKS,
-    NoiseVote,
     block_size,
     count_blocks,
     least_epsilon,

@@ -42,6 +42,8 @@ from seepage.auditing.report.words import (
     say_error,
     sentence,
     short,
+    tell_noise,
+    tell_steps,
 )
 from seepage.bounds.guarantees import Guarantee, Guarantees
 from seepage.tables.names import counted
@@ -62,6 +64,8 @@ def render_page(audit: Audit, figures: tuple[Drawing, ...]) -> str:
         "report.html.j2",
         audit=audit,
         verdict=judge(audit),
+        sigma_reason=tell_noise(audit),
+        steps=tell_steps(audit),
         limit=find_limit(audit),
         over=count_over(audit),
         facts=_pick_facts(audit),

@@ -15,15 +15,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from seepage.auditing.findings import (
+    LEFT_OUT,
     MAX_GUESS_GAIN,
     MAX_MEMBERSHIP,
-    NOT_MEASURED,
+    WIDEST,
+    Advice,
     AttributeFinding,
     Audit,
+    DisclosureCheck,
+    Gate,
     GuessFinding,
+    LedgerFinding,
+    RiskFinding,
     no_better,
 )
-from seepage.tables.names import counted
+from seepage.tables.names import counted, listed, shown
 
 SHORT = 48  # characters of a name that fit a table cell
 LONG = 400  # the most characters of a sentence that quotes a long name
@@ -32,6 +38,8 @@ _UNEVEN = 1.25  # a group that leaks a quarter more than another is worth a sent
 _LITTLE_GAIN, _LARGE_GAIN = 0.05, 0.20  # of a guess from the release, as probabilities
 _LITTLE_TPR, _LARGE_TPR = 0.10, 0.50  # of telling a level at 1 % false positives
 _HARDLY_USEFUL = 0.25  # of the model's advantage over a constant prediction
+_FIGURES, _ALONE, _DISCLOSED = 5, 5, 20  # the most figures, rows and changes of rows named
+_GATE_FIGURES = 10  # and figures in the sentence of a gate
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 # Controls and lone surrogates cannot be written; direction overrides would turn the page around.
 _UNPRINTABLE = {"Cc", "Cs", "Cn", "Co"}
@@ -209,7 +217,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer in words."""
+    """The answer in words: what every report prints, and what a summary says beside its numbers."""
 
     tone: str  # ``good``, ``caution`` or ``bad``: the colour of the box; ``label`` says it in words
     # The kind of answer, and the answer
@@ -217,6 +225,8 @@ class Verdict:
     headline: str
     sentences: tuple[str, ...]  # the reasons, one sentence each
     answers: tuple[Answer, ...] = ()  # answers to the questions that come before these
+    gates: tuple[tuple[Gate, str], ...] = ()  # every limit that was set, and what is said of it
+    advice: tuple[tuple[str, str], ...] = ()  # what would help: its name, and a sentence
 
 
 def judge(audit: Audit) -> Verdict:
@@ -257,7 +267,15 @@ def judge(audit: Audit) -> Verdict:
     elif useless and private:
         tone, label = "caution", "Private, but hardly useful"
         headline = headline[:-1] + ", but the noise leaves little of the model."
-    return Verdict(tone, label, headline, _explain(audit), _answer(audit))
+    return Verdict(
+        tone,
+        label,
+        headline,
+        _explain(audit),
+        _answer(audit),
+        tuple((gate, tell_gate(audit, gate)) for gate in audit.gates),
+        tuple((remedy.name, tell_remedy(audit, remedy)) for remedy in audit.remedies),
+    )
 
 
 def _stands_out(audit: Audit) -> str:
@@ -274,7 +292,7 @@ def _stands_out(audit: Audit) -> str:
             "chance 50 %)"
         )
     gain = set_by_caller.get("--max-guess-gain", MAX_GUESS_GAIN)
-    most = max(risks.guesses, key=lambda guess: guess.gain, default=None)
+    most = risks.worst_guess
     if most is not None and most.gain > gain * (1 + _TOLERANCE):
         return (
             f"“{short(most.name)}” of row {row_name(audit, most.row)} is guessed right "
@@ -332,8 +350,7 @@ def _tell_membership(audit: Audit) -> str:
         told = [f"Yes: for {who}, some value can {close}, which {limit.words} forbids."]
     risks = audit.risks
     if risks is None:
-        why = next((step for step in audit.steps if step.startswith(NOT_MEASURED)), NOT_MEASURED)
-        told.append(why)
+        told.append(tell_not_measured(audit))
     else:
         some = "" if risks.looked_at == total else f" of the {count(risks.looked_at)} looked at"
         told.append(
@@ -429,9 +446,9 @@ def _tell_number(audit: Audit, attribute: AttributeFinding) -> str:
         return f"“{name}” of a record cannot be estimated from the release."
     error, spread = attribute.smallest_error, attribute.spread
     told = f"An unbiased estimate of “{name}” is off by ±{number(error)} at best (row {row})"
-    if not spread > 0:
+    kept = spread_kept_of(attribute)
+    if kept is None:
         return f"{told}."
-    kept = spread_kept(error / spread)
     return (
         f"{told}; its standard deviation is ±{number(spread)}. To first order, a normal prior of "
         f"that width narrows to ±{number(kept * spread)}, {_share(kept)} of it."
@@ -463,9 +480,20 @@ def spread_kept(ratio: float) -> float:
     return float(1 / np.hypot(1, 1 / ratio)) if ratio > 0 else 0.0
 
 
+def spread_kept_of(attribute: AttributeFinding) -> float | None:
+    """Return the posterior deviation over the spread of a column of numbers, for its worst record.
+
+    ``None`` for categories, and for columns without a spread.
+    """
+    if attribute.kind != "numeric" or not attribute.spread > 0:
+        return None
+    return spread_kept(attribute.smallest_error / attribute.spread)
+
+
 def _tell_fixes(audit: Audit) -> str:
-    changes = [r.change for r in audit.remedies if r.change and not r.useless]
-    useless = " or ".join(r.change for r in audit.remedies if r.change and r.useless)
+    named = [(name_change(audit, remedy), remedy.useless) for remedy in audit.remedies]
+    changes = [change for change, useless in named if change and not useless]
+    useless = " or ".join(change for change, useless in named if change and useless)
     if not count_over(audit):
         told = f"Nothing needs to be changed to stay within {find_limit(audit).words}"
         if _stands_out(audit):
@@ -505,7 +533,7 @@ def _tell_costs(audit: Audit) -> str:
         f"{say_error(audit, remedy.error)} with {remedy.name}"
         + (" (useless)" if remedy.useless else "")
         for remedy in audit.remedies
-        if remedy.change and remedy.error is not None
+        if name_change(audit, remedy) and remedy.error is not None
     ]
     name = short(curve.error_name, 80)
     told = (
@@ -514,6 +542,319 @@ def _tell_costs(audit: Audit) -> str:
         f"{say_error(audit, curve.trivial_error)} for a constant prediction"
     )
     return f"{told}. Changed as above: {', '.join(tried)}." if tried else f"{told}."
+
+
+def name_change(audit: Audit, remedy: Advice) -> str:
+    """Say what to do in a few words; nothing if it does not help, or is not needed."""
+    if remedy.reason is not None or not remedy.reaches_target or remedy.sigma is None:
+        return ""
+    if remedy.rounds is not None:
+        return f"reweighting, to even out the leakage (with σ = {remedy.sigma:.3g})"
+    if audit.meets_target or remedy.public is not None:
+        return ""
+    taken = f"σ = {remedy.sigma:.3g} instead of {audit.sigma:.3g}"
+    if remedy.l2 is not None:
+        taken = f"λ = {remedy.l2:.3g} instead of {audit.l2:.3g}"
+    return f"{remedy.name} ({taken})"
+
+
+def tell_remedy(audit: Audit, remedy: Advice) -> str:
+    """Say what a remedy takes and what it costs, or why it does not help."""
+    told = _tell_tried(audit, remedy) if remedy.sigma is not None else _tell_not_tried(remedy)
+    if remedy.useless and remedy.constant is not None:
+        told += f" Useless: a constant prediction's is {say_error(audit, remedy.constant)}."
+    return told
+
+
+def _tell_not_tried(remedy: Advice) -> str:
+    """Say why a remedy was not tried, and how to have it tried if possible."""
+    weights = "Weights that even out the leakage were not tried:"
+    return {
+        "large": "Other penalties and weights were not tried: fitting a table this large is slow.",
+        "slow": f"{weights} so many refits would be slow; ask for them with --remedies weights.",
+        "unknown": f"{weights} what choosing them would itself give away is computed for linear "
+        f"and logistic models of up to {WIDEST} standardised features only.",
+    }.get(remedy.reason or "", f"Another fit could not be tried: {remedy.problem}")
+
+
+def _tell_tried(audit: Audit, remedy: Advice) -> str:
+    sigma, target = f"σ = {remedy.sigma:.3g}", f"η = {_target(audit):.3g}"
+    enough = audit.sigma if audit.calibrated_sigma is None else audit.calibrated_sigma
+    error = math.nan if remedy.error is None else remedy.error
+    cost = f"the {short(audit.curve.error_name, 80)} on held-out records is then "
+    cost += say_error(audit, error)
+    now, plain_noise = (_error_said(audit, scale) for scale in (audit.sigma, enough))
+    if remedy.rounds is not None:
+        return _tell_weights(remedy, sigma, target, enough, cost)
+    if remedy.public is not None:
+        told = (
+            f"With noise in the shape of a model of the {counted(remedy.public, 'public record')}, "
+            f"{remedy.sigma:.3g} times its unit, no record leaks more than {target}; {cost} "
+            f"({plain_noise} with plain noise, σ = {enough:.3g})"
+        )
+        return f"{told}{'.' if remedy.reason is None else ': it does not help here.'}"
+    if remedy.l2 is None:
+        without = say_error(audit, audit.curve.noiseless_error)
+        told = f"With {sigma} instead of {audit.sigma:.3g} no record leaks more than {target}; "
+        if audit.meets_target:
+            told = (
+                f"The target {target} is met. Leakage is inversely proportional to the noise: "
+                f"half of it takes {sigma}, and "
+            )
+        return f"{told}{cost} ({now} at σ = {audit.sigma:.3g}, {without} without noise)."
+    if remedy.reason is not None:
+        return (
+            f"No penalty is enough at {sigma}: even with λ = {remedy.l2:g} the most exposed "
+            f"record has η = {remedy.eta:.3g}."
+        )
+    told = f"With λ = {remedy.l2:.3g} instead of {audit.l2:.3g} the "
+    if not audit.meets_target:
+        return f"{told}noise {sigma} is enough for {target}; {cost} ({now} now)."
+    effect = "only" if remedy.sigma is not None and remedy.sigma < enough else "even"
+    return (
+        f"{told}target {target} takes {effect} {sigma} (now {enough:.3g}); {cost} "
+        f"({plain_noise} now)."
+    )
+
+
+def _tell_weights(remedy: Advice, sigma: str, target: str, enough: float, cost: str) -> str:
+    how = (
+        "Fitted again with weights that even out the leakage "
+        f"({counted(remedy.rounds or 0, 'round')}), "
+    )
+    counting = "the choice of the weights counted in"
+    if remedy.reason is not None:
+        return (
+            f"{how}the worst record would need {sigma} for {target}, {counting}, instead of "
+            f"{enough:.3g}: it does not help here."
+        )
+    return (
+        f"{how}{sigma} instead of {enough:.3g} is enough for {target}, {counting}; {cost}. Do not "
+        "publish the weights."
+    )
+
+
+def _target(audit: Audit) -> float:
+    return 1.0 if audit.target_eta is None else audit.target_eta
+
+
+def _error_said(audit: Audit, sigma: float) -> str:
+    error = error_at(audit, sigma)
+    return "–" if error is None else say_error(audit, error)
+
+
+def tell_gate(audit: Audit, gate: Gate) -> str:
+    """Say how what was measured compares with a limit; records by row, never by value."""
+    limit, side = f"{gate.limit:g}", "within" if gate.passed else "over"
+    if gate.name == "--max-group-ratio":
+        return (
+            f"Between the groups of column {gate.where!r} the mean leakage differs by a factor of "
+            f"{gate.measured:.4g}, {side} the limit of {limit}."
+        )
+    if gate.name == "--max-membership":
+        return _tell_membership_gate(audit.risks, gate, side)
+    if gate.name == "--max-guess-gain":
+        return _tell_guess_gate(audit.risks, gate, side)
+    if gate.name == "--max-eta":
+        within = f"The most exposed record has η = {gate.measured:.4g}"
+        over = f"more than η = {limit} (the worst {gate.measured:.4g})"
+    else:
+        within = (
+            f"No unbiased attack has a mean squared error below {gate.measured:.4g} on any record"
+        )
+        over = (
+            f"so much that the mean squared error of an attack may be below {limit} (as low as "
+            f"{gate.measured:.4g})"
+        )
+    if gate.passed:
+        return f"{within}, within the limit of {limit}."
+    return f"{_tell_over(gate)} {over}; {_tell_enough(gate)}"
+
+
+def _tell_over(gate: Gate) -> str:
+    over, rows = gate.over or 0, ", ".join(map(str, gate.rows))
+    if over == 1:
+        return f"1 record (row {rows}) leaks"
+    more = f" and {over - len(gate.rows):,} more" if over > len(gate.rows) else ""
+    return f"{over:,} records (rows {rows}{more}) leak"
+
+
+def _tell_enough(gate: Gate) -> str:
+    return f"σ = {gate.enough:g} would be enough."
+
+
+def _tell_membership_gate(risks: RiskFinding | None, gate: Gate, side: str) -> str:
+    if risks is None or gate.measured is None:
+        return "Membership was not measured."
+    limit = percent(gate.limit)
+    if risks.disclosed:
+        return (
+            f"Without row {gate.rows[0]} published figures would change "
+            f"({', '.join(risks.disclosing[:_GATE_FIGURES])}), so its membership is certain "
+            f"({counted(len(risks.disclosed), 'row')} of those tried), {side} the limit of "
+            f"{limit}. Through the noisy numbers membership inference succeeds up to "
+            f"{percent(risks.membership)} of the time (row {risks.row})."
+        )
+    told = (
+        f"Membership inference succeeds up to {percent(gate.measured)} of the time (row "
+        f"{gate.rows[0]}; chance: 50 %), {side} the limit of {limit}."
+    )
+    if gate.passed:
+        return told
+    if gate.beside is not None:
+        return (
+            f"{told} What is drawn beside the noisy numbers (ε = {risks.epsilon:.3g}) allows "
+            f"{percent(gate.beside)} by itself: declare the noise with --sigma."
+        )
+    if gate.enough is None:
+        return f"{told} No noise would be enough: without this row the model is not determined."
+    return f"{told} {_tell_enough(gate)}"
+
+
+def _tell_guess_gate(risks: RiskFinding | None, gate: Gate, side: str) -> str:
+    if risks is None or gate.measured is None:
+        return "Guesses were not measured."
+    worst = risks.worst_guess
+    if worst is None:
+        return "There is no class or category to guess."
+    told = (
+        f"{shown(worst.name)} of row {worst.row} is guessed right {percent(worst.right)} of the "
+        f"time, {percent(worst.baseline)} without the release, "
+        f"{side} the limit of {100 * gate.limit:g} percentage points more."
+    )
+    return told if gate.passed else f"{told} More noise or a larger penalty would lower it."
+
+
+def tell_not_measured(audit: Audit) -> str:
+    """Say that membership and guesses are not known, and why."""
+    return f"Membership and guesses were not measured. {audit.risks_reason}".rstrip()
+
+
+def tell_noise(audit: Audit) -> str:
+    """Say why the noise is what it is."""
+    noise, how = audit.noise, audit.noise.how
+    if how == "given":
+        return f"The noise σ = {audit.sigma:.4g} was given."
+    if how == "declared":
+        return f"The noise σ = {audit.sigma:g} was declared beforehand."
+    if how in ("least", "vote"):
+        also = " with the earlier releases of the ledger" if noise.with_earlier else ""
+        needed = (
+            "the least of the coarse grid with which no record leaks more than η = "
+            f"{_target(audit):g}{also}"
+        )
+        if noise.vote is None:
+            return (
+                f"The noise σ = {audit.sigma:g} is {needed}: it follows the most exposed record, "
+                "for there were too few records for a vote, or what a vote could draw was not "
+                "enough."
+            )
+        return (
+            f"The noise σ = {audit.sigma:g} was drawn by a vote of blocks of records, with ε = "
+            f"{noise.vote.epsilon:g}. That it follows no single record is paid for in noise: "
+            f"{needed} is {noise.least:g}. A draw is enough with a probability of "
+            f"{noise.vote.probability:.1%}."
+        )
+    coarse = (
+        "It depends on the data, so it was rounded up to a coarse grid (1, 1.5, 2, 3, 5 or 7 times "
+        "a power of ten); a σ declared beforehand, with --sigma, does not depend on them."
+    )
+    if how == "target":
+        return (
+            f"With the noise σ = {audit.sigma:.4g} no record leaks more than the "
+            f"η = {_target(audit):.4g} that was asked for. {coarse}"
+        )
+    return (
+        f"No noise was given, so σ = {audit.sigma:.4g} was chosen, with which no record has more "
+        "than η = 1: no unbiased attack on any single number of any record is more precise than "
+        f"one standard deviation of its column (for a class or category: a whole level). {coarse}"
+    )
+
+
+def tell_steps(audit: Audit) -> tuple[str, ...]:
+    """Say what was done to the data, and what came out beside the leakage, a sentence each."""
+    told, curve = list(audit.steps), audit.curve
+    if not curve.held_out:
+        told.append("No model could be fitted without the held-out records: it saw them all.")
+    elif curve.l2 is not None and curve.l2 != audit.l2:
+        told.append(
+            f"The privacy–utility curve was drawn with λ = {curve.l2:g}: without a "
+            "penalty the model is not determined on a part of the rows."
+        )
+    if audit.risks_reason:
+        told.append(tell_not_measured(audit))
+    if audit.ledger is not None:
+        told.extend(tell_ledger(audit.ledger))
+    if audit.disclosures is not None:
+        told.extend(tell_disclosures(audit.disclosures))
+    return tuple(told)
+
+
+def tell_ledger(ledger: LedgerFinding) -> list[str]:
+    """Say what the ledger knows of the records, and what the owner must know about that."""
+    told = list(ledger.doubts)
+    if ledger.known:
+        told.append(
+            f"{counted(ledger.known, 'record was', 'records were')} in earlier releases of the "
+            f"ledger: over all of them the most exposed has η = {ledger.eta:.4g} at most."
+        )
+    return told
+
+
+def tell_disclosures(check: DisclosureCheck) -> list[str]:
+    """Say what the check of the most exposed records found, and what to do about it."""
+    if not check.everything:
+        return [*_tell_other_noise(check), *_tell_alone(check)]
+    if not check.found:
+        return [
+            "As far as was tried, no published figure would change if one of the most exposed "
+            "records were left out or replaced."
+        ]
+    figures = {figure for found in check.found for figure in found.figures}
+    told = (
+        f"Disclosed: {counted(len(figures), 'published figure')} would change with single records "
+        f"({', '.join(sorted(figures)[:_FIGURES])}), for {counted(len(check.rows()), 'record')} of "
+        "those tried; whoever knows all the others learns that for certain. Declared figures "
+        "disclose nothing: σ with --sigma, the scaling with --domain. A number of records at the "
+        "edge of its grid discloses nothing once a record is left out."
+    )
+    single = (
+        f"Disclosed by row {found.row} {found.change}: {listed(found.figures)}."
+        for found in check.found[:_DISCLOSED]
+    )
+    return [told, *single]
+
+
+def _tell_other_noise(check: DisclosureCheck) -> list[str]:
+    """Say for how many of the most exposed records the coarse σ would change."""
+    changed: dict[str, set[int]] = {}
+    for found in check.found:
+        if "σ" in found.figures:
+            kind = LEFT_OUT if found.change == LEFT_OUT else "replaced within their columns"
+            changed.setdefault(kind, set()).add(found.row)
+    if not changed:
+        return []
+    told = ", ".join(f"{len(rows)} {change}" for change, rows in changed.items())
+    return [
+        "Disclosed: σ would be another point of the grid with some of the "
+        f"{check.checked} most exposed records changed, one at a time ({told}); whoever knows all "
+        "the other records learns that for certain. Declare σ beforehand with --sigma."
+    ]
+
+
+def _tell_alone(check: DisclosureCheck) -> list[str]:
+    """Say which records are the only ones of their class, which the release names."""
+    rows = check.rows("classes")
+    if not rows:
+        return []
+    more = f" and {len(rows) - _ALONE} more" if len(rows) > _ALONE else ""
+    which = f"{', '.join(map(str, rows[:_ALONE]))}{more}"
+    are = "row {} is the only record" if len(rows) == 1 else "rows {} are each the only record"
+    return [
+        f"Disclosed: the release names every class, and {are.format(which)} of its class; whoever "
+        "knows all the other records learns for certain that it is there. Merge rare classes, or "
+        "leave such records out."
+    ]
 
 
 def _percent(share: float) -> str:

@@ -22,19 +22,32 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
-from seepage.auditing.findings import NUMBERS, SCHEMA, SHARES, Audit, RecordLeakage, SomeRecords
+from seepage.auditing.findings import (
+    NUMBERS,
+    SCHEMA,
+    SHARES,
+    Audit,
+    RecordLeakage,
+    RiskFinding,
+    SomeRecords,
+)
 from seepage.auditing.report.figures import draw_figures
 from seepage.auditing.report.page import render_page
 from seepage.auditing.report.words import (
+    Verdict,
     count_over,
     error_at,
     find_limit,
     judge,
     markdown,
     most_exposed,
+    name_change,
     number,
     plain,
     protection,
+    spread_kept_of,
+    tell_noise,
+    tell_steps,
     warn_of_constant,
 )
 from seepage.core.result import COARSER, NOTICE, round_down, round_up
@@ -121,7 +134,7 @@ def summarise(audit: Audit) -> dict[str, Any]:
         "schema": SCHEMA,
         "notice": NOTICE,
         "source": audit.source,
-        "verdict": {"tone": verdict.tone, "label": verdict.label, "headline": verdict.headline},
+        **judged(verdict),
         "model": {
             "kind": audit.model,
             "target": audit.target,
@@ -133,12 +146,17 @@ def summarise(audit: Audit) -> dict[str, Any]:
             "numbers": audit.released,
             "noise": "gaussian",
             "sigma": audit.sigma,
-            "sigma_reason": audit.sigma_reason,
+            "choice": asdict(audit.noise),
+            "sigma_reason": tell_noise(audit),
             "test_error": error_at(audit, audit.sigma),
             "constant_error": audit.curve.trivial_error,
         },
-        "target": {"eta": audit.target_eta, "sigma": audit.calibrated_sigma},
-        "steps": list(audit.steps),
+        "target": {
+            "eta": audit.target_eta,
+            "sigma": audit.calibrated_sigma,
+            "met": audit.meets_target,
+        },
+        "steps": tell_steps(audit),
         "records": {
             "count": records.count,
             "limit": limit.eta,
@@ -146,25 +164,53 @@ def summarise(audit: Audit) -> dict[str, Any]:
             "worst_row": records.worst()[0],
             **{name: _quantiles(records, name) for name in NUMBERS},
         },
-        "attributes": [asdict(a) | {"protection": protection(a)} for a in audit.attributes],
+        "attributes": [
+            asdict(a) | {"protection": protection(a), "spread_kept": spread_kept_of(a)}
+            for a in audit.attributes
+        ],
         "groupings": [asdict(grouping) for grouping in audit.groupings],
         "dataset_eta": audit.dataset_eta,
         "curve": asdict(audit.curve),
-        "remedies": [asdict(r) | {"useless": r.useless} for r in audit.remedies],
+        "remedies": [
+            asdict(r) | {"useless": r.useless, "change": name_change(audit, r), "text": text}
+            for r, (_, text) in zip(audit.remedies, verdict.advice, strict=True)
+        ],
         "guarantees": _guarantees(audit),
-        "risks": None if audit.risks is None else asdict(audit.risks),
+        "risks": None if audit.risks is None else _risks(audit.risks),
+        "risks_reason": audit.risks_reason or None,
+        "disclosures": None if audit.disclosures is None else asdict(audit.disclosures),
+        "ledger": None if audit.ledger is None else asdict(audit.ledger),
         "usefulness": None if audit.usefulness is None else asdict(audit.usefulness),
-        "gates": [asdict(gate) for gate in audit.gates],
-        "passed": all(gate.passed for gate in audit.gates),
         "versions": dict(audit.versions),
     }
     plain: dict[str, Any] = to_plain(summary)
     return plain
 
 
+def judged(verdict: Verdict) -> dict[str, Any]:
+    """Return a verdict and the gates it rests on, each with its sentence beside its numbers."""
+    return {
+        "verdict": {"tone": verdict.tone, "label": verdict.label, "headline": verdict.headline},
+        "gates": [asdict(gate) | {"text": text} for gate, text in verdict.gates],
+        "passed": all(gate.passed for gate, _ in verdict.gates),
+    }
+
+
+def _risks(risks: RiskFinding) -> dict[str, Any]:
+    """Return the risks with what follows from them: who is recognised, and what a guess gains."""
+    guesses = [asdict(guess) | {"gain": guess.gain} for guess in risks.guesses]
+    recognised = {"recognised": risks.recognised, "recognised_row": risks.recognised_row}
+    return asdict(risks) | recognised | {"guesses": guesses}
+
+
 def to_json(audit: Audit) -> str:
-    """Return the summary as JSON text that ends in a newline."""
-    return json.dumps(summarise(audit), indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+    """Return the summary as JSON text."""
+    return json_text(summarise(audit))
+
+
+def json_text(summary: dict[str, Any]) -> str:
+    """Return plain JSON values as text that ends in a newline."""
+    return json.dumps(summary, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 
 def _guarantees(audit: Audit) -> list[dict[str, Any]]:

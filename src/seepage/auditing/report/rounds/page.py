@@ -10,7 +10,6 @@ from seepage.auditing.report.rounds.figures import ranked_clients
 from seepage.auditing.report.rounds.words import (
     SCHEMA,
     RecordingReport,
-    advise,
     interval,
     judge_recording,
     untestable,
@@ -36,7 +35,6 @@ def render_recording(report: RecordingReport, figures: tuple[Drawing, ...]) -> s
             {"name": r.name, "left": interval(r.value, r.low, r.high), "p_value": r.p_value}
             for r in audit.layers.remedies
         ],
-        advice=advise(report),
         untestable=untestable(audit),
         unit=audit.layers.v_information.unit,
         measure=audit.layers.v_information.measure,

@@ -6,15 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from seepage.auditing.findings import Advice, Gate
+from seepage.auditing.findings import Gate
 from seepage.auditing.report.words import Verdict, number, short
-from seepage.layers.federated.gradients import BUFFERS, METRICS
-from seepage.layers.layer_audit import LayerRemedy
+from seepage.layers.federated.gradients import BUFFERS, JOINED, METRICS
 from seepage.layers.measures.first_round import LEVEL
 from seepage.layers.recording_audit import RecordingAudit
-from seepage.tables.names import counted
+from seepage.tables.names import counted, shown
 
-SCHEMA = "seepage-rounds/1"
+SCHEMA = "seepage-rounds/2"
 _NAMED = 4  # layers or clients in a sentence
 _LITTLE = 0.05  # of a whole update, below which what remedies leave is not worth a sentence
 
@@ -94,7 +93,14 @@ def judge_recording(report: RecordingReport) -> Verdict:
     else:
         tone, label = "good", "Nothing shows"
         headline = f"No layer tells {what} at the 5 % level, and no client stands out."
-    return Verdict(tone, label, headline, _explain(report))
+    return Verdict(
+        tone,
+        label,
+        headline,
+        _explain(report),
+        gates=tuple((gate, _tell_gate(gate)) for gate in report.gates),
+        advice=tuple((each.name, _tell_advice(report, each)) for each in advise(report)),
+    )
 
 
 def _explain(report: RecordingReport) -> tuple[str, ...]:
@@ -181,90 +187,101 @@ def _tell_metrics(report: RecordingReport) -> str:
     )
 
 
-def advise(report: RecordingReport) -> tuple[Advice, ...]:
+@dataclass(frozen=True)
+class LayerAdvice:
+    """One thing to do about what shows, and what a whole update still tells then, if tried."""
+
+    name: str
+    layers: tuple[str, ...] = ()  # those it is about
+    remedy: str | None = None  # the name of the remedy that was tried on the recording
+    # The information of a whole update with it, and as recorded
+    left: float | None = None
+    whole: float | None = None
+    unreached: tuple[str, ...] = ()  # the telling layers that it does not change
+
+
+def advise(report: RecordingReport) -> tuple[LayerAdvice, ...]:
     """Return what to do, with the numbers of the remedies that were tried."""
     audit = report.audit
-    told = list(audit.telling())
-    buffers = [name for name in told if name.endswith(BUFFERS)]
-    others = [name for name in told if name not in buffers and name != METRICS]
+    told = audit.telling()
+    buffers = tuple(name for name in told if name.endswith(BUFFERS))
+    others = tuple(name for name in told if name not in buffers and name != METRICS)
     advice = []
     if buffers:
-        advice.append(
-            Advice(
-                "Keep statistics at home",
-                f"Running statistics of the clients' records are in {several(buffers)}. Leave them "
-                "with the clients (FedBN), or use GroupNorm, which has none."
-                + _left(audit, buffers),
-            )
-        )
+        advice.append(_without(audit, "Keep statistics at home", buffers))
     if METRICS in told:
-        advice.append(
-            Advice(
-                "Send fewer metrics",
-                f"{several(audit.metrics)} tell the property: round them, or do not send them."
-                + _left(audit, [METRICS]),
-            )
-        )
+        advice.append(_without(audit, "Send fewer metrics", (METRICS,)))
     if others:
-        advice.append(
-            Advice(
-                "Hold layers back",
-                f"Freeze {several(others)}, send them rarely, or add noise to them alone."
-                + _left(audit, others),
-            )
-        )
-    whole = audit.layers.remedies[0]
+        advice.append(_without(audit, "Hold layers back", others))
     noised = next((r for r in audit.layers.remedies if "noise" in r.name), None)
-    if others and noised is not None and whole.value > _LITTLE:  # neither reaches the rest
+    whole = audit.layers.remedies[0].value
+    if others and noised is not None and whole > _LITTLE:  # neither reaches the rest
+        beside = tuple(name for name in told if name not in others)
         advice.append(
-            Advice(
-                "Clip and add noise",
-                f"Clipped updates with noise ({short(noised.name, 60)}) tell {_bits(noised)} "
-                f"instead of {_bits(whole)} {audit.layers.v_information.unit} in all; what it "
-                f"costs in accuracy was not measured here.{_not_reached(told)}",
+            LayerAdvice(
+                "Clip and add noise", others, noised.name, noised.value, whole, unreached=beside
             )
         )
-    if told or audit.clients.named():
-        advice.append(
-            Advice(
-                "Aggregate securely",
-                "With secure aggregation (Flower's SecAgg+) the server sees sums of many clients "
-                "only, and can look at nobody's update alone. Metrics go around it unless they are "
-                "left out.",
-            )
-        )
-    if audit.clients.named():
-        advice.append(
-            Advice(
-                "Look at who stands out",
-                "Ask what sets these clients apart: other records, more of them, another device, "
-                "a mistake. Whoever sees the updates can tell them from the others.",
-            )
-        )
+    apart = audit.clients.named()
+    if told or apart:
+        advice.append(LayerAdvice("Aggregate securely", told))
+    if apart:
+        advice.append(LayerAdvice("Look at who stands out"))
     return tuple(advice)
 
 
-def _not_reached(told: list[str]) -> str:
-    """Return which of the telling entries neither clipping nor noise changes."""
-    beside = [name for name in told if name == METRICS or name.endswith(BUFFERS)]
-    return f" Neither reaches {several(beside)}." if beside else ""
+def _without(audit: RecordingAudit, name: str, layers: tuple[str, ...]) -> LayerAdvice:
+    """Return advice to leave layers out, with what is left without them if that was tried."""
+    whole = audit.layers.remedies[0].value
+    for remedy in audit.layers.remedies if whole > _LITTLE else ():
+        if set(remedy.name.removeprefix("without ").split(", ")) == set(layers):
+            return LayerAdvice(name, layers, remedy.name, remedy.value, whole)
+    return LayerAdvice(name, layers)
 
 
-def _left(audit: RecordingAudit, names: list[str]) -> str:
-    """Return what is left without these layers, if that was tried."""
-    whole = audit.layers.remedies[0]
-    wanted = set(names)
-    if whole.value <= _LITTLE:
-        return ""
-    for remedy in audit.layers.remedies:
-        if set(remedy.name.removeprefix("without ").split(", ")) == wanted:
-            unit = audit.layers.v_information.unit
-            return (
-                f" Without {'them' if len(names) > 1 else 'it'} a whole update tells "
-                f"{_bits(remedy)} instead of {_bits(whole)} {unit}."
-            )
-    return ""
+def _tell_advice(report: RecordingReport, advice: LayerAdvice) -> str:
+    """Say what to do, and what is left then."""
+    audit, layers = report.audit, several(advice.layers) if advice.layers else ""
+    unit = audit.layers.v_information.unit
+    told = {
+        "Keep statistics at home": f"Running statistics of the clients' records are in {layers}. "
+        "Leave them with the clients (FedBN), or use GroupNorm, which has none.",
+        "Send fewer metrics": f"{several(audit.metrics) if audit.metrics else ''} tell the "
+        "property: round them, or do not send them.",
+        "Hold layers back": f"Freeze {layers}, send them rarely, or add noise to them alone.",
+        "Aggregate securely": "With secure aggregation (Flower's SecAgg+) the server sees sums of "
+        "many clients only, and can look at nobody's update alone. Metrics go around it unless "
+        "they are left out.",
+        "Look at who stands out": "Ask what sets these clients apart: other records, more of them, "
+        "another device, a mistake. Whoever sees the updates can tell them from the others.",
+    }
+    if advice.left is None or advice.whole is None:
+        return told[advice.name]
+    instead = f"{_bits(advice.left)} instead of {_bits(advice.whole)} {unit}"
+    if advice.name in told:
+        it = "them" if len(advice.layers) > 1 else "it"
+        return f"{told[advice.name]} Without {it} a whole update tells {instead}."
+    beside = f" Neither reaches {several(advice.unreached)}." if advice.unreached else ""
+    return (
+        f"Clipped updates with noise ({short(advice.remedy, 60)}) tell {instead} in all; what it "
+        f"costs in accuracy was not measured here.{beside}"
+    )
 
 
-def _bits(remedy: LayerRemedy) -> str:
-    return number(round(max(remedy.value, 0.0), 3)) if math.isfinite(remedy.value) else "–"
+def _bits(value: float) -> str:
+    return number(round(max(value, 0.0), 3)) if math.isfinite(value) else "–"
+
+
+def _tell_gate(gate: Gate) -> str:
+    """Say which layer, or a whole update, gives most away, beside the limit."""
+    limit = f"{'within' if gate.passed else 'over'} the limit of {gate.limit:g}."
+    measured = math.nan if gate.measured is None else gate.measured
+    layer = f"the layer {shown(gate.where)}"
+    if gate.name == "--max-bits":
+        where = "a whole update" if gate.where == JOINED else layer
+        return f"Most is given away by {where}: {max(measured, 0):.3g} bits, {limit}"
+    where = "whole updates" if gate.where == JOINED else layer
+    return (
+        f"Clients are best told apart by {where}: an AUC of {measured:.3f} ({gate.low:.3f} to "
+        f"{gate.high:.3f}), {limit}"
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -17,7 +16,13 @@ from seepage.auditing.report.rounds.words import (
     advise,
     judge_recording,
 )
-from seepage.auditing.report.writing import report_folder, to_plain, write_text
+from seepage.auditing.report.writing import (
+    json_text,
+    judged,
+    report_folder,
+    to_plain,
+    write_text,
+)
 from seepage.core.result import NOTICE
 from seepage.support.files import write_private
 
@@ -58,7 +63,7 @@ def summarise_recording(report: RecordingReport) -> dict[str, Any]:
         "notice": NOTICE,
         "source": report.source,
         "property": report.property,
-        "verdict": {"tone": verdict.tone, "label": verdict.label, "headline": verdict.headline},
+        **judged(verdict),
         "recording": {
             "updates": audit.updates,
             "clients": len(audit.clients.clients),
@@ -83,12 +88,14 @@ def summarise_recording(report: RecordingReport) -> dict[str, Any]:
         "rounds": None
         if over is None
         else {"rounds": over.rounds, "layers": over.layers, "p_values": over.p_values},
+        "least_p_value": None if over is None else audit.least_p_value(),
         "clients_standing_out": len(audit.clients.named()),
         "remedies": [asdict(remedy) for remedy in audit.layers.remedies],
-        "advice": [asdict(advice) for advice in advise(report)],
+        "advice": [
+            asdict(advice) | {"text": text}
+            for advice, (_, text) in zip(advise(report), verdict.advice, strict=True)
+        ],
         "notes": [*audit.notes, *audit.layers.notes],
-        "gates": [asdict(gate) for gate in report.gates],
-        "passed": all(gate.passed for gate in report.gates),
         "versions": dict(report.versions),
     }
     plain: dict[str, Any] = to_plain(summary)
@@ -96,6 +103,5 @@ def summarise_recording(report: RecordingReport) -> dict[str, Any]:
 
 
 def recording_to_json(report: RecordingReport) -> str:
-    """Return the summary as JSON text that ends in a newline."""
-    summary = summarise_recording(report)
-    return json.dumps(summary, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+    """Return the summary as JSON text."""
+    return json_text(summarise_recording(report))
