@@ -134,9 +134,9 @@ def minimise(
     relative = relative_gradient(objective, point)
     if not (relative <= _CONVERGED or _at_rest(objective, point.theta)):
         check_drift(objective, step, point.largest_norm)
-        why = f"the columns nearly repeat one another; drop some of them, or {_held(objective)}."
+        why = f"the columns nearly repeat one another; drop some of them, or {_remedy(objective)}."
         if _drifts(objective, step, point.largest_norm) or separated(objective):
-            why = f"{hardly_held(objective)}."
+            why = f"{weak_penalty_clause(objective)}."
         raise InputError(
             f"The fit did not converge in {steps} Newton steps (relative gradient "
             f"{relative:.1e}): {why}"
@@ -321,17 +321,17 @@ def separated(objective: AnyObjective) -> bool:
     return found.fun is not None and -float(found.fun) > _SEPARATED
 
 
-def hardly_held(objective: AnyObjective) -> str:
+def weak_penalty_clause(objective: AnyObjective) -> str:
     """Return the clause on separable data whose penalty does not hold the coefficients."""
     counts = objective.family.name == "poisson"
     what = "the counts are all zero in some direction of X" if counts else "the data are separable"
     return (
         f"{what}, and l2 is negligible for columns of these sizes; scale the columns to "
-        f"similar sizes, or {_held(objective)}"
+        f"similar sizes, or {_remedy(objective)}"
     )
 
 
-def _held(objective: AnyObjective) -> str:
+def _remedy(objective: AnyObjective) -> str:
     return "choose a larger l2" if objective.ridge > 0 else "set l2 to a positive number"
 
 

@@ -35,7 +35,7 @@ from seepage.glm.jacobian.terms import JacobianTerms
 from seepage.support.chunks import by_rows
 from seepage.tables.source import Array
 
-_LOOSE = 1e-8  # a stated error above which a closer look is worthwhile
+_CLOSER_LOOK = 1e-8  # a stated error above which a closer look is worthwhile
 _DOUBTFUL = 1e-7  # and, after that, a decomposition of the row's own
 
 
@@ -113,10 +113,10 @@ def _answers(
 
     values = by_rows(values_of, jacobian.rows, jacobian.size, chunk=jacobian.chunk)
     errors = found[0] if len(found) == 1 else xp.concat(found)
-    loose = xp.nonzero(~(errors <= _LOOSE))[0]
-    if loose.shape[0]:
-        errors[loose] = answer(loose, True)[1]
-        doubtful = loose[~(errors[loose] <= _DOUBTFUL)]
+    uncertain = xp.nonzero(~(errors <= _CLOSER_LOOK))[0]
+    if uncertain.shape[0]:
+        errors[uncertain] = answer(uncertain, True)[1]
+        doubtful = uncertain[~(errors[uncertain] <= _DOUBTFUL)]
         if doubtful.shape[0]:
             better, off = decomposed(doubtful)
             worse = off > errors[doubtful]

@@ -156,7 +156,7 @@ class GLMJacobian(JacobianTerms):
             self._largest = Largest(slope, error, curvature, label, row, leverage)
         return self._largest
 
-    def mended(
+    def recompute_cancelled(
         self, squared: Array, unknowns: Unknowns, part: Array, take: Callable[[Array], Array]
     ) -> Array:
         """Return answers about rows, computing small differences without squares.
@@ -184,7 +184,7 @@ class GLMJacobian(JacobianTerms):
             chunk=WIDE_CHUNK,
         )
 
-    def mended_block(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
+    def recompute_block(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
         """Return the answer about a block, from the entries if it is a small difference."""
         xp = array_namespace(self.X)
         part = self.reach(unknowns) ** 2 * float(xp.sum(self.slope_sizes[rows] ** 2))
@@ -220,14 +220,14 @@ class GLMJacobian(JacobianTerms):
 
         found = by_rows(traces, self.rows, self.row_width(unknowns), chunk=WIDE_CHUNK)
         part = (self.reach(unknowns) * self.slope_sizes) ** 2
-        return self.mended(found, unknowns, part, lambda J: xp.sum(J * J, axis=(1, 2)))
+        return self.recompute_cancelled(found, unknowns, part, lambda J: xp.sum(J * J, axis=(1, 2)))
 
     def row_norms(self, unknowns: Unknowns) -> Array:
         """Return ``‖J_i‖₂²`` of each row: the largest eigenvalue of its information, ``(n,)``."""
         if self.paired:
             return self._from_entries(unknowns, largest_square)
         found, part = super().row_norms(unknowns), (self.reach(unknowns) * self.slope_sizes) ** 2
-        return self.mended(found, unknowns, part, largest_square)
+        return self.recompute_cancelled(found, unknowns, part, largest_square)
 
     def cell_information(self, unknowns: Unknowns) -> Array:
         """Return the information about each unknown feature alone, ``(n, t)``: the diagonal."""
@@ -244,7 +244,7 @@ class GLMJacobian(JacobianTerms):
 
         found = by_rows(diagonal, self.rows, self.row_width(unknowns), chunk=WIDE_CHUNK)
         part = (self.slope_sizes**2)[:, None] * (self.column_reach(unknowns) ** 2)[None, :]
-        return self.mended(
+        return self.recompute_cancelled(
             found, replace(unknowns, label=False), part, lambda J: xp.sum(J * J, axis=1)
         )
 
@@ -282,7 +282,7 @@ class GLMJacobian(JacobianTerms):
     def block_norm(self, unknowns: Unknowns, rows: Array) -> float:
         """Return the largest eigenvalue of the information about these unknowns of these rows."""
         found = 0.0 if self.paired else super().block_norm(unknowns, rows)
-        return self.mended_block(found, unknowns, rows)
+        return self.recompute_block(found, unknowns, rows)
 
     def column_traces(self, attributes: list[Unknowns], rows: Array) -> Array:
         """Return the trace of the information about each attribute over the rows."""
@@ -623,7 +623,9 @@ class SingleOutputJacobian(GLMJacobian):
             rho, basis.delta, coordinates, basis.q, c, s, threads=threads, what="rows"
         )
         found = self._off_the_pole(found, basis, unknowns)
-        return self.mended(found, unknowns, self.reach(unknowns) ** 2 * rho, largest_square)
+        return self.recompute_cancelled(
+            found, unknowns, self.reach(unknowns) ** 2 * rho, largest_square
+        )
 
     def _off_the_pole(self, found: Array, basis: _Eigenbasis, unknowns: Unknowns) -> Array:
         """Return norms; those next to the largest pole come from the entries where that is cheap.
@@ -706,7 +708,7 @@ class SingleOutputJacobian(GLMJacobian):
             slopes = self.design_times(every, A.T @ Aw)
         part = self.r * self.r * xp.sum(A_V * A_V)
         found = part + c * self._release_lengths() + s * slopes
-        return self.mended(found, unknowns, part, lambda J: xp.sum(J * J, axis=(1, 2)))
+        return self.recompute_cancelled(found, unknowns, part, lambda J: xp.sum(J * J, axis=(1, 2)))
 
     def cell_information(self, unknowns: Unknowns) -> Array:
         """Return ``a²‖Ax̃‖² w_j² + 2 a r w_j z_j + r² C_jj`` with ``z = C x̃``, ``(n, t)``."""
@@ -842,7 +844,7 @@ class SingleOutputJacobian(GLMJacobian):
     def block_norm(self, unknowns: Unknowns, rows: Array) -> float:
         """Return the largest eigenvalue of ``Σ_i A G_i G_iᵀ Aᵀ`` over the rows: a P×P matrix."""
         found = self.norm_of(unknowns, self.block_sums(unknowns, rows))
-        return self.mended_block(found, unknowns, rows)
+        return self.recompute_block(found, unknowns, rows)
 
     def block_norms(self, unknowns: Unknowns, blocks: Sequence[Array]) -> list[float]:
         """Return :meth:`block_norm` of several blocks, many of them decomposed together."""
@@ -855,7 +857,7 @@ class SingleOutputJacobian(GLMJacobian):
             for rows, squared in zip(blocks[some], map(float, norms), strict=True):
                 spread = float(xp.sum(self.r[rows] ** 2))
                 sound = squared > 0 and squared >= CANCELLED * part * spread
-                found.append(squared if sound else self.mended_block(squared, unknowns, rows))
+                found.append(squared if sound else self.recompute_block(squared, unknowns, rows))
         return found
 
     def block_sums(self, unknowns: Unknowns, rows: Array) -> Array:
@@ -885,7 +887,7 @@ class SingleOutputJacobian(GLMJacobian):
         (reach,) = self._per_attribute(attributes, self.column_reach)
         part = xp.sum(self.r[rows] ** 2) * reach**2
         for k in xp.nonzero(found < CANCELLED * part)[0]:
-            found[int(k)] = self.mended_block(float(found[k]), attributes[int(k)], rows)
+            found[int(k)] = self.recompute_block(float(found[k]), attributes[int(k)], rows)
         return found
 
     def column_accuracy(self, squared: Array, attributes: list[Unknowns], rows: Array) -> Array:
