@@ -104,11 +104,11 @@ class BatchedRefits:
         for begin in range(0, len(changes), size):
             some = changes[begin : begin + size]
             start = np.zeros((len(some), P)) if starts is None else starts[begin : begin + size]
-            found, step, left = self._newton(some, start)
+            moves, step, left = self._newton(some, start)
             for k, change in enumerate(some):
                 if not left[k] <= _GIVEN_UP or self._decides(change.removed):
-                    found[k], step[k] = self._alone(change, start[k])
-            out[begin : begin + size], open_[begin : begin + size] = found, step
+                    moves[k], step[k] = self._alone(change, start[k])
+            out[begin : begin + size], open_[begin : begin + size] = moves, step
         return self._gauge_free(out), self._gauge_free(open_)
 
     def pull_of_removed(self, changes: list[Change]) -> np.ndarray:
@@ -189,18 +189,18 @@ class BatchedRefits:
         objective = Objective.of(fit, X)
         nothing = np.full(self.theta.size, np.inf), np.zeros(self.theta.size)
         try:
-            found = np.asarray(minimise(objective, start=guess).parameters)
+            theta = np.asarray(minimise(objective, start=guess).parameters)
         except InputError:  # no minimiser
             return nothing
-        margins = objective.margins(found)
+        margins = objective.margins(theta)
         H = objective.definite(objective.hessian(margins))
         factor = cholesky_factor(H)
         penalised = self.X.shape[1] * self.outputs if self.fit.ridge > 0 else 0
         if not self._determined(H[penalised:, penalised:], factor):
             return nothing
         factor = damped_factor(H) if factor is None else factor
-        step = factor.solve(objective.gradient(found, objective.slopes(margins)).reshape(-1))
-        return np.asarray((found - self.theta).reshape(-1)), np.asarray(step)
+        step = factor.solve(objective.gradient(theta, objective.slopes(margins)).reshape(-1))
+        return np.asarray((theta - self.theta).reshape(-1)), np.asarray(step)
 
     def _determined(self, free: np.ndarray, factor: CholeskyFactor | None) -> bool:
         """Say whether a Hessian, of block ``free``, determines the parameters without penalty.
@@ -294,10 +294,10 @@ class BatchedRefits:
 
     def _preconditioned(self, residual: np.ndarray) -> np.ndarray:
         """Return ``H⁻¹`` times residuals, (P, B), with exact zeros where there is no curvature."""
-        found = self.inverse @ residual
+        step = self.inverse @ residual
         if self.outputs == 1:
-            return np.asarray(found)
-        return self._gauge_free(np.ascontiguousarray(found.T)).T
+            return np.asarray(step)
+        return self._gauge_free(np.ascontiguousarray(step.T)).T
 
     def times(self, moved: np.ndarray) -> np.ndarray:
         """Return ``X̃ δ`` for parameters in columns, (P, B) → (n, outputs, B)."""
@@ -330,8 +330,8 @@ class BatchedRefits:
         n, K, B = margins.shape
         flat = np.moveaxis(margins, 2, 0).reshape(B * n, K)
         labels = np.tile(np.asarray(target), (B, 1)) if len(target) == n else np.asarray(target)
-        found = np.asarray(self.fit.family.slope(flat, labels)).reshape(B, n, K)
-        return np.asarray(np.moveaxis(found, 0, 2))
+        slopes = np.asarray(self.fit.family.slope(flat, labels)).reshape(B, n, K)
+        return np.asarray(np.moveaxis(slopes, 0, 2))
 
     def _curvature(self, margins: np.ndarray, target: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Return the weighted curvature; for softmax, the probabilities it is made from."""

@@ -141,8 +141,8 @@ def minimise(
             f"The fit did not converge in {steps} Newton steps (relative gradient "
             f"{relative:.1e}): {why}"
         )
-    found = _gauge_free(objective, point.theta)
-    return Minimum(coordinates.back(found), steps, relative)
+    theta = _gauge_free(objective, point.theta)
+    return Minimum(coordinates.back(theta), steps, relative)
 
 
 def relative_gradient(objective: AnyObjective, point: NewtonSums) -> float:
@@ -242,11 +242,11 @@ def _lbfgs(objective: AnyObjective) -> Array:
         return point.value, as_numpy(point.gradient).reshape(-1).astype(float)
 
     start = np.zeros(math.prod(objective.shape))
-    found = scipy_minimize(
+    answer = scipy_minimize(
         evaluate, start, jac=True, method="L-BFGS-B", options={"maxiter": _LBFGS_STEPS}
     )
-    usable = math.isfinite(found.fun) and bool(np.all(np.isfinite(found.x)))
-    return parameters(found.x) if usable else zeros
+    usable = math.isfinite(answer.fun) and bool(np.all(np.isfinite(answer.x)))
+    return parameters(answer.x) if usable else zeros
 
 
 def check_counts(objective: AnyObjective, label_scale: float) -> None:
@@ -310,7 +310,7 @@ def separated(objective: AnyObjective) -> bool:
         falls = (2 * y - 1)[:, None] * design
     else:
         return False
-    found = linprog(
+    answer = linprog(
         -falls.sum(axis=0),
         A_ub=-falls,
         b_ub=np.zeros(len(falls)),
@@ -318,7 +318,7 @@ def separated(objective: AnyObjective) -> bool:
         b_eq=None if still is None else np.zeros(len(still)),
         bounds=(-1, 1),
     )
-    return found.fun is not None and -float(found.fun) > _SEPARATED
+    return answer.fun is not None and -float(answer.fun) > _SEPARATED
 
 
 def weak_penalty_clause(objective: AnyObjective) -> str:

@@ -173,11 +173,11 @@ class ChangedRecords(FiniteChanges):
 
     def _starts(self, rows: np.ndarray, others: Alternatives | None) -> np.ndarray:
         """Return where the centres put the parameters, (m, K, P)."""
-        found = [
+        pieces = [
             self._moves_at(rows[piece], self._centres(rows[piece], others))
             for piece in row_slices(len(rows), self._width(others))
         ]
-        return self.outputs.of_all(np.concatenate(found))
+        return self.outputs.of_all(np.concatenate(pieces))
 
     def _replacements(self, row: int, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
         """Return the features and labels of every alternative, (K, d) and (K, …)."""
@@ -250,10 +250,10 @@ class ChangedRecords(FiniteChanges):
     def _certified(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
         K = 1 if others is None else len(others)
         if self.constant is None:
-            found = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
-            self._bound_the_rest(found, np.arange(len(rows)), rows, None, others)
-            return found
-        found = Moves(*(np.empty((len(rows), K, *more)) for more in ((K,), (), (), ())))
+            moves = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
+            self._bound_the_rest(moves, np.arange(len(rows)), rows, None, others)
+            return moves
+        moves = Moves(*(np.empty((len(rows), K, *more)) for more in ((K,), (), (), ())))
         looked: list[tuple[np.ndarray, Centres]] = []
 
         def around(piece: slice) -> tuple[slice, Moves, np.ndarray, Centres | None]:
@@ -265,7 +265,7 @@ class ChangedRecords(FiniteChanges):
         first, *rest = row_slices(max(1, len(rows)), self._width(others), chunk=_AT_ONCE)
         # What all pieces share is computed, and kept, with the first.
         for piece, here, wide, centres in chain([around(first)], spread(around, rest)):
-            found.put(piece, here)
+            moves.put(piece, here)
             if centres is not None:
                 looked.append((wide, centres))
         if looked:
@@ -274,12 +274,12 @@ class ChangedRecords(FiniteChanges):
             closer = self._around(some, sizes)
             if self.shared is None:
                 self._look_at_pairs(rows[wide], some, sizes, closer)
-            found.put(wide, closer)
-        lost = np.flatnonzero(np.isinf(found.radius).any(axis=1))
+            moves.put(wide, closer)
+        lost = np.flatnonzero(np.isinf(moves.radius).any(axis=1))
         for piece in row_slices(len(lost), self._width(others)):
             which = lost[piece]
-            self._bound_the_rest(found, which, rows, self._centres(rows[which], others), others)
-        return found
+            self._bound_the_rest(moves, which, rows, self._centres(rows[which], others), others)
+        return moves
 
     def _width(self, others: Alternatives | None) -> int:
         """Return about how many numbers the work on one record's centres keeps in memory."""
@@ -432,8 +432,8 @@ class ChangedRecords(FiniteChanges):
         outputs, c = self.outputs, self.outputs.count
         where = [] if others is None else list(others.columns)
         by_inverse, by_noise, by_penalty = self._products(rows, where)
-        found = self._without_record(rows, by_inverse)
-        weight, pulled, curvature, modes, shares, left, error, off, alone, update, removal = found
+        rest = self._without_record(rows, by_inverse)
+        weight, pulled, curvature, modes, shares, left, error, off, alone, update, removal = rest
         by_own = by_noise[:, :c, :c]
         size = np.sqrt(np.maximum(_quadratic(removal[:, None, :], by_own), 0.0))
         rounding = off[:, None] * size
@@ -453,15 +453,13 @@ class ChangedRecords(FiniteChanges):
             unsolved = ~solved & ~still
             curved = weight[:, None, None, None] * outputs.curvature(margin, labels)
             curved = np.minimum(curved, _ENDLESS)
-            by_replacement = np.swapaxes(Z, 2, 3) @ (by_noise[:, None] @ Z)
-            lost = self._margin_errors(rows, given, found, xz)
-            rounding = rounding + _replacement_rounding(
-                error, by_replacement, slope, curved, zz, lost
-            )
+            noise_zz = np.swapaxes(Z, 2, 3) @ (by_noise[:, None] @ Z)
+            lost = self._margin_errors(rows, given, rest, xz)
+            rounding = rounding + _replacement_rounding(error, noise_zz, slope, curved, zz, lost)
             own = OwnRecord.at(
                 curved,
                 zz,
-                by_replacement,
+                noise_zz,
                 outputs.widest(zz),
                 before,
                 np.where(unsolved[:, :, None], np.nan, margin - before),
@@ -515,10 +513,10 @@ class ChangedRecords(FiniteChanges):
         return margin, slope, solved
 
     def _margin_errors(
-        self, rows: np.ndarray, given: np.ndarray, found: WithoutRecord, xz: np.ndarray
+        self, rows: np.ndarray, given: np.ndarray, rest: WithoutRecord, xz: np.ndarray
     ) -> np.ndarray:
         """Return the errors of the margins of records that come, without the one that left."""
-        shift = np.linalg.norm(xz, axis=(2, 3)) * np.linalg.norm(found.removal, axis=1)[:, None]
+        shift = np.linalg.norm(xz, axis=(2, 3)) * np.linalg.norm(rest.removal, axis=1)[:, None]
         curvature = np.einsum("mkk->m", self.curvatures[rows])
         slope = self.slope_errors[rows]
         before = np.divide(slope, curvature, out=np.zeros_like(slope), where=curvature > 0)[:, None]
@@ -526,7 +524,7 @@ class ChangedRecords(FiniteChanges):
             1 + np.max(np.abs(given), axis=2) + np.abs(self.margins[rows]).max(axis=1)[:, None]
         )
         root = 8 * _EPS if self.outputs.count == 1 else _ROOT
-        return np.asarray(before + found.off[:, None] * shift + root * largest)
+        return np.asarray(before + rest.off[:, None] * shift + root * largest)
 
     def _without_record(self, rows: np.ndarray, by_inverse: np.ndarray) -> WithoutRecord:
         """Return what the other records make of the fit without each of some records."""
@@ -732,11 +730,11 @@ class ChangedRecords(FiniteChanges):
         affordable = affordable if self.shared is None else 0
         if self.constant is None or len(rows) <= affordable:
             return self._refitted_likelihoods(rows, others)
-        found = [
+        pieces = [
             self._likelihoods(rows[piece], others)
             for piece in row_slices(len(rows), self._width(others))
         ]
-        scores, off = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        scores, off = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
         worst = np.argsort(-off, kind="stable")[:affordable]
         if len(worst):
             scores[worst], off[worst] = self._refitted_likelihoods(rows[worst], others)
@@ -747,12 +745,12 @@ class ChangedRecords(FiniteChanges):
         left = self._centres(rows, None)
         E = self._error(left, Sizes(self._reach(left) * left.energy))[0]
         by_inverse = self._products(rows, list(others.columns))[0]
-        found = self._without_record(rows, by_inverse)
+        rest = self._without_record(rows, by_inverse)
         _, xz, zz, _, without = self._replacement_terms(
-            rows, others, by_inverse, found.update, found.removal
+            rows, others, by_inverse, rest.update, rest.removal
         )
         labels = self._changes(rows, others)[1]
-        rounding = self._margin_errors(rows, without, found, xz)
+        rounding = self._margin_errors(rows, without, rest, xz)
         with np.errstate(over="ignore", invalid="ignore"):
             span = np.sqrt(np.maximum(self.outputs.widest(zz), 0.0)) * E + rounding
             scores = -self.outputs.loss(without, labels)
@@ -767,7 +765,7 @@ class ChangedRecords(FiniteChanges):
         moves, left = self.refits.moves_and_errors([Change(np.array([i])) for i in rows], starts)
         known = np.isfinite(moves).all(axis=1, keepdims=True)
         moves, left = np.where(known, moves, 0.0), np.where(known, left, 0.0)
-        found, off = np.empty((len(rows), len(others))), np.empty(len(rows))
+        likelihoods, off = np.empty((len(rows), len(others))), np.empty(len(rows))
         for m, i in enumerate(rows):
             Z, T = self._replacements(int(i), others)
             Z = self._extended(Z)
@@ -775,9 +773,9 @@ class ChangedRecords(FiniteChanges):
             margins = Z @ (self.theta + move)
             lost = np.abs(Z @ step) + self._rounding * (np.abs(Z) @ np.abs(move))
             span = lost.reshape(len(Z), -1).max(axis=1)
-            found[m] = -np.asarray(self.fit.family.loss(margins, T))
+            likelihoods[m] = -np.asarray(self.fit.family.loss(margins, T))
             off[m] = np.max(span * self.outputs.steepest(self.outputs.within(margins), T, span))
-        return found, off
+        return likelihoods, off
 
     def class_labels(self) -> np.ndarray:
         """Return the labels that a record of a classifier may have, (K,) or (K, K)."""
@@ -835,10 +833,10 @@ class ChangedRecords(FiniteChanges):
         else:
             slopes, errors = self._known_slopes[0][:, None], self._known_slopes[1]
         if self._spectrum is not None and self.fit.family.name == "gaussian":
-            found, off = self._spectrum.least_squares_slopes(self.target)
+            by_values, off = self._spectrum.least_squares_slopes(self.target)
             # The same but for rounding, unless the model is not the minimiser.
-            better = (off < errors) & (np.abs(found - slopes[:, 0]) <= off + errors)
-            slopes = np.where(better, found, slopes[:, 0])[:, None]
+            better = (off < errors) & (np.abs(by_values - slopes[:, 0]) <= off + errors)
+            slopes = np.where(better, by_values, slopes[:, 0])[:, None]
             errors = np.where(better, off, errors)
         return slopes, errors
 
@@ -939,11 +937,11 @@ class ChangedRecords(FiniteChanges):
         return self._own_products_of(self._spectrum)
 
     def _own_products_of(self, spectrum: SingularValues | None) -> np.ndarray:
-        found = np.empty((3, len(self.X)))
+        products = np.empty((3, len(self.X)))
         for piece in row_slices(len(self.X), 2 * len(self.inverse)):
             rows = np.arange(len(self.X))[piece]
-            found[:, piece] = [one[:, 0, 0] for one in self._products_of(rows, [], spectrum)]
-        return found
+            products[:, piece] = [one[:, 0, 0] for one in self._products_of(rows, [], spectrum)]
+        return products
 
     @cached_property
     def _spectrum(self) -> SingularValues | None:
@@ -958,8 +956,8 @@ class ChangedRecords(FiniteChanges):
         worst = np.max(lost, initial=0.0, where=curvature > 0)
         if not worst > _PRECISE:
             return None
-        found = SingularValues(self.X, curvature, self.fit.ridge, self.fit.intercept is not None)
-        return found if np.max(found.error) < worst else None
+        spectrum = SingularValues(self.X, curvature, self.fit.ridge, self.fit.intercept is not None)
+        return spectrum if np.max(spectrum.error) < worst else None
 
     def _products_of(
         self, rows: np.ndarray, columns: list[int], spectrum: SingularValues | None
@@ -1110,8 +1108,8 @@ def _inverse_hessian(fit: FittedGLM, X: np.ndarray) -> np.ndarray:
     factor = cholesky_factor(H)
     if factor is None:
         raise InputError("The Hessian of this model is not definite: no refit is unique.")
-    found = np.asarray(factor.solve(np.eye(len(H))))
-    return np.asarray((found + found.T) / 2)
+    inverse = np.asarray(factor.solve(np.eye(len(H))))
+    return np.asarray((inverse + inverse.T) / 2)
 
 
 @dataclass(frozen=True)
@@ -1317,8 +1315,8 @@ class Outputs:
         if self.basis is None:
             return moves
         features = moves.shape[-1] // self.count
-        found = moves.reshape(*moves.shape[:-1], features, self.count) @ self.basis.T
-        return np.asarray(found.reshape(*moves.shape[:-1], features * len(self.basis)))
+        every = moves.reshape(*moves.shape[:-1], features, self.count) @ self.basis.T
+        return np.asarray(every.reshape(*moves.shape[:-1], features * len(self.basis)))
 
     def inverse_within(self, inverse: np.ndarray) -> np.ndarray:
         """Return ``H⁻¹`` of all parameters, restricted to the part that matters.
@@ -1330,8 +1328,8 @@ class Outputs:
         K, c = self.basis.shape
         half = inverse.reshape(len(inverse), -1, K) @ self.basis
         both = half.reshape(-1, K, half.shape[1] * c).transpose(0, 2, 1) @ self.basis
-        found = both.transpose(0, 2, 1).reshape(half.shape[1] * c, -1)
-        return np.asarray((found + found.T) / 2)
+        inverse = both.transpose(0, 2, 1).reshape(half.shape[1] * c, -1)
+        return np.asarray((inverse + inverse.T) / 2)
 
     def loss(self, m: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the losses, (…)."""
@@ -1346,10 +1344,10 @@ class Outputs:
     def curvature(self, m: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the curvatures, (…, c, c)."""
         margins, labels = self._flat(m, labels)
-        found = np.asarray(self.family.curvature(margins, labels))
+        matrices = np.asarray(self.family.curvature(margins, labels))
         if self.basis is not None:
-            found = self.basis.T @ found @ self.basis
-        return found.reshape(*m.shape, self.count)
+            matrices = self.basis.T @ matrices @ self.basis
+        return matrices.reshape(*m.shape, self.count)
 
     def _flat(self, m: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return margins and labels in the family's shapes, one record after the other."""
@@ -1405,8 +1403,8 @@ class Outputs:
             return self._bracketed(given, weight[..., 0], labels), np.ones(shape, dtype=bool)
         weight = np.broadcast_to(weight, (*shape, self.count, self.count))
         flat = (a.reshape(-1, *a.shape[2:]) for a in (given, weight, labels))
-        found, solved = self._damped(*flat)
-        return found.reshape(given.shape), solved.reshape(shape)
+        margin, solved = self._damped(*flat)
+        return margin.reshape(given.shape), solved.reshape(shape)
 
     def _bracketed(self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the roots for one output.

@@ -104,15 +104,15 @@ def _answers(
     ``answer`` takes some rows, and whether to examine its accuracy closely.
     """
     xp = array_namespace(jacobian.X)
-    found = []
+    pieces = []
 
     def values_of(rows: slice) -> Array:
         values, error = answer(rows, False)
-        found.append(error)
+        pieces.append(error)
         return values
 
     values = by_rows(values_of, jacobian.rows, jacobian.size, chunk=jacobian.chunk)
-    errors = found[0] if len(found) == 1 else xp.concat(found)
+    errors = pieces[0] if len(pieces) == 1 else xp.concat(pieces)
     uncertain = xp.nonzero(~(errors <= _CLOSER_LOOK))[0]
     if uncertain.shape[0]:
         errors[uncertain] = answer(uncertain, True)[1]

@@ -265,9 +265,9 @@ class JacobianTerms(ReleaseJacobian):
         ratio = 1 + 2 * part / eta
         cancelled = from_entries & (squared < CANCELLED * part**2)
         rounds = xp.where(cancelled, ratio, ratio**2) * (8 * self.rounding)
-        found = self.map.accuracy * ratio + error / eta + rounds
+        errors = self.map.accuracy * ratio + error / eta + rounds
         # Among zeros nothing cancels.
-        return xp.where(squared > 0, found, xp.zeros_like(found))
+        return xp.where(squared > 0, errors, xp.zeros_like(errors))
 
 
 # Products in twice the precision ------------------------------------------------------------------
@@ -291,9 +291,11 @@ def columns_precisely(terms: JacobianTerms, unknowns: Unknowns) -> Double:
     high, low = (xp.permute_dims(part, (0, 2, 1)) for part in (high, low))
     t = high.shape[2]
     basis = xp.asarray(unknowns.basis, dtype=high.dtype, device=high.device)
-    found = product(Double(xp.reshape(high, (-1, t)), xp.reshape(low, (-1, t))), Double.of(basis))
+    along_basis = product(
+        Double(xp.reshape(high, (-1, t)), xp.reshape(low, (-1, t))), Double.of(basis)
+    )
     shape = (terms.size, terms.outputs, -1)
-    return Double(*(xp.permute_dims(xp.reshape(part, shape), (0, 2, 1)) for part in found))
+    return Double(*(xp.permute_dims(xp.reshape(part, shape), (0, 2, 1)) for part in along_basis))
 
 
 # Slopes sum to zero over the classes of softmax, so what two classes have in common does not count;
