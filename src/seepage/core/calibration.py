@@ -118,10 +118,10 @@ def _factor(result: Result, target: float, error: bool, over: str | float) -> fl
     """
 
     def excess(logarithm: float) -> float:
-        found = result.rescaled(math.exp(logarithm))  # type: ignore[misc]
+        rescaled = result.rescaled(math.exp(logarithm))  # type: ignore[misc]
         if error and over == "mean":
-            return math.log(float(np.mean(np.asarray(found, dtype=float)))) - math.log(target)
-        reached = max(_summary(found, over), 1e-300)
+            return math.log(float(np.mean(np.asarray(rescaled, dtype=float)))) - math.log(target)
+        reached = max(_summary(rescaled, over), 1e-300)
         wanted = target**-0.5 if error else target
         return 2 * (math.log(wanted) - math.log(reached))
 

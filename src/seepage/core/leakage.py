@@ -186,8 +186,8 @@ class Leakage(Generic[PerRecord]):
         streamed_errors = template.states_accuracy and not self.source.in_memory
         also = ("column_error_terms",) if streamed_errors else ()
         if _check_measure(measure) == "dfil":
-            found = self._over_columns(("column_traces", *also), unknowns, which)
-            traces, terms = found["column_traces"], found.get("column_error_terms")
+            answers = self._over_columns(("column_traces", *also), unknowns, which)
+            traces, terms = answers["column_traces"], answers.get("column_error_terms")
             count = len(self.source) if which is None else len(which)
             directions = [u.features(len(self.source.names)) for u in unknowns]
             sizes = template.array([float(many * count) for many in directions])
@@ -229,29 +229,29 @@ class Leakage(Generic[PerRecord]):
         by = labels if isinstance(labels, str) else _sortable(group_labels(labels, self.source))
         extra = (labels,) if isinstance(labels, str) else ()
         ask = partial(self._blocks, unknowns, measure, partial(_grouped, by=by), extra)
-        found = ask(only)
-        left = sorted(found.seen.difference(found)) if only is None else []
+        answers = ask(only)
+        left = sorted(answers.seen.difference(answers)) if only is None else []
         while left:  # no pass holds the sums of more groups than fit into memory
-            found.take(ask(left[: found.most]))
-            left = left[found.most :]
+            answers.take(ask(left[: answers.most]))
+            left = left[answers.most :]
         for group in only or ():
-            if group not in found.seen:
+            if group not in answers.seen:
                 raise InputError(
-                    f"No record is in the group {group!r}{nearest(group, found.seen)}."
+                    f"No record is in the group {group!r}{nearest(group, answers.seen)}."
                 )
-        chosen = sorted(found) if only is None else list(only)
+        chosen = sorted(answers) if only is None else list(only)
         index = np.empty(len(chosen), object)
         index[:] = chosen
-        squared = self.release.template.array([found[group] for group in chosen])
+        squared = self.release.template.array([answers[group] for group in chosen])
         if not self.source.in_memory or isinstance(by, str):
-            accuracy = found.accuracy_of(chosen)
+            accuracy = answers.accuracy_of(chosen)
         elif len(chosen) > _MANY_GROUPS:
             accuracy = None
         else:
             blocks = _positions(by)
             accuracy = self._accuracy(
                 [
-                    (found[g] * self._count(measure, unknowns, blocks[g]), unknowns, blocks[g])
+                    (answers[g] * self._count(measure, unknowns, blocks[g]), unknowns, blocks[g])
                     for g in chosen
                 ]
             )
@@ -494,7 +494,7 @@ class Leakage(Generic[PerRecord]):
             names = tuple(self.source.names[j] for j in which)
         if question in ("fil", "dfil"):
             measure = question
-        told: dict[str, Any] = {
+        common: dict[str, Any] = {
             "view": view,
             "measure": measure,
             "kind": kind,
@@ -505,12 +505,12 @@ class Leakage(Generic[PerRecord]):
         }
         if not self.source.in_memory:
             ask = partial(_with_accuracy, question=question, unknowns=unknowns)
-            return cast(PerRecord, RecordStream(self.source, self._asking(ask), **told))
+            return cast(PerRecord, RecordStream(self.source, self._asking(ask), **common))
         values, accuracy = self._narrowed(
             *_with_accuracy(self.release.template, question, unknowns)
         )
         index, library = self.source.index, self.source.library
-        result = Result(values, index=index, library=library, accuracy=accuracy, **told)
+        result = Result(values, index=index, library=library, accuracy=accuracy, **common)
         return cast(PerRecord, warned(result))
 
     def _ask_each(self, question: str, unknowns: Unknowns) -> Callable[[Chunk], Array]:
@@ -526,13 +526,13 @@ class Leakage(Generic[PerRecord]):
     def _one_block(
         self, unknowns: Unknowns, which: np.ndarray | None, measure: str, view: str, about: str
     ) -> Result:
-        found = self._blocks(unknowns, measure, partial(_chosen, positions=which))
-        squared = found[_ALL]
+        answers = self._blocks(unknowns, measure, partial(_chosen, positions=which))
+        squared = answers[_ALL]
         if self.source.in_memory:
             whole = squared * self._count(measure, unknowns, which)
             accuracy = self._accuracy([(whole, unknowns, which)])
         else:
-            accuracy = found.accuracy_of([_ALL])
+            accuracy = answers.accuracy_of([_ALL])
         accuracy = None if accuracy is None else accuracy[0]
         return self._result(self.release.template.array(squared), view, measure, about, accuracy)
 
@@ -548,14 +548,14 @@ class Leakage(Generic[PerRecord]):
         jacobian = self.release.template
         if not (blocks and jacobian.states_accuracy):
             return None
-        found = []
+        errors = []
         for value, unknowns, which in blocks:
             rows = self.row_positions(which)
             error = jacobian.block_accuracy(value, unknowns, rows)
             if len(blocks) == 1 and jacobian.rows * jacobian.size <= _FREE:
                 error = max(error, self._excess(value, error, unknowns, rows))
-            found.append(error)
-        return np.array(found)
+            errors.append(error)
+        return np.array(errors)
 
     def _excess(self, value: float, error: float, unknowns: Unknowns, rows: Array) -> float:
         """Return by how much η² of a block breaks a law; 0 if it does not.
@@ -586,18 +586,18 @@ class Leakage(Generic[PerRecord]):
             choose=choose,
             only=only,
         )
-        found = self.source.total(ask, "groups", extra)
+        answers = self.source.total(ask, "groups", extra)
         template = self.release.template
-        for label, block in found.items():
-            squared, count = block.found, 1
+        for label, block in answers.items():
+            squared, count = block.answer, 1
             if measure == "dfil":
                 count = template.unknown_count(unknowns) * block.rows
             elif not self.source.in_memory:
                 squared = template.norm_of(unknowns, squared)
-            found[label] = squared / count
+            answers[label] = squared / count
             if block.terms is not None:
-                found.accuracy[label] = template.error_of(squared, block.terms)
-        return found
+                answers.accuracy[label] = template.error_of(squared, block.terms)
+        return answers
 
     def _column_norms(
         self, attributes: list[Unknowns], which: np.ndarray | None, also: tuple[str, ...]
@@ -734,13 +734,13 @@ def _information(
 class Block:
     """What was found about some records together; two chunks add up."""
 
-    found: Any  # a norm, the sums it is made of, or the trace of the information
+    answer: Any  # a norm, the sums it is made of, or the trace of the information
     rows: int
     terms: Array | None  # those of the errors, if they are to be stated
 
     def __add__(self, other: Block) -> Block:
         terms = None if self.terms is None else self.terms + other.terms
-        return Block(self.found + other.found, self.rows + other.rows, terms)
+        return Block(self.answer + other.answer, self.rows + other.rows, terms)
 
 
 class BlockAnswers(dict[Any, Any]):
@@ -759,8 +759,8 @@ class BlockAnswers(dict[Any, Any]):
 
     def __add__(self, other: BlockAnswers) -> BlockAnswers:
         both = BlockAnswers(self)
-        for block, found in other.items():
-            both[block] = both[block] + found if block in both else found
+        for block, answer in other.items():
+            both[block] = both[block] + answer if block in both else answer
         both.most, both.seen = max(self.most, other.most), self.seen | other.seen
         # A block dropped here is never among the first again, however many are added.
         for block in sorted(both)[both.most :] if len(both) > both.most else ():
@@ -785,14 +785,14 @@ def _of_blocks(
     """Return the norm of each block if the chunk is the whole table; else what adds up to it."""
     jacobian, blocks = release.jacobian(chunk), choose(chunk)
     xp = array_namespace(chunk.X)
-    found = BlockAnswers()
-    found.seen = frozenset(blocks)
+    answered = BlockAnswers()
+    answered.seen = frozenset(blocks)
     if alone or measure == "dfil":
-        found.most = sys.maxsize  # a number for each block is all that is held
+        answered.most = sys.maxsize  # a number for each block is all that is held
     else:
-        found.most = max(_FEWEST, SUMS_HELD // jacobian.size**2)
+        answered.most = max(_FEWEST, SUMS_HELD // jacobian.size**2)
     asked = None if only is None else frozenset(only)
-    wanted = [label for label in blocks if asked is None or label in asked][: found.most]
+    wanted = [label for label in blocks if asked is None or label in asked][: answered.most]
     traces = jacobian.row_traces(unknowns) if measure == "dfil" and wanted else None
     stated = not alone and jacobian.states_accuracy and wanted
     terms = jacobian.error_terms(unknowns) if stated else None
@@ -806,8 +806,8 @@ def _of_blocks(
         answers = (jacobian.block_sums(unknowns, rows) for rows in chosen)
     for label, rows, answer in zip(wanted, chosen, answers, strict=True):
         lost = None if terms is None else xp.sum(terms[rows, :], axis=0)
-        found[label] = Block(answer, len(blocks[label]), lost)
-    return found
+        answered[label] = Block(answer, len(blocks[label]), lost)
+    return answered
 
 
 def _of_columns(

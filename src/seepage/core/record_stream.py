@@ -96,8 +96,8 @@ class RecordStream:
         """
         sign = 1.0 if self.measure in ("mse", "std") else -1.0
         best = partial(_best, function=self.function, sign=sign, count=count)
-        found = self.source.total(best, f"{self.view}, the worst")
-        return self._result(found.values, found.rows, found.accuracy)
+        worst = self.source.total(best, f"{self.view}, the worst")
+        return self._result(worst.values, worst.rows, worst.accuracy)
 
     def mse_bound(self) -> RecordStream:
         """Return the smallest mean squared error per unknown; see :meth:`Result.mse_bound`."""

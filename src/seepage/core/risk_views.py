@@ -224,7 +224,7 @@ def membership(
     refit: Callable[[np.ndarray], Any] | str | None,
 ) -> Membership:
     """Return the membership risk of some records, or of groups that leave together."""
-    told: dict[str, Any] = {"measure": "membership", "about": "membership", "noise": leak.noise}
+    common: dict[str, Any] = {"measure": "membership", "about": "membership", "noise": leak.noise}
     index: np.ndarray | None
     assumed: tuple[str, ...]
     if groups is None:
@@ -257,7 +257,7 @@ def membership(
         assumptions=assumed,
         library=leak.source.library,
         accuracy=_relative(least, most),
-        **told,
+        **common,
     )
     return Membership(mu, least)
 
@@ -360,16 +360,16 @@ class Candidates:
             p, none = believed[:, 0], np.zeros(len(believed))
             low, high = guessing.accuracy(least, p), guessing.accuracy(most, p)
             return np.maximum(low - doubt, 0.0), np.minimum(high + doubt, 1.0), none
-        found: Success | Within
+        success: Success | Within
         if self.covered is None:
-            found = best_guess(moves.gram, believed, self.precision)
+            success = best_guess(moves.gram, believed, self.precision)
         else:
             rng = np.random.default_rng(seed)
-            found = best_within(moves.gram, believed, self.covered, rng=rng)
-        off = found.error + _total_variation(moves, believed)
-        low = np.maximum(found.right - off, baseline) - doubt
-        high = np.maximum(found.right + off, baseline) + doubt
-        return np.maximum(low, 0.0), np.minimum(high, 1.0), found.error
+            success = best_within(moves.gram, believed, self.covered, rng=rng)
+        off = success.error + _total_variation(moves, believed)
+        low = np.maximum(success.right - off, baseline) - doubt
+        high = np.maximum(success.right + off, baseline) + doubt
+        return np.maximum(low, 0.0), np.minimum(high, 1.0), success.error
 
 
 def _guessed(
@@ -390,7 +390,7 @@ def _guessed(
         _budget(changes, len(others), exact),
     )
     mu = moves.widest() if question.covered is None else None
-    found = []
+    guesses = []
     for believed, doubt in beliefs:
         low, high, error = question.answer(moves, believed, doubt, 0)
         kind = _kind(low, high)
@@ -408,8 +408,8 @@ def _guessed(
             noise=leak.noise,
             accuracy=_relative(low, high),
         )
-        found.append(Guess(right, low, question.baseline(believed), question.levels, mu))
-    return found
+        guesses.append(Guess(right, low, question.baseline(believed), question.levels, mu))
+    return guesses
 
 
 _GUESSED = ("right", "right_lower", "baseline", "gain", "mu")  # numbers to within have no μ
@@ -439,7 +439,7 @@ def _guess_of_chunk(
     chunk: Chunk, changes: Callable[[Chunk], FiniteChanges], question: Candidates, prior: Any
 ) -> tuple[np.ndarray, None]:
     here, K = changes(chunk), len(question.others)
-    found = []
+    pieces = []
     for piece in row_slices(len(chunk), K * K, chunk=_HELD):
         rows = np.arange(len(chunk))[piece]
         given = prior
@@ -450,8 +450,8 @@ def _guess_of_chunk(
         low, high, _ = question.answer(moves, believed, doubt, chunk.start + int(rows[0]))
         baseline = question.baseline(believed)
         apart = [moves.widest()] if question.covered is None else []
-        found.append(np.stack([high, low, baseline, high - baseline, *apart], axis=1))
-    return np.concatenate(found), None
+        pieces.append(np.stack([high, low, baseline, high - baseline, *apart], axis=1))
+    return np.concatenate(pieces), None
 
 
 def _itself(chunk: Chunk, changes: FiniteChanges) -> FiniteChanges:
@@ -557,11 +557,11 @@ def _levels_of_chunk(
     """Return the values of some columns of a chunk, or of its labels as the model takes them."""
     if columns is None:
         here = changes(chunk)
-        found = here.target.reshape(len(chunk), -1)
+        numbers = here.target.reshape(len(chunk), -1)
         known = here.class_labels() if classes else None
     else:
-        found, known = as_numpy(chunk.X)[:, list(columns)], None
-    values, counts = distinct_rows(np.asarray(found, dtype=float))
+        numbers, known = as_numpy(chunk.X)[:, list(columns)], None
+    values, counts = distinct_rows(np.asarray(numbers, dtype=float))
     return Levels(dict(zip(map(tuple, values.tolist()), counts.tolist(), strict=True)), known)
 
 
@@ -588,10 +588,10 @@ def _among_levels(
     """Return the question which of a few levels a record has."""
     if _is_label(leak, column):
         ask = partial(_levels_of_chunk, changes=changes, columns=None, classes=True)
-        found = leak.source.total(ask, "levels")
-        labels = np.asarray(found.classes)
+        level_counts = leak.source.total(ask, "levels")
+        labels = np.asarray(level_counts.classes)
         codes = [tuple(code) for code in labels.reshape(len(labels), -1).tolist()]
-        counts = np.array([found.counts.get(code, 0) for code in codes])
+        counts = np.array([level_counts.counts.get(code, 0) for code in codes])
         if counts.sum() != len(leak.source):
             raise InputError("Some labels lie between classes, but a guess is one class.")
         names = leak.source.classes.tolist() if leak.source.in_memory else []
@@ -634,10 +634,10 @@ def _to_within(
         if len(columns) != 1:
             raise InputError(f"{about} is more than one number; for a category, use leak.guess().")
     ask = partial(_levels_of_chunk, changes=changes, columns=columns, classes=False)
-    found, counts = leak.source.total(ask, "values").sorted()
-    if found.shape[1] != 1:
+    observed, counts = leak.source.total(ask, "values").sorted()
+    if observed.shape[1] != 1:
         raise InputError("This label is a class; use leak.guess().")
-    found = found[:, 0]
+    observed = observed[:, 0]
     if values is not None:
         try:
             grid = np.unique(np.asarray(values, dtype=float))
@@ -646,14 +646,14 @@ def _to_within(
         if len(grid) != np.size(values) or not np.isfinite(grid).all():
             raise InputError("values= must hold different finite numbers.")
     elif isinstance(prior, str) and prior == "equal":
-        grid = np.linspace(found.min(), found.max(), _GRID)
-    elif len(found) > _MOST_VALUES:
-        grid = np.unique(np.quantile(np.repeat(found, counts), np.linspace(0, 1, _MOST_VALUES)))
+        grid = np.linspace(observed.min(), observed.max(), _GRID)
+    elif len(observed) > _MOST_VALUES:
+        grid = np.unique(np.quantile(np.repeat(observed, counts), np.linspace(0, 1, _MOST_VALUES)))
     else:
-        grid = found
+        grid = observed
     if len(grid) < 2:
         raise InputError(f"{about} has fewer than two values, so there is nothing to guess.")
-    nearest = np.abs(found[:, None] - grid[None, :]).argmin(axis=1)
+    nearest = np.abs(observed[:, None] - grid[None, :]).argmin(axis=1)
     shares = np.bincount(nearest, weights=counts, minlength=len(grid)) / counts.sum()
     others = Alternatives(labels=grid) if columns is None else Alternatives(columns, grid[:, None])
     about = f"a guess of {about} to within {tolerance:g}"
@@ -700,8 +700,8 @@ def _prior(
     if others.values is not None:  # by Bayes' rule, from the frequencies of the levels
         with np.errstate(divide="ignore"):
             scores = scores + np.log(shares)
-    found = np.exp(scores - scores.max(axis=1, keepdims=True))
-    believed = found / found.sum(axis=1, keepdims=True)
+    odds = np.exp(scores - scores.max(axis=1, keepdims=True))
+    believed = odds / odds.sum(axis=1, keepdims=True)
     # Odds have an error factor of exp(±2 off), and probabilities no more.
     return np.asarray(believed), np.asarray(np.minimum(np.expm1(np.minimum(2 * off, 1.0)), 1.0))
 

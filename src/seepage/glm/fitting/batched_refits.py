@@ -105,16 +105,16 @@ class BatchedRefits:
         for begin in range(0, len(changes), size):
             some = changes[begin : begin + size]
             start = np.zeros((len(some), P)) if starts is None else starts[begin : begin + size]
-            found, step, left = self._newton(some, start)
+            moves, step, left = self._newton(some, start)
             for k, change in enumerate(some):
                 if not left[k] <= _GIVEN_UP or self._decides(change.removed):
-                    found[k], step[k] = self._alone(change, start[k])
-            out[begin : begin + size], open_[begin : begin + size] = found, step
+                    moves[k], step[k] = self._alone(change, start[k])
+            out[begin : begin + size], open_[begin : begin + size] = moves, step
         return self._gauge_free(out), self._gauge_free(open_)
 
     def pull_of_removed(self, changes: list[Change]) -> np.ndarray:
         """Return how strongly the records that leave have pulled, in the norm of ``H⁻¹``, (B,)."""
-        return self._size(_Batch(self, changes).gone)
+        return self._size(_Batch(self, changes).removed_gradient)
 
     def steepness(self, changes: list[Change]) -> np.ndarray:
         """Return the norms of the gradients of the changed objectives at ``θ̂``, (B,)."""
@@ -150,13 +150,13 @@ class BatchedRefits:
         margins, target = self.margins[rows], self.fit.target[rows]
         if self.outputs == 1:
             margins = margins[:, 0]
-        bent = np.asarray(self.fit.family.curvature(margins, target))
-        bent = bent.reshape(len(rows), self.outputs, self.outputs)
-        bent = bent * self.weight[rows][:, None, None]
-        values, vectors = np.linalg.eigh(bent)
+        curvature = np.asarray(self.fit.family.curvature(margins, target))
+        curvature = curvature.reshape(len(rows), self.outputs, self.outputs)
+        curvature = curvature * self.weight[rows][:, None, None]
+        values, vectors = np.linalg.eigh(curvature)
         root = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
-        felt = np.einsum("np,nkl->nlpk", x, root).reshape(len(rows) * self.outputs, -1)
-        share = np.linalg.eigvalsh(felt @ self.inverse @ felt.T)[-1]
+        weighted = np.einsum("np,nkl->nlpk", x, root).reshape(len(rows) * self.outputs, -1)
+        share = np.linalg.eigvalsh(weighted @ self.inverse @ weighted.T)[-1]
         return bool(share >= 1 - _ALL)
 
     def _holds_all(self, rows: np.ndarray) -> bool:
@@ -167,8 +167,10 @@ class BatchedRefits:
     def _curved(self) -> np.ndarray:
         """The curvature of every record, over all outputs, (n,)."""
         margins = self.margins[:, 0] if self.outputs == 1 else self.margins
-        bent = np.asarray(self.fit.family.curvature(margins, self.fit.target))
-        return np.asarray(self.weight * bent.reshape(len(bent), -1)[:, :: self.outputs + 1].sum(1))
+        curvature = np.asarray(self.fit.family.curvature(margins, self.fit.target))
+        return np.asarray(
+            self.weight * curvature.reshape(len(curvature), -1)[:, :: self.outputs + 1].sum(1)
+        )
 
     @cached_property
     def _all_curved(self) -> float:
@@ -191,20 +193,20 @@ class BatchedRefits:
         objective = Objective.of(fit, X)
         nothing = np.full(self.theta.size, np.inf), np.zeros(self.theta.size)
         try:
-            found = np.asarray(minimise(objective, start=guess).parameters)
+            theta = np.asarray(minimise(objective, start=guess).parameters)
         except InputError:  # no minimiser
             return nothing
-        margins = objective.margins(found)
+        margins = objective.margins(theta)
         H = objective.definite(objective.hessian(margins))
         factor = cholesky_factor(H)
         penalised = self.X.shape[1] * self.outputs if self.fit.ridge > 0 else 0
         if not self._determined(H[penalised:, penalised:], factor):
             return nothing
         factor = damped_factor(H) if factor is None else factor
-        step = factor.solve(objective.gradient(found, objective.slopes(margins)).reshape(-1))
+        step = factor.solve(objective.gradient(theta, objective.slopes(margins)).reshape(-1))
         # A difference of two sets of parameters, each as exact as rounding leaves its gradient.
-        lost = 4 * np.abs(step) + _LOST * np.abs(found).reshape(-1)
-        return np.asarray((found - self.theta).reshape(-1)), np.asarray(lost)
+        lost = 4 * np.abs(step) + _LOST * np.abs(theta).reshape(-1)
+        return np.asarray((theta - self.theta).reshape(-1)), np.asarray(lost)
 
     def _determined(self, free: np.ndarray, factor: CholeskyFactor | None) -> bool:
         """Say whether a Hessian, of block ``free``, determines the parameters without penalty.
@@ -238,7 +240,7 @@ class BatchedRefits:
                 batch = whole.of(active)
                 here = moved[:, active]
                 shift = self.times(here)
-                gradient, bend = batch.derivatives(here, shift)
+                gradient, curvature = batch.derivatives(here, shift)
                 pull = batch.pull(here)
                 scale = np.where(pull > 0, np.minimum(size[active], pull), size[active])
                 now = self._size(gradient) / scale
@@ -249,8 +251,8 @@ class BatchedRefits:
                     break
                 batch, here, shift = batch.of(going), here[:, going], shift[:, :, going]
                 gradient, active = gradient[:, going], active[going]
-                bend = bend.of(going)
-                step = self._solve(batch, bend, -gradient, np.minimum(0.1, now[going]))
+                curvature = curvature.of(going)
+                step = self._solve(batch, curvature, -gradient, np.minimum(0.1, now[going]))
                 near = now[going] < _NEAR  # a whole step is right; only rounding interferes
                 length = 1.0 if near.all() else batch.length(here, shift, step, gradient)
                 step *= np.where(near, 1.0, length)
@@ -262,9 +264,9 @@ class BatchedRefits:
             step, late = np.zeros_like(moved), np.isfinite(left) & (left > _CONVERGED)
             if late.any():
                 batch, here = whole.of(late), moved[:, late]
-                gradient, bend = batch.derivatives(here, self.times(here))
+                gradient, curvature = batch.derivatives(here, self.times(here))
                 tenth = np.full(here.shape[1], 0.1)
-                step[:, late] = self._solve(batch, bend, -gradient, tenth)
+                step[:, late] = self._solve(batch, curvature, -gradient, tenth)
         # Where classes are separable the gradient dies away, but steps do not.
         return moved.T, step.T, np.where(last > _STILL_GOING, np.inf, left)
 
@@ -274,7 +276,7 @@ class BatchedRefits:
         return np.asarray(np.sqrt(np.abs(squares)))
 
     def _solve(
-        self, batch: _Batch, bend: _Bend, right: np.ndarray, tolerance: np.ndarray
+        self, batch: _Batch, curvature: _Curvatures, right: np.ndarray, tolerance: np.ndarray
     ) -> np.ndarray:
         """Solve with each refit's own Hessian by preconditioned conjugate gradients, (P, B)."""
         solution, residual = np.zeros_like(right), right.copy()
@@ -283,7 +285,7 @@ class BatchedRefits:
         old = np.sum(residual * z, axis=0)
         first = old.copy()
         for _ in range(_MOST_PRODUCTS):
-            seen = batch.hessian_times(bend, direction)
+            seen = batch.hessian_times(curvature, direction)
             curved = np.sum(direction * seen, axis=0)
             rate = np.where(curved > 0, old / np.where(curved > 0, curved, 1.0), 0.0)
             solution += rate * direction
@@ -298,10 +300,10 @@ class BatchedRefits:
 
     def _preconditioned(self, residual: np.ndarray) -> np.ndarray:
         """Return ``H⁻¹`` times residuals, (P, B), with exact zeros where there is no curvature."""
-        found = self.inverse @ residual
+        step = self.inverse @ residual
         if self.outputs == 1:
-            return np.asarray(found)
-        return self._gauge_free(np.ascontiguousarray(found.T)).T
+            return np.asarray(step)
+        return self._gauge_free(np.ascontiguousarray(step.T)).T
 
     def times(self, moved: np.ndarray) -> np.ndarray:
         """Return ``X̃ δ`` for parameters in columns, (P, B) → (n, outputs, B)."""
@@ -334,10 +336,10 @@ class BatchedRefits:
         n, K, B = margins.shape
         flat = np.moveaxis(margins, 2, 0).reshape(B * n, K)
         labels = np.tile(np.asarray(target), (B, 1)) if len(target) == n else np.asarray(target)
-        found = np.asarray(self.fit.family.slope(flat, labels)).reshape(B, n, K)
-        return np.asarray(np.moveaxis(found, 0, 2))
+        slopes = np.asarray(self.fit.family.slope(flat, labels)).reshape(B, n, K)
+        return np.asarray(np.moveaxis(slopes, 0, 2))
 
-    def _bend(self, margins: np.ndarray, target: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    def _curvature(self, margins: np.ndarray, target: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Return the weighted curvature; for softmax, the probabilities it is made from."""
         if self.outputs == 1:
             y = np.asarray(target).reshape(-1, 1, 1)
@@ -345,23 +347,27 @@ class BatchedRefits:
         powers = np.exp(margins - margins.max(axis=1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
-    def _bent(self, bend: np.ndarray, weight: np.ndarray, values: np.ndarray) -> np.ndarray:
+    def _curvature_times(
+        self, curvature: np.ndarray, weight: np.ndarray, values: np.ndarray
+    ) -> np.ndarray:
         """Return the weighted curvature times some changes of the margins."""
         if self.outputs == 1:
-            return np.asarray(bend * values)
-        mean = np.sum(bend * values, axis=1, keepdims=True)
-        return np.asarray(weight * bend * (values - mean))
+            return np.asarray(curvature * values)
+        mean = np.sum(curvature * values, axis=1, keepdims=True)
+        return np.asarray(weight * curvature * (values - mean))
 
 
 @dataclass
-class _Bend:
+class _Curvatures:
     """The curvatures of all records, and those of the records that came in."""
 
     table: np.ndarray
     own: np.ndarray | None
 
-    def of(self, which: np.ndarray) -> _Bend:
-        return _Bend(self.table[:, :, which], None if self.own is None else self.own[:, :, which])
+    def of(self, which: np.ndarray) -> _Curvatures:
+        return _Curvatures(
+            self.table[:, :, which], None if self.own is None else self.own[:, :, which]
+        )
 
 
 class _Batch:
@@ -378,9 +384,9 @@ class _Batch:
         x = refits.X[self.rows]
         if fit.intercept is not None:
             x = np.hstack([x, np.ones((len(x), 1))])
-        gone = (x[:, :, None] * weighted[:, None, :]).reshape(len(x), -1)
-        self.gone = np.zeros((refits.theta.size, len(changes)))
-        np.add.at(self.gone.T, self.columns, gone)
+        removed_gradient = (x[:, :, None] * weighted[:, None, :]).reshape(len(x), -1)
+        self.removed_gradient = np.zeros((refits.theta.size, len(changes)))
+        np.add.at(self.removed_gradient.T, self.columns, removed_gradient)
         self.z: np.ndarray | None = None
         if changes[0].features is not None:
             z = np.stack([np.asarray(change.features) for change in changes])
@@ -399,47 +405,52 @@ class _Batch:
     def at_rest(self) -> np.ndarray:
         """Return the gradients at the unchanged model, (P, B)."""
         if self.z is None:
-            return -self.gone
-        return self._spread(self.own_weight * self._own_slope(self.own_margins)) - self.gone
+            return -self.removed_gradient
+        return (
+            self._spread(self.own_weight * self._own_slope(self.own_margins))
+            - self.removed_gradient
+        )
 
     def pull(self, moved: np.ndarray) -> np.ndarray:
         """Return how strongly the records removed and added pull at some moves, (B,).
 
         An added record may pull orders of magnitude harder at the old model than at the new one.
         """
-        gone = self.refits._size(self.gone)
+        removed_gradient = self.refits._size(self.removed_gradient)
         if self.z is None:
-            return gone
+            return removed_gradient
         own = self.own_weight * self._own_slope(self.own_margins + self._own(moved))
-        return np.asarray(gone + self.refits._size(self._spread(own)))
+        return np.asarray(removed_gradient + self.refits._size(self._spread(own)))
 
-    def derivatives(self, moved: np.ndarray, shift: np.ndarray) -> tuple[np.ndarray, _Bend]:
+    def derivatives(self, moved: np.ndarray, shift: np.ndarray) -> tuple[np.ndarray, _Curvatures]:
         """Return the gradients, (P, B), and the curvatures, at some moves and their margins."""
         refits, target = self.refits, self.refits.fit.target
-        slopes, bend = np.empty_like(shift), np.empty_like(shift)
+        slopes, curvature = np.empty_like(shift), np.empty_like(shift)
         for rows in row_slices(len(shift), shift[0].size, chunk=_CACHED):
             weight = refits.weight[rows, None, None]
             margins = refits.margins[rows, :, None] + shift[rows]
             slopes[rows] = refits._slope(margins, target[rows]) - refits.slopes[rows, :, None]
             slopes[rows] *= weight
-            bend[rows] = refits._bend(margins, target[rows], weight)
+            curvature[rows] = refits._curvature(margins, target[rows], weight)
         slopes[self.rows, :, self.columns] = 0.0
-        bend[self.rows, :, self.columns] = 0.0
-        gradient = refits.back(slopes) + refits.penalty(moved) - self.gone
+        curvature[self.rows, :, self.columns] = 0.0
+        gradient = refits.back(slopes) + refits.penalty(moved) - self.removed_gradient
         if self.z is None:
-            return gradient, _Bend(bend, None)
+            return gradient, _Curvatures(curvature, None)
         own = self.own_margins + self._own(moved)
         gradient += self._spread(self.own_weight * self._own_slope(own))
-        return gradient, _Bend(bend, self._own_bend(own))
+        return gradient, _Curvatures(curvature, self._own_curvature(own))
 
-    def hessian_times(self, bend: _Bend, direction: np.ndarray) -> np.ndarray:
+    def hessian_times(self, curvature: _Curvatures, direction: np.ndarray) -> np.ndarray:
         """Return each refit's Hessian times its own direction, (P, B)."""
         refits = self.refits
         weight = refits.weight[:, None, None]
-        values = refits._bent(bend.table, weight, refits.times(direction))
+        values = refits._curvature_times(curvature.table, weight, refits.times(direction))
         out = refits.back(values) + refits.penalty(direction)
-        if bend.own is not None:
-            out += self._spread(refits._bent(bend.own, self.own_weight, self._own(direction)))
+        if curvature.own is not None:
+            out += self._spread(
+                refits._curvature_times(curvature.own, self.own_weight, self._own(direction))
+            )
         return np.asarray(out)
 
     def length(
@@ -450,7 +461,7 @@ class _Batch:
         along = refits.times(step)
         downhill = np.sum(gradient * step, axis=0)
         weight = refits.weight[:, None, None]
-        base = np.sum((refits.penalty(moved) - self.gone) * step, axis=0)
+        base = np.sum((refits.penalty(moved) - self.removed_gradient) * step, axis=0)
         rise = np.sum(refits.penalty(step) * step, axis=0)
         taken = np.ones(step.shape[1])
         for _ in range(40):
@@ -461,8 +472,8 @@ class _Batch:
             slope = base + taken * rise + np.sum(slopes * along, axis=(0, 1))
             if self.z is not None:
                 own = self.own_margins + self._own(moved + taken * step)
-                felt = self.own_weight * self._own_slope(own)
-                slope += np.sum(felt * self._own(step), axis=(0, 1))
+                own_slope = self.own_weight * self._own_slope(own)
+                slope += np.sum(own_slope * self._own(step), axis=(0, 1))
             steep = ~(slope <= 0.9 * np.abs(downhill))
             if not steep.any():
                 break
@@ -490,7 +501,7 @@ class _Batch:
             return np.asarray(family.slope(margins, self.label[None, None, :]))
         return np.asarray(np.asarray(family.slope(margins[0].T, self.label)).T[None, :, :])
 
-    def _own_bend(self, margins: np.ndarray) -> np.ndarray:
+    def _own_curvature(self, margins: np.ndarray) -> np.ndarray:
         if self.refits.outputs == 1:
             curvature = self.refits.fit.family.curvature(margins, self.label[None, None, :])
             return np.asarray(self.own_weight * np.asarray(curvature))

@@ -134,15 +134,15 @@ def minimise(
     relative = relative_gradient(objective, point)
     if not (relative <= _CONVERGED or _at_rest(objective, point.theta)):
         check_drift(objective, step, point.largest_norm)
-        why = f"the columns nearly repeat one another; drop some of them, or {_held(objective)}."
+        why = f"the columns nearly repeat one another; drop some of them, or {_remedy(objective)}."
         if _drifts(objective, step, point.largest_norm) or separated(objective):
-            why = f"{hardly_held(objective)}."
+            why = f"{weak_penalty_clause(objective)}."
         raise InputError(
             f"The fit did not converge in {steps} Newton steps (relative gradient "
             f"{relative:.1e}): {why}"
         )
-    found = _gauge_free(objective, point.theta)
-    return Minimum(coordinates.back(found), steps, relative)
+    theta = _gauge_free(objective, point.theta)
+    return Minimum(coordinates.back(theta), steps, relative)
 
 
 def relative_gradient(objective: AnyObjective, point: NewtonSums) -> float:
@@ -242,11 +242,11 @@ def _lbfgs(objective: AnyObjective) -> Array:
         return point.value, as_numpy(point.gradient).reshape(-1).astype(float)
 
     start = np.zeros(math.prod(objective.shape))
-    found = scipy_minimize(
+    answer = scipy_minimize(
         evaluate, start, jac=True, method="L-BFGS-B", options={"maxiter": _LBFGS_STEPS}
     )
-    usable = math.isfinite(found.fun) and bool(np.all(np.isfinite(found.x)))
-    return parameters(found.x) if usable else zeros
+    usable = math.isfinite(answer.fun) and bool(np.all(np.isfinite(answer.x)))
+    return parameters(answer.x) if usable else zeros
 
 
 def check_counts(objective: AnyObjective, label_scale: float) -> None:
@@ -310,7 +310,7 @@ def separated(objective: AnyObjective) -> bool:
         falls = (2 * y - 1)[:, None] * design
     else:
         return False
-    found = linprog(
+    answer = linprog(
         -falls.sum(axis=0),
         A_ub=-falls,
         b_ub=np.zeros(len(falls)),
@@ -318,20 +318,20 @@ def separated(objective: AnyObjective) -> bool:
         b_eq=None if still is None else np.zeros(len(still)),
         bounds=(-1, 1),
     )
-    return found.fun is not None and -float(found.fun) > _SEPARATED
+    return answer.fun is not None and -float(answer.fun) > _SEPARATED
 
 
-def hardly_held(objective: AnyObjective) -> str:
+def weak_penalty_clause(objective: AnyObjective) -> str:
     """Return the clause on separable data whose penalty does not hold the coefficients."""
     counts = objective.family.name == "poisson"
     what = "the counts are all zero in some direction of X" if counts else "the data are separable"
     return (
         f"{what}, and l2 is negligible for columns of these sizes; scale the columns to "
-        f"similar sizes, or {_held(objective)}"
+        f"similar sizes, or {_remedy(objective)}"
     )
 
 
-def _held(objective: AnyObjective) -> str:
+def _remedy(objective: AnyObjective) -> str:
     return "choose a larger l2" if objective.ridge > 0 else "set l2 to a positive number"
 
 

@@ -120,8 +120,8 @@ class StreamedObjective:
         means, squares = gram[-1, :-1] / gram[-1, -1], np.diagonal(gram)[:-1] - self.ridge
         if not np.any(means**2 * gram[-1, -1] > _ALL_OFFSET * squares):
             return None
-        found = self._total(_column_range, "looking for columns far from zero")
-        centre = far_centre(found.least, found.most)
+        extent = self._total(_column_range, "looking for columns far from zero")
+        centre = far_centre(extent.least, extent.most)
         if centre is None:
             return None
         return replace(self, source=less(self.source, centre)), Coordinates(centre)
@@ -153,13 +153,13 @@ class StreamedObjective:
 
     def gains(self, step: Array) -> tuple[float, float]:
         """Return how far a step moves records towards the side where losses fall for ever."""
-        found = self._total(partial(_gains, step=step), "looking for separable classes")
-        return float(found.least), float(found.most)
+        extent = self._total(partial(_gains, step=step), "looking for separable classes")
+        return float(extent.least), float(extent.most)
 
     def constant_columns(self) -> Array:
         """Say for every column whether it is constant over the records of positive weight."""
-        found = self._total(_column_range, "looking for constant columns")
-        return found.least == found.most
+        extent = self._total(_column_range, "looking for constant columns")
+        return extent.least == extent.most
 
     def triangle(self, labels: bool) -> Array:
         """Return the R of the QR factorisation of ``√ω [x, 1, y]``, or without the labels."""

@@ -173,11 +173,11 @@ class ChangedRecords(FiniteChanges):
 
     def _starts(self, rows: np.ndarray, others: Alternatives | None) -> np.ndarray:
         """Return where the centres put the parameters, (m, K, P)."""
-        found = [
+        pieces = [
             self._moves_at(rows[piece], self._centres(rows[piece], others))
             for piece in row_slices(len(rows), self._width(others))
         ]
-        return self.outputs.of_all(np.concatenate(found))
+        return self.outputs.of_all(np.concatenate(pieces))
 
     def _replacements(self, row: int, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
         """Return the features and labels of every alternative, (K, d) and (K, …)."""
@@ -250,10 +250,10 @@ class ChangedRecords(FiniteChanges):
     def _certified(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
         K = 1 if others is None else len(others)
         if self.constant is None:
-            found = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
-            self._bound_the_rest(found, np.arange(len(rows)), rows, None, others)
-            return found
-        found = Moves(*(np.empty((len(rows), K, *more)) for more in ((K,), (), (), ())))
+            moves = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
+            self._bound_the_rest(moves, np.arange(len(rows)), rows, None, others)
+            return moves
+        moves = Moves(*(np.empty((len(rows), K, *more)) for more in ((K,), (), (), ())))
         looked: list[tuple[np.ndarray, Centres]] = []
 
         def around(piece: slice) -> tuple[slice, Moves, np.ndarray, Centres | None]:
@@ -265,21 +265,21 @@ class ChangedRecords(FiniteChanges):
         first, *rest = row_slices(max(1, len(rows)), self._width(others), chunk=_AT_ONCE)
         # What all pieces share is computed, and kept, with the first.
         for piece, here, wide, centres in chain([around(first)], spread(around, rest)):
-            found.put(piece, here)
+            moves.put(piece, here)
             if centres is not None:
                 looked.append((wide, centres))
         if looked:
             wide = np.concatenate([which for which, _ in looked])
-            some, sizes = self._felt(rows[wide], Centres.joined([c for _, c in looked]))
+            some, sizes = self._shift_sizes(rows[wide], Centres.joined([c for _, c in looked]))
             closer = self._around(some, sizes)
             if self.shared is None:
                 self._look_at_pairs(rows[wide], some, sizes, closer)
-            found.put(wide, closer)
-        lost = np.flatnonzero(np.isinf(found.radius).any(axis=1))
+            moves.put(wide, closer)
+        lost = np.flatnonzero(np.isinf(moves.radius).any(axis=1))
         for piece in row_slices(len(lost), self._width(others)):
             which = lost[piece]
-            self._bound_the_rest(found, which, rows, self._centres(rows[which], others), others)
-        return found
+            self._bound_the_rest(moves, which, rows, self._centres(rows[which], others), others)
+        return moves
 
     def _width(self, others: Alternatives | None) -> int:
         """Return about how many numbers the work on one record's centres keeps in memory."""
@@ -432,18 +432,20 @@ class ChangedRecords(FiniteChanges):
         outputs, c = self.outputs, self.outputs.count
         where = [] if others is None else list(others.columns)
         by_inverse, by_noise, by_penalty = self._products(rows, where)
-        found = self._gone(rows, by_inverse)
-        weight, pulled, bent, modes, shares, left, error, off, alone, bowed, gone = found
+        rest = self._without_record(rows, by_inverse)
+        weight, pulled, curvature, modes, shares, left, error, off, alone, update, removal = rest
         by_own = by_noise[:, :c, :c]
-        size = np.sqrt(np.maximum(_quadratic(gone[:, None, :], by_own), 0.0))
+        size = np.sqrt(np.maximum(_quadratic(removal[:, None, :], by_own), 0.0))
         rounding = off[:, None] * size
         added = by_inverse.shape[1] - c
-        coefs = np.concatenate([gone, np.zeros((len(rows), added))], axis=1)[:, None, :]
+        coefs = np.concatenate([removal, np.zeros((len(rows), added))], axis=1)[:, None, :]
         own, unsolved = None, np.zeros((len(rows), 1), dtype=bool)
         if others is not None:
-            Z, xz, zz, before, given = self._come(rows, others, by_inverse, bowed, gone)
+            Z, xz, zz, before, given = self._replacement_terms(
+                rows, others, by_inverse, update, removal
+            )
             change, labels = self._changes(rows, others)
-            Z[:, :, :c, :] += bowed[:, None] @ xz  # H₀⁻¹z̃
+            Z[:, :, :c, :] += update[:, None] @ xz  # H₀⁻¹z̃
             margin, slope, solved = self._own_slope(given, weight, zz, labels)
             same = labels == self.target[rows][:, None]
             still = np.all(change == 0, axis=2) & same.reshape(*change.shape[:2], -1).all(axis=2)
@@ -451,22 +453,22 @@ class ChangedRecords(FiniteChanges):
             unsolved = ~solved & ~still
             curved = weight[:, None, None, None] * outputs.curvature(margin, labels)
             curved = np.minimum(curved, _ENDLESS)
-            by_come = np.swapaxes(Z, 2, 3) @ (by_noise[:, None] @ Z)
-            lost = self._margin_errors(rows, given, found, xz)
-            rounding = rounding + _come_rounding(error, by_come, slope, curved, zz, lost)
+            noise_zz = np.swapaxes(Z, 2, 3) @ (by_noise[:, None] @ Z)
+            lost = self._margin_errors(rows, given, rest, xz)
+            rounding = rounding + _replacement_rounding(error, noise_zz, slope, curved, zz, lost)
             own = OwnRecord.at(
                 curved,
                 zz,
-                by_come,
+                noise_zz,
                 outputs.widest(zz),
                 before,
                 np.where(unsolved[:, :, None], np.nan, margin - before),
             )
         on_own = coefs @ by_inverse[:, :, :c]
-        felt, length = _quadratic(on_own, bent), _quadratic(coefs, by_inverse)
+        own_energy, length = _quadratic(on_own, curvature), _quadratic(coefs, by_inverse)
         # Differences, and upper ends: what rounding may have taken is added.
         lost = 4 * (_EPS + error * left.min(axis=1))[:, None] * length
-        energy = np.maximum(length - felt, 0.0) + lost
+        energy = np.maximum(length - own_energy, 0.0) + lost
         norm = np.maximum(energy - self.fit.ridge * _quadratic(coefs, by_penalty), 0.0) + lost
         gram = coefs @ by_noise @ np.swapaxes(coefs, 1, 2)
         sight = np.einsum("mbk,mbc,mck->mk", modes, by_own, modes)
@@ -478,7 +480,7 @@ class ChangedRecords(FiniteChanges):
             coefs,
             np.sqrt(energy),
             np.sqrt(norm),
-            felt,
+            own_energy,
             np.sum(pulled[:, None, :] * on_own, axis=2),
             np.asarray(left.min(axis=1)),
             outputs.widest(by_inverse[:, :c, :c]),
@@ -502,35 +504,35 @@ class ChangedRecords(FiniteChanges):
         margin, solved = self.outputs.own_margin(given, weight[..., None] * zz, labels)
         slope = weight * self.outputs.slope(margin, labels)
         if self.outputs.count == 1:
-            bent = weight * self.outputs.curvature(margin, labels)[..., 0]
+            curvature = weight * self.outputs.curvature(margin, labels)[..., 0]
             with np.errstate(over="ignore", invalid="ignore"):
-                outweighs = bent * zz[..., 0] > 1
+                outweighs = curvature * zz[..., 0] > 1
             slope = np.where(
                 outweighs, (given - margin) / np.where(outweighs, zz[..., 0], 1.0), slope
             )
         return margin, slope, solved
 
     def _margin_errors(
-        self, rows: np.ndarray, given: np.ndarray, found: Gone, xz: np.ndarray
+        self, rows: np.ndarray, given: np.ndarray, rest: WithoutRecord, xz: np.ndarray
     ) -> np.ndarray:
         """Return the errors of the margins of records that come, without the one that left."""
-        shift = np.linalg.norm(xz, axis=(2, 3)) * np.linalg.norm(found.gone, axis=1)[:, None]
-        bent = np.einsum("mkk->m", self.curvatures[rows])
+        shift = np.linalg.norm(xz, axis=(2, 3)) * np.linalg.norm(rest.removal, axis=1)[:, None]
+        curvature = np.einsum("mkk->m", self.curvatures[rows])
         slope = self.slope_errors[rows]
-        before = np.divide(slope, bent, out=np.zeros_like(slope), where=bent > 0)[:, None]
+        before = np.divide(slope, curvature, out=np.zeros_like(slope), where=curvature > 0)[:, None]
         largest = (
             1 + np.max(np.abs(given), axis=2) + np.abs(self.margins[rows]).max(axis=1)[:, None]
         )
         root = 8 * _EPS if self.outputs.count == 1 else _ROOT
-        return np.asarray(before + found.off[:, None] * shift + root * largest)
+        return np.asarray(before + rest.off[:, None] * shift + root * largest)
 
-    def _gone(self, rows: np.ndarray, by_inverse: np.ndarray) -> Gone:
-        """Return what is left when each of some records has gone."""
+    def _without_record(self, rows: np.ndarray, by_inverse: np.ndarray) -> WithoutRecord:
+        """Return what the other records make of the fit without each of some records."""
         c = self.outputs.count
         weight, G = self.weight[rows], by_inverse[:, :c, :c]
         pulled = weight[:, None] * self.slopes[rows]
-        bent = weight[:, None, None] * self.curvatures[rows]
-        modes, shares = _modes(bent, G)
+        curvature = weight[:, None, None] * self.curvatures[rows]
+        modes, shares = _modes(curvature, G)
         if self._spectrum is None:
             left = 1 - shares
             with np.errstate(divide="ignore"):
@@ -541,21 +543,23 @@ class ChangedRecords(FiniteChanges):
             alone = ~(error < _UNKNOWN)
         alone &= weight > 0
         left, error = np.where(alone[:, None], 1.0, left), np.where(alone, 1.0, error)
-        bowed = (modes / left[:, None, :]) @ np.swapaxes(modes, 1, 2)
-        factor = np.eye(c) + bowed @ G
-        gone, size = _times(factor, pulled), np.linalg.norm(factor, axis=(1, 2))
+        update = (modes / left[:, None, :]) @ np.swapaxes(modes, 1, 2)
+        factor = np.eye(c) + update @ G
+        removal, size = _times(factor, pulled), np.linalg.norm(factor, axis=(1, 2))
         lost = weight * self.slope_errors[rows] * size
-        length = np.linalg.norm(gone, axis=1)
+        length = np.linalg.norm(removal, axis=1)
         off = error + np.divide(lost, length, out=np.zeros_like(lost), where=length > 0)
-        return Gone(weight, pulled, bent, modes, shares, left, error, off, alone, bowed, gone)
+        return WithoutRecord(
+            weight, pulled, curvature, modes, shares, left, error, off, alone, update, removal
+        )
 
-    def _come(
+    def _replacement_terms(
         self,
         rows: np.ndarray,
         others: Alternatives,
         by_inverse: np.ndarray,
-        bowed: np.ndarray,
-        gone: np.ndarray,
+        update: np.ndarray,
+        removal: np.ndarray,
     ) -> tuple[np.ndarray, ...]:
         """Return where replacement records lie, as seen from the records that are left.
 
@@ -569,11 +573,11 @@ class ChangedRecords(FiniteChanges):
         Z = (Z[:, :, :, None, None] * np.eye(c)).reshape(*Z.shape[:2], -1, c)
         xz = by_inverse[:, None, :c, :] @ Z
         zx = np.swapaxes(xz, 2, 3)
-        zz = np.swapaxes(Z, 2, 3) @ (by_inverse[:, None] @ Z) + zx @ (bowed[:, None] @ xz)
+        zz = np.swapaxes(Z, 2, 3) @ (by_inverse[:, None] @ Z) + zx @ (update[:, None] @ xz)
         before = self._margins_before(rows, change, where)
-        return Z, xz, zz, before, before + _times(zx, gone[:, None, :])
+        return Z, xz, zz, before, before + _times(zx, removal[:, None, :])
 
-    def _felt(self, rows: np.ndarray, centres: Centres) -> tuple[Centres, Sizes]:
+    def _shift_sizes(self, rows: np.ndarray, centres: Centres) -> tuple[Centres, Sizes]:
         """Return some centres with the effect of errors along them, and upper bounds on S, Q and W.
 
         ``Q⁴ ≤ ‖δ‖_H² W²`` with ``W² = Σ ω_j q_j t_jᵀa_jt_j``, a quadratic form in δ; so is the
@@ -586,13 +590,13 @@ class ChangedRecords(FiniteChanges):
             some, V = centres.coefs[piece], self._solved(rows[piece])
             quartic[piece] = _quadratic(some, _gram_of(V, C, self._quartic))
             along[piece] = _quadratic(some, _gram_of(self._seen_as(V), seen_C, self._seen))
-        rest = np.maximum(quartic - centres.widest[:, None] * centres.felt, 0.0)
+        rest = np.maximum(quartic - centres.widest[:, None] * centres.own_energy, 0.0)
         size = np.sqrt(np.maximum(np.einsum("mkk->mk", centres.gram), 0.0))
         share = np.sqrt(np.maximum(along, 0.0)) / np.where(size > 0, size, 1.0)
         better = centres.per_error_along - self._spread + np.minimum(share, self._spread)
         sizes = Sizes(
             self._reach(centres) * centres.energy,
-            ((centres.energy**2 + centres.felt) * rest) ** 0.25,
+            ((centres.energy**2 + centres.own_energy) * rest) ** 0.25,
             np.sqrt(rest),
         )
         return replace(centres, per_error_along=better), sizes
@@ -648,7 +652,7 @@ class ChangedRecords(FiniteChanges):
         free = np.sqrt(centres.free)[:, None]
         if self.outputs.count == 1:
             return np.asarray(2 * sizes.fourth * self._stretch / free)
-        length = np.sqrt(centres.energy**2 + centres.felt)
+        length = np.sqrt(centres.energy**2 + centres.own_energy)
         spans = np.minimum(sizes.largest, length * self._stretch**2 / free)
         return np.asarray(sizes.weighed / free + spans)
 
@@ -673,7 +677,7 @@ class ChangedRecords(FiniteChanges):
         table[self.weight == 0] = 0.0
         lost *= float(np.linalg.norm(table, axis=1).max())
         root = np.sqrt(self.weight * self._per_span).astype(kind)[:, None]
-        bent = (self.weight[:, None, None] * self.curvatures).astype(kind)
+        curvature = (self.weight[:, None, None] * self.curvatures).astype(kind)
         more = 1 + 2 * len(table) * float(np.finfo(kind).eps)
         for piece in row_slices(m, len(self.X) * (1 if single else K * c), chunk=_PAIRS):
             some = centres.of(piece)
@@ -691,7 +695,7 @@ class ChangedRecords(FiniteChanges):
             if c == 1:
                 norms = root * spans
             else:
-                norms = np.sqrt(np.maximum(np.sum((shift @ bent) * shift, axis=2), 0.0))
+                norms = np.sqrt(np.maximum(np.sum((shift @ curvature) * shift, axis=2), 0.0))
                 norms += root * kind(lost)
             spans *= norms
             Q = (more * np.einsum("nb,nb->b", spans, spans).astype(float)) ** 0.25
@@ -726,11 +730,11 @@ class ChangedRecords(FiniteChanges):
         affordable = affordable if self.shared is None else 0
         if self.constant is None or len(rows) <= affordable:
             return self._refitted_likelihoods(rows, others)
-        found = [
+        pieces = [
             self._likelihoods(rows[piece], others)
             for piece in row_slices(len(rows), self._width(others))
         ]
-        scores, off = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        scores, off = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
         worst = np.argsort(-off, kind="stable")[:affordable]
         if len(worst):
             scores[worst], off[worst] = self._refitted_likelihoods(rows[worst], others)
@@ -741,10 +745,12 @@ class ChangedRecords(FiniteChanges):
         left = self._centres(rows, None)
         E = self._error(left, Sizes(self._reach(left) * left.energy))[0]
         by_inverse = self._products(rows, list(others.columns))[0]
-        found = self._gone(rows, by_inverse)
-        _, xz, zz, _, without = self._come(rows, others, by_inverse, found.bowed, found.gone)
+        rest = self._without_record(rows, by_inverse)
+        _, xz, zz, _, without = self._replacement_terms(
+            rows, others, by_inverse, rest.update, rest.removal
+        )
         labels = self._changes(rows, others)[1]
-        rounding = self._margin_errors(rows, without, found, xz)
+        rounding = self._margin_errors(rows, without, rest, xz)
         with np.errstate(over="ignore", invalid="ignore"):
             span = np.sqrt(np.maximum(self.outputs.widest(zz), 0.0)) * E + rounding
             scores = -self.outputs.loss(without, labels)
@@ -759,7 +765,7 @@ class ChangedRecords(FiniteChanges):
         moves, left = self.refits.moves_and_errors([Change(np.array([i])) for i in rows], starts)
         known = np.isfinite(moves).all(axis=1, keepdims=True)
         moves, left = np.where(known, moves, 0.0), np.where(known, left, 0.0)
-        found, off = np.empty((len(rows), len(others))), np.empty(len(rows))
+        likelihoods, off = np.empty((len(rows), len(others))), np.empty(len(rows))
         for m, i in enumerate(rows):
             Z, T = self._replacements(int(i), others)
             Z = self._extended(Z)
@@ -767,9 +773,9 @@ class ChangedRecords(FiniteChanges):
             margins = Z @ (self.theta + move)
             lost = np.abs(Z @ step) + self._rounding * (np.abs(Z) @ np.abs(move))
             span = lost.reshape(len(Z), -1).max(axis=1)
-            found[m] = -np.asarray(self.fit.family.loss(margins, T))
+            likelihoods[m] = -np.asarray(self.fit.family.loss(margins, T))
             off[m] = np.max(span * self.outputs.steepest(self.outputs.within(margins), T, span))
-        return found, off
+        return likelihoods, off
 
     def class_labels(self) -> np.ndarray:
         """Return the labels that a record of a classifier may have, (K,) or (K, K)."""
@@ -819,18 +825,18 @@ class ChangedRecords(FiniteChanges):
         if self._known_slopes is None:
             slopes, d = self.outputs.slope(self.margins, self.target), self.X.shape[1]
             margin = np.abs(self.X) @ np.abs(self.theta[:d]).reshape(d, -1)
-            bent = np.einsum("nkk->n", self.curvatures)
+            curvature = np.einsum("nkk->n", self.curvatures)
             # Slopes of classes are no differences of predictions and labels; others are.
             own = slopes if isinstance(self.fit.family, Categorical) else self.target
             sizes = np.abs(own).reshape(len(self.X), -1).max(axis=1)
-            errors = 4 * _EPS * (bent * margin.max(axis=1) + sizes)
+            errors = 4 * _EPS * (curvature * margin.max(axis=1) + sizes)
         else:
             slopes, errors = self._known_slopes[0][:, None], self._known_slopes[1]
         if self._spectrum is not None and self.fit.family.name == "gaussian":
-            found, off = self._spectrum.least_squares_slopes(self.target)
+            by_values, off = self._spectrum.least_squares_slopes(self.target)
             # The same but for rounding, unless the model is not the minimiser.
-            better = (off < errors) & (np.abs(found - slopes[:, 0]) <= off + errors)
-            slopes = np.where(better, found, slopes[:, 0])[:, None]
+            better = (off < errors) & (np.abs(by_values - slopes[:, 0]) <= off + errors)
+            slopes = np.where(better, by_values, slopes[:, 0])[:, None]
             errors = np.where(better, off, errors)
         return slopes, errors
 
@@ -871,9 +877,9 @@ class ChangedRecords(FiniteChanges):
             x, weight = self.X[piece], self.weight[piece]
             q = self.outputs.widest(self._products(np.arange(len(self.X))[piece], [])[0])
             largest = max(largest, float(np.max(q[weight > 0], initial=0.0)))
-            bent = np.maximum(weight * q, 0.0)[:, None, None] * self.curvatures[piece]
-            bent = bent[:, 0, 0] if c == 1 else bent
-            quartic += hessian(x, bent, ridge=0.0, intercept=self.fit.intercept is not None)
+            curvature = np.maximum(weight * q, 0.0)[:, None, None] * self.curvatures[piece]
+            curvature = curvature[:, 0, 0] if c == 1 else curvature
+            quartic += hessian(x, curvature, ridge=0.0, intercept=self.fit.intercept is not None)
         return largest, quartic
 
     @cached_property
@@ -931,11 +937,11 @@ class ChangedRecords(FiniteChanges):
         return self._own_products_of(self._spectrum)
 
     def _own_products_of(self, spectrum: SingularValues | None) -> np.ndarray:
-        found = np.empty((3, len(self.X)))
+        products = np.empty((3, len(self.X)))
         for piece in row_slices(len(self.X), 2 * len(self.inverse)):
             rows = np.arange(len(self.X))[piece]
-            found[:, piece] = [one[:, 0, 0] for one in self._products_of(rows, [], spectrum)]
-        return found
+            products[:, piece] = [one[:, 0, 0] for one in self._products_of(rows, [], spectrum)]
+        return products
 
     @cached_property
     def _spectrum(self) -> SingularValues | None:
@@ -950,8 +956,8 @@ class ChangedRecords(FiniteChanges):
         worst = np.max(lost, initial=0.0, where=curvature > 0)
         if not worst > _PRECISE:
             return None
-        found = SingularValues(self.X, curvature, self.fit.ridge, self.fit.intercept is not None)
-        return found if np.max(found.error) < worst else None
+        spectrum = SingularValues(self.X, curvature, self.fit.ridge, self.fit.intercept is not None)
+        return spectrum if np.max(spectrum.error) < worst else None
 
     def _products_of(
         self, rows: np.ndarray, columns: list[int], spectrum: SingularValues | None
@@ -1049,8 +1055,8 @@ class RecordRefits:
             T = np.asarray(labels, dtype=float).reshape(T.shape)
         centre = self._near[2]
         Z = Z if centre is None else Z - centre
-        weight, gone = float(self._refits.weight[row]), np.array([row])
-        changes = [Change(gone, z, t, weight) for z, t in zip(Z, T, strict=True)]
+        weight, removed = float(self._refits.weight[row]), np.array([row])
+        changes = [Change(removed, z, t, weight) for z, t in zip(Z, T, strict=True)]
         moves = callers_moves(self._refits.moves(changes), centre)
         return np.where(np.isfinite(moves).all(axis=1, keepdims=True), moves, np.nan)
 
@@ -1102,8 +1108,8 @@ def _inverse_hessian(fit: FittedGLM, X: np.ndarray) -> np.ndarray:
     factor = cholesky_factor(H)
     if factor is None:
         raise InputError("The Hessian of this model is not definite: no refit is unique.")
-    found = np.asarray(factor.solve(np.eye(len(H))))
-    return np.asarray((found + found.T) / 2)
+    inverse = np.asarray(factor.solve(np.eye(len(H))))
+    return np.asarray((inverse + inverse.T) / 2)
 
 
 @dataclass(frozen=True)
@@ -1136,10 +1142,10 @@ class OwnRecord:
 
     @classmethod
     def at(
-        cls, bent: np.ndarray, by_inverse: np.ndarray, by_noise: np.ndarray, *rest: np.ndarray
+        cls, curvature: np.ndarray, by_inverse: np.ndarray, by_noise: np.ndarray, *rest: np.ndarray
     ) -> OwnRecord:
         """Return it from the curvature, ``z̃ᵀH₀⁻¹z̃`` and the same product for the noise."""
-        modes, shares = _modes(bent, by_inverse)
+        modes, shares = _modes(curvature, by_inverse)
         sights = np.sum(modes * (by_noise @ modes), axis=-2)
         sights = np.divide(sights, shares, out=np.zeros_like(shares), where=shares > 0)
         return cls(shares, sights, *rest)
@@ -1157,20 +1163,20 @@ class OwnRecord:
         return np.asarray(np.sqrt(taken.max(axis=2) * seen))
 
 
-class Gone(NamedTuple):
-    """Some records, and what is left when each of them has gone, (m, …) each."""
+class WithoutRecord(NamedTuple):
+    """Some records, and the fit of the others without each of them, (m, …) each."""
 
     weight: np.ndarray
     pulled: np.ndarray  # ω r
-    bent: np.ndarray  # ω a
+    curvature: np.ndarray  # ω a
     modes: np.ndarray  # W with WWᵀ = ω a, and Wᵀx̃ᵀH⁻¹x̃W diagonal
     shares: np.ndarray  # that diagonal: the record's share of the curvature
     left: np.ndarray  # and the share of the others
     error: np.ndarray  # the rounding of these numbers, relative to them
-    off: np.ndarray  # and that of ``gone``, with the error of r
+    off: np.ndarray  # and that of ``removal``, with the error of r
     alone: np.ndarray  # where theirs is nothing
-    bowed: np.ndarray  # H₀⁻¹ = H⁻¹ + H⁻¹x̃ bowed x̃ᵀH⁻¹
-    gone: np.ndarray  # H₀⁻¹x̃ ω r = H⁻¹x̃ gone
+    update: np.ndarray  # U in H₀⁻¹ = H⁻¹ + H⁻¹x̃ U x̃ᵀH⁻¹
+    removal: np.ndarray  # u in H₀⁻¹x̃ ω r = H⁻¹x̃ u
 
 
 @dataclass(frozen=True)
@@ -1182,7 +1188,7 @@ class Centres:
     coefs: np.ndarray  # of H⁻¹x̃ and of H⁻¹e, for every output, (m, K, …)
     energy: np.ndarray  # ‖δ‖ in the norm of H₀, (m, K)
     norm: np.ndarray  # N, (m, K)
-    felt: np.ndarray  # ω tᵀa t with t = x̃ᵀδ, of the record as it is, (m, K)
+    own_energy: np.ndarray  # ω tᵀa t with t = x̃ᵀδ, of the record as it is, (m, K)
     pull: np.ndarray  # ω rᵀt, (m, K)
     free: np.ndarray  # the smallest share of the others in the curvature along x̃, (m,)
     widest: np.ndarray  # q of the record as it is, (m,)
@@ -1309,8 +1315,8 @@ class Outputs:
         if self.basis is None:
             return moves
         features = moves.shape[-1] // self.count
-        found = moves.reshape(*moves.shape[:-1], features, self.count) @ self.basis.T
-        return np.asarray(found.reshape(*moves.shape[:-1], features * len(self.basis)))
+        every = moves.reshape(*moves.shape[:-1], features, self.count) @ self.basis.T
+        return np.asarray(every.reshape(*moves.shape[:-1], features * len(self.basis)))
 
     def inverse_within(self, inverse: np.ndarray) -> np.ndarray:
         """Return ``H⁻¹`` of all parameters, restricted to the part that matters.
@@ -1322,8 +1328,8 @@ class Outputs:
         K, c = self.basis.shape
         half = inverse.reshape(len(inverse), -1, K) @ self.basis
         both = half.reshape(-1, K, half.shape[1] * c).transpose(0, 2, 1) @ self.basis
-        found = both.transpose(0, 2, 1).reshape(half.shape[1] * c, -1)
-        return np.asarray((found + found.T) / 2)
+        inverse = both.transpose(0, 2, 1).reshape(half.shape[1] * c, -1)
+        return np.asarray((inverse + inverse.T) / 2)
 
     def loss(self, m: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the losses, (…)."""
@@ -1338,10 +1344,10 @@ class Outputs:
     def curvature(self, m: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the curvatures, (…, c, c)."""
         margins, labels = self._flat(m, labels)
-        found = np.asarray(self.family.curvature(margins, labels))
+        matrices = np.asarray(self.family.curvature(margins, labels))
         if self.basis is not None:
-            found = self.basis.T @ found @ self.basis
-        return found.reshape(*m.shape, self.count)
+            matrices = self.basis.T @ matrices @ self.basis
+        return matrices.reshape(*m.shape, self.count)
 
     def _flat(self, m: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return margins and labels in the family's shapes, one record after the other."""
@@ -1397,8 +1403,8 @@ class Outputs:
             return self._bracketed(given, weight[..., 0], labels), np.ones(shape, dtype=bool)
         weight = np.broadcast_to(weight, (*shape, self.count, self.count))
         flat = (a.reshape(-1, *a.shape[2:]) for a in (given, weight, labels))
-        found, solved = self._damped(*flat)
-        return found.reshape(given.shape), solved.reshape(shape)
+        margin, solved = self._damped(*flat)
+        return margin.reshape(given.shape), solved.reshape(shape)
 
     def _bracketed(self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the roots for one output.
@@ -1482,20 +1488,20 @@ def _root(matrices: np.ndarray) -> np.ndarray:
     return np.asarray(scaled @ np.swapaxes(vectors, -1, -2))
 
 
-def _modes(bent: np.ndarray, products: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``W`` with ``WWᵀ = bent`` and ``WᵀGW`` diagonal, (…, c, c), and that diagonal."""
-    root = _root(bent)
+def _modes(curvature: np.ndarray, products: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ``W`` with ``WWᵀ = curvature`` and ``WᵀGW`` diagonal, (…, c, c), and that diagonal."""
+    root = _root(curvature)
     if root.shape[-1] == 1:
         return root, (root * products * root)[..., 0]
     values, vectors = np.linalg.eigh(root @ products @ root)
     return root @ vectors, np.maximum(values, 0.0)
 
 
-def _come_rounding(
+def _replacement_rounding(
     error: np.ndarray,
     by_noise: np.ndarray,
     slope: np.ndarray,
-    bent: np.ndarray,
+    curvature: np.ndarray,
     by_inverse: np.ndarray,
     lost: np.ndarray,
 ) -> np.ndarray:
@@ -1505,10 +1511,10 @@ def _come_rounding(
     the margin at which the record is met: ``∂σ = ω a/(1 + ω a z̃ᵀH₀⁻¹z̃)`` of it.
     """
     size = np.sqrt(np.maximum(np.einsum("mkb,mkbc,mkc->mk", slope, by_noise, slope), 0.0))
-    if bent.shape[-1] == 1:
-        rate = (bent / (1 + bent * by_inverse))[..., 0, 0]
+    if curvature.shape[-1] == 1:
+        rate = (curvature / (1 + curvature * by_inverse))[..., 0, 0]
     else:
-        rate = np.linalg.norm(bent, axis=(2, 3))
+        rate = np.linalg.norm(curvature, axis=(2, 3))
     seen = np.sqrt(np.maximum(np.einsum("mkbb->mk", by_noise), 0.0))
     return np.asarray(error[:, None] * size + rate * lost * seen)
 

@@ -35,7 +35,7 @@ from seepage.glm.jacobian.terms import JacobianTerms
 from seepage.support.chunks import by_rows
 from seepage.tables.source import Array
 
-_LOOSE = 1e-8  # a stated error above which a closer look is worthwhile
+_CLOSER_LOOK = 1e-8  # a stated error above which a closer look is worthwhile
 _DOUBTFUL = 1e-7  # and, after that, a decomposition of the row's own
 
 
@@ -104,19 +104,19 @@ def _answers(
     ``answer`` takes some rows, and whether to examine its accuracy closely.
     """
     xp = array_namespace(jacobian.X)
-    found = []
+    pieces = []
 
     def values_of(rows: slice) -> Array:
         values, error = answer(rows, False)
-        found.append(error)
+        pieces.append(error)
         return values
 
     values = by_rows(values_of, jacobian.rows, jacobian.size, chunk=jacobian.chunk)
-    errors = found[0] if len(found) == 1 else xp.concat(found)
-    loose = xp.nonzero(~(errors <= _LOOSE))[0]
-    if loose.shape[0]:
-        errors[loose] = answer(loose, True)[1]
-        doubtful = loose[~(errors[loose] <= _DOUBTFUL)]
+    errors = pieces[0] if len(pieces) == 1 else xp.concat(pieces)
+    uncertain = xp.nonzero(~(errors <= _CLOSER_LOOK))[0]
+    if uncertain.shape[0]:
+        errors[uncertain] = answer(uncertain, True)[1]
+        doubtful = uncertain[~(errors[uncertain] <= _DOUBTFUL)]
         if doubtful.shape[0]:
             better, off = decomposed(doubtful)
             worse = off > errors[doubtful]

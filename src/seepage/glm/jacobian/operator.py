@@ -158,7 +158,7 @@ class GLMJacobian(JacobianTerms):
             self._largest = Largest(slope, error, curvature, label, row, leverage)
         return self._largest
 
-    def mended(
+    def recompute_cancelled(
         self, squared: Array, unknowns: Unknowns, part: Array, take: Callable[[Array], Array]
     ) -> Array:
         """Return answers about rows, computing small differences without squares.
@@ -186,7 +186,7 @@ class GLMJacobian(JacobianTerms):
             chunk=WIDE_CHUNK,
         )
 
-    def mended_block(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
+    def recompute_block(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
         """Return the answer about a block, from the entries if it is a small difference."""
         xp = array_namespace(self.X)
         part = self.reach(unknowns) ** 2 * float(xp.sum(self.slope_sizes[rows] ** 2))
@@ -220,16 +220,18 @@ class GLMJacobian(JacobianTerms):
             cross = xp.sum(R * B[:, :, : terms.count], axis=(1, 2))
             return quadratic + 2 * cross + xp.vecdot(r @ blocks, r)
 
-        found = by_rows(traces, self.rows, self.row_width(unknowns), chunk=WIDE_CHUNK)
+        squared = by_rows(traces, self.rows, self.row_width(unknowns), chunk=WIDE_CHUNK)
         part = (self.reach(unknowns) * self.slope_sizes) ** 2
-        return self.mended(found, unknowns, part, lambda J: xp.sum(J * J, axis=(1, 2)))
+        return self.recompute_cancelled(
+            squared, unknowns, part, lambda J: xp.sum(J * J, axis=(1, 2))
+        )
 
     def row_norms(self, unknowns: Unknowns) -> Array:
         """Return ``‖J_i‖₂²`` of each row: the largest eigenvalue of its information, ``(n,)``."""
         if self.paired:
             return self._from_entries(unknowns, largest_square)
-        found, part = super().row_norms(unknowns), (self.reach(unknowns) * self.slope_sizes) ** 2
-        return self.mended(found, unknowns, part, largest_square)
+        squared, part = super().row_norms(unknowns), (self.reach(unknowns) * self.slope_sizes) ** 2
+        return self.recompute_cancelled(squared, unknowns, part, largest_square)
 
     def cell_information(self, unknowns: Unknowns) -> Array:
         """Return the information about each unknown feature alone, ``(n, t)``: the diagonal."""
@@ -244,10 +246,10 @@ class GLMJacobian(JacobianTerms):
             r, B, Xi, R = terms(rows)
             return xp.sum(B * (Xi @ B + 2 * R), axis=1) + _pairs(r) @ blocks
 
-        found = by_rows(diagonal, self.rows, self.row_width(unknowns), chunk=WIDE_CHUNK)
+        squared = by_rows(diagonal, self.rows, self.row_width(unknowns), chunk=WIDE_CHUNK)
         part = (self.slope_sizes**2)[:, None] * (self.column_reach(unknowns) ** 2)[None, :]
-        return self.mended(
-            found, replace(unknowns, label=False), part, lambda J: xp.sum(J * J, axis=1)
+        return self.recompute_cancelled(
+            squared, replace(unknowns, label=False), part, lambda J: xp.sum(J * J, axis=1)
         )
 
     def row_information(self, unknowns: Unknowns) -> Callable[[slice], Array]:
@@ -283,8 +285,8 @@ class GLMJacobian(JacobianTerms):
 
     def block_norm(self, unknowns: Unknowns, rows: Array) -> float:
         """Return the largest eigenvalue of the information about these unknowns of these rows."""
-        found = 0.0 if self.paired else super().block_norm(unknowns, rows)
-        return self.mended_block(found, unknowns, rows)
+        squared = 0.0 if self.paired else super().block_norm(unknowns, rows)
+        return self.recompute_block(squared, unknowns, rows)
 
     def column_traces(self, attributes: list[Unknowns], rows: Array) -> Array:
         """Return the trace of the information about each attribute over the rows."""
@@ -621,29 +623,31 @@ class SingleOutputJacobian(GLMJacobian):
             return p
 
         threads = is_numpy_array(self.X) and not self.map.precise
-        found = largest_of_rows(
+        squared = largest_of_rows(
             rho, basis.delta, coordinates, basis.q, c, s, threads=threads, what="rows"
         )
-        found = self._off_the_pole(found, basis, unknowns)
-        return self.mended(found, unknowns, self.reach(unknowns) ** 2 * rho, largest_square)
+        squared = self._off_the_pole(squared, basis, unknowns)
+        return self.recompute_cancelled(
+            squared, unknowns, self.reach(unknowns) ** 2 * rho, largest_square
+        )
 
-    def _off_the_pole(self, found: Array, basis: _Eigenbasis, unknowns: Unknowns) -> Array:
+    def _off_the_pole(self, norms: Array, basis: _Eigenbasis, unknowns: Unknowns) -> Array:
         """Return norms; those next to the largest pole come from the entries where that is cheap.
 
         The next pole may lie so close that the secular equation has lost half its digits there.
         """
         xp = array_namespace(self.X)
         if float(basis.delta[-2]) < _CLOSE * float(basis.delta[-1]):
-            return found
+            return norms
         pole = self.r * self.r * basis.delta[-1]
-        which = xp.nonzero((found > 0) & (found <= (1 + _POLE) * pole))[0]
+        which = xp.nonzero((norms > 0) & (norms <= (1 + _POLE) * pole))[0]
         count = self.unknown_count(unknowns)
         cost = float(which.shape[0]) * self.size * count * min(self.size, count)
         if which.shape[0] == 0 or cost > _POLE_WORK:
-            return found
+            return norms
         for piece in row_slices(int(which.shape[0]), self.size * count, chunk=WIDE_CHUNK):
-            found[which[piece]] = largest_square(self.row_jacobians(unknowns, which[piece]))
-        return found
+            norms[which[piece]] = largest_square(self.row_jacobians(unknowns, which[piece]))
+        return norms
 
     def release_gram(self, rows: slice) -> Array:
         """Return ``‖A x̃‖²`` of some rows, ``(m, 1, 1)``."""
@@ -707,8 +711,10 @@ class SingleOutputJacobian(GLMJacobian):
         else:
             slopes = self.design_times(every, A.T @ Aw)
         part = self.r * self.r * xp.sum(A_V * A_V)
-        found = part + c * self._release_lengths() + s * slopes
-        return self.mended(found, unknowns, part, lambda J: xp.sum(J * J, axis=(1, 2)))
+        traces = part + c * self._release_lengths() + s * slopes
+        return self.recompute_cancelled(
+            traces, unknowns, part, lambda J: xp.sum(J * J, axis=(1, 2))
+        )
 
     def cell_information(self, unknowns: Unknowns) -> Array:
         """Return ``a²‖Ax̃‖² w_j² + 2 a r w_j z_j + r² C_jj`` with ``z = C x̃``, ``(n, t)``."""
@@ -744,19 +750,19 @@ class SingleOutputJacobian(GLMJacobian):
             smallest.append(_least(out, squares))
             return out
 
-        found = by_rows(cells, self.rows, self.size, chunk=self.chunk)
+        squared = by_rows(cells, self.rows, self.size, chunk=self.chunk)
         least = smallest[0] if len(smallest) == 1 else xp.concat(smallest)
         lossy = least < CANCELLED * rho
         if not bool(xp.any(lossy)):
-            return found, least
+            return squared, least
         # Where the terms of the square cancel, the entries of J's column are squared instead.
         features, which = replace(unknowns, label=False), xp.nonzero(lossy)[0]
         width = self.size * squares.shape[0]
         for piece in row_slices(int(which.shape[0]), width, chunk=WIDE_CHUNK):
             J = self.row_jacobians(features, which[piece])
-            found[which[piece], :] = xp.sum(J * J, axis=1)
-        least[which] = _least(found[which, :], squares)
-        return found, least
+            squared[which[piece], :] = xp.sum(J * J, axis=1)
+        least[which] = _least(squared[which, :], squares)
+        return squared, least
 
     def _cell_errors(self, squared: Array, least: Array, unknowns: Unknowns) -> Array:
         xp = array_namespace(self.X)
@@ -765,20 +771,20 @@ class SingleOutputJacobian(GLMJacobian):
         safe = xp.where(reach > 0, reach, xp.ones_like(reach))
         wide, W = xp.max(self.deviations(features) / safe), xp.max(W / safe)
 
-        def found(least: Array, own: Array) -> Array:
+        def errors(least: Array, own: Array) -> Array:
             lost = self.map.curvature_error * (self.slope_sizes * wide + own * W)
             error = self.slope_errors + lost
             return self.relative_errors(least, self.slope_sizes, error, share=0.0)
 
         # The leverage of a record is at most 1/√a, and may be much less.
-        accuracy = found(least, xp.sqrt(self.a))
+        accuracy = errors(least, xp.sqrt(self.a))
         if not (bool(xp.all(least > 0)) and float(xp.max(accuracy)) <= FINE):
             if self.rows * squared.shape[1] <= FEW_CELLS:
                 return super().cell_accuracy(squared, unknowns)
             # Numbers tiny relative to the largest count as a share of it.
             floor = NEGLIGIBLE**2 * xp.max(squared) / xp.max(reach) ** 2
             least = xp.where(least > floor, least, floor + xp.zeros_like(least))
-            accuracy = found(least, self.a * self.leverages(self.a, slice(0, self.rows)))
+            accuracy = errors(least, self.a * self.leverages(self.a, slice(0, self.rows)))
         return xp.broadcast_to(accuracy[:, None], squared.shape)
 
     def row_operator(self, unknowns: Unknowns) -> Callable[[slice], Callable[[Array], Array]]:
@@ -843,22 +849,24 @@ class SingleOutputJacobian(GLMJacobian):
 
     def block_norm(self, unknowns: Unknowns, rows: Array) -> float:
         """Return the largest eigenvalue of ``Σ_i A G_i G_iᵀ Aᵀ`` over the rows: a P×P matrix."""
-        found = self.norm_of(unknowns, self.block_sums(unknowns, rows))
-        return self.mended_block(found, unknowns, rows)
+        squared = self.norm_of(unknowns, self.block_sums(unknowns, rows))
+        return self.recompute_block(squared, unknowns, rows)
 
     def block_norms(self, unknowns: Unknowns, blocks: Sequence[Array]) -> list[float]:
         """Return :meth:`block_norm` of several blocks, many of them decomposed together."""
         xp = array_namespace(self.X)
         A, part = self.whitener, self.reach(unknowns) ** 2
-        found: list[float] = []
+        all_norms: list[float] = []
         for some in row_slices(len(blocks), self.size**2, chunk=WIDE_CHUNK, what="groups"):
             sums = xp.stack([self.block_sums(unknowns, rows) for rows in blocks[some]])
             norms = dense_largest(sums if self.map.precise else A @ sums @ A.T)
             for rows, squared in zip(blocks[some], map(float, norms), strict=True):
                 spread = float(xp.sum(self.r[rows] ** 2))
                 sound = squared > 0 and squared >= CANCELLED * part * spread
-                found.append(squared if sound else self.mended_block(squared, unknowns, rows))
-        return found
+                all_norms.append(
+                    squared if sound else self.recompute_block(squared, unknowns, rows)
+                )
+        return all_norms
 
     def block_sums(self, unknowns: Unknowns, rows: Array) -> Array:
         """Return ``Σ_i G_i G_iᵀ`` over some rows, (P, P), from three sums over them.
@@ -883,12 +891,12 @@ class SingleOutputJacobian(GLMJacobian):
     def column_norms(self, attributes: list[Unknowns], rows: Array) -> Array:
         """Return the largest eigenvalue of the information about each attribute over the rows."""
         xp = array_namespace(self.X)
-        found = self.column_norms_of(attributes, self.column_sums(attributes, rows))
+        norms = self.column_norms_of(attributes, self.column_sums(attributes, rows))
         (reach,) = self._per_attribute(attributes, self.column_reach)
         part = xp.sum(self.r[rows] ** 2) * reach**2
-        for k in xp.nonzero(found < CANCELLED * part)[0]:
-            found[int(k)] = self.mended_block(float(found[k]), attributes[int(k)], rows)
-        return found
+        for k in xp.nonzero(norms < CANCELLED * part)[0]:
+            norms[int(k)] = self.recompute_block(float(norms[k]), attributes[int(k)], rows)
+        return norms
 
     def column_accuracy(self, squared: Array, attributes: list[Unknowns], rows: Array) -> Array:
         """Return the relative errors of η of each attribute over the rows."""
@@ -896,16 +904,16 @@ class SingleOutputJacobian(GLMJacobian):
         size, off = (norm(s[rows]) for s in (self.r, self.slope_errors))
         reach, wide, W = self._error_sizes(attributes)
 
-        def found(own: float) -> Array:
+        def errors(own: float) -> Array:
             lost = self.map.curvature_error * (size * wide + own * W)
             # Each by itself: what is small relative to another column may be large in its own unit.
             return self.relative_errors(squared, size * reach, off * reach + lost, share=0.0)
 
         # The leverage of a record is at most 1/√a, and may be much less.
-        accuracy = found(math.sqrt(float(xp.sum(self.a[rows]))))
+        accuracy = errors(math.sqrt(float(xp.sum(self.a[rows]))))
         if float(xp.max(accuracy)) <= FINE or not self.map.spread:
             return accuracy
-        return found(norm(self.a[rows] * self.leverages(self.a, slice(0, self.rows))[rows]))
+        return errors(norm(self.a[rows] * self.leverages(self.a, slice(0, self.rows))[rows]))
 
     def column_error_terms(self, attributes: list[Unknowns], rows: Array) -> Array:
         """Return the sums of the terms of each attribute over the rows, one line for each."""
@@ -932,7 +940,7 @@ class SingleOutputJacobian(GLMJacobian):
         """Return sizes of every attribute from those of its directions, ``(t,)``."""
         xp = array_namespace(self.X)
         single = single_columns(attributes)
-        found = []
+        by_attribute = []
         for size in sizes:
             out = self.zeros(len(attributes))
             if single:
@@ -941,8 +949,8 @@ class SingleOutputJacobian(GLMJacobian):
             for k, unknowns in enumerate(attributes):
                 if k not in single:
                     out[k] = xp.sqrt(xp.sum(size(unknowns) ** 2))
-            found.append(out)
-        return found
+            by_attribute.append(out)
+        return by_attribute
 
     def column_sums(self, attributes: list[Unknowns], rows: Array) -> BlockSums:
         """Return the three sums over the rows with ``c = a²``: the same for all attributes."""
@@ -1005,10 +1013,10 @@ class SingleOutputJacobian(GLMJacobian):
         else:
             lengths, along = xp.sum((A @ sums.gram) * A), A @ sums.along
         spread = sums.spread * xp.sum(A_V**2, axis=0)
-        found = lengths * w_V**2 + 2 * w_V * (A_V.T @ along) + spread
-        if bool(xp.any(found < CANCELLED * spread)):
+        sums_of_cells = lengths * w_V**2 + 2 * w_V * (A_V.T @ along) + spread
+        if bool(xp.any(sums_of_cells < CANCELLED * spread)):
             return super()._cell_sums(unknowns, rows)
-        return found
+        return sums_of_cells
 
     def _sums(self, rows: Array, squared: float = 1.0, label: bool = False) -> BlockSums:
         """Return the sums over some rows with ``c = a² ‖w_V‖²``, and ``+ b²`` with the label.

@@ -27,7 +27,7 @@ from array_api_compat import array_namespace, device, is_numpy_array
 
 from seepage.core.noise import Noise
 from seepage.errors import InputError, NotConvergedWarning, NotTheMinimiserError
-from seepage.glm.fitting.newton import hardly_held, separated
+from seepage.glm.fitting.newton import separated, weak_penalty_clause
 from seepage.glm.fitting.objective import (
     CholeskyFactor,
     FittedGLM,
@@ -229,7 +229,7 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
             raise
         raise InputError(
             "The curvature of the objective is singular to working precision: "
-            f"{hardly_held(objective)}."
+            f"{weak_penalty_clause(objective)}."
         ) from error
 
 
@@ -520,7 +520,7 @@ class Whitener:
     spread: float = 0.0
     deviations: Array | None = None  # of the features and the intercept, (D,)
     # How far unit errors of the slopes, beside the roots of their curvatures, move each coefficient
-    loose: Array | None = None  # at most, (D,)
+    coefficient_deviations: Array | None = None  # at most, (D,)
     # Those of differences of two outputs at every feature, where they are known, (D, K, K)
     pairs: Array | None = None
 
@@ -555,7 +555,9 @@ def whitener_of(optimum: Optimum, noise: Noise) -> Whitener:
     if fit.family.name == "gaussian":  # whose curvatures are not rounded
         found = replace(found, spread=0.0)
     deviations = _deviations(optimum)
-    found = replace(found, condition=optimum.condition, deviations=deviations, loose=deviations)
+    found = replace(
+        found, condition=optimum.condition, deviations=deviations, coefficient_deviations=deviations
+    )
     if optimum.moves is None or not found.spread > 0:
         return found
     moved = _moved_columns(optimum.moves, optimum.centre, noise, outputs) / found.spread

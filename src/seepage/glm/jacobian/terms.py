@@ -196,7 +196,7 @@ class JacobianTerms(ReleaseJacobian):
         ``√(vᵀH'v Σ e²/a)``, ``v = H⁻¹u_j``: the deviation of the feature times a number common to
         all records. A coefficient next to zero may be no more than that.
         """
-        if self.outputs > 1 or self.map.loose is None or not self.map.spread:
+        if self.outputs > 1 or self.map.coefficient_deviations is None or not self.map.spread:
             return self.zeros(unknowns.features(self.features))
         if self._slope_error_size is None:
             xp = array_namespace(self.X)
@@ -206,7 +206,7 @@ class JacobianTerms(ReleaseJacobian):
             lost = self.slope_errors + self.rounding * a
             errors = xp.where(a > 0, lost**2 / safe, xp.zeros_like(a))
             self._slope_error_size = math.sqrt(float(xp.sum(errors))) / self.rounding
-        return self._slope_error_size * self.spread_over(self.map.loose, unknowns)
+        return self._slope_error_size * self.spread_over(self.map.coefficient_deviations, unknowns)
 
     def deviations(self, unknowns: Unknowns) -> Array:
         """Return upper bounds on the deviations of the unknown features, ``(t,)``."""
@@ -263,11 +263,11 @@ class JacobianTerms(ReleaseJacobian):
         squared = xp.where(squared > floor, squared, floor + xp.zeros_like(squared))
         eta = xp.sqrt(xp.where(squared > 0, squared, xp.ones_like(squared)))
         ratio = 1 + 2 * part / eta
-        mended = from_entries & (squared < CANCELLED * part**2)
-        rounds = xp.where(mended, ratio, ratio**2) * (8 * self.rounding)
-        found = self.map.accuracy * ratio + error / eta + rounds
+        cancelled = from_entries & (squared < CANCELLED * part**2)
+        rounds = xp.where(cancelled, ratio, ratio**2) * (8 * self.rounding)
+        errors = self.map.accuracy * ratio + error / eta + rounds
         # Among zeros nothing cancels.
-        return xp.where(squared > 0, found, xp.zeros_like(found))
+        return xp.where(squared > 0, errors, xp.zeros_like(errors))
 
 
 # Products in twice the precision ------------------------------------------------------------------
@@ -291,9 +291,11 @@ def columns_precisely(terms: JacobianTerms, unknowns: Unknowns) -> Double:
     high, low = (xp.permute_dims(part, (0, 2, 1)) for part in (high, low))
     t = high.shape[2]
     basis = xp.asarray(unknowns.basis, dtype=high.dtype, device=high.device)
-    found = product(Double(xp.reshape(high, (-1, t)), xp.reshape(low, (-1, t))), Double.of(basis))
+    along_basis = product(
+        Double(xp.reshape(high, (-1, t)), xp.reshape(low, (-1, t))), Double.of(basis)
+    )
     shape = (terms.size, terms.outputs, -1)
-    return Double(*(xp.permute_dims(xp.reshape(part, shape), (0, 2, 1)) for part in found))
+    return Double(*(xp.permute_dims(xp.reshape(part, shape), (0, 2, 1)) for part in along_basis))
 
 
 # Slopes sum to zero over the classes of softmax, so what two classes have in common does not count;

@@ -78,12 +78,12 @@ def precise_margins(fit: FittedGLM, X: Array, low: Array) -> Double:
     """
     xp = array_namespace(X)
     theta = Double(*(xp.reshape(part, (part.shape[0], -1)) for part in (fit.parameters, low)))
-    found = product(Double.of(_design(fit, X)), theta)
+    margins = product(Double.of(_design(fit, X)), theta)
     if not isinstance(fit.family, Categorical):
-        return Double(found.high[:, 0], found.low[:, 0])
-    rows = xp.arange(found.high.shape[0], device=device(found.high))
-    largest = found[rows, xp.argmax(found.high, axis=1)]
-    return found.plus(Double(-largest.high[:, None], -largest.low[:, None]))
+        return Double(margins.high[:, 0], margins.low[:, 0])
+    rows = xp.arange(margins.high.shape[0], device=device(margins.high))
+    largest = margins[rows, xp.argmax(margins.high, axis=1)]
+    return margins.plus(Double(-largest.high[:, None], -largest.low[:, None]))
 
 
 @dataclass(frozen=True)
@@ -166,8 +166,8 @@ def refined(H: Double, start: Array, condition: float, ridge: float) -> tuple[Do
     identity = xp.eye(first.shape[0], dtype=first.dtype, device=device(first))
     residual = math.inf
     for _ in range(12):
-        found = product(H, inverse)
-        error = (identity - found.high) - found.low
+        image = product(H, inverse)
+        error = (identity - image.high) - image.low
         size = math.sqrt(float(xp.sum(error * error)))
         if not size < residual / 2:
             residual = min(size, residual)
@@ -203,8 +203,8 @@ def settled(fit: FittedGLM, records: RecordSums, inverse: Double) -> tuple[Fitte
     last, first = math.inf, 0.0
     for count in range(_MOST_STEPS):
         here = fit.at(exact.high)
-        found = records.total(_precise_gradient, here, "residuals", low=exact.low).parts[0]
-        gradient = Double(*(xp.reshape(part, shape) for part in found))
+        parts = records.total(_precise_gradient, here, "residuals", low=exact.low).parts[0]
+        gradient = Double(*(xp.reshape(part, shape) for part in parts))
         gradient = gradient.plus(exact.times(penalty)).plus(tilt)
         step = -(inverse.high @ xp.reshape(gradient.high, (-1,)))
         step = xp.reshape(step, shape)
