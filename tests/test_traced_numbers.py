@@ -38,6 +38,7 @@ NUMBER = re.compile(r"(?<![\w.,/^×√#-])\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?!
 UNIT = re.compile(
     r" ?(?:%|times|of \d|in 100|products|points|[GM]i?B|[mµn]?s\b|seconds|minutes|hours)"
 )
+NUMBERED = re.compile(r"(?m)^\d{1,2}\. (?=[(`A-Z])")  # a step of a list
 NOT_NUMBERS = re.compile(  # code, addresses of links, citations and years
     r"`[^`]*`|\]\([^)]*\)|(?<![\d,])00\d\b|\b(?:19|20)\d\d\b"
     r"|\b(?:[Ee]quations?|[Ss]ection|definitions|Python|arXiv:?) ?[\d.]+(?: (?:to|and) \d+)?"
@@ -68,7 +69,7 @@ def squeezed(text: str) -> str:
 
 
 def prose_of(name: str) -> str:
-    """Return a page without what is generated, its code, and what the code is seen to print."""
+    """Return a page without what is generated, code and what it prints, and numbers of steps."""
     path, marks = ROOT / name, GENERATED.get(name)
     text = path.read_text("utf-8")
     if marks is not None:
@@ -78,7 +79,7 @@ def prose_of(name: str) -> str:
     def shown(fence: re.Match[str]) -> str:
         return fence[2] if fence[1] in ("", "text") and fence[2] not in printed else ""
 
-    return squeezed(FENCE.sub(shown, text))
+    return squeezed(NUMBERED.sub("", FENCE.sub(shown, text)))
 
 
 def printed_by(program: str, *options: str) -> str:
