@@ -48,12 +48,10 @@ from seepage.auditing.trained_model import (
     settings_of,
 )
 from seepage.bounds.guarantees import Guarantees, guarantees
-from seepage.core.leakage import Leakage
-from seepage.core.noise import Gaussian
 from seepage.core.result import round_up
 from seepage.core.risk_views import Guess, Membership, distinct_rows, guess
 from seepage.errors import InputError, nearest
-from seepage.glm.leakage import describe_on, leakage
+from seepage.glm.leakage import describe_on
 from seepage.risks.guessing import accuracy, accuracy_beside, distance, rate_beside, right_beside
 from seepage.support.chunks import blas_on_one_core, give_back_memory
 from seepage.support.number_check import check_positive
@@ -399,8 +397,7 @@ def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
         return None
     named = Table(source.X, _feature_names(trained), None, "numpy")
     records = MemorySource(named, source.y, source.sample_weight)
-    leak: Leakage[Any] = leakage(trained.model, records, noise=Gaussian(sigma))
-    leak.notes = trained.notes
+    leak = trained.leakage(records, sigma)
     try:
         found = guarantees(leak, draws=_DRAWS if trained.work <= _HEAVY else _FEW_DRAWS)
     except InputError:
@@ -462,13 +459,7 @@ def find_risks(
     names = tuple(f"feature {j}" for j in range(source.X.shape[1]))
     table = MemorySource(Table(source.X, names, None, "numpy"), source.y, source.sample_weight)
     groups = {f"attribute {k}": a.columns for k, a in enumerate(trained.table.attributes)}
-    leak: Leakage[Any] = leakage(
-        trained.model,
-        table,
-        noise=Gaussian(sigma),
-        attributes={name: columns for name, columns in groups.items() if len(columns) > 1},
-    )
-    leak.notes = trained.notes
+    leak = trained.leakage(table, sigma, groups)
     changes = leak.release.finite_changes()
     # Families with a certified expansion need few refits; for others, and for guesses among several
     # classes, whose intervals are wide, only the most exposed records are examined.

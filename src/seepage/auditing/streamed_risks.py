@@ -16,11 +16,9 @@ import numpy as np
 from seepage.auditing.findings import FALSE_POSITIVES, GuessFinding, RiskFinding, between
 from seepage.auditing.trained_model import ROW, TrainedModel
 from seepage.core.leakage import Leakage
-from seepage.core.noise import Gaussian
 from seepage.core.order_statistics import Bins, Inside, Interval, bin_numbers, look_into, select
 from seepage.core.record_stream import Numbers, RecordStream
 from seepage.errors import InputError
-from seepage.glm.leakage import leakage
 from seepage.risks.guessing import accuracy, true_positive_rate
 from seepage.tables.names import listed
 from seepage.tables.source import Chunk
@@ -58,13 +56,7 @@ def streamed_risks(trained: TrainedModel, sigma: float) -> RiskFinding:
     source = trained.source
     categories = [a for a in trained.table.attributes if a.kind != "numeric"]
     names = {a.name: [source.names[j] for j in a.columns] for a in categories}
-    leak: Leakage[Any] = leakage(
-        trained.model,
-        source,
-        noise=Gaussian(sigma),
-        attributes={name: columns for name, columns in names.items() if len(columns) > 1},
-    )
-    leak.notes = trained.notes
+    leak = trained.leakage(source, sigma, names)
     stream = leak.membership()
     (worst,), (median,) = _summary(leak, stream, exposures=[0], medians=[0])
     if np.isinf(worst.exposure) and trained.settings.model != "linear":

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from seepage.core.leakage import Leakage
+from seepage.core.noise import Gaussian
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.glm.estimators import (
@@ -19,6 +21,7 @@ from seepage.glm.estimators import (
     SoftmaxRegression,
 )
 from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.leakage import leakage
 from seepage.glm.losses import Categorical, Family, squared_hinge
 from seepage.glm.preprocessing.jacobian import RawJacobian, RawRelease
 from seepage.tables.source import MemorySource, Table, distinct
@@ -340,6 +343,21 @@ class TrainedModel:
     def work(self) -> float:
         """The multiplications that one sum of outer products over the records takes."""
         return float(len(self.source)) * float(len(self.source.names)) ** 2
+
+    def leakage(
+        self,
+        source: RowSource,
+        sigma: float,
+        groups: Mapping[str, Sequence[str | int]] | None = None,
+    ) -> Leakage[Any]:
+        """Return the leakage of a release with noise σ about records, with the model's notes.
+
+        ``groups`` are the features of each column; where they are several, they count together.
+        """
+        several = {name: columns for name, columns in (groups or {}).items() if len(columns) > 1}
+        leak: Leakage[Any] = leakage(self.model, source, noise=Gaussian(sigma), attributes=several)
+        leak.notes = self.notes
+        return leak
 
     def refitted(self, settings: FitSettings) -> TrainedModel:
         """Return the same table with a model fitted in another way."""
