@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from typing import Any
 
 from array_api_compat import array_namespace
@@ -141,6 +141,9 @@ class GLMAccuracy(AnswerAccuracy):
         self.terms, self.map = terms, terms.map
         self.paired = PairedTerms(terms) if terms.outputs > 1 and terms.map.precise else None
         self.rounding = float(array_namespace(terms.X).finfo(terms.X.dtype).eps)
+        # Upper bounds on those of the features and the intercept, (D,)
+        bounds = terms.map.deviations
+        self.deviations = terms.zeros(terms.size // terms.outputs) if bounds is None else bounds
 
     def rows(self, squared: Array, unknowns: Unknowns) -> Array:
         """Return the errors of all records; one number for all where that is small."""
@@ -159,7 +162,7 @@ class GLMAccuracy(AnswerAccuracy):
             # In units of the columns' reach, a record's least cell has the largest error.
             reach = terms.column_reach(features)
             safe = xp.where(reach > 0, reach, xp.ones_like(reach))
-            wide = xp.max(self._deviations(features) / safe)
+            wide = xp.max(self._spread_over(self.deviations, features) / safe)
             W = xp.max(self._coefficient_sizes(features)[:, 0] / safe)
             a = terms.derivatives(slice(0, terms.rows))[1][:, 0, 0]
             # The leverage of a record is at most 1/√a.
@@ -223,7 +226,7 @@ class GLMAccuracy(AnswerAccuracy):
                 terms,
                 attributes,
                 terms.column_reach,
-                self._deviations,
+                partial(self._spread_over, self.deviations),
                 lambda u: self._coefficient_sizes(u)[:, 0],
             )
             wide, W = self.map.curvature_error * wide, self.map.curvature_error * W
@@ -328,7 +331,7 @@ class GLMAccuracy(AnswerAccuracy):
                 part = part + self.map.size * lengths * own
             if self.map.spread:
                 leverage = self._leverages(xp.sum(xp.linalg.diagonal(a), axis=1), rows)
-                wide = terms.slope_sizes[rows] * norm(self._deviations(unknowns))
+                wide = terms.slope_sizes[rows] * norm(self._spread_over(self.deviations, unknowns))
                 error = error + self.map.curvature_error * (wide + own * leverage)
             return xp.stack([part, error], axis=1)
 
@@ -378,10 +381,14 @@ class GLMAccuracy(AnswerAccuracy):
         leverage = self._leverages(xp.sum(xp.linalg.diagonal(a), axis=1), rows)[:, None]
         out = leverage * xp.sqrt(xp.sum(B * B, axis=1))
         if terms.outputs == 1:
-            own = leverage * a[:, 0, :] * self._coefficient_errors(unknowns)[None, :]
+            lost = self._spread_over(self.coefficient_errors, unknowns)[:, 0]
+            own = leverage * a[:, 0, :] * lost[None, :]
             out[:, : own.shape[1]] += own
         if self.map.pairs is None:
-            direct = terms.slope_sizes[rows, None] * self._deviations(unknowns)[None, :]
+            direct = (
+                terms.slope_sizes[rows, None]
+                * self._spread_over(self.deviations, unknowns)[None, :]
+            )
         else:
             # Slopes are differences of the other classes and the record's own.
             own = PairedTerms(terms).own_class(rows)
@@ -396,39 +403,30 @@ class GLMAccuracy(AnswerAccuracy):
         given = self.terms.slope_error
         return self.rounding * self.terms.slope_sizes if given is None else given
 
-    def _coefficient_sizes(self, unknowns: Unknowns) -> Array:
-        """Return ``|w_V|`` and the errors of ``w_V`` in units of ε, for ``a w``, ``(t, K)``."""
-        sizes = array_namespace(self.terms.X).abs(self.terms.coef)
-        return self._spread_over(sizes, unknowns) + self._coefficient_errors(unknowns)[:, None]
-
-    def _coefficient_errors(self, unknowns: Unknowns) -> Array:
-        """Return upper bounds on the errors of ``w_V`` in units of ε, ``(t,)``; one output only.
+    @cached_property
+    def coefficient_errors(self) -> Array:
+        """Upper bounds on the coefficients' errors in units of ε, ``(D, 1)``; one output only.
 
         At the minimiser the slopes sum to zero. Their errors ``e`` move ``w_j`` by at most
         ``√(vᵀH'v Σ e²/a)``, ``v = H⁻¹u_j``: the deviation of the feature times a number common to
         all records. A coefficient next to zero may be no more than that.
         """
-        deviations = self.map.coefficient_deviations
-        if self.terms.outputs > 1 or deviations is None or not self.map.spread:
-            return self.terms.zeros(unknowns.features(self.terms.features))
-        return self._slope_error_size * self._spread_over(deviations, unknowns)
-
-    @cached_property
-    def _slope_error_size(self) -> float:
-        """``√(Σ e²/a)`` over all records, in units of ε."""
-        xp = array_namespace(self.terms.X)
-        a = self.terms.derivatives(slice(0, self.terms.rows))[1][:, 0, 0]
+        terms, deviations = self.terms, self.map.coefficient_deviations
+        xp = array_namespace(terms.X)
+        if terms.outputs > 1 or deviations is None or not self.map.spread:
+            return terms.zeros(terms.features, 1)
+        a = terms.derivatives(slice(0, terms.rows))[1][:, 0, 0]
         safe = xp.where(a > 0, a, xp.ones_like(a))
         # Slope errors at the time of the fit, before later refinement.
         lost = self.slope_errors + self.rounding * a
         errors = xp.where(a > 0, lost**2 / safe, xp.zeros_like(a))
-        return math.sqrt(float(xp.sum(errors))) / self.rounding
+        return math.sqrt(float(xp.sum(errors))) / self.rounding * deviations[:, None]
 
-    def _deviations(self, unknowns: Unknowns) -> Array:
-        """Return upper bounds on the deviations of the unknown features, ``(t,)``."""
-        if self.map.deviations is None:
-            return self.terms.zeros(unknowns.features(self.terms.features))
-        return self._spread_over(self.map.deviations, unknowns)
+    def _coefficient_sizes(self, unknowns: Unknowns) -> Array:
+        """Return ``|w_V|`` and the errors of ``w_V`` in units of ε, for ``a w``, ``(t, K)``."""
+        sizes = array_namespace(self.terms.X).abs(self.terms.coef)
+        both = (self._spread_over(size, unknowns) for size in (sizes, self.coefficient_errors))
+        return sum(both)
 
     def _spread_over(self, sizes: Array, unknowns: Unknowns) -> Array:
         """Return bounds on sizes of the unknown features, from those of all, ``(D, …)``."""

@@ -19,6 +19,7 @@ to be compared before anything is rounded, :class:`PairedJacobian` answers from 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from array_api_compat import array_namespace
@@ -117,28 +118,25 @@ class GLMJacobian(TermsJacobian):
     @exact_records(squared_size)
     def row_traces(self, unknowns: Unknowns) -> Array:
         """Return the trace of the information about each row, ``(n,)``."""
-        xp = array_namespace(self.X)
-        terms = _InformationTerms(self.terms, unknowns)
-        blocks = xp.sum(xp.linalg.diagonal(terms.blocks), axis=2)
-
-        def traces(rows: slice) -> Array:
-            r, B, Xi, R = terms(rows)
-            quadratic = xp.sum(B * (Xi @ B), axis=(1, 2))
-            cross = xp.sum(R * B[:, :, : terms.count], axis=(1, 2))
-            return quadratic + 2 * cross + xp.vecdot(r @ blocks, r)
-
-        return by_rows(traces, self.rows, terms.width, chunk=WIDE_CHUNK)
+        return array_namespace(self.X).sum(self._diagonals(unknowns), axis=1)
 
     @exact_records(squared_columns, cells=True)
     def cell_information(self, unknowns: Unknowns) -> Array:
-        """Return the information about each unknown feature alone, ``(n, t)``: the diagonal."""
+        """Return the information about each unknown feature alone, ``(n, t)``."""
+        return self._diagonals(replace(unknowns, label=False))
+
+    def _diagonals(self, unknowns: Unknowns) -> Array:
+        """Return the diagonal of each row's information, ``(n, q)``."""
         xp = array_namespace(self.X)
-        terms = _InformationTerms(self.terms, Unknowns(unknowns.columns, False, unknowns.basis))
-        blocks = xp.reshape(xp.linalg.diagonal(terms.blocks), (self.terms.outputs**2, -1))
+        terms = _InformationTerms(self.terms, unknowns)
+        t = terms.count
+        blocks = xp.reshape(xp.linalg.diagonal(terms.blocks), (self.terms.outputs**2, t))
 
         def diagonal(rows: slice) -> Array:
             r, B, Xi, R = terms(rows)
-            return xp.sum(B * (Xi @ B + 2 * R), axis=1) + _pairs(r) @ blocks
+            out = xp.sum(B * (Xi @ B), axis=1)
+            out[:, :t] += 2 * xp.sum(B[:, :, :t] * R, axis=1) + _pairs(r) @ blocks
+            return out
 
         return by_rows(diagonal, self.rows, terms.width, chunk=WIDE_CHUNK)
 

@@ -142,8 +142,9 @@ class JacobianTerms:
         if self.map.precise:
             few = self.rows * self.outputs * self.size <= 1 << 25  # numbers worth keeping
             return self._products[rows, ...] if few else seen_precisely(self, rows).high
-        AX = self.design_times(rows, self.by_output(self.whitener))
-        return array_namespace(AX).reshape(AX, (AX.shape[0], self.outputs, -1))
+        xp = array_namespace(self.X)
+        AX = self.design_times(rows, xp.reshape(self.whitener.T, (-1, self.outputs * self.size)))
+        return xp.reshape(AX, (AX.shape[0], self.outputs, -1))
 
     @cached_property
     def _products(self) -> Array:
@@ -184,10 +185,6 @@ class JacobianTerms:
             total = xp.concat([total, xp.sum(weights, axis=0)[None, :]], axis=0)
         return self.whitener @ xp.reshape(total, (-1,))
 
-    def by_output(self, A: Array) -> Array:
-        """Return a (P, P) whitener as ``(D, K P)``: from the design to the release."""
-        return array_namespace(A).reshape(A.T, (self.size // self.outputs, -1))
-
     def columns_of(self, unknowns: Unknowns) -> Array:
         """Return ``A_V``: how unknown features move the release, up to ``r``, ``(P, t, K)``."""
         if unknowns.basis is not None and self.map.precise:
@@ -227,7 +224,9 @@ class JacobianTerms:
 def seen_precisely(terms: JacobianTerms, rows: slice | Array) -> Double:
     """Return ``A x̃`` of some rows, for every output, ``(m, K, P)``."""
     xp = array_namespace(terms.X)
-    A = Double(terms.by_output(terms.whitener), terms.by_output(terms.map.low))
+    wide = (-1, terms.outputs * terms.size)  # from the design to the release of every output
+    low: Array = terms.map.low
+    A = Double(*(xp.reshape(part.T, wide) for part in (terms.whitener, low)))
     AX = product(Double.of(terms.design(rows)), A)
     return Double(*(xp.reshape(part, (part.shape[0], terms.outputs, -1)) for part in AX))
 
