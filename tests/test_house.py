@@ -5,10 +5,18 @@ import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from types import FunctionType
 
 import pytest
+
+from seepage.core.composition import ComposedJacobian
+from seepage.core.jacobian import EntryJacobian, ReleaseJacobian
+from seepage.glm.jacobian.operator import GLMJacobian, PairedJacobian
+from seepage.glm.jacobian.single_output import SingleOutputJacobian
+from seepage.glm.preprocessing.jacobian import RawJacobian
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = (ROOT / "src" / "seepage", ROOT / "reproduction")
@@ -121,6 +129,28 @@ def test_a_circle_is_seen_however_it_is_imported(back):
     texts = {"a": "", "a.first": "from a.second import other", "a.second": back}
     circle = circle_in(file_imports(texts, frozenset({"a"})))
     assert set(circle) == {"a.first", "a.second"}
+
+
+def methods(kind: type) -> set[str]:
+    """Return the names of all methods and properties of a class, private and inherited ones too."""
+    callables = (FunctionType, property, cached_property, classmethod, staticmethod)
+    named = (vars(base).items() for base in kind.__mro__ if base.__module__.startswith("seepage"))
+    found = {name for items in named for name, value in items if isinstance(value, callables)}
+    return found - {"__init__"}
+
+
+def test_an_operator_says_little():
+    assert len(methods(ReleaseJacobian)) <= 15
+    kinds = (
+        EntryJacobian,
+        ComposedJacobian,
+        GLMJacobian,
+        PairedJacobian,
+        SingleOutputJacobian,
+        RawJacobian,
+    )
+    counts = {kind.__name__: len(methods(kind)) for kind in kinds}
+    assert {name: count for name, count in counts.items() if count > 25} == {}
 
 
 def test_formatting_is_left_to_the_formatter():

@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from seepage.core.jacobian import DENSE_LIMIT, dense_largest, inverse_diagonal, largest_eigenvalues
+from seepage.core.spectra import (
+    DENSE_LIMIT,
+    dense_largest,
+    inverse_gram_diagonal,
+    largest_eigenvalues,
+)
 
 
 def _matrices(kind: str, size: int) -> np.ndarray:
@@ -39,9 +44,11 @@ def test_largest_eigenvalue_agrees_with_a_full_decomposition(kind, size):
 
 
 def test_inverse_diagonal_and_infinity_where_there_is_no_inverse():
-    matrices = _matrices("full", 4) + 0.1 * np.eye(4)
-    matrices[2] = np.outer(np.arange(4.0), np.arange(4.0))
-    got = inverse_diagonal(matrices)
+    factors = np.linalg.cholesky(_matrices("full", 4) + 0.1 * np.eye(4)).transpose(0, 2, 1)
+    factors[2, 1:] = 0.0  # rank one
+    got, errors = inverse_gram_diagonal(factors, np.full(len(factors), 1e-15))
     assert np.all(np.isinf(got[2]))
     for k in (0, 1, 3, 4):
-        np.testing.assert_allclose(got[k], np.diag(np.linalg.inv(matrices[k])), rtol=1e-10)
+        gram = factors[k].T @ factors[k]
+        np.testing.assert_allclose(got[k], np.diag(np.linalg.inv(gram)), rtol=1e-10)
+        assert np.all(errors[k] < 1e-10)

@@ -34,6 +34,13 @@ from seepage.auditing.findings import (
     count_into,
 )
 from seepage.auditing.trained_model import ROW, Attribute, RecordsInMemory, TrainedModel
+from seepage.core.information import (
+    block_norm,
+    block_norms,
+    columns_at_once,
+    inverse_traces,
+    inverse_work,
+)
 from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
 from seepage.core.noise import Gaussian
 from seepage.core.order_statistics import Bins, Inside, Interval, bin_numbers, look_into, select
@@ -136,9 +143,9 @@ class RecordQuestions:
         if unknowns.basis is not None and np.linalg.matrix_rank(unknowns.basis) < count:
             # Fewer features than columns: some change of a record does not move the release.
             return np.full(jacobian.rows, np.inf)
-        if self.rows * jacobian.inverse_work(unknowns) > INVERSE_WORK:
+        if self.rows * inverse_work(jacobian, unknowns) > INVERSE_WORK:
             return np.full(jacobian.rows, np.nan)
-        return np.asarray(np.sqrt(np.asarray(jacobian.inverse_traces(unknowns)) / count))
+        return np.asarray(np.sqrt(np.asarray(inverse_traces(jacobian, unknowns)[0]) / count))
 
 
 @dataclass(frozen=True, eq=False)
@@ -384,7 +391,7 @@ def _column_leakage(source: RowSource, questions: RecordQuestions, first: Any) -
     if questions.keep:
         return _root(first)
     template, columns = questions.release.template, questions.columns()
-    step = template.columns_at_once
+    step = columns_at_once(template)
     squared = [template.column_norms_of(columns[:step], first)]
     for start in range(step, len(columns), step):
         some = columns[start : start + step]
@@ -456,8 +463,8 @@ def _ask(chunk: Chunk, questions: RecordQuestions) -> AuditSums:
                 kept[:, k] = numbers[:, number - start]
         if questions.keep:
             medians[here] = [np.median(column) for column in numbers.T]
-    block = jacobian.block_norm if questions.keep else jacobian.block_sums
-    blocks = partial(jacobian.block_norms, questions.whole)
+    block = partial(block_norm, jacobian) if questions.keep else jacobian.block_sums
+    blocks = partial(block_norms, jacobian, questions.whole)
     if not questions.keep:
         blocks = partial(_sums_of_each, jacobian, questions.whole)
     return AuditSums(
@@ -465,7 +472,7 @@ def _ask(chunk: Chunk, questions: RecordQuestions) -> AuditSums:
         block(_LABEL, every),
         jacobian.column_norms(questions.columns(), every)
         if questions.keep
-        else jacobian.column_sums(questions.columns()[: jacobian.columns_at_once], every),
+        else jacobian.column_sums(questions.columns()[: columns_at_once(jacobian)], every),
         least,
         easiest,
         {name: _by_group(chunk.extra[name], kept[:, 0], blocks) for name in questions.groups},

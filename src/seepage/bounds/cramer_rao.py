@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian, inverse_gram_diagonal
+from seepage.core.jacobian import MeasuredRelease
 from seepage.core.leakage import Columns, Leakage, PerRecord
 from seepage.core.result import UNBIASED, Result
+from seepage.core.spectra import inverse_gram_diagonal
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.tables.source import Array, Chunk, as_numpy
@@ -79,7 +80,7 @@ def cramer_rao(
         raise InputError(f"rest must be 'known' or 'unknown', not {rest!r}.")
     unknowns, about = leak.unknowns(columns, label)
     positions = as_numpy(leak.row_positions(rows))
-    size = leak.release.template.unknown_count(unknowns) * len(positions)
+    size = unknowns.count(leak.release.template) * len(positions)
     if size > _BLOCK_LIMIT:
         raise InputError(
             f"The block has {size} unknowns, more than the {_BLOCK_LIMIT} that can be inverted; "
@@ -245,40 +246,23 @@ def _write_out(
     first, last = np.searchsorted(positions, [chunk.start, chunk.start + len(chunk)])
     inside = positions[first:last] - chunk.start
     rows = xp.asarray(inside, device=jacobian.X.device)
-    J, off = jacobian.zeros(size, 0), jacobian.zeros(0)
+    units = xp.eye(size, dtype=jacobian.X.dtype, device=jacobian.X.device)
+    J, off = units[:, :0], units[0, :0]
     if len(inside):
-        J = _columns_of(jacobian, unknowns, rows)
-        sizes = xp.reshape(xp.sum(J * J, axis=0), (len(inside), -1))
-        off = xp.reshape(jacobian.entry_accuracy(sizes, unknowns, rows), (-1,))
+        each = jacobian.row_jacobians(unknowns, rows)
+        J = xp.reshape(xp.permute_dims(each, (1, 0, 2)), (size, -1))
+        off = xp.reshape(jacobian.accuracy.entries(each, unknowns, rows), (-1,))
     if not rest:
         return BlockAndRest(J, off, 0.0)
-    reach, units = jacobian.zeros(size, size), _units(jacobian, size)
+    reach = xp.zeros_like(units)
     known = range(d) if unknowns.columns is None else unknowns.columns
     same_rows = Unknowns(tuple(j for j in range(d) if j not in known), not unknowns.label)
     others = np.setdiff1d(np.arange(len(chunk)), inside)
     others = xp.asarray(others, device=jacobian.X.device)
     for block, where in ((same_rows, rows), (Unknowns(None, True), others)):
-        if where.shape[0] == 0 or jacobian.unknown_count(block) == 0:
+        if where.shape[0] == 0 or block.count(jacobian) == 0:
             continue
         for k, unit in enumerate(units):
             change = jacobian.adjoint(unit, block, where)
             reach[k, :] += jacobian.forward(change, block, where)
     return BlockAndRest(J, off, reach)
-
-
-def _columns_of(jacobian: ReleaseJacobian, unknowns: Unknowns, rows: Array) -> Array:
-    """Return ``J`` of a block, ``(P, unknowns)``, from the side that needs fewer products."""
-    xp, count = array_namespace(jacobian.X), jacobian.unknown_count(unknowns)
-    if jacobian.exact_row_jacobians:
-        J = jacobian.row_jacobians(unknowns, rows)
-        return xp.reshape(xp.permute_dims(J, (1, 0, 2)), (jacobian.size, -1))
-    if jacobian.size <= count * rows.shape[0]:
-        lines = [jacobian.adjoint(v, unknowns, rows) for v in _units(jacobian, jacobian.size)]
-        return xp.stack([xp.reshape(line, (-1,)) for line in lines])
-    changes = xp.reshape(_units(jacobian, count * rows.shape[0]), (-1, rows.shape[0], count))
-    return xp.stack([jacobian.forward(z, unknowns, rows) for z in changes], axis=1)
-
-
-def _units(jacobian: ReleaseJacobian, size: int) -> Array:
-    xp = array_namespace(jacobian.X)
-    return xp.eye(size, dtype=jacobian.X.dtype, device=jacobian.X.device)

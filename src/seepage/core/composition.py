@@ -7,7 +7,13 @@ from functools import partial
 
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import ComposedChanges, FiniteChanges, MeasuredRelease, ReleaseJacobian
+from seepage.core.jacobian import (
+    AnswerAccuracy,
+    ComposedChanges,
+    FiniteChanges,
+    MeasuredRelease,
+    ReleaseJacobian,
+)
 from seepage.core.leakage import Leakage
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
@@ -129,13 +135,12 @@ class ComposedJacobian(ReleaseJacobian):
         self.rows, self.features, self.label_size = first.rows, first.features, first.label_size
         self.size = sum(part.size for part in parts)
         self.target = first.target
-        self.states_accuracy = all(part.states_accuracy for part in parts)
+        self.accuracy = LeastExact([part.accuracy for part in parts])
         self.same_label = all(_same(part.target, first.target) for part in parts)
 
     def row_traces(self, unknowns: Unknowns) -> Array:
         """Return the trace of the information about each row: traces add."""
-        self._check_label(unknowns)
-        return sum(part.row_traces(unknowns) for part in self.parts)
+        return sum(part.row_traces(unknowns) for part in self._about(unknowns))
 
     def cell_information(self, unknowns: Unknowns) -> Array:
         """Return the information about each cell alone: it adds."""
@@ -143,14 +148,12 @@ class ComposedJacobian(ReleaseJacobian):
 
     def row_information(self, unknowns: Unknowns) -> Callable[[slice], Array]:
         """Return the function that gives the information matrix of each of some rows."""
-        self._check_label(unknowns)
-        parts = [part.row_information(unknowns) for part in self.parts]
+        parts = [part.row_information(unknowns) for part in self._about(unknowns)]
         return lambda rows: sum(part(rows) for part in parts)
 
     def row_operator(self, unknowns: Unknowns) -> Callable[[slice], Callable[[Array], Array]]:
         """Return, for some rows, the product of one vector per row with its information matrix."""
-        self._check_label(unknowns)
-        parts = [part.row_operator(unknowns) for part in self.parts]
+        parts = [part.row_operator(unknowns) for part in self._about(unknowns)]
 
         def operator(rows: slice) -> Callable[[Array], Array]:
             products = [part(rows) for part in parts]
@@ -160,61 +163,13 @@ class ComposedJacobian(ReleaseJacobian):
 
     def row_jacobians(self, unknowns: Unknowns, rows: Array) -> Array:
         """Return the whitened Jacobians of some rows in full, one release after the other."""
-        self._check_label(unknowns)
-        xp = array_namespace(self.X)
-        return xp.concat([part.row_jacobians(unknowns, rows) for part in self.parts], axis=1)
-
-    @property
-    def exact_row_jacobians(self) -> bool:
-        """Whether :meth:`row_jacobians` are more exact than products with the Jacobian."""
-        return all(part.exact_row_jacobians for part in self.parts)
-
-    def row_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
-        """Return the relative errors of η: those of the least exact release."""
-        return self._worst([part.row_accuracy(squared, unknowns) for part in self.parts])
-
-    def cell_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
-        """Return the relative errors of η of cells: those of the least exact release."""
-        return self._worst([part.cell_accuracy(squared, unknowns) for part in self.parts])
-
-    def entry_accuracy(self, squared: Array, unknowns: Unknowns, rows: Array) -> Array:
-        """Return the relative errors of :meth:`row_jacobians`, column by column."""
-        return self._worst([part.entry_accuracy(squared, unknowns, rows) for part in self.parts])
-
-    def block_accuracy(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
-        """Return the relative error of η of a block: that of the least exact release."""
-        return max(part.block_accuracy(squared, unknowns, rows) for part in self.parts)
-
-    def error_terms(self, unknowns: Unknowns) -> Array:
-        """Return what each record adds to the errors of a block, one release after the other."""
-        terms = [part.error_terms(unknowns) for part in self.parts]
-        return array_namespace(self.X).concat(terms, axis=1)
-
-    def error_of(self, squared: float, terms: Array) -> float:
-        """Return the relative error of η of a block: that of the least exact release."""
-        width = terms.shape[0] // len(self.parts)
-        return max(
-            part.error_of(squared, terms[k * width : (k + 1) * width])
-            for k, part in enumerate(self.parts)
-        )
-
-    def _worst(self, errors: list[Array]) -> Array:
-        xp = array_namespace(self.X)
-        return xp.max(xp.stack(xp.broadcast_arrays(*errors)), axis=0)
-
-    def row_width(self, unknowns: Unknowns) -> int:
-        """Return how many numbers the work on one row keeps in memory."""
-        return sum(part.row_width(unknowns) for part in self.parts)
-
-    def column_traces(self, attributes: list[Unknowns], rows: Array) -> Array:
-        """Return the trace of the information about each attribute: traces add."""
-        return sum(part.column_traces(attributes, rows) for part in self.parts)
+        each = [part.row_jacobians(unknowns, rows) for part in self._about(unknowns)]
+        return array_namespace(self.X).concat(each, axis=1)
 
     def adjoint(self, v: Array, unknowns: Unknowns, rows: Array) -> Array:
         """Return ``Σ_k J_kᵀ v_k`` for a vector of all whitened releases, one after the other."""
-        self._check_label(unknowns)
         total, start = 0.0, 0
-        for part in self.parts:
+        for part in self._about(unknowns):
             total = total + part.adjoint(v[start : start + part.size], unknowns, rows)
             start += part.size
         return total
@@ -224,10 +179,65 @@ class ComposedJacobian(ReleaseJacobian):
         xp = array_namespace(self.X)
         return xp.concat([part.forward(z, unknowns, rows) for part in self.parts])
 
-    def _check_label(self, unknowns: Unknowns) -> None:
+    def _about(self, unknowns: Unknowns) -> list[ReleaseJacobian]:
+        """Return the parts, if what they say about the unknowns adds."""
         if unknowns.label and not self.same_label:
             raise InputError(
                 "These releases have different labels, or code them differently (0/1, ±1, one per "
                 "class), so their information about the label does not add; ask with "
                 "label=False."
             )
+        return self.parts
+
+
+class LeastExact(AnswerAccuracy):
+    """The errors of several releases together: those of the least exact one."""
+
+    def __init__(self, parts: Sequence[AnswerAccuracy]) -> None:
+        self.parts = list(parts)
+        self.stated = all(part.stated for part in parts)
+
+    def entries(self, J: Array, unknowns: Unknowns, rows: Array) -> Array:
+        """Return the relative errors of the columns of some rows' Jacobians, ``(m, q)``."""
+        return _worst([part.entries(J, unknowns, rows) for part in self.parts])
+
+    def rows(self, squared: Array, unknowns: Unknowns) -> Array:
+        """Return the errors of all records."""
+        return _worst([part.rows(squared, unknowns) for part in self.parts])
+
+    def cells(self, squared: Array, unknowns: Unknowns) -> Array:
+        """Return the errors of all cells."""
+        return _worst([part.cells(squared, unknowns) for part in self.parts])
+
+    def block(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
+        """Return the error of the unknowns of some records together."""
+        return max(part.block(squared, unknowns, rows) for part in self.parts)
+
+    def columns(self, squared: Array, attributes: list[Unknowns], rows: Array) -> Array:
+        """Return the error of each attribute of some records together."""
+        return _worst([part.columns(squared, attributes, rows) for part in self.parts])
+
+    def row_terms(self, unknowns: Unknowns) -> Array:
+        """Return what each record adds to the errors of a block, one release after the other."""
+        return _beside([part.row_terms(unknowns) for part in self.parts])
+
+    def column_terms(self, attributes: list[Unknowns], rows: Array) -> Array:
+        """Return what the rows add to those of each attribute, one release after the other."""
+        return _beside([part.column_terms(attributes, rows) for part in self.parts])
+
+    def of_terms(self, squared: float, terms: Array) -> float:
+        """Return the error of a block from its terms."""
+        width = terms.shape[0] // len(self.parts)
+        return max(
+            part.of_terms(squared, terms[k * width : (k + 1) * width])
+            for k, part in enumerate(self.parts)
+        )
+
+
+def _worst(errors: list[Array]) -> Array:
+    xp = array_namespace(errors[0])
+    return xp.max(xp.stack(xp.broadcast_arrays(*errors)), axis=0)
+
+
+def _beside(terms: list[Array]) -> Array:
+    return array_namespace(terms[0]).concat(terms, axis=1)

@@ -3,8 +3,8 @@
 Every measure is a functional of the Jacobian ``J`` of a release with respect to the data, whitened
 by the release's noise: the information about a block of the table is ``JᵀJ`` with ``J`` the block's
 columns. :class:`ReleaseJacobian` is that operator about some records, :class:`MeasuredRelease`
-gives it for any chunk of them. The measures are the largest eigenvalue and the inverse of the
-information, for many matrices at once.
+gives it for any chunk of them. :class:`EntryJacobian` answers everything from the entries of ``J``,
+and :class:`AnswerAccuracy` says how exact answers are.
 
 :class:`Refits` and :class:`FiniteChanges` answer the same question for changes that are not small:
 a record leaves the table altogether, or has another category, class or number. With noise of
@@ -16,25 +16,79 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array
 
+from seepage.core.spectra import DENSE_LIMIT, dense_largest, largest_eigenvalues
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
-from seepage.support.chunks import by_rows, progress
+from seepage.support.chunks import by_rows, progress, row_slices
 from seepage.tables.source import Array, Chunk, RowSource
 
 WIDE_CHUNK = 1 << 21  # numbers held at a time where every row comes with whole matrices
 SUMS_HELD = 1 << 25  # numbers in the sums of all groups or attributes at a time
-_DENSE_CHUNK = 1 << 17  # numbers of matrices decomposed by one core at a time
-DENSE_LIMIT = 48  # up to this size a dense eigenvalue problem is cheaper than an iteration
-_CHECK_EVERY = 4
-_UNSURE = 4.0  # times its error: a singular value below that counts as zero
-_RESIDUAL = 1e-10  # relative; a Ritz value is accurate to its square over the gap
+
+
+class AnswerAccuracy:
+    """How exact the answers of a Jacobian are, as relative errors of η.
+
+    Here it is not stated: only the rounding of the entries is known, and nothing else is asked.
+    """
+
+    stated = False
+
+    def entries(self, J: Array, unknowns: Unknowns, rows: Array) -> Array:
+        """Return the relative errors of the columns of some rows' Jacobians, ``(m, q)``."""
+        xp = array_namespace(J)
+        # That of a sum over the release in which nothing cancels.
+        rounding = 4 * math.sqrt(J.shape[1]) * float(xp.finfo(J.dtype).eps)
+        return rounding + xp.zeros_like(J[:, 0, :])
+
+    def rows(self, squared: Array, unknowns: Unknowns) -> Array:
+        """Return the errors of all records, given the squares of η."""
+        raise NotImplementedError
+
+    def cells(self, squared: Array, unknowns: Unknowns) -> Array:
+        """Return the errors of all cells, given the squares of η."""
+        raise NotImplementedError
+
+    def block(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
+        """Return the error of the unknowns of some records together."""
+        raise NotImplementedError
+
+    def columns(self, squared: Array, attributes: list[Unknowns], rows: Array) -> Array:
+        """Return the error of each attribute of some records together."""
+        raise NotImplementedError
+
+    # Of records that are read in chunks: what they add to the error of a block adds up.
+
+    def row_terms(self, unknowns: Unknowns) -> Array:
+        """Return what each record adds to the error of a block, ``(n, e)``."""
+        raise NotImplementedError
+
+    def column_terms(self, attributes: list[Unknowns], rows: Array) -> Array:
+        """Return what the rows add to the error of each attribute, one line for each."""
+        raise NotImplementedError
+
+    def of_terms(self, squared: float, terms: Array) -> float:
+        """Return the error of a block, from the sum of its terms."""
+        raise NotImplementedError
+
+
+class InverseForm(Protocol):
+    """A closed form of the inverse information about every row."""
+
+    work: float  # about how many multiplications a row takes
+
+    def diagonals(self) -> tuple[Array, Array]:
+        """Return the diagonals and their relative errors, ``(n, q)`` both."""
+
+    def traces(self) -> tuple[Array, Array]:
+        """Return the traces and their relative errors, ``(n,)`` both."""
 
 
 class ReleaseJacobian(ABC):
@@ -42,7 +96,8 @@ class ReleaseJacobian(ABC):
 
     Measures, bounds and reports ask only this class, and never where the Jacobian came from. A new
     kind of release offers the two products :meth:`forward` and :meth:`adjoint`; everything else
-    follows from them, and is overridden where a closed form is faster.
+    follows from them, and is overridden where a closed form is faster. What follows from the
+    methods here for every release alike are functions: :mod:`seepage.core.information`.
 
     Attributes
     ----------
@@ -52,8 +107,10 @@ class ReleaseJacobian(ABC):
         How many records there are, and the unknowns in the columns and in the label of one.
     size
         ``P``, how many numbers are released.
-    states_accuracy
-        Whether it knows how exact its answers are, so that results say so.
+    accuracy
+        How exact the answers are.
+    sums_of_all
+        Whether :meth:`column_sums` are the same for all attributes, and not one for each.
     """
 
     X: Array
@@ -62,7 +119,8 @@ class ReleaseJacobian(ABC):
     features: int
     label_size: int
     size: int
-    states_accuracy = False
+    accuracy: AnswerAccuracy = AnswerAccuracy()
+    sums_of_all = False
 
     @abstractmethod
     def forward(self, z: Array, unknowns: Unknowns, rows: Array) -> Array:
@@ -74,25 +132,31 @@ class ReleaseJacobian(ABC):
 
     # Records, one by one ----------------------------------------------------------------------
 
+    def row_jacobians(self, unknowns: Unknowns, rows: Array) -> Array:
+        """Return the whitened Jacobians of some rows in full, ``(m, P, q)``.
+
+        By products with unit vectors, from the side that needs fewer of them.
+        """
+        xp, m, q = array_namespace(self.X), int(rows.shape[0]), unknowns.count(self)
+        like = {"dtype": self.X.dtype, "device": self.X.device}
+        if self.size <= m * q:
+            units = xp.eye(self.size, **like)
+            return xp.stack([self.adjoint(v, unknowns, rows) for v in units], axis=1)
+        changes = xp.eye(q, **like)[:, None, :]
+        each = (rows[k : k + 1] for k in range(m))
+        return xp.stack(
+            [xp.stack([self.forward(z, unknowns, one) for z in changes], axis=1) for one in each]
+        )
+
     def row_information(self, unknowns: Unknowns) -> Callable[[slice], Array]:
         """Return the function that gives each row's information matrix, ``(m, q, q)``."""
-        xp = array_namespace(self.X)
+        every, xp = every_row(self), array_namespace(self.X)
 
         def matrices(rows: slice) -> Array:
-            J = self.row_jacobians(unknowns, self.every_row()[rows])
+            J = self.row_jacobians(unknowns, every[rows])
             return xp.matrix_transpose(J) @ J
 
         return matrices
-
-    def row_traces(self, unknowns: Unknowns) -> Array:
-        """Return the trace of the information about each row, ``(n,)``."""
-        xp = array_namespace(self.X)
-        return sum(xp.sum(line**2, axis=1) for line in self._lines(unknowns, self.every_row()))
-
-    def cell_information(self, unknowns: Unknowns) -> Array:
-        """Return the information about each unknown feature alone, ``(n, t)``."""
-        features = Unknowns(unknowns.columns, False, unknowns.basis)
-        return sum(line**2 for line in self._lines(features, self.every_row()))
 
     def row_operator(self, unknowns: Unknowns) -> Callable[[slice], Callable[[Array], Array]]:
         """Return, for some rows, the product of one vector per row with its information matrix."""
@@ -106,150 +170,58 @@ class ReleaseJacobian(ABC):
 
     def row_norms(self, unknowns: Unknowns) -> Array:
         """Return ``‖J_i‖₂²`` of each row: the largest eigenvalue of its information, ``(n,)``."""
-        count = self.unknown_count(unknowns)
+        count = unknowns.count(self)
+        # What the work on one row holds: its matrix, and what that is made of.
+        width = 2 * count**2 + self.size * count
         if count <= DENSE_LIMIT:
             information = self.row_information(unknowns)
-            width = self.row_width(unknowns) + count**2
-            threads = is_numpy_array(self.zeros(0, 1))
+            threads = is_numpy_array(self.X)  # a piece is then for one core, and short
+            chunk = WIDE_CHUNK >> 3 if threads else WIDE_CHUNK
             return by_rows(
                 lambda rows: dense_largest(information(rows)),
                 self.rows,
                 width,
-                chunk=2 * _DENSE_CHUNK if threads else WIDE_CHUNK,  # each piece on one core
+                chunk=chunk,
                 threads=threads,
             )
         operator = self.row_operator(unknowns)
 
         def norms(rows: slice) -> Array:
-            like = self.zeros(len(range(self.rows)[rows]), count)
+            xp = array_namespace(self.X)
+            held = len(range(self.rows)[rows])
+            like = xp.zeros((held, count), dtype=self.X.dtype, device=self.X.device)
             return largest_eigenvalues(operator(rows), like)
 
         # Lanczos keeps a few dozen vectors for each row.
-        width = self.row_width(unknowns) + 40 * count
-        return by_rows(norms, self.rows, width, chunk=2 * WIDE_CHUNK, what="rows")
+        return by_rows(norms, self.rows, width + 40 * count, chunk=2 * WIDE_CHUNK, what="rows")
 
-    def inverses(self, unknowns: Unknowns) -> tuple[Array, Array]:
-        """Return the diagonal of the inverse information about each row, and its relative errors.
+    def row_traces(self, unknowns: Unknowns) -> Array:
+        """Return the trace of the information about each row, ``(n,)``."""
+        return from_entries(self, unknowns, squared_size)
 
-        Both ``(n, q)``. Infinite where the inverse does not exist: no unbiased estimate has a
-        finite error there. From the singular values of the whitened Jacobian: the information
-        itself would square its condition.
-        """
-        return self.inverses_of(unknowns, self.every_row())
+    def cell_information(self, unknowns: Unknowns) -> Array:
+        """Return the information about each unknown feature alone, ``(n, t)``."""
+        return from_entries(self, replace(unknowns, label=False), squared_columns)
 
-    def inverses_of(self, unknowns: Unknowns, rows: Array) -> tuple[Array, Array]:
-        """Return the same for some rows."""
-        xp = array_namespace(self.X)
-
-        def invert(piece: slice) -> Array:
-            J = self.row_jacobians(unknowns, rows[piece])
-            off = self.entry_accuracy(xp.sum(J * J, axis=1), unknowns, rows[piece])
-            return xp.stack(inverse_gram_diagonal(J, xp.max(off, axis=1)), axis=2)
-
-        width = 3 * self.size * self.unknown_count(unknowns)
-        both = by_rows(invert, int(rows.shape[0]), width, chunk=WIDE_CHUNK, what="inverting")
-        return both[:, :, 0], both[:, :, 1]
-
-    def traces_of_inverses(self, unknowns: Unknowns) -> tuple[Array, Array]:
-        """Return the trace of the inverse information about each row, and its errors, ``(n,)``."""
-        diagonal, accuracy = self.inverses(unknowns)
-        xp = array_namespace(self.X)
-        return xp.sum(diagonal, axis=1), xp.max(accuracy, axis=1)
-
-    def inverse_diagonal(self, unknowns: Unknowns) -> Array:
-        """Return the diagonal of the inverse information about each row, ``(n, q)``."""
-        return self.inverses(unknowns)[0]
-
-    def inverse_traces(self, unknowns: Unknowns) -> Array:
-        """Return the trace of the inverse information about each row, ``(n,)``."""
-        return self.traces_of_inverses(unknowns)[0]
-
-    def row_jacobians(self, unknowns: Unknowns, rows: Array) -> Array:
-        """Return the whitened Jacobians of some rows in full, ``(m, P, q)``."""
-        return array_namespace(self.X).stack(list(self._lines(unknowns, rows)), axis=1)
-
-    @property
-    def exact_row_jacobians(self) -> bool:
-        """Whether :meth:`row_jacobians` are more exact than products with the Jacobian."""
-        return False
-
-    # How exact it is --------------------------------------------------------------------------
-
-    def row_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
-        """Return the relative errors of η, given its squares for every record."""
-        return self._rounding() + 0 * squared
-
-    def cell_accuracy(self, squared: Array, unknowns: Unknowns) -> Array:
-        """Return the relative errors of η, given its squares for every cell."""
-        return self._rounding() + 0 * squared
-
-    def cells_and_errors(self, unknowns: Unknowns) -> tuple[Array, Array]:
-        """Return :meth:`cell_information`, and the relative errors of η that go with it."""
-        squared = self.cell_information(unknowns)
-        return squared, self.cell_accuracy(squared, unknowns)
-
-    def entry_accuracy(self, squared: Array, unknowns: Unknowns, rows: Array) -> Array:
-        """Return the relative errors of :meth:`row_jacobians`, column by column."""
-        return self._rounding() + 0 * squared
-
-    def block_accuracy(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
-        """Return the relative error of η of a block, given its square."""
-        return self._rounding()
-
-    def error_terms(self, unknowns: Unknowns) -> Array:
-        """Return what each record adds to the errors of a block, ``(n, e)``."""
-        return self.zeros(self.rows, 1)
-
-    def column_error_terms(self, attributes: list[Unknowns], rows: Array) -> Array:
-        """Return the sums of the terms of each attribute over the rows, one line for each."""
-        xp = array_namespace(self.X)
-        return xp.stack([xp.sum(self.error_terms(u)[rows, :], axis=0) for u in attributes])
-
-    def error_of(self, squared: float, terms: Array) -> float:
-        """Return the relative error of η of a block read in chunks, from its terms."""
-        return self._rounding()
-
-    def column_accuracy(self, squared: Array, attributes: list[Unknowns], rows: Array) -> Array:
-        """Return the relative errors of η of each attribute over the rows, given its squares."""
-        return self.array(
-            [
-                self.block_accuracy(float(value), unknowns, rows)
-                for value, unknowns in zip(squared, attributes, strict=True)
-            ]
-        )
-
-    def _rounding(self) -> float:
-        """Return the error of sums over the release where nothing cancels."""
-        return 4 * math.sqrt(self.size) * float(array_namespace(self.X).finfo(self.X.dtype).eps)
-
-    def inverse_work(self, unknowns: Unknowns) -> float:
-        """Return about how many multiplications a row's inverse information takes."""
-        return float(self.unknown_count(unknowns)) ** 3
+    def inverse_form(self, unknowns: Unknowns) -> InverseForm | None:
+        """Return a closed form of the rows' inverse information, if there is one."""
+        return None
 
     # Blocks of the table ----------------------------------------------------------------------
 
-    def block_norm(self, unknowns: Unknowns, rows: Array) -> float:
-        """Return the largest eigenvalue of the information about these unknowns of these rows."""
-
-        def apply(v: Array) -> Array:
-            z = self.adjoint(v[0, :], unknowns, rows)
-            return self.forward(z, unknowns, rows)[None, :]
-
-        return float(largest_eigenvalues(apply, self.zeros(1, self.size))[0])
-
-    def block_norms(self, unknowns: Unknowns, blocks: Sequence[Array]) -> list[float]:
-        """Return :meth:`block_norm` of several blocks of rows."""
-        return [self.block_norm(unknowns, rows) for rows in progress(blocks, "groups")]
-
     def column_norms(self, attributes: list[Unknowns], rows: Array) -> Array:
         """Return the largest eigenvalue of the information about each attribute over the rows."""
-        values = [self.block_norm(u, rows) for u in progress(attributes, "attributes")]
-        return self.array(values)
-
-    def column_traces(self, attributes: list[Unknowns], rows: Array) -> Array:
-        """Return the trace of the information about each attribute over the rows; they add up."""
         xp = array_namespace(self.X)
-        return xp.stack([sum(xp.sum(line**2) for line in self._lines(u, rows)) for u in attributes])
+        like = xp.zeros((1, self.size), dtype=self.X.dtype, device=self.X.device)
+
+        def norm(unknowns: Unknowns) -> Array:
+            def apply(v: Array) -> Array:
+                z = self.adjoint(v[0, :], unknowns, rows)
+                return self.forward(z, unknowns, rows)[None, :]
+
+            return largest_eigenvalues(apply, like)
+
+        return xp.concat([norm(u) for u in progress(attributes, "attributes")])
 
     def block_sums(self, unknowns: Unknowns, rows: Array) -> Any:
         """Return the contribution of these rows to the release's side of a block.
@@ -257,11 +229,15 @@ class ReleaseJacobian(ABC):
         Contributions of different records add up (by ``+``), and :meth:`norm_of` takes the norm of
         the total; here they are ``J Jᵀ``, ``(P, P)``, whose eigenvalues are those of ``JᵀJ``.
         """
-        lines = self._lines(unknowns, rows)
-        return array_namespace(self.X).stack([self.forward(z, unknowns, rows) for z in lines])
+        xp, total = array_namespace(self.X), 0.0
+        for piece in entry_pieces(self, unknowns, rows):
+            J = xp.permute_dims(self.row_jacobians(unknowns, rows[piece]), (1, 0, 2))
+            J = xp.reshape(J, (self.size, -1))
+            total = total + J @ J.T
+        return total
 
     def norm_of(self, unknowns: Unknowns, sums: Any) -> float:
-        """Return :meth:`block_norm` of all the rows that these :meth:`block_sums` came from.
+        """Return the largest eigenvalue for all the rows that these :meth:`block_sums` came from.
 
         The rows themselves are not needed: any Jacobian of the same release may be asked.
         """
@@ -273,14 +249,8 @@ class ReleaseJacobian(ABC):
 
     def column_norms_of(self, attributes: list[Unknowns], sums: Any) -> Array:
         """Return :meth:`column_norms` of all the rows that these :meth:`column_sums` came from."""
-        return self.array([self.norm_of(u, s) for u, s in zip(attributes, sums, strict=True)])
-
-    @property
-    def columns_at_once(self) -> int:
-        """How many attributes :meth:`column_sums` may be asked about at a time."""
-        return max(1, SUMS_HELD // self.size**2)
-
-    # The release itself -----------------------------------------------------------------------
+        values = [self.norm_of(u, s) for u, s in zip(attributes, sums, strict=True)]
+        return array_namespace(self.X).asarray(values, dtype=self.X.dtype, device=self.X.device)
 
     def with_label_step(self, step: float) -> ReleaseJacobian:
         """Return the same Jacobian with the label counted in steps of this size."""
@@ -288,43 +258,77 @@ class ReleaseJacobian(ABC):
             return self
         raise InputError(f"The label of this release cannot be counted in steps of {step:g}.")
 
-    def refits(self) -> Refits:
-        """Return how the release moves when a record changes by a finite amount."""
-        raise InputError(
-            "Only one linear model of a table in memory can be refitted with a record changed; "
-            "take the releases one by one."
+
+class EntryJacobian(ReleaseJacobian):
+    """A Jacobian that is known entry by entry: every answer follows from :meth:`row_jacobians`."""
+
+    def forward(self, z: Array, unknowns: Unknowns, rows: Array) -> Array:
+        """Return ``J z`` for a change of some rows, ``(P,)``."""
+        xp = array_namespace(self.X)
+        return sum(
+            xp.sum(self.row_jacobians(unknowns, rows[piece]) @ z[piece, :, None], axis=(0, 2))
+            for piece in entry_pieces(self, unknowns, rows)
         )
 
-    # Shared by the methods above --------------------------------------------------------------
-
-    def unknown_count(self, unknowns: Unknowns) -> int:
-        """Count the unknown numbers of one row."""
-        return unknowns.features(self.features) + self.label_size * unknowns.label
-
-    def row_width(self, unknowns: Unknowns) -> int:
-        """Return how many numbers the work on one row keeps in memory."""
-        return self.unknown_count(unknowns) ** 2 + self.size * self.unknown_count(unknowns)
-
-    def every_row(self) -> Array:
-        """Return the positions of all rows."""
-        return array_namespace(self.X).arange(self.rows, device=self.X.device)
-
-    def zeros(self, *shape: int) -> Array:
-        """Return zeros of this shape, of the table's type and on its device."""
+    def adjoint(self, v: Array, unknowns: Unknowns, rows: Array) -> Array:
+        """Return ``Jᵀv``, ``(len(rows), q)``."""
         xp = array_namespace(self.X)
-        return xp.zeros(shape, dtype=self.X.dtype, device=self.X.device)
+        return from_entries(self, unknowns, lambda J: xp.matrix_transpose(J) @ v, rows)
 
-    def array(self, values: list[float]) -> Array:
-        """Return numbers as an array of the table's type, on its device."""
-        xp = array_namespace(self.X)
-        return xp.asarray(values, dtype=self.X.dtype, device=self.X.device)
+    def row_norms(self, unknowns: Unknowns) -> Array:
+        """Return ``‖J_i‖₂²`` of each row, ``(n,)``."""
+        return from_entries(self, unknowns, largest_square)
 
-    def _lines(self, unknowns: Unknowns, rows: Array) -> Iterator[Array]:
-        """Yield the ``P`` lines of the Jacobian of a block, each ``(len(rows), q)``."""
-        for k in range(self.size):
-            unit = self.zeros(self.size)
-            unit[k] = 1.0
-            yield self.adjoint(unit, unknowns, rows)
+    def column_norms(self, attributes: list[Unknowns], rows: Array) -> Array:
+        """Return the largest eigenvalue of the information about each attribute over the rows."""
+        return self.column_norms_of(attributes, self.column_sums(attributes, rows))
+
+
+def every_row(jacobian: ReleaseJacobian) -> Array:
+    """Return the positions of all rows."""
+    return array_namespace(jacobian.X).arange(jacobian.rows, device=jacobian.X.device)
+
+
+def entry_pieces(jacobian: ReleaseJacobian, unknowns: Unknowns, rows: Array) -> Iterator[slice]:
+    """Cut rows into pieces whose whitened Jacobians can be held at a time."""
+    width = jacobian.size * (unknowns.count(jacobian) + jacobian.features)
+    return row_slices(int(rows.shape[0]), width, chunk=WIDE_CHUNK)
+
+
+def from_entries(
+    jacobian: ReleaseJacobian,
+    unknowns: Unknowns,
+    take: Callable[[Array], Array],
+    rows: Array | None = None,
+) -> Array:
+    """Return what ``take`` makes of the whitened Jacobians of all rows or of some, piece by piece.
+
+    Squares of entries lose nothing: where the terms of a closed form nearly cancel, this is the
+    exact way.
+    """
+    rows = every_row(jacobian) if rows is None else rows
+    width = jacobian.size * (unknowns.count(jacobian) + jacobian.features)
+    return by_rows(
+        lambda piece: take(jacobian.row_jacobians(unknowns, rows[piece])),
+        int(rows.shape[0]),
+        width,
+        chunk=WIDE_CHUNK,
+    )
+
+
+def squared_size(J: Array) -> Array:
+    """Return the sum of the squares of each matrix, ``(m,)``."""
+    return array_namespace(J).sum(J * J, axis=(1, 2))
+
+
+def squared_columns(J: Array) -> Array:
+    """Return the squared lengths of the columns of each matrix, ``(m, q)``."""
+    return array_namespace(J).sum(J * J, axis=1)
+
+
+def largest_square(J: Array) -> Array:
+    """Return the squared largest singular value of each matrix, ``(m,)``."""
+    return array_namespace(J).linalg.svdvals(J)[:, 0] ** 2
 
 
 class MeasuredRelease(ABC):
@@ -361,7 +365,10 @@ class MeasuredRelease(ABC):
 
     def refits(self) -> Refits:
         """Return how the release moves when a record changes by a finite amount."""
-        return self.template.refits()
+        raise InputError(
+            "Only one linear model of a table in memory can be refitted with a record changed; "
+            "take the releases one by one."
+        )
 
     def finite_changes(self) -> FiniteChanges:
         """Return how far the release moves when a record is left out or replaced."""
@@ -423,146 +430,6 @@ class Refits(Protocol):
         self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Any
     ) -> ReleaseJacobian:
         """Return the Jacobian about the replaced row, at a release that :meth:`parameters` gave."""
-
-
-# Eigenvalues and inverses of the information ------------------------------------------------------
-
-
-def largest_eigenvalues(apply: Callable[[Array], Array], like: Array) -> Array:
-    """Return the largest eigenvalue of each of a batch of symmetric matrices.
-
-    ``apply`` multiplies one vector per matrix, ``(m, k)`` to ``(m, k)``; ``like`` is an array of
-    that shape on the batch's device. Up to :data:`DENSE_LIMIT` the matrices are written out and
-    decomposed. Beyond, Lanczos' method runs for all of them at once, with full
-    reorthogonalisation, until the residual of the leading Ritz pair is below ``1e-10`` of its value
-    (the value itself is then off by far less) or, in the worst case, until the whole space is
-    spanned and the answer exact.
-    """
-    if like.shape[1] <= DENSE_LIMIT:
-        return dense_largest(_written_out(apply, like))
-    return _lanczos(apply, like)
-
-
-def dense_largest(matrices: Array) -> Array:
-    """Return the largest eigenvalue of each symmetric matrix in a batch, not below zero."""
-    xp = array_namespace(matrices)
-    if matrices.shape[-1] == 1:
-        values = matrices[..., 0, 0]
-    elif is_numpy_array(matrices):  # small ones, each on one core
-        values = by_rows(
-            lambda rows: np.linalg.eigvalsh(matrices[rows])[:, -1],
-            len(matrices),
-            matrices.shape[-1] ** 2,
-            chunk=_DENSE_CHUNK,
-            threads=True,
-        )
-    else:
-        values = xp.linalg.eigvalsh(matrices)[..., -1]
-    return xp.where(values > 0, values, xp.zeros_like(values))
-
-
-def _written_out(apply: Callable[[Array], Array], like: Array) -> Array:
-    xp = array_namespace(like)
-    m, k = like.shape
-    columns = []
-    for j in range(k):
-        unit = xp.zeros_like(like)
-        unit[:, j] = 1.0
-        columns.append(apply(unit))
-    matrices = xp.reshape(xp.concat(columns, axis=1), (m, k, k))
-    return (matrices + xp.matrix_transpose(matrices)) / 2
-
-
-def _lanczos(apply: Callable[[Array], Array], like: Array) -> Array:
-    xp = array_namespace(like)
-    k = like.shape[1]
-    # One fixed start for all, so that the same question always gets the same answer.
-    start = np.random.default_rng(0).standard_normal(k)
-    vector = xp.zeros_like(like) + xp.asarray(
-        start / np.linalg.norm(start), dtype=like.dtype, device=like.device
-    )
-    basis = vector[:, None, :]
-    diagonal: list[Array] = []
-    beside: list[Array] = []
-    eps = float(xp.finfo(like.dtype).eps)
-    tolerance = max(_RESIDUAL, 8 * eps)
-    scale = xp.zeros_like(like[:, 0])
-    while True:
-        image = apply(vector)
-        diagonal.append(xp.vecdot(image, vector))
-        scale = xp.maximum(scale, diagonal[-1])
-        for _ in range(2):  # twice is enough to stay orthogonal to machine precision
-            overlaps = basis @ image[:, :, None]
-            image = image - (xp.matrix_transpose(basis) @ overlaps)[:, :, 0]
-        length = xp.sqrt(xp.vecdot(image, image))
-        # What is left after an invariant subspace was found is rounding, and must not go on.
-        length = xp.where(length > 16 * eps * scale, length, xp.zeros_like(length))
-        beside.append(length)
-        steps = len(diagonal)
-        if steps % _CHECK_EVERY == 0 or steps == k:
-            values, vectors = xp.linalg.eigh(_tridiagonal(diagonal, beside))
-            residual = length * xp.abs(vectors[:, -1, -1])
-            leading = values[:, -1]
-            leading = xp.where(leading > 0, leading, xp.zeros_like(leading))
-            if steps == k or bool(xp.all(residual <= tolerance * leading)):
-                return leading
-        inverse = xp.where(length > 0, 1 / xp.where(length > 0, length, 1.0), 0.0)
-        vector = image * inverse[:, None]
-        basis = xp.concat([basis, vector[:, None, :]], axis=1)
-
-
-def _tridiagonal(diagonal: list[Array], beside: list[Array]) -> Array:
-    xp = array_namespace(diagonal[0])
-    steps = len(diagonal)
-    out = xp.zeros(
-        (diagonal[0].shape[0], steps, steps), dtype=diagonal[0].dtype, device=diagonal[0].device
-    )
-    for j in range(steps):
-        out[:, j, j] = diagonal[j]
-        if j + 1 < steps:
-            out[:, j, j + 1] = beside[j]
-            out[:, j + 1, j] = beside[j]
-    return out
-
-
-def inverse_diagonal(matrices: Array) -> Array:
-    """Return the diagonal of each inverse, ``(m, k)``; infinite where a matrix is singular."""
-    xp = array_namespace(matrices)
-    # Scaled to a unit diagonal, so that different units do not look like a lack of information.
-    size = xp.sqrt(xp.linalg.diagonal(matrices))
-    scale = 1 / xp.where(size > 0, size, xp.ones_like(size))
-    values, vectors = xp.linalg.eigh(matrices * scale[:, :, None] * scale[:, None, :])
-    floor = 64 * values.shape[1] * float(xp.finfo(values.dtype).eps) * values[:, -1:]
-    regular = xp.all(values > floor, axis=1)
-    safe = xp.where(values > floor, values, xp.ones_like(values))
-    diagonal = xp.sum(vectors * vectors / safe[:, None, :], axis=2) * scale * scale
-    return xp.where(regular[:, None], diagonal, xp.full_like(diagonal, float("inf")))
-
-
-def inverse_gram_diagonal(J: Array, accuracy: Array) -> tuple[Array, Array]:
-    """Return the diagonal of ``(JᵀJ)⁻¹`` of each matrix and its relative errors, ``(m, k)`` both.
-
-    The columns of ``J``, ``(m, P, k)``, are scaled alike on the way, and ``JᵀJ`` is never formed.
-    Where the relative errors of the columns of a matrix, ``accuracy (m,)``, leave open whether they
-    are independent at all, the diagonal is infinite.
-    """
-    xp = array_namespace(J)
-    _, P, k = J.shape
-    size = xp.sqrt(xp.sum(J * J, axis=1))
-    if k > P:
-        infinite = xp.full_like(size, float("inf"))
-        return infinite, xp.zeros_like(size)
-    scale = 1 / xp.where(size > 0, size, xp.ones_like(size))
-    _, values, rows = xp.linalg.svd(J * scale[:, None, :], full_matrices=False)
-    rounding = 8 * k * float(xp.finfo(J.dtype).eps)
-    off = (accuracy + rounding) * values[:, 0]
-    regular = values[:, -1] > _UNSURE * off
-    safe = xp.where(regular[:, None], values, xp.ones_like(values))
-    diagonal = xp.sum((rows / safe[:, :, None]) ** 2, axis=1) * scale * scale
-    error = 2 * off / xp.where(regular, values[:, -1], xp.ones_like(off))
-    diagonal = xp.where(regular[:, None], diagonal, xp.full_like(diagonal, float("inf")))
-    error = xp.where(regular, error, xp.zeros_like(error))
-    return diagonal, xp.zeros_like(diagonal) + error[:, None]
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,13 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 import numpy as np
 from array_api_compat import array_namespace
 
+from seepage.core.information import (
+    block_norms,
+    column_traces,
+    columns_at_once,
+    inverse_traces,
+    inverses,
+)
 from seepage.core.jacobian import SUMS_HELD, MeasuredRelease, Refits, ReleaseJacobian
 from seepage.core.noise import Noise
 from seepage.core.record_stream import RecordStream, write_records
@@ -49,6 +56,7 @@ from seepage.tables.source import (
     Table,
     as_numpy,
     check_length,
+    place_like,
 )
 
 if TYPE_CHECKING:
@@ -183,14 +191,14 @@ class Leakage(Generic[PerRecord]):
         which = self._positions(rows)
         names, unknowns = self.attributes.each(simplex)
         template, sizes, terms, accuracy = self.release.template, 1.0, None, None
-        streamed_errors = template.states_accuracy and not self.source.in_memory
-        also = ("column_error_terms",) if streamed_errors else ()
+        streamed_errors = template.accuracy.stated and not self.source.in_memory
+        also = ("column_terms",) if streamed_errors else ()
         if _check_measure(measure) == "dfil":
             answers = self._over_columns(("column_traces", *also), unknowns, which)
-            traces, terms = answers["column_traces"], answers.get("column_error_terms")
+            traces, terms = answers["column_traces"], answers.get("column_terms")
             count = len(self.source) if which is None else len(which)
             directions = [u.features(len(self.source.names)) for u in unknowns]
-            sizes = template.array([float(many * count) for many in directions])
+            sizes = place_like([float(many * count) for many in directions], traces)
         elif self.source.in_memory:
             traces = self._over_columns(("column_norms",), unknowns, which)["column_norms"]
         else:
@@ -198,9 +206,10 @@ class Leakage(Generic[PerRecord]):
         about = "one attribute of all records" if rows is None else "one attribute of some records"
         if terms is not None:
             each = zip(traces, terms, strict=True)
-            accuracy = template.array([template.error_of(float(value), own) for value, own in each])
-        elif template.states_accuracy:
-            accuracy = template.column_accuracy(traces, unknowns, self.row_positions(which))
+            errors = [template.accuracy.of_terms(float(value), own) for value, own in each]
+            accuracy = place_like(errors, traces)
+        elif template.accuracy.stated:
+            accuracy = template.accuracy.columns(traces, unknowns, self.row_positions(which))
         squared = traces / sizes
         return self._result(squared, "columns", measure, about, accuracy, np.asarray(names, object))
 
@@ -242,7 +251,7 @@ class Leakage(Generic[PerRecord]):
         chosen = sorted(answers) if only is None else list(only)
         index = np.empty(len(chosen), object)
         index[:] = chosen
-        squared = self.release.template.array([answers[group] for group in chosen])
+        squared = place_like([answers[group] for group in chosen], self.release.template.X)
         if not self.source.in_memory or isinstance(by, str):
             accuracy = answers.accuracy_of(chosen)
         elif len(chosen) > _MANY_GROUPS:
@@ -534,24 +543,25 @@ class Leakage(Generic[PerRecord]):
         else:
             accuracy = answers.accuracy_of([_ALL])
         accuracy = None if accuracy is None else accuracy[0]
-        return self._result(self.release.template.array(squared), view, measure, about, accuracy)
+        squared = place_like(squared, self.release.template.X)
+        return self._result(squared, view, measure, about, accuracy)
 
     def _count(self, measure: str, unknowns: Unknowns, which: np.ndarray | None) -> int:
         """Return the number of unknowns that a squared measure of a block averages: 1 for FIL."""
         rows = len(self.source) if which is None else len(which)
-        return 1 if measure == "fil" else rows * self.release.template.unknown_count(unknowns)
+        return 1 if measure == "fil" else rows * unknowns.count(self.release.template)
 
     def _accuracy(
         self, blocks: list[tuple[float, Unknowns, np.ndarray | None]]
     ) -> np.ndarray | None:
         """Return the relative errors of blocks of a table in memory, given traces or norms."""
         jacobian = self.release.template
-        if not (blocks and jacobian.states_accuracy):
+        if not (blocks and jacobian.accuracy.stated):
             return None
         errors = []
         for value, unknowns, which in blocks:
             rows = self.row_positions(which)
-            error = jacobian.block_accuracy(value, unknowns, rows)
+            error = jacobian.accuracy.block(value, unknowns, rows)
             if len(blocks) == 1 and jacobian.rows * jacobian.size <= _FREE:
                 error = max(error, self._excess(value, error, unknowns, rows))
             errors.append(error)
@@ -591,12 +601,12 @@ class Leakage(Generic[PerRecord]):
         for label, block in answers.items():
             squared, count = block.answer, 1
             if measure == "dfil":
-                count = template.unknown_count(unknowns) * block.rows
+                count = unknowns.count(template) * block.rows
             elif not self.source.in_memory:
                 squared = template.norm_of(unknowns, squared)
             answers[label] = squared / count
             if block.terms is not None:
-                answers.accuracy[label] = template.error_of(squared, block.terms)
+                answers.accuracy[label] = template.accuracy.of_terms(squared, block.terms)
         return answers
 
     def _column_norms(
@@ -607,8 +617,9 @@ class Leakage(Generic[PerRecord]):
         With them come the Jacobian's answers to ``also``, if given, from the same passes.
         """
         template, norms, others = self.release.template, [], []
-        for start in range(0, len(attributes), template.columns_at_once):
-            some = attributes[start : start + template.columns_at_once]
+        step = columns_at_once(template)
+        for start in range(0, len(attributes), step):
+            some = attributes[start : start + step]
             sums = self._over_columns(("column_sums", *also), some, which)
             norms.append(template.column_norms_of(some, sums["column_sums"]))
             others += [sums[question] for question in also]
@@ -691,34 +702,34 @@ def _of_each_record(jacobian: ReleaseJacobian, question: str, unknowns: Unknowns
     if question == "fil":
         return _root(jacobian.row_norms(unknowns))
     if question == "dfil":
-        return _root(jacobian.row_traces(unknowns) / jacobian.unknown_count(unknowns))
+        return _root(jacobian.row_traces(unknowns) / unknowns.count(jacobian))
     if question == "cells":
         return _root(jacobian.cell_information(unknowns))
     if question == "cramer_rao":
-        return jacobian.inverse_traces(unknowns) / jacobian.unknown_count(unknowns)
-    return jacobian.inverse_diagonal(unknowns)
+        return inverse_traces(jacobian, unknowns)[0] / unknowns.count(jacobian)
+    return inverses(jacobian, unknowns)[0]
 
 
 def _with_accuracy(
     jacobian: ReleaseJacobian, question: str, unknowns: Unknowns
 ) -> tuple[Array, Array]:
     """Return the answer on every record, and the relative errors if known."""
-    if not jacobian.states_accuracy:
+    if not jacobian.accuracy.stated:
         return _of_each_record(jacobian, question, unknowns), None
-    count = jacobian.unknown_count(unknowns)
+    count = unknowns.count(jacobian)
     if question == "cramer_rao":
-        traces, accuracy = jacobian.traces_of_inverses(unknowns)
+        traces, accuracy = inverse_traces(jacobian, unknowns)
         return traces / count, accuracy
     if question == "cramer_rao_cells":
-        return jacobian.inverses(unknowns)
+        return inverses(jacobian, unknowns)
     if question == "cells":
-        squared, accuracy = jacobian.cells_and_errors(unknowns)
-        return _root(squared), accuracy
+        squared = jacobian.cell_information(unknowns)
+        return _root(squared), jacobian.accuracy.cells(squared, unknowns)
     if question == "dfil":
         squared = jacobian.row_traces(unknowns)
-        return _root(squared / count), jacobian.row_accuracy(squared, unknowns)
+        return _root(squared / count), jacobian.accuracy.rows(squared, unknowns)
     squared = jacobian.row_norms(unknowns)
-    return _root(squared), jacobian.row_accuracy(squared, unknowns)
+    return _root(squared), jacobian.accuracy.rows(squared, unknowns)
 
 
 def _information(
@@ -794,14 +805,14 @@ def _of_blocks(
     asked = None if only is None else frozenset(only)
     wanted = [label for label in blocks if asked is None or label in asked][: answered.most]
     traces = jacobian.row_traces(unknowns) if measure == "dfil" and wanted else None
-    stated = not alone and jacobian.states_accuracy and wanted
-    terms = jacobian.error_terms(unknowns) if stated else None
+    stated = not alone and jacobian.accuracy.stated and wanted
+    terms = jacobian.accuracy.row_terms(unknowns) if stated else None
     chosen = [xp.asarray(blocks[label], device=chunk.X.device) for label in wanted]
     answers: Iterable[Any]
     if traces is not None:
         answers = (float(xp.sum(traces[rows])) for rows in chosen)
     elif alone:
-        answers = jacobian.block_norms(unknowns, chosen)
+        answers = block_norms(jacobian, unknowns, chosen)
     else:
         answers = (jacobian.block_sums(unknowns, rows) for rows in chosen)
     for label, rows, answer in zip(wanted, chosen, answers, strict=True):
@@ -817,12 +828,18 @@ def _of_columns(
     attributes: list[Unknowns],
     choose: Callable[[Chunk], dict[Any, np.ndarray]],
 ) -> BlockAnswers:
-    """Return the answers of the Jacobian's methods ``questions`` on the chosen rows, if any."""
+    """Return the answers to the questions about each attribute on the chosen rows, if any."""
     jacobian, chosen = release.jacobian(chunk), choose(chunk).get(_ALL)
     if chosen is None:
         return BlockAnswers()
     rows = array_namespace(jacobian.X).asarray(chosen, device=jacobian.X.device)
-    return BlockAnswers((name, getattr(jacobian, name)(attributes, rows)) for name in questions)
+    asked: dict[str, Callable[[list[Unknowns], Array], Any]] = {
+        "column_traces": partial(column_traces, jacobian),
+        "column_norms": jacobian.column_norms,
+        "column_sums": jacobian.column_sums,
+        "column_terms": jacobian.accuracy.column_terms,
+    }
+    return BlockAnswers((name, asked[name](attributes, rows)) for name in questions)
 
 
 # Which records of a chunk are meant ---------------------------------------------------------------

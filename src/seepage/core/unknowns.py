@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -67,6 +68,11 @@ class Unknowns:
         if self.basis is not None:
             return int(self.basis.shape[1])
         return columns if self.columns is None else len(self.columns)
+
+    def count(self, jacobian: Any) -> int:
+        """Count the unknown numbers of one record, of which a Jacobian says how many it has."""
+        label = jacobian.label_size if self.label else 0
+        return self.features(jacobian.features) + int(label)
 
 
 class Attributes:

@@ -32,7 +32,7 @@ from seepage.glm.jacobian.changed_records import (
     RecordRefits,
     SharedFacts,
 )
-from seepage.glm.jacobian.operator import GLMJacobian, SingleOutputJacobian
+from seepage.glm.jacobian.operator import GLMJacobian, PairedJacobian, TermsJacobian, merged
 from seepage.glm.jacobian.optimum import (
     FittedRecords,
     Optimum,
@@ -43,6 +43,8 @@ from seepage.glm.jacobian.optimum import (
     plain_optimum,
     whitener_of,
 )
+from seepage.glm.jacobian.single_output import SingleOutputJacobian
+from seepage.glm.jacobian.terms import JacobianTerms
 from seepage.glm.losses import Categorical
 from seepage.glm.preprocessing.chain import Chain
 from seepage.glm.preprocessing.jacobian import RawJacobian, RawRelease
@@ -244,7 +246,7 @@ class GLMRelease(MeasuredRelease):
     problem: PenalisedLoss | None
     # The Jacobian about all rows of a table in memory, or about one made-up row: it keeps what all
     # rows have in common, for the Jacobians of the chunks
-    template: GLMJacobian
+    template: TermsJacobian
     # On the parameters; several where these were released several times
     noise: tuple[Noise, ...]
     optimum: Optimum
@@ -255,21 +257,22 @@ class GLMRelease(MeasuredRelease):
         """The fitted model."""
         return self.fit
 
-    def jacobian(self, chunk: Chunk) -> GLMJacobian:
+    def jacobian(self, chunk: Chunk) -> TermsJacobian:
         """Return the Jacobian about the rows of a chunk, exact for each of them."""
         if self.problem is None:
             return self.template
         fit, near = about(self.fit, self.problem, chunk), self.optimum.shifted(chunk.X)
-        if isinstance(self.template, SingleOutputJacobian):
-            r, a, b, error = self.optimum.derivatives(fit, near, every=False)
-            return self.template.about(chunk.X, r, a, b, fit.target, near, error)
-        return _categorical(fit, chunk.X, self.optimum.margins(near), self.template.map, near)
+        whitener, kept = self.template.terms.map, self.template.terms.kept
+        if isinstance(fit.family, Categorical):
+            return _categorical(fit, chunk.X, self.optimum.margins(near), whitener, near)
+        derivatives = self.optimum.derivatives(fit, near, every=False)
+        return _single_output(fit, chunk.X, derivatives, whitener, near, kept)
 
     def merged(self, other: MeasuredRelease) -> GLMRelease | None:
         """Return both releases as one where they are the same model with different noise."""
         if not isinstance(other, GLMRelease) or other.fit.family != self.fit.family:
             return None
-        template = self.template.merged(other.template)
+        template = merged(self.template, other.template)
         if template is None:
             return None
         return replace(self, template=template, noise=self.noise + other.noise)
@@ -405,7 +408,7 @@ def _weight(chunk: Chunk) -> float:
 
 def jacobian_of_replaced(
     fit: FittedGLM, X: np.ndarray, row: int, features: np.ndarray, label: Any, noise: Noise
-) -> GLMJacobian:
+) -> TermsJacobian:
     """Return the Jacobian about a record that replaces the one in a row of ``X``.
 
     The model is known to be the minimiser on that table. Ordinary arithmetic throughout, and the
@@ -457,12 +460,12 @@ def largest_leakage(
 
 def _plain_jacobians(
     fit: FittedGLM, X: Array, noise: Noise
-) -> Callable[[slice | Array], GLMJacobian]:
+) -> Callable[[slice | Array], TermsJacobian]:
     """Return the function that gives the Jacobian about some rows, in ordinary arithmetic."""
     found = plain_optimum(fit, FittedRecords.in_memory(X))
     whitener = whitener_of(found, noise)
 
-    def about_rows(rows: slice | Array) -> GLMJacobian:
+    def about_rows(rows: slice | Array) -> TermsJacobian:
         weight, unit = (None if v is None else v[rows] for v in (fit.sample_weight, fit.label_unit))
         some = replace(
             found.fit, sample_weight=weight, label_unit=unit, target=fit.target[rows, ...]
@@ -508,7 +511,7 @@ def _sizes_of_chunk(chunk: Chunk, ask: Callable[[Chunk], ChangedRecords]) -> _Si
 
 def _jacobian_at(
     found: Optimum, fit: FittedGLM, X: Array, near: Array, whitener: Whitener, kind: Any = None
-) -> GLMJacobian:
+) -> TermsJacobian:
     """Return the Jacobian about rows at an optimum; ``fit`` has their labels and weights.
 
     ``near`` are the rows as shifted for the optimum, whose derivatives are taken before they are
@@ -529,19 +532,31 @@ def _jacobian_at(
     )
     if several:
         return _categorical(fit, X, margins, narrow, near)
-    r, a, b, error = (_narrow(v, X) for v in slopes)
-    return SingleOutputJacobian(
+    return _single_output(fit, X, slopes, narrow, near)
+
+
+def _single_output(
+    fit: FittedGLM,
+    X: Array,
+    derivatives: tuple[Array, ...],
+    whitener: Whitener,
+    near: Array,
+    kept: dict[str, Any] | None = None,
+) -> SingleOutputJacobian:
+    r, a, b, error = (_narrow(v, X) for v in derivatives)
+    terms = JacobianTerms(
         X,
-        _narrow(fit.coef, X),
+        _narrow(fit.coef, X)[:, None],
         intercept=fit.intercept is not None,
-        r=r,
-        a=a,
-        b=b,
-        whitener=narrow,
+        derivatives=lambda rows: (r[rows, None], a[rows, None, None], b[rows, None, None]),
+        whitener=whitener,
         target=fit.target,
+        label_size=1,
         near=near,
         slope_error=error,
+        kept=kept,
     )
+    return SingleOutputJacobian(terms)
 
 
 def _extreme(A: Array) -> bool:
@@ -552,7 +567,7 @@ def _extreme(A: Array) -> bool:
 
 def _categorical(
     fit: FittedGLM, X: Array, margins: Array | Double, whitener: Whitener, near: Array
-) -> GLMJacobian:
+) -> TermsJacobian:
     family, y, weight = fit.family, fit.target, fit.sample_weight
     exact = margins if isinstance(margins, Double) else None
     plain = margins.high if isinstance(margins, Double) else margins
@@ -567,7 +582,7 @@ def _categorical(
             r, a, b = w[:, None] * r, w[:, None, None] * a, w[:, None, None] * b
         return _narrow(r, X), _narrow(a, X), _narrow(b, X)
 
-    return GLMJacobian(
+    terms = JacobianTerms(
         X,
         _narrow(fit.coef, X),
         intercept=fit.intercept is not None,
@@ -577,6 +592,7 @@ def _categorical(
         label_size=plain.shape[1] - 1,
         near=near,
     )
+    return PairedJacobian(terms) if whitener.precise else GLMJacobian(terms)
 
 
 def _in_float64(fit: FittedGLM) -> FittedGLM:

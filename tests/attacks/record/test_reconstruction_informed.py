@@ -28,7 +28,7 @@ def adversary(case: Case, **options) -> InformedAdversary:
 def traces(case: Case) -> np.ndarray:
     """How large each row's own gradient factor is beside what it is read off."""
     jacobian = audit(case).jacobian
-    r = np.asarray(jacobian.derivatives(slice(0, case.n))[0])
+    r = np.asarray(jacobian.terms.derivatives(slice(0, case.n))[0])
     return np.linalg.norm(r.reshape(case.n, -1), axis=1)
 
 

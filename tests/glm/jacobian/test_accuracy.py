@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import seepage as sp
+from seepage.core.information import block_norm
 from seepage.core.unknowns import Unknowns
-from seepage.glm.jacobian.accuracy import block_error, error_terms, row_errors
 
 MODELS = {
     "linear": sp.glm.LinearRegression,
@@ -35,17 +35,26 @@ def leakage(family: str, spread: float, seed: int) -> sp.Leakage:
 @pytest.mark.parametrize("family", MODELS)
 @pytest.mark.parametrize("spread", [1.0, 3.0])
 @pytest.mark.parametrize("unknowns", UNKNOWNS)
-def test_one_bound_for_all_rows_and_blocks(family: str, spread: float, unknowns: Unknowns) -> None:
+def test_a_cheap_bound_on_all_rows_is_not_below_a_close_one(family, spread, unknowns) -> None:
     for seed in range(4):
-        jacobian = leakage(family, spread, seed).jacobian
-        squared = jacobian.row_norms(unknowns)
-        stated = row_errors(jacobian, squared, unknowns)
-        assert jacobian._at_most(squared, unknowns, 1) >= 0.999 * np.max(stated)
-        rows = np.arange(0, 60, 7)
-        norm = jacobian.block_norm(unknowns, rows)
-        terms = np.sum(error_terms(jacobian, unknowns)[rows], axis=0)
-        stated = block_error(jacobian, norm, terms, from_entries=True)
-        assert jacobian._at_most(np.array([norm]), unknowns, len(rows)) >= 0.999 * stated
+        accuracy = leakage(family, spread, seed).jacobian.accuracy
+        cheap, *close = accuracy._bounds(unknowns)
+        assert len(close) == (family == "softmax" and accuracy.paired is None)
+        for sizes in close:
+            for bound, size in zip(cheap, sizes, strict=True):
+                assert np.all(bound >= 0.999 * size)
+
+
+@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("unknowns", UNKNOWNS)
+def test_a_block_of_one_record_is_as_exact_as_the_record(family, unknowns) -> None:
+    for seed in range(4):
+        jacobian = leakage(family, 3.0, seed).jacobian
+        one = np.array([7])
+        squared = block_norm(jacobian, unknowns, one)
+        stated = jacobian.accuracy.block(squared, unknowns, one)
+        of_rows = jacobian.accuracy.rows(jacobian.row_norms(unknowns), unknowns)
+        assert stated <= np.max(of_rows) + 1e-15
 
 
 def test_an_ordinary_problem_states_one_number() -> None:

@@ -156,7 +156,7 @@ def test_a_record_may_change_by_a_finite_amount():
     net, loss, x, y = network(NAMED["logistic-intercept"])
     engine = snn.Engine(net, loss, clip=CLIPS["smooth"])
     leak = GradientLeakage(engine, x, y, NOISE)
-    moves = leak.jacobian.refits()
+    moves = leak.refits()
     other = np.linspace(-1, 1, x.shape[1])
     changed = x.clone()
     changed[2] = torch.tensor(other)
@@ -202,7 +202,7 @@ def test_what_cannot_be_asked_is_said():
     with pytest.raises(sp.InputError, match="the answer is exact"):
         leak.records("dfil", "hutch++", columns=[0])
     with pytest.raises(sp.InputError, match="A record's label cannot be replaced here"):
-        leak.jacobian.refits().moves(2, y[:1, None], labels=y[:1])
+        leak.refits().moves(2, y[:1, None], labels=y[:1])
 
 
 def test_a_label_s_finite_change_moves_the_gradient_as_autograd_says():
@@ -214,6 +214,6 @@ def test_a_label_s_finite_change_moves_the_gradient_as_autograd_says():
         parts = torch.autograd.grad(value, list(net.parameters()))
         return torch.cat([part.flatten() for part in parts]).numpy()
 
-    found = leak.jacobian.refits().moves(2, np.array([[0.7], [-3.0]]))
+    found = leak.refits().moves(2, np.array([[0.7], [-3.0]]))
     own = gradient(float(y[2]))
     np.testing.assert_allclose(found, [gradient(0.7) - own, gradient(-3.0) - own], atol=1e-12)

@@ -6,13 +6,24 @@ A library's own classes are named, so that none has to be imported: see
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from array_api_compat import array_namespace
+
 from seepage.errors import InputError
 from seepage.glm.fitting.objective import FittedGLM
-from seepage.tables.source import Table
+from seepage.glm.inputs import (
+    check_fitted_columns,
+    read_known_classes,
+    read_response,
+    read_weights,
+)
+from seepage.glm.losses import Categorical, Family, class_targets
+from seepage.tables.source import Array, Table, as_numpy, place_like
 
 PAGE = "docs/how-to/models.md"
 TUNED = (
@@ -21,6 +32,7 @@ TUNED = (
 )
 
 Read = Callable[[Any, Table, Any, Any], FittedGLM]
+Penalty = Callable[[Any, int, float], float]
 
 
 @dataclass(frozen=True)
@@ -35,7 +47,7 @@ class ModelKind:
     # Whether an L1 penalty drops columns, so that the audit is of the columns it keeps
     selects: bool = False
     # ``nλ`` from the number of records and the total weight, where it depends on these
-    penalty: Callable[[Any, int, float], float] | None = None
+    penalty: Penalty | None = None
 
 
 @dataclass(frozen=True)
@@ -60,3 +72,113 @@ def refusal(why: str, instead: str) -> InputError:
 def refuse_setting(model: Any, what: str, why: str, instead: str) -> InputError:
     """Return the refusal of a model of a known kind for one of its settings."""
     return refusal(f"{type(model).__name__} with {what} is not supported: {why}.", instead)
+
+
+def reader(
+    family_of: Family | Callable[[Any], Family | Categorical],
+    penalty: Penalty,
+    *,
+    ratio_of: Callable[[Any], float] = lambda model: 0.0,
+    check: Callable[[Any], None] = lambda model: None,
+    label_unit: float | None = None,
+) -> Read:
+    """Return the reader of models that minimise ``Σ ω ℓ + p (ρ‖w‖₁ + (1 − ρ)/2 ‖w‖²)``.
+
+    Parameters
+    ----------
+    family_of
+        The loss, or what finds it.
+    penalty
+        Gives p, from the model, the number of records and the total weight ``Σ ω``.
+    ratio_of
+        Gives ρ. Columns with a coefficient of zero have been dropped before: see
+        :class:`~seepage.glm.preprocessing.steps.KeptColumns`.
+    check
+        Refuses settings that minimise something else.
+    label_unit
+        How far apart two classes are that the model counts as the numbers −1 and 1.
+    """
+
+    def read(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
+        check_fitted_columns(model, table)
+        check(model)
+        family = family_of if isinstance(family_of, Family) else family_of(model)
+        weights = read_weights(sample_weight, table)
+        if hasattr(model, "classes_"):
+            classes = as_numpy(model.classes_)
+            if len(classes) != 2 and not isinstance(family, Categorical):
+                raise refuse_setting(
+                    model,
+                    f"{len(classes)} classes",
+                    "it is one model for each class",
+                    "Fit LogisticRegression, which is one model for all classes.",
+                )
+            positions = read_known_classes(y, classes, table)
+            weights = _with_class_weights(model, positions, weights, table)
+            codes = class_targets(positions, family)
+            codes = codes if label_unit is None else label_unit * (codes - 0.5)
+            target = place_like(codes, table.values)
+        else:
+            target = read_response(y, table)
+        every = None if weights is None else array_namespace(table.values).sum(weights)
+        total = penalty(model, len(table), float(len(table) if every is None else every))
+        ratio = ratio_of(model)
+        coef = kept_coefficients(model) if total * ratio > 0 else model.coef_
+        return FittedGLM.on(
+            table,
+            family,
+            target,
+            weights,
+            coef=coef,
+            intercept=model.intercept_ if model.fit_intercept else None,
+            ridge=total * (1 - ratio),
+            tilt=total * ratio * np.sign(coef) if total * ratio > 0 else None,
+            label_unit=None if label_unit is None else np.full(len(table), label_unit),
+        )
+
+    return read
+
+
+def one_output(model: Any) -> np.ndarray:
+    """Return the coefficients of a model with one output, (d,) or (1, d)."""
+    coef = as_numpy(model.coef_)
+    if coef.ndim == 2 and coef.shape[0] > 1:
+        raise refuse_setting(
+            model,
+            f"{coef.shape[0]} outputs",
+            "it is several models in one",
+            "Fit one model for each output, and compose the releases with sp.compose.",
+        )
+    return coef
+
+
+def kept_coefficients(model: Any) -> np.ndarray:
+    """Return the coefficients, none of which may be zero, (d,)."""
+    coef = one_output(model)
+    if np.any(coef == 0):
+        raise refuse_setting(
+            model,
+            "columns that its L1 penalty dropped",
+            "it has no derivative along them",
+            "Pass a model of the columns it kept; sp.leakage and sp.audit do so by themselves.",
+        )
+    return np.asarray(coef.reshape(-1), dtype=float)
+
+
+def _with_class_weights(
+    model: Any, positions: np.ndarray, weights: Array | None, table: Table
+) -> Array | None:
+    """Return the sample weights times the weight of each record's class, by scikit-learn's rule."""
+    if getattr(model, "class_weight", None) is None:
+        return weights
+    from sklearn.utils.class_weight import compute_class_weight
+
+    classes = as_numpy(model.classes_)
+    # Since 1.7 balanced weights count the sample weights; follow the version that fitted the model.
+    counted = "sample_weight" in inspect.signature(compute_class_weight).parameters
+    extra = {} if weights is None or not counted else {"sample_weight": as_numpy(weights)}
+    of_class = compute_class_weight(
+        model.class_weight, classes=classes, y=classes[positions], **extra
+    )
+    per_row = place_like(of_class[positions], table.values)
+    return per_row if weights is None else per_row * weights

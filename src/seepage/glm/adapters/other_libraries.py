@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-import numpy as np
-
-from seepage.glm.adapters.kinds import TUNED, ModelKind, RefusedKind, refuse_setting
-from seepage.glm.adapters.scikit_learn import (
-    kept_coefficients,
-    selected,
-    total_weight,
-)
-from seepage.glm.fitting.objective import FittedGLM
-from seepage.glm.inputs import check_fitted_columns, read_response, read_weights
+from seepage.glm.adapters.kinds import TUNED, ModelKind, RefusedKind, reader, refuse_setting
+from seepage.glm.adapters.scikit_learn import lasso, lasso_ratio, per_weight
 from seepage.glm.losses import Family, bernoulli, gamma, gaussian, poisson, tweedie
 from seepage.support.library_classes import own_name
-from seepage.tables.source import Table, as_numpy
 
 _GLUM: dict[tuple[str | None, str | None], Family] = {
     ("NormalDistribution", "IdentityLink"): gaussian,
@@ -29,13 +21,13 @@ _FREE = {
     "P1": "identity",
     "P2": "identity",
     "monotonic_constraints": None,
+    "lower_bounds": None,
+    "upper_bounds": None,
+    "A_ineq": None,
 }
-_BOUNDS = ("lower_bounds", "upper_bounds", "A_ineq")
 
 
-def _glum(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
-    """``Σ ω ℓ / Σ ω + α (ρ‖w‖₁ + (1 − ρ)/2 ‖w‖²)``, on the columns that are kept."""
-    check_fitted_columns(model, table)
+def _check_glum(model: Any) -> None:
     for name, plain in _FREE.items():
         given = getattr(model, name, plain)
         if given is not plain and not (isinstance(given, str) and given == plain):
@@ -45,27 +37,12 @@ def _glum(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
                 "it changes the penalty or constrains the coefficients",
                 f"Fit without {name}.",
             )
-    for name in _BOUNDS:
-        if getattr(model, name, None) is not None:
-            raise refuse_setting(
-                model, name, "it constrains the coefficients", f"Fit without {name}."
-            )
-    weights = read_weights(sample_weight, table)
+
+
+def _glum_penalty(model: Any, rows: int, weight: float) -> float:
     alpha = getattr(model, "alpha_", None)
     alpha = getattr(model, "alpha", None) if alpha is None else alpha
-    ratio = float(getattr(model, "l1_ratio_", model.l1_ratio) or 0.0)
-    total = float(alpha or 0.0) * total_weight(table, weights)
-    coef = as_numpy(model.coef_) if total * ratio == 0 else kept_coefficients(model)
-    return FittedGLM.on(
-        table,
-        _glum_family(model),
-        read_response(y, table),
-        weights,
-        coef=coef,
-        intercept=model.intercept_ if model.fit_intercept else None,
-        ridge=total * (1 - ratio),
-        tilt=total * ratio * np.sign(coef) if total * ratio > 0 else None,
-    )
+    return float(alpha or 0.0) * weight
 
 
 def _glum_family(model: Any) -> Family:
@@ -86,30 +63,16 @@ def _glum_family(model: Any) -> Family:
     return found
 
 
-def _skglm_alpha(model: Any) -> tuple[float, float]:
-    return float(model.alpha), float(getattr(model, "l1_ratio", 1.0))
-
-
+_glum = reader(_glum_family, _glum_penalty, ratio_of=lasso_ratio, check=_check_glum)
+_sparse_logistic = reader(bernoulli, per_weight, ratio_of=lasso_ratio)
 _PENALTY = "Σ ω ℓ / Σω + α (ρ‖w‖₁ + (1 − ρ)‖w‖²/2)"
+_kind = partial(ModelKind, selects=True)
 KINDS: tuple[ModelKind | RefusedKind, ...] = (
-    ModelKind("glum", "GeneralizedLinearRegressor", _glum, _PENALTY, selects=True),
-    ModelKind(
-        "glum",
-        "GeneralizedLinearRegressorCV",
-        _glum,
-        "the same, with α and ρ chosen",
-        TUNED,
-        selects=True,
-    ),
-    ModelKind("skglm", "Lasso", selected(gaussian, _skglm_alpha), _PENALTY, selects=True),
-    ModelKind("skglm", "ElasticNet", selected(gaussian, _skglm_alpha), _PENALTY, selects=True),
-    ModelKind(
-        "skglm",
-        "SparseLogisticRegression",
-        selected(bernoulli, _skglm_alpha),
-        _PENALTY,
-        selects=True,
-    ),
+    _kind("glum", "GeneralizedLinearRegressor", _glum, _PENALTY),
+    _kind("glum", "GeneralizedLinearRegressorCV", _glum, "the same, with α and ρ chosen", TUNED),
+    _kind("skglm", "Lasso", lasso, _PENALTY),
+    _kind("skglm", "ElasticNet", lasso, _PENALTY),
+    _kind("skglm", "SparseLogisticRegression", _sparse_logistic, _PENALTY),
     RefusedKind(
         "skglm",
         "*",

@@ -19,29 +19,21 @@ from array_api_compat import array_namespace, device
 
 from seepage.errors import InputError
 from seepage.glm.adapters import other_libraries, refused, scikit_learn, statsmodels_results
-from seepage.glm.adapters.kinds import PAGE, ModelKind, RefusedKind, refusal
+from seepage.glm.adapters.kinds import PAGE, ModelKind, RefusedKind, reader, refusal
 from seepage.glm.estimators import GLMClassifier, GLMRegressor, LinearModel
 from seepage.glm.fitting.objective import FittedGLM
-from seepage.glm.inputs import (
-    check_column_count,
-    check_fitted_columns,
-    read_known_classes,
-    read_penalty,
-    read_response,
-    read_weights,
-)
-from seepage.glm.losses import Categorical, Family, class_targets
+from seepage.glm.inputs import check_column_count, read_penalty
+from seepage.glm.losses import Categorical, Family
 from seepage.glm.preprocessing.chain import Chain
 from seepage.glm.preprocessing.formula import FormulaStep
 from seepage.glm.preprocessing.steps import FeatureStep, KeptColumns
 from seepage.support.library_classes import (
-    LibraryClass,
     is_pipeline,
     is_search,
     library_class,
     library_of,
 )
-from seepage.tables.source import Array, Table, as_numpy, place_like
+from seepage.tables.source import Table, as_numpy
 
 SEARCHED = (
     "The search itself looked at the data; its choice of settings counts as public here, and what "
@@ -64,41 +56,23 @@ BALANCED = (
 # The models of seepage.glm ----------------------------------------------------------------------
 
 
-def _classifier(model: GLMClassifier, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
-    check_fitted_columns(model, table)
-    family = model._family_of(len(model.classes_))
-    positions = read_known_classes(y, model.classes_, table)
-    target = place_like(class_targets(positions, family), table.values)
-    return _described(model, table, family, target, sample_weight)
+def _family(model: GLMClassifier | GLMRegressor) -> Family | Categorical:
+    if isinstance(model, GLMClassifier):
+        return model._family_of(len(model.classes_))
+    return model._family()
 
 
-def _regressor(model: GLMRegressor, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
-    check_fitted_columns(model, table)
-    return _described(model, table, model._family(), read_response(y, table), sample_weight)
+def _penalty(model: LinearModel, rows: int, weight: float) -> float:
+    return read_penalty(model.l2, rows)
 
 
-def _described(
-    model: LinearModel,
-    table: Table,
-    family: Family | Categorical,
-    target: Array,
-    sample_weight: Any,
-) -> FittedGLM:
-    weights = read_weights(sample_weight, table)
-    if model.weighted_ and sample_weight is None:
+def _ours(model: LinearModel, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
+    if getattr(model, "weighted_", False) and sample_weight is None:
         raise InputError(
             f"This {type(model).__name__} was fitted with sample weights: pass the same ones as "
             "sample_weight=."
         )
-    return FittedGLM.on(
-        table,
-        family,
-        target,
-        weights,
-        coef=model.coef_,
-        intercept=model.intercept_ if model.fit_intercept else None,
-        ridge=read_penalty(model.l2, len(table)),
-    )
+    return reader(_family, _penalty)(model, table, y, sample_weight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,15 +99,11 @@ def _given(model: GivenModel, table: Table, y: Any, sample_weight: Any) -> Fitte
     return model.fit
 
 
-def _penalty(model: LinearModel, rows: int, weight: float) -> float:
-    return read_penalty(model.l2, rows)
-
-
 _OBJECTIVE = "Σ ω ℓ + (nλ/2)‖w‖²"
 # Our classes derived from the first two are recognised by them.
 _OURS = (
-    ModelKind("seepage", "GLMClassifier", _classifier, _OBJECTIVE, penalty=_penalty),
-    ModelKind("seepage", "GLMRegressor", _regressor, _OBJECTIVE, penalty=_penalty),
+    ModelKind("seepage", "GLMClassifier", _ours, _OBJECTIVE, penalty=_penalty),
+    ModelKind("seepage", "GLMRegressor", _ours, _OBJECTIVE, penalty=_penalty),
     ModelKind("seepage", "GivenModel", _given, _OBJECTIVE),
 )
 
@@ -161,10 +131,16 @@ def kind_of(model: Any) -> ModelKind:
     A model is known by its class itself, not by the name of that class. A user's class derived from
     a known one is read like it, unless it overrides anything that fits or predicts.
     """
-    if _is_of_statsmodels(model):
+    if library_of(type(model)) == "statsmodels":
         model = getattr(model, "model", model)
     found = library_class(model, _LIBRARIES)
-    kind = None if found is None else _kind_named(found)
+    kind = None
+    if found is not None:
+        # Ours are recognised by their bases too; a class that another library derives from one of
+        # its own minimises something else.
+        bases = found.cls.__mro__ if found.library == "seepage" else (found.cls,)
+        names = ((found.library, name) for name in (*(cls.__name__ for cls in bases), "*"))
+        kind = next((_BY_NAME[name] for name in names if name in _BY_NAME), None)
     if isinstance(kind, RefusedKind):
         raise kind.error()
     cls = type(model)
@@ -180,17 +156,6 @@ def kind_of(model: Any) -> ModelKind:
             "sp.audit_estimator(model, X, y).",
         )
     return kind
-
-
-def _kind_named(found: LibraryClass) -> ModelKind | RefusedKind | None:
-    """Return the kind of a library's class; ours are recognised by their bases too.
-
-    A class that another library derives from one of its own minimises something else.
-    """
-    bases = found.cls.__mro__ if found.library == "seepage" else (found.cls,)
-    kinds = (_BY_NAME.get((found.library, cls.__name__)) for cls in bases)
-    own = next((kind for kind in kinds if kind is not None), None)
-    return own or _BY_NAME.get((found.library, "*"))
 
 
 def _instead(model: Any) -> str:
@@ -218,10 +183,6 @@ def describe(model: Any, table: Table, y: Any, sample_weight: Any = None) -> Fit
             "sp.leakage and sp.audit take it as it is."
         )
     return kind_of(model).read(model, _in_double(table), y, sample_weight)
-
-
-def _is_of_statsmodels(results: Any) -> bool:
-    return library_of(type(results)) == "statsmodels"
 
 
 def _in_double(table: Table) -> Table:
@@ -309,7 +270,7 @@ def _kept(model: Any, coef: np.ndarray) -> tuple[Any, tuple[FeatureStep, ...]]:
 def takes_frame(results: Any, X: Any) -> bool:
     """Say whether a table is the data frame of a formula, not the design made from it."""
     model: Any = getattr(results, "model", None)
-    if not _is_of_statsmodels(results):
+    if library_of(type(results)) != "statsmodels":
         return False
     if getattr(model, "formula", None) is None or not hasattr(X, "columns"):
         return False

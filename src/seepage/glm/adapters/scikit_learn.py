@@ -2,110 +2,60 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
+from sklearn.base import is_regressor
 
-from seepage.errors import InputError
-from seepage.glm.adapters.kinds import TUNED, ModelKind, Read, refuse_setting
-from seepage.glm.fitting.objective import FittedGLM
-from seepage.glm.inputs import (
-    check_fitted_columns,
-    read_known_classes,
-    read_response,
-    read_weights,
-)
+from seepage.glm.adapters.kinds import TUNED, ModelKind, one_output, reader, refuse_setting
 from seepage.glm.losses import (
     Categorical,
     Family,
     bernoulli,
-    class_targets,
     gamma,
     gaussian,
     poisson,
     squared_hinge,
     tweedie,
 )
-from seepage.tables.source import Array, Table, as_numpy, place_like
 
-# Regressions --------------------------------------------------------------------------------------
+# Least squares, and means of losses ---------------------------------------------------------------
 
 
-def _least_squares(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
-    """``LinearRegression``, ``Ridge`` and ``RidgeCV``: ``Σ ω (wᵀx − y)² + α‖w‖²``."""
-    check_fitted_columns(model, table)
-    weights = read_weights(sample_weight, table)
-    ridge, target = _alpha(model), read_response(y, table)
-    return FittedGLM.on(
-        table,
-        gaussian,
-        target,
-        weights,
-        coef=model.coef_,
-        intercept=_intercept(model),
-        ridge=ridge,
-    )
+def _check_least_squares(model: Any) -> None:
+    one_output(model)
+    _check_free(model)
+
+
+def _check_free(model: Any) -> None:
+    if getattr(model, "positive", False):
+        raise refuse_setting(
+            model,
+            "positive=True",
+            "its coefficients are constrained, so they need not minimise the loss",
+            "Fit with positive=False.",
+        )
 
 
 def _alpha(model: Any) -> float:
-    """Return α, or 0 where there is none; refuse several outputs and constraints."""
-    if model.coef_.ndim == 2 and model.coef_.shape[0] > 1:
-        raise _several_outputs(model, f"{model.coef_.shape[0]} outputs")
-    if getattr(model, "positive", False):
-        raise _positive(model)
+    """Return α as it was given or chosen, or 0 where there is none."""
     given = getattr(model, "alpha_", getattr(model, "alpha", 0.0))
     return float(np.ravel(given)[0])  # one output has one value
 
 
-def _several_outputs(model: Any, what: str) -> InputError:
-    return refuse_setting(
-        model,
-        what,
-        "it is several models in one",
-        "Fit one model for each output, and compose the releases with sp.compose.",
-    )
+def _of_sum(model: Any, rows: int, weight: float) -> float:
+    return _alpha(model)
 
 
-def _positive(model: Any) -> InputError:
-    return refuse_setting(
-        model,
-        "positive=True",
-        "its coefficients are constrained, so they need not minimise the loss",
-        "Fit with positive=False.",
-    )
+def per_weight(model: Any, rows: int, weight: float) -> float:
+    """Return ``α Σ ω``, of a penalty beside the mean of the losses."""
+    return _alpha(model) * weight
 
 
-def _intercept(model: Any) -> Any:
-    return model.intercept_ if model.fit_intercept else None
-
-
-def mean_loss(family_of: Callable[[Any], Family]) -> Read:
-    """Return the reader of a model that minimises ``Σ ω ℓ / Σ ω + (α/2)‖w‖²``."""
-
-    def read(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
-        check_fitted_columns(model, table)
-        family, weights = family_of(model), read_weights(sample_weight, table)
-        return FittedGLM.on(
-            table,
-            family,
-            read_response(y, table),
-            weights,
-            coef=model.coef_,
-            intercept=_intercept(model),
-            ridge=float(model.alpha) * total_weight(table, weights),
-        )
-
-    return read
-
-
-def total_weight(table: Table, weights: Array | None) -> float:
-    """Return ``Σ ω``."""
-    if weights is None:
-        return float(len(table))
-    return float(array_namespace(table.values).sum(weights))
+def lasso_ratio(model: Any) -> float:
+    """Return the share of a penalty that is absolute; all of it where there is no other."""
+    return float(getattr(model, "l1_ratio_", getattr(model, "l1_ratio", 1.0)) or 0.0)
 
 
 def _tweedie_of(model: Any) -> Family:
@@ -123,75 +73,11 @@ def _tweedie_of(model: Any) -> Family:
     return tweedie(power)
 
 
-def selected(family: Family, alpha_of: Callable[[Any], tuple[float, float]]) -> Read:
-    """Return the reader of ``Σ ω ℓ / Σ ω + α (ρ‖w‖₁ + (1 − ρ)/2 ‖w‖²)`` on the kept columns.
-
-    ``alpha_of`` gives α and ρ. Columns with a coefficient of zero have been dropped before:
-    see :class:`~seepage.glm.preprocessing.steps.KeptColumns`.
-    """
-
-    def read(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
-        if getattr(model, "positive", False):
-            raise _positive(model)
-        check_fitted_columns(model, table)
-        coef = kept_coefficients(model)
-        weights = read_weights(sample_weight, table)
-        if family is bernoulli:
-            positions = read_known_classes(y, as_numpy(model.classes_), table)
-            target = place_like(class_targets(positions, family), table.values)
-        else:
-            target = read_response(y, table)
-        alpha, ratio = alpha_of(model)
-        total = alpha * total_weight(table, weights)
-        return FittedGLM.on(
-            table,
-            family,
-            target,
-            weights,
-            coef=coef,
-            intercept=_intercept(model),
-            ridge=total * (1 - ratio),
-            tilt=total * ratio * np.sign(coef) if ratio > 0 else None,
-        )
-
-    return read
+# Gradient steps -----------------------------------------------------------------------------------
 
 
-def kept_coefficients(model: Any) -> np.ndarray:
-    """Return the coefficients, none of which may be zero, (d,)."""
-    coef = as_numpy(model.coef_)
-    if coef.ndim == 2 and coef.shape[0] > 1:
-        raise _several_outputs(model, f"{coef.shape[0]} outputs")
-    if np.any(coef == 0):
-        raise refuse_setting(
-            model,
-            "columns that its L1 penalty dropped",
-            "it has no derivative along them",
-            "Pass a model of the columns it kept; sp.leakage and sp.audit do so by themselves.",
-        )
-    return np.asarray(coef.reshape(-1), dtype=float)
-
-
-def _lasso_alpha(model: Any) -> tuple[float, float]:
-    """Return α and ρ of ``Lasso`` and ``ElasticNet``, as they were given or chosen."""
-    ratio = getattr(model, "l1_ratio_", getattr(model, "l1_ratio", 1.0))
-    return float(getattr(model, "alpha_", getattr(model, "alpha", 1.0))), float(ratio)
-
-
-def _sgd_regressor(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
-    check_fitted_columns(model, table)
-    return FittedGLM.on(
-        table,
-        _sgd_family(model, {"squared_error": gaussian}),
-        read_response(y, table),
-        read_weights(sample_weight, table),
-        coef=model.coef_,
-        intercept=_intercept(model),
-        ridge=_sgd_ridge(model, len(table)),
-    )
-
-
-def _sgd_family(model: Any, known: dict[str, Family]) -> Family:
+def _sgd_family(model: Any) -> Family:
+    known = {"squared_error": gaussian} if is_regressor(model) else {"log_loss": bernoulli}
     if model.loss not in known:
         raise refuse_setting(
             model,
@@ -202,7 +88,7 @@ def _sgd_family(model: Any, known: dict[str, Family]) -> Family:
     return known[model.loss]
 
 
-def _sgd_ridge(model: Any, rows: int) -> float:
+def _sgd_penalty(model: Any, rows: int, weight: float) -> float:
     """Return nα: the penalty is ``(α/2)‖w‖²`` beside the mean of the losses over the records."""
     if model.penalty not in ("l2", None):
         raise refuse_setting(
@@ -222,27 +108,12 @@ def _sgd_ridge(model: Any, rows: int) -> float:
 # Classes ------------------------------------------------------------------------------------------
 
 
-def _logistic(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
-    """``LogisticRegression`` and ``LogisticRegressionCV``: ``C Σ ω ℓ + ½‖w‖²``."""
-    check_fitted_columns(model, table)
-    classes = as_numpy(model.classes_)
-    ridge = _logistic_ridge(model)
-    _check_logistic_form(model, len(classes))
-    family = bernoulli if len(classes) == 2 else Categorical(len(classes))
-    positions = read_known_classes(y, classes, table)
-    weights = _with_class_weights(model, positions, read_weights(sample_weight, table), table)
-    return FittedGLM.on(
-        table,
-        family,
-        place_like(class_targets(positions, family), table.values),
-        weights,
-        coef=model.coef_,
-        intercept=_intercept(model),
-        ridge=ridge,
-    )
+def _logistic_family(model: Any) -> Family | Categorical:
+    classes = len(model.classes_)
+    return bernoulli if classes == 2 else Categorical(classes)
 
 
-def _logistic_ridge(model: Any) -> float:
+def _logistic_penalty(model: Any, rows: int, weight: float) -> float:
     """Return 1/C; scikit-learn before 1.8 says ``penalty``, since then ``l1_ratio`` and ``C``."""
     penalty = getattr(model, "penalty", "deprecated")
     given: Any = getattr(model, "l1_ratio_", getattr(model, "l1_ratio", None))
@@ -267,7 +138,8 @@ def _logistic_ridge(model: Any) -> float:
     return 0.0 if penalty is None else 1.0 / float(C[0])
 
 
-def _check_logistic_form(model: Any, classes: int) -> None:
+def _check_logistic(model: Any) -> None:
+    classes = len(model.classes_)
     scheme = getattr(model, "multi_class", "deprecated")
     if classes > 2 and (scheme == "ovr" or model.solver == "liblinear"):
         raise refuse_setting(
@@ -292,55 +164,7 @@ def _check_logistic_form(model: Any, classes: int) -> None:
         )
 
 
-def _with_class_weights(
-    model: Any, positions: np.ndarray, weights: Array | None, table: Table
-) -> Array | None:
-    """Return the sample weights times the weight of each record's class, by scikit-learn's rule."""
-    if model.class_weight is None:
-        return weights
-    from sklearn.utils.class_weight import compute_class_weight
-
-    classes = as_numpy(model.classes_)
-    # Since 1.7 balanced weights count the sample weights; follow the version that fitted the model.
-    counted = "sample_weight" in inspect.signature(compute_class_weight).parameters
-    extra = {} if weights is None or not counted else {"sample_weight": as_numpy(weights)}
-    of_class = compute_class_weight(
-        model.class_weight, classes=classes, y=classes[positions], **extra
-    )
-    per_row = place_like(of_class[positions], table.values)
-    return per_row if weights is None else per_row * weights
-
-
-def _ridge_classifier(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
-    """``Σ ω (wᵀx − y)² + α‖w‖²`` with −1 and 1 for the two classes."""
-    positions, weights = _two_classes(model, table, y, sample_weight)
-    return FittedGLM.on(
-        table,
-        gaussian,
-        place_like(2.0 * positions - 1.0, table.values),
-        weights,
-        coef=model.coef_,
-        intercept=_intercept(model),
-        ridge=_alpha(model),
-        label_unit=np.full(len(table), 2.0),
-    )
-
-
-def _sgd_classifier(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
-    positions, weights = _two_classes(model, table, y, sample_weight)
-    return FittedGLM.on(
-        table,
-        _sgd_family(model, {"log_loss": bernoulli}),
-        place_like(positions.astype(float), table.values),
-        weights,
-        coef=model.coef_,
-        intercept=_intercept(model),
-        ridge=_sgd_ridge(model, len(table)),
-    )
-
-
-def _linear_svc(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
-    """``C Σ ω max(0, 1 − y wᵀx)² + ½‖w‖²``."""
+def _check_svc(model: Any) -> None:
     if model.loss != "squared_hinge" or model.penalty != "l2":
         raise refuse_setting(
             model,
@@ -355,133 +179,55 @@ def _linear_svc(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedG
             "liblinear penalises it like a coefficient",
             "Centre the columns and fit with fit_intercept=False, or fit LogisticRegression.",
         )
-    positions, weights = _two_classes(model, table, y, sample_weight)
-    return FittedGLM.on(
-        table,
-        squared_hinge,
-        place_like(positions.astype(float), table.values),
-        weights,
-        coef=model.coef_,
-        intercept=None,
-        ridge=1.0 / float(model.C),
-    )
 
 
-def _two_classes(
-    model: Any, table: Table, y: Any, sample_weight: Any
-) -> tuple[np.ndarray, Array | None]:
-    """Return the position of every record's class among the model's two, and the weights."""
-    check_fitted_columns(model, table)
-    classes = as_numpy(model.classes_)
-    if len(classes) != 2:
-        raise refuse_setting(
-            model,
-            f"{len(classes)} classes",
-            "it is one model for each class",
-            "Fit LogisticRegression, which is one model for all classes.",
-        )
-    positions = read_known_classes(y, classes, table)
-    weights = _with_class_weights(model, positions, read_weights(sample_weight, table), table)
-    return positions, weights
+def _svc_penalty(model: Any, rows: int, weight: float) -> float:
+    return 1.0 / float(model.C)
 
+
+_least_squares = reader(gaussian, _of_sum, check=_check_least_squares)
+lasso = reader(gaussian, per_weight, ratio_of=lasso_ratio, check=_check_least_squares)
+_ridge_classifier = reader(gaussian, _of_sum, check=_check_free, label_unit=2.0)
+_logistic = reader(_logistic_family, _logistic_penalty, check=_check_logistic)
+_sgd = reader(_sgd_family, _sgd_penalty)
+_svc = reader(squared_hinge, _svc_penalty, check=_check_svc)
 
 _EDGES = (
     "Records outside the margin leak nothing to first order; a change large enough to carry one "
     "across its edge is left out."
 )
 _CODES = "The two classes are the numbers −1 and 1 here; changing the class moves the label by 2."
-_LASSO = "Σ ω (wᵀx − y)² / 2Σω + α (ρ‖w‖₁ + (1 − ρ)‖w‖²/2)"
+_SQUARES = "Σ ω (wᵀx − y)²"
+_LASSO = f"{_SQUARES} / 2Σω + α (ρ‖w‖₁ + (1 − ρ)‖w‖²/2)"
 _MEAN = "Σ ω ℓ / Σω + (α/2)‖w‖²"
-
-
-def _per_weight(model: Any, rows: int, weight: float) -> float:
-    return float(model.alpha) * weight
-
-
-def _per_record(model: Any, rows: int, weight: float) -> float:
-    return _sgd_ridge(model, rows)
-
+_STEPS = "(α/2)‖w‖², if converged"
+_HINGE = "C Σ ω max(0, 1 − y wᵀx)² + ½‖w‖², no intercept"
+_kind = partial(ModelKind, "sklearn")
+_selecting = partial(_kind, read=lasso, selects=True)
+_mean = partial(_kind, penalty=per_weight)
+_stepping = partial(_kind, read=_sgd, penalty=_sgd_penalty)
 
 KINDS = (
-    ModelKind("sklearn", "LinearRegression", _least_squares, "Σ ω (wᵀx − y)²"),
-    ModelKind("sklearn", "Ridge", _least_squares, "Σ ω (wᵀx − y)² + α‖w‖²"),
-    ModelKind("sklearn", "RidgeCV", _least_squares, "as Ridge, with the α chosen", TUNED),
-    ModelKind("sklearn", "Lasso", selected(gaussian, _lasso_alpha), _LASSO, selects=True),
-    ModelKind("sklearn", "ElasticNet", selected(gaussian, _lasso_alpha), _LASSO, selects=True),
-    ModelKind(
-        "sklearn",
-        "LassoCV",
-        selected(gaussian, _lasso_alpha),
-        "as Lasso, with the α chosen",
-        TUNED,
-        selects=True,
-    ),
-    ModelKind(
-        "sklearn",
-        "ElasticNetCV",
-        selected(gaussian, _lasso_alpha),
-        "as ElasticNet, with α and ρ chosen",
-        TUNED,
-        selects=True,
-    ),
-    ModelKind("sklearn", "LogisticRegression", _logistic, "C Σ ω ℓ + ½‖w‖², also multinomial"),
-    ModelKind(
-        "sklearn", "LogisticRegressionCV", _logistic, "as LogisticRegression, C chosen", TUNED
-    ),
-    ModelKind(
-        "sklearn",
-        "RidgeClassifier",
-        _ridge_classifier,
-        "Σ ω (wᵀx − y)² + α‖w‖², two classes",
-        _CODES,
-    ),
-    ModelKind(
-        "sklearn",
+    _kind("LinearRegression", _least_squares, _SQUARES),
+    _kind("Ridge", _least_squares, f"{_SQUARES} + α‖w‖²"),
+    _kind("RidgeCV", _least_squares, "as Ridge, with the α chosen", TUNED),
+    _selecting("Lasso", objective=_LASSO),
+    _selecting("ElasticNet", objective=_LASSO),
+    _selecting("LassoCV", objective="as Lasso, with the α chosen", note=TUNED),
+    _selecting("ElasticNetCV", objective="as ElasticNet, with α and ρ chosen", note=TUNED),
+    _kind("LogisticRegression", _logistic, "C Σ ω ℓ + ½‖w‖², also multinomial"),
+    _kind("LogisticRegressionCV", _logistic, "as LogisticRegression, C chosen", TUNED),
+    _kind("RidgeClassifier", _ridge_classifier, f"{_SQUARES} + α‖w‖², two classes", _CODES),
+    _kind(
         "RidgeClassifierCV",
         _ridge_classifier,
         "as RidgeClassifier, with the α chosen",
         f"{_CODES} {TUNED}",
     ),
-    ModelKind(
-        "sklearn",
-        "PoissonRegressor",
-        mean_loss(lambda model: poisson),
-        _MEAN,
-        penalty=_per_weight,
-    ),
-    ModelKind(
-        "sklearn",
-        "GammaRegressor",
-        mean_loss(lambda model: gamma),
-        _MEAN,
-        penalty=_per_weight,
-    ),
-    ModelKind(
-        "sklearn",
-        "TweedieRegressor",
-        mean_loss(_tweedie_of),
-        f"{_MEAN}, powers 0 and 1 to 2",
-        penalty=_per_weight,
-    ),
-    ModelKind(
-        "sklearn",
-        "SGDRegressor",
-        _sgd_regressor,
-        "Σ ω (wᵀx − y)²/2n + (α/2)‖w‖², if converged",
-        penalty=_per_record,
-    ),
-    ModelKind(
-        "sklearn",
-        "SGDClassifier",
-        _sgd_classifier,
-        "Σ ω ℓ/n + (α/2)‖w‖², if converged",
-        penalty=_per_record,
-    ),
-    ModelKind(
-        "sklearn",
-        "LinearSVC",
-        _linear_svc,
-        "C Σ ω max(0, 1 − y wᵀx)² + ½‖w‖², no intercept",
-        _EDGES,
-    ),
+    _mean("PoissonRegressor", reader(poisson, per_weight), _MEAN),
+    _mean("GammaRegressor", reader(gamma, per_weight), _MEAN),
+    _mean("TweedieRegressor", reader(_tweedie_of, per_weight), f"{_MEAN}, powers 0 and 1 to 2"),
+    _stepping("SGDRegressor", objective=f"{_SQUARES}/2n + {_STEPS}"),
+    _stepping("SGDClassifier", objective=f"Σ ω ℓ/n + {_STEPS}"),
+    _kind("LinearSVC", _svc, _HINGE, _EDGES),
 )

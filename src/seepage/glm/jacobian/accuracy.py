@@ -1,157 +1,460 @@
-"""How exact the leakage of a GLM is, number by number.
+"""How exact the leakage of a GLM is, and which answers are computed once more for that.
 
 A record's whitened Jacobian is the sum of ``r A_V`` and of ``A x̃`` times its curvature and label
 slope. Each of the two has the errors of the slope, the whitener and the rounding of the curvatures;
-their sum may be much smaller than either, and its relative error that much larger. Where a bound on
-all of them suffices (:class:`~seepage.glm.jacobian.operator.GLMJacobian` tries it first), none of
-this is computed.
+their sum may be much smaller than either, and its relative error that much larger.
+
+A closed form squares that sum before it adds, and loses the square of what cancels.
+:func:`exact_records` and :func:`exact_blocks` are the one place that decides: what a closed form
+has lost is computed from the entries of the Jacobian.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cached_property, partial, wraps
+from typing import Any
 
 from array_api_compat import array_namespace
 
+from seepage.core.jacobian import AnswerAccuracy, ReleaseJacobian, from_entries
+from seepage.core.spectra import dense_largest
 from seepage.core.unknowns import Unknowns
-from seepage.glm.jacobian.terms import JacobianTerms, paired_sizes
+from seepage.glm.fitting.objective import norm
+from seepage.glm.jacobian.terms import JacobianTerms, PairedTerms
 from seepage.support.chunks import by_rows, row_slices
 from seepage.tables.source import Array
 
+# The share of its terms' squares that a square must keep to be exact; below it, the entries
+# themselves are used.
+CANCELLED = 4e-6
+FINE = 1e-8  # error up to which one bound for all numbers of a view suffices
 
-def row_errors(jacobian: JacobianTerms, squared: Array, unknowns: Unknowns) -> Array:
-    """Return the relative errors of η of every record, given its squares, ``(n,)``."""
-    return jacobian.relative_errors(squared, *_row_term_sizes(jacobian, unknowns))
-
-
-def cell_errors(jacobian: JacobianTerms, squared: Array, unknowns: Unknowns) -> Array:
-    """Return the relative errors of η of every cell, given its squares, ``(n, t)``."""
-    sizes = _term_sizes(jacobian, replace(unknowns, label=False), slice(0, jacobian.rows))
-    return jacobian.relative_errors(squared, *sizes)
+Answer = Callable[[Any, Unknowns], Array]
 
 
-def error_terms(jacobian: JacobianTerms, unknowns: Unknowns) -> Array:
-    """Return the squares of the norms of every record's terms, and of their errors, ``(n, 2)``.
+# What a closed form has lost ----------------------------------------------------------------------
 
-    For a block of records they add up.
+
+def exact_records(
+    take: Callable[[Array], Array], cells: bool = False
+) -> Callable[[Answer], Answer]:
+    """Decorate a closed form about every record: squares that cancelled come from the entries.
+
+    ``take`` gives the same answers from whitened Jacobians, ``(m, P, q)``; ``cells`` says that they
+    are about each feature alone, ``(n, t)``.
     """
-    return array_namespace(jacobian.X).stack(_row_term_sizes(jacobian, unknowns), axis=1) ** 2
+
+    def decorate(closed_form: Answer) -> Answer:
+        @wraps(closed_form)
+        def exact(jacobian: Any, unknowns: Unknowns) -> Array:
+            terms: JacobianTerms = jacobian.terms
+            squared, xp = closed_form(jacobian, unknowns), array_namespace(terms.X)
+            asked = replace(unknowns, label=False) if cells else unknowns
+            reach = terms.column_reach(asked)
+            part = terms.slope_sizes**2
+            if cells:
+                lossy = least_cell(terms, squared, reach) < CANCELLED * part
+            else:
+                lossy = squared < CANCELLED * part * xp.sum(reach**2)
+            which = xp.nonzero(lossy)[0]
+            if which.shape[0]:
+                squared[which, ...] = from_entries(jacobian, asked, take, which)
+            return squared
+
+        return exact
+
+    return decorate
 
 
-def column_error_terms(jacobian: JacobianTerms, attributes: list[Unknowns], rows: Array) -> Array:
-    """Return the sums of the terms of each attribute over some rows, ``(len(attributes), 2)``."""
-    xp = array_namespace(jacobian.X)
+def exact_blocks(
+    closed_form: Callable[[Any, list[Unknowns], Array], Array],
+) -> Callable[[Any, list[Unknowns], Array], Array]:
+    """Decorate the norms of attributes over some rows in the same way."""
 
-    def sums(unknowns: Unknowns) -> Array:
-        """Return the sums of the terms of each unknown feature, ``(2, t)``."""
-        total: Array = 0.0
-        width = jacobian.row_width(unknowns)
-        for piece in row_slices(rows.shape[0], width, chunk=jacobian.chunk):
-            both = _term_sizes(jacobian, unknowns, rows[piece])
-            total = total + xp.stack([xp.sum(sizes**2, axis=0) for sizes in both])
-        return total
+    @wraps(closed_form)
+    def exact(jacobian: Any, attributes: list[Unknowns], rows: Array) -> Array:
+        terms: JacobianTerms = jacobian.terms
+        squared, xp = closed_form(jacobian, attributes, rows), array_namespace(terms.X)
+        slopes = xp.sum(terms.slope_sizes[rows] ** 2)
+        (reach,) = per_attribute(terms, attributes, terms.column_reach)
+        lossy = (squared < CANCELLED * slopes * reach**2) | ~(squared > 0)
+        for k in xp.nonzero(lossy)[0]:
+            sums = ReleaseJacobian.block_sums(jacobian, attributes[int(k)], rows)
+            squared[k] = dense_largest(sums[None, :, :])[0]
+        return squared
 
-    every = sums(Unknowns(None, False))
-    lines = [sums(u) if u.basis is not None else u.of(every, axis=1) for u in attributes]
-    return xp.stack([xp.sum(line, axis=1) for line in lines])
-
-
-def block_error(jacobian: JacobianTerms, squared: float, terms: Array, from_entries: bool) -> float:
-    """Return the relative error of η of a block, given its square and the sums of terms."""
-    xp = array_namespace(terms)
-    part, error = (xp.reshape(xp.sqrt(term), (1,)) for term in (terms[0], terms[1]))
-    one = xp.asarray([squared], dtype=part.dtype, device=part.device)
-    return float(jacobian.relative_errors(one, part, error, from_entries=from_entries)[0])
+    return exact
 
 
-def entry_errors(jacobian: JacobianTerms, squared: Array, unknowns: Unknowns, rows: Array) -> Array:
-    """Return the relative errors of the columns of some rows' Jacobians, given their squares."""
-    # No share of the largest: an inverse sees the error relative to a column's own size.
-    return jacobian.relative_errors(squared, *_term_sizes(jacobian, unknowns, rows), share=0.0)
-
-
-def _row_term_sizes(jacobian: JacobianTerms, unknowns: Unknowns) -> tuple[Array, Array]:
-    """Return the norms of the terms of every record, and their errors, ``(n,)`` both."""
-    xp = array_namespace(jacobian.X)
-    if jacobian.outputs == 1:
-        reach = jacobian.reach(unknowns)
-        error = reach * jacobian.slope_errors + _row_curvature_errors(jacobian, unknowns)
-        return reach * jacobian.slope_sizes, error
-
-    def sizes(rows: slice) -> Array:
-        both = _term_sizes(jacobian, unknowns, rows)
-        return xp.stack([xp.sqrt(xp.sum(s * s, axis=1)) for s in both], axis=1)
-
-    width = jacobian.row_width(unknowns)
-    both = by_rows(sizes, jacobian.rows, width, chunk=jacobian.chunk)
-    return both[:, 0], both[:, 1]
-
-
-def _term_sizes(
-    jacobian: JacobianTerms, unknowns: Unknowns, rows: slice | Array
-) -> tuple[Array, Array]:
-    """Return the norms of the terms that make up each column of a Jacobian, ``(m, q)``.
-
-    And the errors they inherit from the slopes.
-    """
-    xp = array_namespace(jacobian.X)
-    _, B = jacobian.slopes(unknowns, rows)
-    if jacobian.paired:
-        direct, curve = paired_sizes(jacobian, unknowns, rows)
-        error = jacobian.rounding * direct
-    else:
-        reach = jacobian.column_reach(unknowns)[None, :]
-        direct = jacobian.slope_sizes[rows, None] * reach
-        error = jacobian.slope_errors[rows, None] * reach
-        curve = xp.zeros_like(B[:, 0, :])
-        if jacobian.outputs > 1:
-            lengths = xp.sqrt(xp.sum(jacobian.seen(rows) ** 2, axis=(1, 2)))
-            curve = lengths[:, None] * xp.sqrt(xp.sum(B * B, axis=1))
-    padding = xp.zeros_like(curve[:, direct.shape[1] :])
-    lost = _curvature_errors(jacobian, unknowns, rows)
-    return (
-        curve + xp.concat([direct, padding], axis=1),
-        lost + xp.concat([error, padding], axis=1),
+def least_cell(terms: JacobianTerms, squared: Array, reach: Array) -> Array:
+    """Return the smallest of each record's cells, in units of the columns' reach, ``(n,)``."""
+    xp = array_namespace(squared)
+    units = 1 / xp.where(reach > 0, reach**2, xp.ones_like(reach))
+    return by_rows(
+        lambda rows: xp.min(squared[rows, :] * units[None, :], axis=1),
+        squared.shape[0],
+        squared.shape[1],
+        chunk=terms.chunk,
     )
 
 
-def _curvature_errors(jacobian: JacobianTerms, unknowns: Unknowns, rows: slice | Array) -> Array:
-    """Return how far the rounding of the records' curvatures may move a Jacobian's columns.
-
-    ``(m, q)``. A relative change ``ε`` of every curvature changes ``v = H⁻¹u`` by at most
-    ``ε √(vᵀHv)`` in the norm of ``H``, and each released number by its ``√(H⁻¹)_kk`` times that.
-    For the column of a feature ``vᵀHv`` is ``(H⁻¹)_jj``; for ``u = x̃ ⊗ a w`` and a label's
-    ``x̃ ⊗ b`` it is ``x̃ᵀH⁻¹x̃`` times the squares of ``a w`` and ``b``. And ``w`` is known no better
-    than the slopes it follows from.
-    """
-    xp = array_namespace(jacobian.X)
-    r, a, _ = jacobian.derivatives(rows)
-    _, B = jacobian.slopes(unknowns, rows)
-    leverage = jacobian.leverages(xp.sum(xp.linalg.diagonal(a), axis=1), rows)[:, None]
-    out = leverage * xp.sqrt(xp.sum(B * B, axis=1))
-    if jacobian.outputs == 1:
-        own = leverage * a[:, 0, :] * jacobian.coefficient_errors(unknowns)[None, :]
-        out[:, : own.shape[1]] += own
-    if jacobian.map.pairs is None:
-        direct = xp.sqrt(xp.sum(r * r, axis=1))[:, None] * jacobian.deviations(unknowns)[None, :]
-    else:
-        # Slopes are differences of the other classes and the record's own.
-        own = xp.argmax(jacobian.target[rows, :], axis=1)
-        by_own = jacobian.spread_over(jacobian.map.pairs, unknowns)[:, :, own]  # (t, K, m)
-        direct = xp.sum(xp.abs(r).T[None, :, :] * by_own, axis=1).T
-    out[:, : direct.shape[1]] += direct
-    return jacobian.map.curvature_error * out
+def per_attribute(
+    terms: JacobianTerms, attributes: list[Unknowns], *sizes: Callable[[Unknowns], Array]
+) -> list[Array]:
+    """Return norms of every attribute from sizes of its directions, ``(t,)``."""
+    xp = array_namespace(terms.X)
+    columns = single_columns(attributes)
+    which = xp.asarray(list(columns.values()), dtype=xp.int64, device=terms.X.device)
+    by_attribute = []
+    for size in sizes:
+        out = terms.zeros(len(attributes))
+        if columns:  # of all columns at once
+            out[list(columns)] = xp.abs(size(Unknowns(None, False))[which])
+        for k, unknowns in enumerate(attributes):
+            if k not in columns:
+                out[k] = norm(size(unknowns))
+        by_attribute.append(out)
+    return by_attribute
 
 
-def _row_curvature_errors(jacobian: JacobianTerms, unknowns: Unknowns) -> Array:
-    """Return the same for whole rows of one output, ``(n,)``."""
-    xp = array_namespace(jacobian.X)
-    every = slice(0, jacobian.rows)
-    r, a, b = jacobian.derivatives(every)
-    r, a, b = r[:, 0], a[:, 0, 0], b[:, 0, 0]
-    if not jacobian.map.spread:
-        return xp.zeros_like(r)
-    W, chosen = jacobian.coefficient_sizes(unknowns), jacobian.deviations(unknowns)
-    out = xp.abs(r) * xp.sqrt(xp.sum(chosen * chosen))
-    own = xp.sqrt(a * a * xp.sum(W * W) + (b * b if unknowns.label else 0.0))
-    return jacobian.map.curvature_error * (out + own * jacobian.leverages(a, every))
+def single_columns(attributes: list[Unknowns]) -> dict[int, int]:
+    """Return which of the attributes are a single column, and which column."""
+    return {
+        k: u.columns[0]
+        for k, u in enumerate(attributes)
+        if u.columns is not None and len(u.columns) == 1 and u.basis is None and not u.label
+    }
+
+
+# How exact the answers are ------------------------------------------------------------------------
+
+
+class GLMAccuracy(AnswerAccuracy):
+    """Bounds on the relative errors of η, from the errors that the terms inherit."""
+
+    stated = True
+
+    def __init__(self, terms: JacobianTerms) -> None:
+        self.terms, self.map = terms, terms.map
+        self.paired = PairedTerms(terms) if terms.outputs > 1 and terms.map.precise else None
+        self.rounding = float(array_namespace(terms.X).finfo(terms.X.dtype).eps)
+        # Upper bounds on those of the features and the intercept, (D,)
+        bounds = terms.map.deviations
+        self.deviations = terms.zeros(terms.size // terms.outputs) if bounds is None else bounds
+
+    def rows(self, squared: Array, unknowns: Unknowns) -> Array:
+        """Return the errors of all records; one number for all where that is small."""
+        xp = array_namespace(squared)
+        for sizes in self._bounds(unknowns):
+            errors = self._relative(squared, *sizes)
+            if self.paired is None and bool(xp.all((squared > 0) & (errors <= FINE))):
+                return xp.max(errors) if errors.shape[0] else errors
+        return errors
+
+    def cells(self, squared: Array, unknowns: Unknowns) -> Array:
+        """Return the errors of all cells; those of each record's worst where they are small."""
+        terms, features = self.terms, replace(unknowns, label=False)
+        xp = array_namespace(terms.X)
+        if terms.outputs == 1:
+            # In units of the columns' reach, a record's least cell has the largest error.
+            reach = terms.column_reach(features)
+            safe = xp.where(reach > 0, reach, xp.ones_like(reach))
+            wide = xp.max(self._spread_over(self.deviations, features) / safe)
+            W = xp.max(self._coefficient_sizes(features)[:, 0] / safe)
+            a = terms.derivatives(slice(0, terms.rows))[1][:, 0, 0]
+            # The leverage of a record is at most 1/√a.
+            error = self.slope_errors + self.map.curvature_error * (
+                terms.slope_sizes * wide + xp.sqrt(a) * W
+            )
+            least = least_cell(terms, squared, reach)
+            errors = self._relative(least, terms.slope_sizes, error, share=0.0)
+            if bool(xp.all(least > 0)) and float(xp.max(errors)) <= FINE:
+                return xp.broadcast_to(errors[:, None], squared.shape)
+        largest = xp.max(squared)
+
+        def each(rows: slice) -> Array:
+            return self._relative(
+                squared[rows, :], *self._column_sizes(features, rows), largest=largest
+            )
+
+        return by_rows(each, terms.rows, squared.shape[1] + terms.size, chunk=terms.chunk)
+
+    def entries(self, J: Array, unknowns: Unknowns, rows: Array) -> Array:
+        """Return the relative errors of the columns of some rows' Jacobians, ``(m, q)``."""
+        squared = array_namespace(J).sum(J * J, axis=1)
+        # No share of the largest: an inverse sees the error relative to a column's own size.
+        return self._relative(squared, *self._column_sizes(unknowns, rows), share=0.0)
+
+    def block(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
+        """Return the error of the unknowns of some records together."""
+        xp = array_namespace(self.terms.X)
+        for sizes in self._bounds(unknowns):
+            sums = xp.stack([xp.sum(size[rows] ** 2) for size in sizes])
+            error = self._of_terms(squared, sums, recomputed=True)
+            if self.paired is None and error <= FINE:
+                return error
+        return error
+
+    def columns(self, squared: Array, attributes: list[Unknowns], rows: Array) -> Array:
+        """Return the error of each attribute of some records together."""
+        xp, every = array_namespace(squared), self.column_terms(attributes, rows)
+        errors = [
+            self._of_terms(float(value), terms, recomputed=True)
+            for value, terms in zip(squared, every, strict=True)
+        ]
+        return xp.asarray(errors, dtype=squared.dtype, device=squared.device)
+
+    def row_terms(self, unknowns: Unknowns) -> Array:
+        """Return what each record adds to the error of a block, ``(n, 2)``."""
+        *_, sizes = self._bounds(unknowns)
+        return array_namespace(self.terms.X).stack(sizes, axis=1) ** 2
+
+    def column_terms(self, attributes: list[Unknowns], rows: Array) -> Array:
+        """Return what the rows add to the error of each attribute, one line for each."""
+        terms = self.terms
+        xp = array_namespace(terms.X)
+        if terms.outputs == 1:
+            a = terms.derivatives(slice(0, terms.rows))[1][:, 0, 0]
+            own = a * self._leverages(a, slice(0, terms.rows))
+            slope, off, own = (
+                xp.sum(size[rows] ** 2) for size in (terms.slope_sizes, self.slope_errors, own)
+            )
+            reach, wide, W = per_attribute(
+                terms,
+                attributes,
+                terms.column_reach,
+                partial(self._spread_over, self.deviations),
+                lambda u: self._coefficient_sizes(u)[:, 0],
+            )
+            wide, W = self.map.curvature_error * wide, self.map.curvature_error * W
+            parts = [slope * reach**2, off * reach**2, slope * wide**2, own * W**2]
+            return xp.stack(parts, axis=1)
+
+        def sums(unknowns: Unknowns) -> Array:
+            """Return the sums of the squares of each unknown feature's sizes, ``(2, t)``."""
+            total: Array = 0.0
+            width = terms.size * terms.outputs + unknowns.features(terms.features)
+            for piece in row_slices(rows.shape[0], width, chunk=terms.chunk):
+                both = self._column_sizes(unknowns, rows[piece])
+                total = total + xp.stack([xp.sum(sizes**2, axis=0) for sizes in both])
+            return total
+
+        every = sums(Unknowns(None, False))
+        lines = [sums(u) if u.basis is not None else u.of(every, axis=1) for u in attributes]
+        both = xp.stack([xp.sum(line, axis=1) for line in lines])
+        return xp.concat([both, xp.zeros_like(both)], axis=1)  # as many terms as of one output
+
+    def of_terms(self, squared: float, terms: Array) -> float:
+        """Return the error of a block that was read in chunks, from the sum of its terms."""
+        # Sums of chunks are not computed once more, but those of pairs are from the entries.
+        return self._of_terms(squared, terms, recomputed=self.paired is not None)
+
+    def _of_terms(self, squared: float, terms: Array, recomputed: bool) -> float:
+        xp = array_namespace(terms)
+        # The norms of a sum over the records are at most the sums of its parts' norms.
+        part, *errors = (xp.reshape(xp.sqrt(term), (1,)) for term in terms)
+        one = xp.asarray([squared], dtype=part.dtype, device=part.device)
+        return float(self._relative(one, part, sum(errors), recomputed=recomputed)[0])
+
+    def _relative(
+        self,
+        squared: Array,
+        part: Array,
+        error: Array,
+        share: float = 1e-8,
+        largest: Array | None = None,
+        recomputed: bool = True,
+    ) -> Array:
+        """Return the relative error of ``η``, which may be a small difference.
+
+        The Jacobian is the sum of ``r A_V``, of norm ``part`` with the error ``error``, and another
+        term of norm at most ``η + part``. Squares of its entries lose to rounding the square of
+        what cancels; where that is much, η was computed from the entries themselves, unless these
+        were not at hand. For numbers tiny relative to the largest, the error is relative to a share
+        of the largest.
+        """
+        xp = array_namespace(squared)
+        if largest is None:
+            largest = xp.max(squared) if squared.shape[0] else 0.0
+        floor = share**2 * largest
+        squared = xp.where(squared > floor, squared, floor + xp.zeros_like(squared))
+        eta = xp.sqrt(xp.where(squared > 0, squared, xp.ones_like(squared)))
+        ratio = 1 + 2 * part / eta
+        cancelled = recomputed & (squared < CANCELLED * part**2)
+        rounds = xp.where(cancelled, ratio, ratio**2) * (8 * self.rounding)
+        errors = self.map.accuracy * ratio + error / eta + rounds
+        # Among zeros nothing cancels.
+        return xp.where(squared > 0, errors, xp.zeros_like(errors))
+
+    # Sizes of the terms and their errors --------------------------------------------------------
+
+    def _bounds(self, unknowns: Unknowns) -> Iterator[tuple[Array, Array]]:
+        """Yield bounds on the norms of every record's terms and on their errors, ``(n,)`` both.
+
+        Of several classes first cheap ones, which may be all that is needed, then close ones.
+        """
+        terms = self.terms
+        xp = array_namespace(terms.X)
+        if self.paired is None:
+            yield self._record_sizes(unknowns)
+        if terms.outputs == 1:
+            return
+
+        def sizes(rows: slice) -> Array:
+            both = self._column_sizes(unknowns, rows)
+            return xp.stack([xp.sqrt(xp.sum(s * s, axis=1)) for s in both], axis=1)
+
+        width = unknowns.count(terms) ** 2 + terms.size * terms.outputs
+        both = by_rows(sizes, terms.rows, width, chunk=terms.chunk)
+        yield both[:, 0], both[:, 1]
+
+    def _record_sizes(self, unknowns: Unknowns) -> tuple[Array, Array]:
+        """Return the sizes of whole records, which for several classes are upper bounds."""
+        terms = self.terms
+        xp = array_namespace(terms.X)
+        reach, several = norm(terms.columns_of(unknowns)), terms.outputs > 1
+        W = norm(self._coefficient_sizes(unknowns))
+
+        def sizes(rows: slice) -> Array:
+            _, a, b = terms.derivatives(rows)
+            own = W**2 * xp.sum(a * a, axis=(1, 2))
+            own = xp.sqrt(own + xp.sum(b * b, axis=(1, 2))) if unknowns.label else xp.sqrt(own)
+            part = reach * terms.slope_sizes[rows]
+            error = reach * self.slope_errors[rows]
+            if several:  # ``‖A x̃‖ ≤ ‖A‖ ‖x̃‖``, and root of two for the sum of both parts of ``own``
+                X = terms.near[rows, :]
+                lengths = xp.sqrt(xp.vecdot(X, X) + float(terms.intercept))
+                own = math.sqrt(2) * own
+                part = part + self.map.size * lengths * own
+            if self.map.spread:
+                leverage = self._leverages(xp.sum(xp.linalg.diagonal(a), axis=1), rows)
+                wide = terms.slope_sizes[rows] * norm(self._spread_over(self.deviations, unknowns))
+                error = error + self.map.curvature_error * (wide + own * leverage)
+            return xp.stack([part, error], axis=1)
+
+        width = terms.outputs**2 + terms.features
+        both = by_rows(sizes, terms.rows, width, chunk=terms.chunk)
+        return both[:, 0], both[:, 1]
+
+    def _column_sizes(self, unknowns: Unknowns, rows: slice | Array) -> tuple[Array, Array]:
+        """Return the norms of the terms that make up each column of a Jacobian, ``(m, q)``.
+
+        And the errors they inherit from the slopes.
+        """
+        terms = self.terms
+        xp = array_namespace(terms.X)
+        _, B = terms.slopes(unknowns, rows)
+        if self.paired is not None:
+            direct, curve = self.paired.sizes(unknowns, rows)
+            error = self.rounding * direct
+        else:
+            reach = terms.column_reach(unknowns)[None, :]
+            direct = terms.slope_sizes[rows, None] * reach
+            error = self.slope_errors[rows, None] * reach
+            curve = xp.zeros_like(B[:, 0, :])
+            if terms.outputs > 1:
+                lengths = xp.sqrt(xp.sum(terms.seen(rows) ** 2, axis=(1, 2)))
+                curve = lengths[:, None] * xp.sqrt(xp.sum(B * B, axis=1))
+        padding = xp.zeros_like(curve[:, direct.shape[1] :])
+        lost = self._curvature_errors(unknowns, rows)
+        return (
+            curve + xp.concat([direct, padding], axis=1),
+            lost + xp.concat([error, padding], axis=1),
+        )
+
+    def _curvature_errors(self, unknowns: Unknowns, rows: slice | Array) -> Array:
+        """Return how far the rounding of the records' curvatures may move a Jacobian's columns.
+
+        ``(m, q)``. A relative change ``ε`` of every curvature changes ``v = H⁻¹u`` by at most
+        ``ε √(vᵀHv)`` in the norm of ``H``, and each released number by its ``√(H⁻¹)_kk`` times
+        that. For the column of a feature ``vᵀHv`` is ``(H⁻¹)_jj``; for ``u = x̃ ⊗ a w`` and a
+        label's ``x̃ ⊗ b`` it is ``x̃ᵀH⁻¹x̃`` times the squares of ``a w`` and ``b``. And ``w`` is
+        known no better than the slopes it follows from.
+        """
+        terms = self.terms
+        xp = array_namespace(terms.X)
+        r, a, _ = terms.derivatives(rows)
+        _, B = terms.slopes(unknowns, rows)
+        leverage = self._leverages(xp.sum(xp.linalg.diagonal(a), axis=1), rows)[:, None]
+        out = leverage * xp.sqrt(xp.sum(B * B, axis=1))
+        if terms.outputs == 1:
+            lost = self._spread_over(self.coefficient_errors, unknowns)[:, 0]
+            own = leverage * a[:, 0, :] * lost[None, :]
+            out[:, : own.shape[1]] += own
+        if self.map.pairs is None:
+            direct = (
+                terms.slope_sizes[rows, None]
+                * self._spread_over(self.deviations, unknowns)[None, :]
+            )
+        else:
+            # Slopes are differences of the other classes and the record's own.
+            own = PairedTerms(terms).own_class(rows)
+            by_own = self._spread_over(self.map.pairs, unknowns)[:, :, own]  # (t, K, m)
+            direct = xp.sum(xp.abs(r).T[None, :, :] * by_own, axis=1).T
+        out[:, : direct.shape[1]] += direct
+        return self.map.curvature_error * out
+
+    @cached_property
+    def slope_errors(self) -> Array:
+        """The error of ``r`` of every record, ``(n,)``."""
+        given = self.terms.slope_error
+        return self.rounding * self.terms.slope_sizes if given is None else given
+
+    @cached_property
+    def coefficient_errors(self) -> Array:
+        """Upper bounds on the coefficients' errors in units of ε, ``(D, 1)``; one output only.
+
+        At the minimiser the slopes sum to zero. Their errors ``e`` move ``w_j`` by at most
+        ``√(vᵀH'v Σ e²/a)``, ``v = H⁻¹u_j``: the deviation of the feature times a number common to
+        all records. A coefficient next to zero may be no more than that.
+        """
+        terms, deviations = self.terms, self.map.coefficient_deviations
+        xp = array_namespace(terms.X)
+        if terms.outputs > 1 or deviations is None or not self.map.spread:
+            return terms.zeros(terms.features, 1)
+        a = terms.derivatives(slice(0, terms.rows))[1][:, 0, 0]
+        safe = xp.where(a > 0, a, xp.ones_like(a))
+        # Slope errors at the time of the fit, before later refinement.
+        lost = self.slope_errors + self.rounding * a
+        errors = xp.where(a > 0, lost**2 / safe, xp.zeros_like(a))
+        return math.sqrt(float(xp.sum(errors))) / self.rounding * deviations[:, None]
+
+    def _coefficient_sizes(self, unknowns: Unknowns) -> Array:
+        """Return ``|w_V|`` and the errors of ``w_V`` in units of ε, for ``a w``, ``(t, K)``."""
+        sizes = array_namespace(self.terms.X).abs(self.terms.coef)
+        both = (self._spread_over(size, unknowns) for size in (sizes, self.coefficient_errors))
+        return sum(both)
+
+    def _spread_over(self, sizes: Array, unknowns: Unknowns) -> Array:
+        """Return bounds on sizes of the unknown features, from those of all, ``(D, …)``."""
+        X = self.terms.X
+        xp = array_namespace(X)
+        every = xp.astype(sizes[: self.terms.features, ...], X.dtype, copy=False)
+        if unknowns.basis is None:
+            return unknowns.of(every)
+        chosen = replace(unknowns, basis=None).of(every)
+        basis = xp.abs(xp.asarray(unknowns.basis, dtype=chosen.dtype, device=chosen.device))
+        return xp.tensordot(basis, chosen, axes=((0,), (0,)))
+
+    def _leverages(self, a: Array, rows: slice | Array) -> Array:
+        """Return upper bounds on ``√(x̃ᵀH⁻¹x̃)`` of some rows: ``1/√a``, or less where that is large.
+
+        ``Σ|x̃_j|`` times the deviations is another bound, small for a row that is small relative to
+        others. It is computed for all rows of a small table, and otherwise for rows whose own
+        curvature is far below others', and says little.
+        """
+        terms = self.terms
+        xp = array_namespace(terms.X)
+        safe = xp.where(a > 0, a, xp.ones_like(a))
+        most = xp.where(a > 0, 1 / xp.sqrt(safe), xp.full_like(a, float("inf")))
+        small = terms.rows * terms.features <= 1 << 18
+        flat = xp.nonzero(a <= (math.inf if small else 1e-3 * xp.max(a)))[0]
+        if self.map.deviations is None or flat.shape[0] == 0:
+            return most
+        every = xp.astype(self.map.deviations, terms.X.dtype, copy=False)
+        where = xp.arange(terms.rows, device=terms.X.device)[rows][flat]
+        most[flat] = xp.minimum(most[flat], xp.abs(terms.design(where)) @ every)
+        return most

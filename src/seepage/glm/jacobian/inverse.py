@@ -30,105 +30,189 @@ from typing import NamedTuple
 
 from array_api_compat import array_namespace
 
+from seepage.core.information import inverses
+from seepage.core.jacobian import ReleaseJacobian
 from seepage.core.unknowns import Unknowns
+from seepage.glm.jacobian.accuracy import FINE, GLMAccuracy
 from seepage.glm.jacobian.terms import JacobianTerms
 from seepage.support.chunks import by_rows
 from seepage.tables.source import Array
 
-_CLOSER_LOOK = 1e-8  # a stated error above which a closer look is worthwhile
-_DOUBTFUL = 1e-7  # and, after that, a decomposition of the row's own
+Answer = Callable[[slice | Array, bool], tuple[Array, Array]]
 
 
-def inverse_traces(
-    jacobian: JacobianTerms, unknowns: Unknowns, shared: SharedTerms
-) -> tuple[Array, Array]:
-    """Return ``Tr(I⁻¹)`` of every row of one output and its relative errors, ``(n,)`` both."""
-    xp = array_namespace(jacobian.X)
-    trace, v_squared = xp.sum(shared.diagonal), xp.sum(shared.v * shared.v)
+class ClosedInverse:
+    """The inverse information about the rows of a release with one output, the label known.
 
-    def traces(rows: slice | Array, closely: bool) -> tuple[Array, Array]:
-        t = _row_terms(jacobian, unknowns, shared, rows, closely)
-        added = t.yy * t.y_squared
-        total = trace - t.vv * v_squared - 2 * t.vy * (t.y @ shared.v) + added
-        positive = t.regular & (total > 0)
-        error = t.error * (trace + added) / xp.where(positive, total, xp.ones_like(total))
-        error = _infinite_unless(positive, error + t.apart)
-        return _infinite_unless(t.regular, total / t.r_squared), error
-
-    def decomposed(rows: Array) -> tuple[Array, Array]:
-        diagonal, errors = jacobian.inverses_of(unknowns, rows)
-        return xp.sum(diagonal, axis=1), xp.max(errors, axis=1)
-
-    return _answers(jacobian, traces, decomposed)
-
-
-def inverse_diagonal(
-    jacobian: JacobianTerms, unknowns: Unknowns, shared: SharedTerms
-) -> tuple[Array, Array]:
-    """Return the diagonal of ``I⁻¹`` of every row, ``(n, t)``, and the rows' relative errors."""
-    xp = array_namespace(jacobian.X)
-    flat = xp.stack([shared.diagonal, shared.v * shared.v])
-    in_units = 1 / shared.diagonal
-
-    def diagonals(rows: slice | Array, closely: bool) -> tuple[Array, Array]:
-        t = _row_terms(jacobian, unknowns, shared, rows, closely)
-        # (diag B⁻¹ − vv·v² − (2 vy·v − yy·y)·y)/r²: passes over a chunk dominate the cost.
-        out = (t.yy / t.r_squared)[:, None] * t.y
-        out -= (2 * t.vy / t.r_squared)[:, None] * shared.v[None, :]
-        out *= t.y
-        out += xp.stack([1 / t.r_squared, -t.vv / t.r_squared], axis=1) @ flat
-        # The cell of a row that cancels most gives the error of all of them.
-        least = t.r_squared * xp.min(out * in_units[None, :], axis=1)
-        positive = t.regular & (least > 0)
-        loss = 1 / xp.where(positive & (least < 1), least, xp.ones_like(least))
-        error = _infinite_unless(positive, 5 * t.error * loss + t.apart)
-        if not bool(xp.all(t.regular)):
-            out = _infinite_unless(t.regular[:, None], out)
-        return out, error
-
-    def decomposed(rows: Array) -> tuple[Array, Array]:
-        diagonal, errors = jacobian.inverses_of(unknowns, rows)
-        return diagonal, xp.max(errors, axis=1)
-
-    values, errors = _answers(jacobian, diagonals, decomposed)
-    return values, xp.broadcast_to(errors[:, None], values.shape)
-
-
-def _answers(
-    jacobian: JacobianTerms,
-    answer: Callable[[slice | Array, bool], tuple[Array, Array]],
-    decomposed: Callable[[Array], tuple[Array, Array]],
-) -> tuple[Array, Array]:
-    """Return the answers about all rows and their errors; decompositions replace doubtful ones.
-
-    ``answer`` takes some rows, and whether to examine its accuracy closely.
+    Parameters
+    ----------
+    jacobian, terms, accuracy
+        The operator, which inverts single rows where this form is doubtful, and what it is made of.
+    unknowns
+        The unknown features.
     """
-    xp = array_namespace(jacobian.X)
-    pieces = []
 
-    def values_of(rows: slice) -> Array:
-        values, error = answer(rows, False)
-        pieces.append(error)
-        return values
+    def __init__(
+        self,
+        jacobian: ReleaseJacobian,
+        terms: JacobianTerms,
+        accuracy: GLMAccuracy,
+        unknowns: Unknowns,
+    ) -> None:
+        self.jacobian, self.terms, self.unknowns = jacobian, terms, unknowns
+        self.accuracy = accuracy
+        self.work = float(terms.size) * unknowns.count(terms)
 
-    values = by_rows(values_of, jacobian.rows, jacobian.size, chunk=jacobian.chunk)
-    errors = pieces[0] if len(pieces) == 1 else xp.concat(pieces)
-    uncertain = xp.nonzero(~(errors <= _CLOSER_LOOK))[0]
-    if uncertain.shape[0]:
-        errors[uncertain] = answer(uncertain, True)[1]
-        doubtful = uncertain[~(errors[uncertain] <= _DOUBTFUL)]
-        if doubtful.shape[0]:
-            better, off = decomposed(doubtful)
-            worse = off > errors[doubtful]
-            which, better, off = doubtful[~worse], better[~worse, ...], off[~worse]
-            values[which, ...], errors[which] = better, off
-    return values, errors
+    def traces(self) -> tuple[Array, Array]:
+        """Return ``Tr(I⁻¹)`` of every row and its relative errors, ``(n,)`` both."""
+        xp, shared = array_namespace(self.terms.X), self._shared()
+        trace, v_squared = xp.sum(shared.diagonal), xp.sum(shared.v * shared.v)
+
+        def traces(rows: slice | Array, closely: bool) -> tuple[Array, Array]:
+            t = self._row_terms(shared, rows, closely)
+            added = t.yy * xp.vecdot(t.y, t.y)
+            total = trace - t.vv * v_squared - 2 * t.vy * (t.y @ shared.v) + added
+            positive = t.regular & (total > 0)
+            error = t.error * (trace + added) / xp.where(positive, total, xp.ones_like(total))
+            error = _infinite_unless(positive, error + t.apart)
+            return _infinite_unless(t.regular, total / t.r_squared), error
+
+        return self._answers(traces, lambda diagonal: xp.sum(diagonal, axis=1))
+
+    def diagonals(self) -> tuple[Array, Array]:
+        """Return the diagonal of ``I⁻¹`` of every row, ``(n, t)``, and its relative errors."""
+        xp, shared = array_namespace(self.terms.X), self._shared()
+        flat = xp.stack([shared.diagonal, shared.v * shared.v])
+        in_units = 1 / shared.diagonal
+
+        def diagonals(rows: slice | Array, closely: bool) -> tuple[Array, Array]:
+            t = self._row_terms(shared, rows, closely)
+            # (diag B⁻¹ − vv·v² − (2 vy·v − yy·y)·y)/r²: passes over a chunk dominate the cost.
+            out = (t.yy / t.r_squared)[:, None] * t.y
+            out -= (2 * t.vy / t.r_squared)[:, None] * shared.v[None, :]
+            out *= t.y
+            out += xp.stack([1 / t.r_squared, -t.vv / t.r_squared], axis=1) @ flat
+            # The cell of a row that cancels most gives the error of all of them.
+            least = t.r_squared * xp.min(out * in_units[None, :], axis=1)
+            positive = t.regular & (least > 0)
+            loss = 1 / xp.where(positive & (least < 1), least, xp.ones_like(least))
+            error = _infinite_unless(positive, 5 * t.error * loss + t.apart)
+            if not bool(xp.all(t.regular)):
+                out = _infinite_unless(t.regular[:, None], out)
+            return out, error
+
+        values, errors = self._answers(diagonals, lambda diagonal: diagonal)
+        return values, xp.broadcast_to(errors[:, None], values.shape)
+
+    def _answers(
+        self, answer: Answer, of_diagonal: Callable[[Array], Array]
+    ) -> tuple[Array, Array]:
+        """Return the answers about all rows and their errors; decompositions replace doubtful ones.
+
+        ``answer`` takes some rows, and whether to examine its accuracy closely.
+        """
+        terms = self.terms
+        xp, pieces = array_namespace(terms.X), []
+
+        def values_of(rows: slice) -> Array:
+            values, error = answer(rows, False)
+            pieces.append(error)
+            return values
+
+        values = by_rows(values_of, terms.rows, terms.size, chunk=terms.chunk)
+        errors = xp.concat(pieces)
+        uncertain = xp.nonzero(~(errors <= FINE))[0]
+        if uncertain.shape[0]:
+            errors[uncertain] = answer(uncertain, True)[1]
+            # A row's own decomposition costs much more: only for what is ten times worse.
+            doubtful = uncertain[~(errors[uncertain] <= 10 * FINE)]
+            if doubtful.shape[0]:
+                diagonal, off = inverses(self.jacobian, self.unknowns, doubtful)
+                better, off = of_diagonal(diagonal), xp.max(off, axis=1)
+                wins = ~(off > errors[doubtful])
+                which = doubtful[wins]
+                values[which, ...], errors[which] = better[wins, ...], off[wins]
+        return values, errors
+
+    def _shared(self) -> _SharedTerms:
+        shared: _SharedTerms = self.terms.keep("inverse", self.unknowns, self._shared_terms)
+        return shared
+
+    def _shared_terms(self, unknowns: Unknowns) -> _SharedTerms:
+        """Return what all rows have in common."""
+        terms = self.terms
+        xp = array_namespace(terms.X)
+        A, A_V = terms.whitener, terms.columns_of(unknowns)[:, :, 0]
+        w = unknowns.of(terms.coef[:, 0])
+        # By QR rather than through B itself, which would square the condition number of A_V; scaled
+        # first, so that the units of the columns do not matter.
+        scale = 1 / xp.sqrt(xp.sum(A_V * A_V, axis=0))
+        Q, R = xp.linalg.qr(A_V * scale[None, :])
+        eye = xp.eye(R.shape[0], dtype=R.dtype, device=R.device)
+        root = scale[:, None] * xp.linalg.solve(R, eye)
+        inverse = root @ root.T
+        along = Q.T @ A
+        # An upper bound on the condition number of R, up to a factor below the root of its size.
+        norms = xp.sum(R * R) * xp.sum((root / scale[:, None]) ** 2)
+        return _SharedTerms(
+            xp.linalg.diagonal(inverse),
+            w,
+            inverse @ w,
+            along.T @ root.T,
+            A - Q @ along,
+            scale,
+            rounding=8 * R.shape[0] * self.accuracy.rounding,
+            condition=math.sqrt(float(norms) / R.shape[0]),
+        )
+
+    def _row_terms(self, shared: _SharedTerms, rows: slice | Array, closely: bool) -> _RowTerms:
+        terms, unknowns = self.terms, self.unknowns
+        xp = array_namespace(terms.X)
+        r, a, _ = terms.derivatives(rows)
+        r, a = r[:, 0], a[:, 0, 0]
+        solved = shared.rounding * shared.condition
+        if unknowns.columns is None and unknowns.basis is None:
+            y, y_off = terms.near[rows, :], 4 * math.sqrt(len(shared.w)) * self.accuracy.rounding
+            kappa = kappa_off = 0.0
+            if terms.intercept:
+                y, y_off = y + shared.to_y[-1, :][None, :], solved
+                kappa = xp.sum(shared.beyond[:, -1] ** 2)
+                kappa_off = _square_off(shared, kappa, shared.to_y[-1, :])
+        else:
+            y, y_off = terms.design_times(rows, shared.to_y), solved
+            out_of_reach = terms.design_times(rows, shared.beyond.T)
+            kappa = xp.vecdot(out_of_reach, out_of_reach)
+            kappa_off = _square_off(shared, kappa, y)
+        along = a * (y @ shared.w)
+        total = r + along
+        bend = a * a * xp.sum(shared.w * shared.v)
+        D = total * total + bend * kappa
+        eps = float(xp.finfo(D.dtype).eps)
+        regular = (r != 0) & (D / (64 * eps) ** 2 > r * r + along * along)
+        safe = xp.where(regular, D, xp.ones_like(D))
+        scale = xp.where(regular, 1 / safe, xp.zeros_like(D))
+        # Σ|w_j y_j|, or an upper bound.
+        w = shared.w
+        sizes = xp.abs(y) @ xp.abs(w) if closely else xp.sqrt(xp.sum(w**2) * xp.vecdot(y, y))
+        slope_off = self.accuracy.slope_errors[rows]
+        doubt = (slope_off + y_off * a * sizes) * xp.sqrt(scale)
+        yy = bend * scale
+        safe_r = xp.where(regular, xp.abs(r), xp.ones_like(r))
+        return _RowTerms(
+            y,
+            vv=a * a * kappa * scale,
+            vy=a * total * scale,
+            yy=yy,
+            r_squared=safe_r**2,
+            error=8 * solved + 8 * doubt + 4 * kappa_off * yy,
+            apart=2 * terms.map.accuracy + 2 * slope_off / safe_r,
+            regular=regular,
+        )
 
 
-class SharedTerms(NamedTuple):
+class _SharedTerms(NamedTuple):
     """What all rows have in common."""
 
-    unknowns: Unknowns
     diagonal: Array  # (t,): that of B⁻¹
     w: Array  # (t,)
     v: Array  # (t,): B⁻¹w
@@ -143,7 +227,6 @@ class _RowTerms(NamedTuple):
     """One row's share: ``r² I⁻¹ = B⁻¹ − vv·v vᵀ − vy·(v yᵀ + y vᵀ) + yy·y yᵀ``."""
 
     y: Array
-    y_squared: Array
     vv: Array
     vy: Array
     yy: Array
@@ -153,86 +236,7 @@ class _RowTerms(NamedTuple):
     regular: Array
 
 
-def shared_terms(jacobian: JacobianTerms, unknowns: Unknowns) -> SharedTerms:
-    """Return what all rows have in common."""
-    xp = array_namespace(jacobian.X)
-    A, A_V = jacobian.whitener, jacobian.columns_of(unknowns)[:, :, 0]
-    w = unknowns.of(jacobian.coef[:, 0])
-    # By QR rather than through B itself, which would square the condition number of A_V; scaled
-    # first, so that the units of the columns do not matter.
-    scale = 1 / xp.sqrt(xp.sum(A_V * A_V, axis=0))
-    Q, R = xp.linalg.qr(A_V * scale[None, :])
-    root = scale[:, None] * xp.linalg.solve(R, xp.eye(R.shape[0], dtype=R.dtype, device=R.device))
-    inverse = root @ root.T
-    along = Q.T @ A
-    # An upper bound on the condition number of R, up to a factor below the root of its size.
-    norms = xp.sum(R * R) * xp.sum((root / scale[:, None]) ** 2)
-    return SharedTerms(
-        unknowns,
-        xp.linalg.diagonal(inverse),
-        w,
-        inverse @ w,
-        along.T @ root.T,
-        A - Q @ along,
-        scale,
-        rounding=8 * R.shape[0] * jacobian.rounding,
-        condition=math.sqrt(float(norms) / R.shape[0]),
-    )
-
-
-def _row_terms(
-    jacobian: JacobianTerms,
-    unknowns: Unknowns,
-    shared: SharedTerms,
-    rows: slice | Array,
-    closely: bool,
-) -> _RowTerms:
-    xp = array_namespace(jacobian.X)
-    r, a, _ = jacobian.derivatives(rows)
-    r, a = r[:, 0], a[:, 0, 0]
-    solved = shared.rounding * shared.condition
-    if unknowns.columns is None and unknowns.basis is None:
-        y, y_off = jacobian.near[rows, :], 4 * math.sqrt(shared.w.shape[0]) * jacobian.rounding
-        kappa = kappa_off = 0.0
-        if jacobian.intercept:
-            y, y_off = y + shared.to_y[-1, :][None, :], solved
-            kappa = xp.sum(shared.beyond[:, -1] ** 2)
-            kappa_off = _square_off(shared, kappa, shared.to_y[-1, :])
-    else:
-        y, y_off = jacobian.design_times(rows, shared.to_y), solved
-        out_of_reach = jacobian.design_times(rows, shared.beyond.T)
-        kappa = xp.vecdot(out_of_reach, out_of_reach)
-        kappa_off = _square_off(shared, kappa, y)
-    y_squared = xp.vecdot(y, y)
-    curve = xp.sum(shared.w * shared.v)
-    along = a * (y @ shared.w)
-    total = r + along
-    bend = a * a * curve
-    D = total * total + bend * kappa
-    eps = float(xp.finfo(D.dtype).eps)
-    regular = (r != 0) & (D / (64 * eps) ** 2 > r * r + along * along)
-    safe = xp.where(regular, D, xp.ones_like(D))
-    scale = xp.where(regular, 1 / safe, xp.zeros_like(D))
-    # Σ|w_j y_j|, or an upper bound.
-    sizes = xp.abs(y) @ xp.abs(shared.w) if closely else xp.sqrt(xp.sum(shared.w**2) * y_squared)
-    slope_off = jacobian.slope_errors[rows]
-    doubt = (slope_off + y_off * a * sizes) * xp.sqrt(scale)
-    yy = bend * scale
-    return _RowTerms(
-        y,
-        y_squared,
-        vv=a * a * kappa * scale,
-        vy=a * total * scale,
-        yy=yy,
-        r_squared=xp.where(regular, r * r, xp.ones_like(r)),
-        error=8 * solved + 8 * doubt + 4 * kappa_off * yy,
-        apart=2 * jacobian.map.accuracy
-        + 2 * slope_off / xp.where(regular, xp.abs(r), xp.ones_like(r)),
-        regular=regular,
-    )
-
-
-def _square_off(shared: SharedTerms, kappa: Array, y: Array) -> Array:
+def _square_off(shared: _SharedTerms, kappa: Array, y: Array) -> Array:
     """Return the error of ``κ``, the squared rest of a vector without ``A_V y``.
 
     The columns of ``A_V`` may nearly cancel in that sum; their errors do not.

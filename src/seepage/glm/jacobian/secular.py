@@ -30,8 +30,6 @@ where ``ϱ`` is a few hundredths; elsewhere it often gives a good first guess. A
 fraction of the distance ``ρg`` of the largest pole from the next one (as for records of no rare
 category), ``K'`` is a power series in ``τ/ρg``. Most records are settled by the first few terms of
 either; those that are not are asked for more terms, and what these leave for Newton's method.
-
-Updates of a higher rank, one matrix at a time, are :func:`largest_after_update`.
 """
 
 from __future__ import annotations
@@ -39,19 +37,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
-import numpy as np
 from array_api_compat import array_namespace
-from scipy.linalg import eigvalsh
-from scipy.optimize import brentq
 
-from seepage.core.jacobian import dense_largest
 from seepage.support.chunks import chunk_for, even_slices, progress, spread
-from seepage.tables.source import Array, as_numpy
+from seepage.tables.source import Array
 
 Answer = TypeVar("Answer")
 
-_LOW_RANK = 0.25  # share of the size above which an update of a higher rank is written out
-_CLOSEST = 256  # roundings from the largest pole at which the search starts
 _STEPS = 200  # far more than needed: a bracket is halved where Newton's method does not do better
 _BEYOND = 5e-17  # terms of a series below this are left out
 _GUESSED = 1.25  # times the outermost pole, seen from the middle: beyond it there is a guess
@@ -618,50 +610,3 @@ def positive_root(trace: Array, minus_det: Array) -> tuple[Array, Array]:
     helper = root + xp.abs(trace)
     safe = xp.where(helper > 0, helper, xp.ones_like(helper))
     return xp.where(trace >= 0, helper / 2, 2 * minus_det / safe), root
-
-
-def largest_after_update(delta: Array, U: Array, S: Array) -> float:
-    """Return the largest eigenvalue of ``diag(δ) + U S Uᵀ``, or 0 where that is negative.
-
-    Above all poles δ, with ``K(λ) = Uᵀ(λ − diag δ)⁻¹U = LLᵀ``, no eigenvalue exceeds λ exactly
-    where the largest eigenvalue ``μ(λ)`` of ``LᵀS L`` is below one. It falls in λ, so ``1/μ = 1``
-    has one root, and each evaluation costs P k² operations rather than P³. Where the update has so
-    large a negative part that the root lies below the largest pole, the matrix is written out.
-    """
-    xp = array_namespace(delta)
-    P, k = U.shape
-    top = float(xp.max(delta))
-    update = _wide(S)
-    reach = _largest_product(update, _wide(U.T @ U))
-    close = _CLOSEST * float(xp.finfo(delta.dtype).eps) * max(top, reach)
-    low, high = top + close, top + reach
-    if reach > 0 and k <= _LOW_RANK * P and high > low:
-
-        def excess(at: float) -> float:
-            K = U.T @ (U / (at - delta)[:, None])
-            return 1 / max(_largest_product(update, _wide(K)), 1e-300) - 1
-
-        # Rounding may leave either end on the root itself.
-        if excess(low) < 0:
-            if excess(high) <= 0:
-                return high
-            return float(brentq(excess, low, high, xtol=1e-15 * high, rtol=1e-15))
-    whole = U @ (S @ U.T)
-    whole[xp.arange(P), xp.arange(P)] += delta
-    return float(dense_largest(whole[None, :, :])[0])
-
-
-def _wide(values: Array) -> np.ndarray:
-    return as_numpy(values).astype(float)
-
-
-def _largest_product(S: np.ndarray, K: np.ndarray) -> float:
-    """Return the largest eigenvalue of ``S K`` for a positive semi-definite ``K``."""
-    scale = np.sqrt(np.diagonal(K))
-    scale = np.where(scale > 0, scale, 1.0)
-    # A unit diagonal first: near a pole one direction is far larger than all others. By
-    # eigenvalues, for which dependent directions are no obstacle.
-    values, vectors = np.linalg.eigh(K / np.outer(scale, scale))
-    L = scale[:, None] * (vectors * np.sqrt(np.maximum(values, 0.0)))
-    last = len(K) - 1
-    return float(eigvalsh(L.T @ S @ L, subset_by_index=[last, last])[0])

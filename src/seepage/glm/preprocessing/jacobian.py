@@ -17,26 +17,24 @@ from typing import Any
 import numpy as np
 
 from seepage.core.jacobian import (
-    WIDE_CHUNK,
     Alternatives,
+    EntryJacobian,
     FiniteChanges,
     MeasuredRelease,
     Moves,
     ReleaseJacobian,
-    dense_largest,
+    every_row,
 )
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
-from seepage.glm.jacobian.operator import GLMJacobian
 from seepage.glm.preprocessing.raw_columns import FollowedColumns
-from seepage.support.chunks import by_rows, row_slices
 from seepage.tables.source import Array, Chunk
 
 _FEATURES = Unknowns(None, False)
 _EVERYTHING = Unknowns(None, True)
 
 
-class RawJacobian(ReleaseJacobian):
+class RawJacobian(EntryJacobian):
     """The Jacobian by the directions of raw columns; a record has ``features`` of them.
 
     Parameters
@@ -52,14 +50,14 @@ class RawJacobian(ReleaseJacobian):
     """
 
     def __init__(
-        self, inner: GLMJacobian, followed: FollowedColumns, X: np.ndarray, refitted: bool
+        self, inner: ReleaseJacobian, followed: FollowedColumns, X: np.ndarray, refitted: bool
     ) -> None:
         self.inner, self.followed, self.X = inner, followed, X
         self.target, self.label_size, self.size = inner.target, inner.label_size, inner.size
         self.rows, self.features = X.shape
         self._by_learnt: np.ndarray | None = None
         if refitted and len(followed.steps.learnt()):
-            every = inner.every_row()
+            every = every_row(inner)
             moves = followed.moved_by_learnt
             self._by_learnt = np.stack(
                 [np.asarray(inner.forward(move, _FEATURES, every)) for move in moves], axis=1
@@ -76,69 +74,11 @@ class RawJacobian(ReleaseJacobian):
         raw = unknowns.of(raw, axis=2)
         return np.concatenate([raw, J[:, :, width:]], axis=2) if unknowns.label else raw
 
-    def forward(self, z: Array, unknowns: Unknowns, rows: Array) -> np.ndarray:
-        """Return ``J z`` for a change of some rows, ``(P,)``."""
-        total = np.zeros(self.size)
-        for piece in self._pieces(unknowns, rows):
-            total += np.einsum("mpq,mq->p", self.row_jacobians(unknowns, rows[piece]), z[piece])
-        return total
-
-    def adjoint(self, v: Array, unknowns: Unknowns, rows: Array) -> np.ndarray:
-        """Return ``Jᵀv``, ``(len(rows), q)``."""
-        found = [
-            np.einsum("mpq,p->mq", self.row_jacobians(unknowns, rows[piece]), v)
-            for piece in self._pieces(unknowns, rows)
-        ]
-        return np.concatenate(found)
-
-    def row_traces(self, unknowns: Unknowns) -> np.ndarray:
-        """Return the trace of the information about each row, ``(n,)``."""
-        return self._each(unknowns, lambda J: np.sum(J * J, axis=(1, 2)))
-
-    def cell_information(self, unknowns: Unknowns) -> np.ndarray:
-        """Return the information about each direction alone, ``(n, t)``."""
-        features = Unknowns(unknowns.columns, False, unknowns.basis)
-        return self._each(features, lambda J: np.sum(J * J, axis=1))
-
-    def block_norm(self, unknowns: Unknowns, rows: Array) -> float:
-        """Return the largest eigenvalue of the information about a block."""
-        return self.norm_of(unknowns, self.block_sums(unknowns, rows))
-
-    def block_sums(self, unknowns: Unknowns, rows: Array) -> np.ndarray:
-        """Return ``Σ J Jᵀ`` over some rows, (P, P)."""
-        total = np.zeros((self.size, self.size))
-        for piece in self._pieces(unknowns, rows):
-            J = self.row_jacobians(unknowns, rows[piece])
-            flat = np.moveaxis(J, 1, 0).reshape(self.size, -1)
-            total += flat @ flat.T
-        return total
-
-    def norm_of(self, unknowns: Unknowns, sums: Any) -> float:
-        """Return the largest eigenvalue of such a sum."""
-        return float(dense_largest(sums[None, :, :])[0])
-
-    def column_traces(self, attributes: list[Unknowns], rows: Array) -> np.ndarray:
-        """Return the trace of the information about each attribute over the rows."""
-        return np.asarray([float(np.sum(self.row_traces(u)[rows])) for u in attributes])
-
     def with_label_step(self, step: float) -> RawJacobian:
         """Return the same Jacobian with the label counted in steps of this size."""
         other = copy(self)
         other.inner = self.inner.with_label_step(step)
         return other
-
-    def _each(self, unknowns: Unknowns, take: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        def ask(rows: slice) -> np.ndarray:
-            return take(self.row_jacobians(unknowns, rows))
-
-        return np.asarray(by_rows(ask, self.rows, self.row_width(unknowns), chunk=WIDE_CHUNK))
-
-    def _pieces(self, unknowns: Unknowns, rows: Array) -> Any:
-        return row_slices(len(rows), self.row_width(unknowns), chunk=WIDE_CHUNK)
-
-    def row_width(self, unknowns: Unknowns) -> int:
-        """Return how many numbers the work on one row keeps in memory."""
-        return self.size * (self.unknown_count(unknowns) + self.inner.features)
 
 
 @dataclass(frozen=True)

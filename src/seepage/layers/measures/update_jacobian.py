@@ -189,19 +189,6 @@ class UpdateJacobian(ReleaseJacobian):
         """Return the whitened Jacobians of some rows in full, ``(m, P, q)``."""
         return self._block(unknowns, rows).transpose(0, 1)
 
-    def row_traces(self, unknowns: Unknowns) -> Tensor:
-        """Return the trace of the information about each row, ``(n,)``."""
-        return self._block(unknowns, slice(None)).square().sum((0, 2))
-
-    def cell_information(self, unknowns: Unknowns) -> Tensor:
-        """Return the information about each unknown feature alone, ``(n, t)``."""
-        features = Unknowns(unknowns.columns, False, unknowns.basis)
-        return self._block(features, slice(None)).square().sum(0)
-
-    def refits(self) -> UpdateMoves:
-        """Return how the update moves when a record changes by a finite amount."""
-        return UpdateMoves(self)
-
     def _block(self, unknowns: Unknowns, rows: Any) -> Tensor:
         if unknowns.label:
             raise InputError(
@@ -279,6 +266,10 @@ class UpdateRelease(MeasuredRelease):
     def jacobian(self, chunk: Chunk) -> ReleaseJacobian:
         """Return the Jacobian with respect to the records of the only chunk."""
         return self.template
+
+    def refits(self) -> UpdateMoves:
+        """Return how the update moves when a record changes by a finite amount."""
+        return UpdateMoves(self.template)
 
 
 _HIDDEN = (

@@ -26,8 +26,6 @@ from seepage.nn.measures.traces import squared_changes_along
 from seepage.nn.problem.views import Input, Inputs, Label, View, rows_of
 from seepage.tables.source import Chunk, as_numpy
 
-_AT_A_TIME = 8  # rows of the Jacobian per pass
-
 
 class GradientJacobian(ReleaseJacobian):
     """``∂(Σ g̃)/∂z`` of a batch, in units of the noise's standard deviation.
@@ -97,11 +95,6 @@ class GradientJacobian(ReleaseJacobian):
         )
         return both, shape
 
-    def unknown_count(self, unknowns: Unknowns) -> int:
-        """Count the unknowns of one row."""
-        label = self.label_size if unknowns.label else 0
-        return unknowns.features(self.features) + label
-
     def _asked(self, unknowns: Unknowns) -> Engine:
         if not unknowns.label:
             return self.engine
@@ -124,7 +117,7 @@ class GradientJacobian(ReleaseJacobian):
         It takes one product for each unknown, whatever the number of parameters.
         """
         operator = self.row_operator(unknowns)
-        count = self.unknown_count(unknowns)
+        count = unknowns.count(self)
 
         def matrices(rows: slice) -> Tensor:
             apply, held = operator(rows), len(range(self.rows)[rows])
@@ -158,10 +151,10 @@ class GradientJacobian(ReleaseJacobian):
 
     def _squared(self, unknowns: Unknowns) -> Tensor:
         """Return ``‖J e_j‖²`` for each unknown direction of each record, ``(n, q)``."""
-        engine, count = self._asked(unknowns), self.unknown_count(unknowns)
+        engine, count = self._asked(unknowns), unknowns.count(self)
 
         def unit(k: int) -> Tensor:
-            one = self.zeros(1, count)
+            one = self.X.new_zeros(1, count)
             one[0, k] = 1.0
             return self._placed(one, unknowns)[0]
 
@@ -171,19 +164,6 @@ class GradientJacobian(ReleaseJacobian):
             engine, self.inputs, self.target, unit, count, derivative=exactly
         )
         return found / self.noise**2
-
-    def column_traces(self, attributes: list[Unknowns], rows: Any) -> Tensor:
-        """Return the trace of the information about each attribute over the rows; they add up."""
-        return torch.stack([self.row_traces(u)[rows].sum() for u in attributes])
-
-    def refits(self) -> GradientMoves:
-        """Return how the release moves when a record changes by a finite amount."""
-        if not isinstance(self.engine.view, Input | Label):
-            raise InputError(
-                "Finite changes of an embedding are not supported; ask about the input or the "
-                "label."
-            )
-        return GradientMoves(self)
 
     def replaced(self, row: int, features: Any) -> tuple[Inputs, Tensor]:
         """Return a batch in which records with ``features (K, d)`` replace a row."""
@@ -197,11 +177,13 @@ class GradientJacobian(ReleaseJacobian):
             return rows_of(own_x, again), z
         return z, own_y[again]
 
-    def _lines(self, unknowns: Unknowns, rows: Any) -> Iterator[Tensor]:
-        for start in range(0, self.size, _AT_A_TIME):
-            units = self.zeros(min(_AT_A_TIME, self.size - start), self.size)
-            units.diagonal(start).fill_(1.0)
-            yield from self._pulled(units, unknowns, rows)
+    def row_jacobians(self, unknowns: Unknowns, rows: Any) -> Tensor:
+        """Return the whitened Jacobians of some rows in full, ``(m, P, q)``; several at a pass."""
+        if self.size > len(rows) * unknowns.count(self):
+            return super().row_jacobians(unknowns, rows)
+        units = torch.eye(self.size, dtype=self.X.dtype, device=self.X.device)
+        pulls = [self._pulled(some, unknowns, rows) for some in units.split(8)]
+        return torch.cat(pulls).transpose(0, 1)
 
     def _pulled(self, v: Tensor, unknowns: Unknowns, rows: Any) -> Tensor:
         """Return ``Jᵀv`` for some vectors ``v (K, P)`` of the release, ``(K, len(rows), q)``."""
@@ -220,7 +202,7 @@ class GradientJacobian(ReleaseJacobian):
     def _placed(self, z: Tensor, unknowns: Unknowns) -> Tensor:
         """Expand changes ``(m, q)`` of the unknowns to the variable, ``(m, …)``."""
         features = unknowns.features(self.features)
-        out = self.zeros(len(z), math.prod(self._shape))
+        out = self.X.new_zeros(len(z), math.prod(self._shape))
         if features:
             out[:, self.entries] = unknowns.back(z[:, :features].T, self.features).T
         if unknowns.label:
@@ -279,6 +261,15 @@ class GradientRelease(MeasuredRelease):
     def jacobian(self, chunk: Chunk) -> ReleaseJacobian:
         """Return the Jacobian with respect to the records of the only chunk."""
         return self.template
+
+    def refits(self) -> GradientMoves:
+        """Return how the release moves when a record changes by a finite amount."""
+        if not isinstance(self.template.engine.view, Input | Label):
+            raise InputError(
+                "Finite changes of an embedding are not supported; ask about the input or the "
+                "label."
+            )
+        return GradientMoves(self.template)
 
 
 class GradientMoves:

@@ -3,9 +3,13 @@
 import numpy as np
 import pytest
 
-from seepage.glm.jacobian.secular import largest_after_update
+from seepage.core.spectra import DENSE_LIMIT, largest_eigenvalues
 
-SIZE = 40
+SIZE = DENSE_LIMIT + 12
+
+
+def largest_after_update(delta, U, S):
+    return largest_eigenvalues(lambda v: v * delta + v @ U @ S @ U.T, np.zeros((1, SIZE)))[0]
 
 
 def _update(seed, rank, size=SIZE):

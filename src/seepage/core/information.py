@@ -1,0 +1,87 @@
+"""Measures that follow from any Jacobian of a release: traces, norms and inverses of information.
+
+They ask :class:`~seepage.core.jacobian.ReleaseJacobian` for a closed form where it has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from array_api_compat import array_namespace
+
+from seepage.core.jacobian import SUMS_HELD, WIDE_CHUNK, ReleaseJacobian, every_row
+from seepage.core.spectra import inverse_gram_diagonal
+from seepage.core.unknowns import Unknowns
+from seepage.support.chunks import by_rows, progress
+from seepage.tables.source import Array
+
+
+def block_norm(jacobian: ReleaseJacobian, unknowns: Unknowns, rows: Array) -> float:
+    """Return the largest eigenvalue of the information about these unknowns of these rows."""
+    return float(jacobian.column_norms([unknowns], rows)[0])
+
+
+def block_norms(
+    jacobian: ReleaseJacobian, unknowns: Unknowns, blocks: Sequence[Array]
+) -> list[float]:
+    """Return :func:`block_norm` of several blocks of rows."""
+    return [block_norm(jacobian, unknowns, rows) for rows in progress(blocks, "groups")]
+
+
+def column_traces(jacobian: ReleaseJacobian, attributes: list[Unknowns], rows: Array) -> Array:
+    """Return the trace of the information about each attribute over the rows; they add up."""
+    xp = array_namespace(jacobian.X)
+
+    def cells(unknowns: Unknowns) -> Array:
+        return xp.sum(jacobian.cell_information(unknowns)[rows, :], axis=0)
+
+    every = cells(Unknowns(None, False))
+    # A trace is a sum over cells, and columns share theirs; a basis needs its own directions.
+    each = (u.of(every) if u.basis is None else cells(u) for u in attributes)
+    return xp.stack([xp.sum(own) for own in each])
+
+
+def columns_at_once(jacobian: ReleaseJacobian) -> int:
+    """Return about how many attributes ``column_sums`` may be asked at a time."""
+    return jacobian.features if jacobian.sums_of_all else max(1, SUMS_HELD // jacobian.size**2)
+
+
+def inverses(
+    jacobian: ReleaseJacobian, unknowns: Unknowns, rows: Array | None = None
+) -> tuple[Array, Array]:
+    """Return the diagonal of the inverse information about each row, and its relative errors.
+
+    Both ``(n, q)``; of some rows, from the entries. Infinite where the inverse does not exist: no
+    unbiased estimate has a finite error there. From the singular values of the whitened Jacobian:
+    the information itself would square its condition.
+    """
+    form = jacobian.inverse_form(unknowns) if rows is None else None
+    if form is not None:
+        return form.diagonals()
+    xp = array_namespace(jacobian.X)
+    chosen = every_row(jacobian) if rows is None else rows
+
+    def invert(piece: slice) -> Array:
+        J = jacobian.row_jacobians(unknowns, chosen[piece])
+        off = jacobian.accuracy.entries(J, unknowns, chosen[piece])
+        return xp.stack(inverse_gram_diagonal(J, xp.max(off, axis=1)), axis=2)
+
+    width = 3 * jacobian.size * unknowns.count(jacobian)
+    both = by_rows(invert, int(chosen.shape[0]), width, chunk=WIDE_CHUNK, what="inverting")
+    return both[:, :, 0], both[:, :, 1]
+
+
+def inverse_traces(jacobian: ReleaseJacobian, unknowns: Unknowns) -> tuple[Array, Array]:
+    """Return the trace of the inverse information about each row, and its errors, ``(n,)``."""
+    form = jacobian.inverse_form(unknowns)
+    if form is not None:
+        return form.traces()
+    diagonal, errors = inverses(jacobian, unknowns)
+    xp = array_namespace(jacobian.X)
+    return xp.sum(diagonal, axis=1), xp.max(errors, axis=1)
+
+
+def inverse_work(jacobian: ReleaseJacobian, unknowns: Unknowns) -> float:
+    """Return about how many multiplications a row's inverse information takes."""
+    form = jacobian.inverse_form(unknowns)
+    return float(unknowns.count(jacobian)) ** 3 if form is None else form.work

@@ -1,0 +1,121 @@
+"""The largest eigenvalue and the inverse of many information matrices at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from seepage.tables.source import Array
+
+DENSE_LIMIT = 48  # up to this size a dense eigenvalue problem is cheaper than an iteration
+
+
+def largest_eigenvalues(apply: Callable[[Array], Array], like: Array) -> Array:
+    """Return the largest eigenvalue of each of a batch of symmetric matrices.
+
+    ``apply`` multiplies one vector per matrix, ``(m, k)`` to ``(m, k)``; ``like`` is an array of
+    that shape on the batch's device. Up to :data:`DENSE_LIMIT` the matrices are written out and
+    decomposed. Beyond, Lanczos' method runs for all of them at once, with full
+    reorthogonalisation, until the residual of the leading Ritz pair is below ``1e-10`` of its value
+    (the value itself is then off by far less) or, in the worst case, until the whole space is
+    spanned and the answer exact.
+    """
+    if like.shape[1] <= DENSE_LIMIT:
+        return dense_largest(_written_out(apply, like))
+    return _lanczos(apply, like)
+
+
+def dense_largest(matrices: Array) -> Array:
+    """Return the largest eigenvalue of each symmetric matrix in a batch, not below zero."""
+    xp = array_namespace(matrices)
+    single = matrices.shape[-1] == 1
+    values = matrices[..., 0, 0] if single else xp.linalg.eigvalsh(matrices)[..., -1]
+    return xp.where(values > 0, values, xp.zeros_like(values))
+
+
+def _written_out(apply: Callable[[Array], Array], like: Array) -> Array:
+    xp = array_namespace(like)
+    m, k = like.shape
+    columns = []
+    for j in range(k):
+        unit = xp.zeros_like(like)
+        unit[:, j] = 1.0
+        columns.append(apply(unit))
+    matrices = xp.reshape(xp.concat(columns, axis=1), (m, k, k))
+    return (matrices + xp.matrix_transpose(matrices)) / 2
+
+
+def _lanczos(apply: Callable[[Array], Array], like: Array) -> Array:
+    xp = array_namespace(like)
+    k = like.shape[1]
+    # One fixed start for all, so that the same question always gets the same answer.
+    start = np.random.default_rng(0).standard_normal(k)
+    vector = xp.zeros_like(like) + xp.asarray(
+        start / np.linalg.norm(start), dtype=like.dtype, device=like.device
+    )
+    basis = vector[:, None, :]
+    diagonal: list[Array] = []
+    beside: list[Array] = []
+    eps = float(xp.finfo(like.dtype).eps)
+    # Relative, of the residual: a Ritz value is accurate to its square over the gap.
+    tolerance = max(1e-10, 8 * eps)
+    scale = xp.zeros_like(like[:, 0])
+    while True:
+        image = apply(vector)
+        diagonal.append(xp.vecdot(image, vector))
+        scale = xp.maximum(scale, diagonal[-1])
+        for _ in range(2):  # twice is enough to stay orthogonal to machine precision
+            overlaps = basis @ image[:, :, None]
+            image = image - (xp.matrix_transpose(basis) @ overlaps)[:, :, 0]
+        length = xp.sqrt(xp.vecdot(image, image))
+        # What is left after an invariant subspace was found is rounding, and must not go on.
+        length = xp.where(length > 16 * eps * scale, length, xp.zeros_like(length))
+        beside.append(length)
+        steps = len(diagonal)
+        if steps % 4 == 0 or steps == k:  # a decomposition costs about as much as four steps
+            values, vectors = xp.linalg.eigh(_tridiagonal(diagonal, beside))
+            residual = length * xp.abs(vectors[:, -1, -1])
+            leading = values[:, -1]
+            leading = xp.where(leading > 0, leading, xp.zeros_like(leading))
+            if steps == k or bool(xp.all(residual <= tolerance * leading)):
+                return leading
+        inverse = xp.where(length > 0, 1 / xp.where(length > 0, length, 1.0), 0.0)
+        vector = image * inverse[:, None]
+        basis = xp.concat([basis, vector[:, None, :]], axis=1)
+
+
+def _tridiagonal(diagonal: list[Array], beside: list[Array]) -> Array:
+    """Return the matrices with these entries on the diagonal and on either side of it."""
+    xp = array_namespace(diagonal[0])
+    like = {"dtype": diagonal[0].dtype, "device": diagonal[0].device}
+    middle, side = (xp.stack(entries, axis=1)[:, :, None] for entries in (diagonal, beside))
+    above = side * xp.eye(len(diagonal), k=1, **like)
+    return middle * xp.eye(len(diagonal), **like) + above + xp.matrix_transpose(above)
+
+
+def inverse_gram_diagonal(J: Array, accuracy: Array) -> tuple[Array, Array]:
+    """Return the diagonal of ``(JᵀJ)⁻¹`` of each matrix and its relative errors, ``(m, k)`` both.
+
+    The columns of ``J``, ``(m, P, k)``, are scaled alike on the way, and ``JᵀJ`` is never formed.
+    Where the relative errors of the columns of a matrix, ``accuracy (m,)``, leave open whether they
+    are independent at all, the diagonal is infinite.
+    """
+    xp = array_namespace(J)
+    _, P, k = J.shape
+    size = xp.sqrt(xp.sum(J * J, axis=1))
+    if k > P:
+        infinite = xp.full_like(size, float("inf"))
+        return infinite, xp.zeros_like(size)
+    scale = 1 / xp.where(size > 0, size, xp.ones_like(size))
+    _, values, rows = xp.linalg.svd(J * scale[:, None, :], full_matrices=False)
+    rounding = 8 * k * float(xp.finfo(J.dtype).eps)
+    off = (accuracy + rounding) * values[:, 0]
+    regular = values[:, -1] > 4 * off  # below, a singular value may as well be zero
+    safe = xp.where(regular[:, None], values, xp.ones_like(values))
+    diagonal = xp.sum((rows / safe[:, :, None]) ** 2, axis=1) * scale * scale
+    error = 2 * off / xp.where(regular, values[:, -1], xp.ones_like(off))
+    diagonal = xp.where(regular[:, None], diagonal, xp.full_like(diagonal, float("inf")))
+    error = xp.where(regular, error, xp.zeros_like(error))
+    return diagonal, xp.zeros_like(diagonal) + error[:, None]
