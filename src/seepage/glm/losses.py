@@ -268,8 +268,8 @@ def register_family(family: Family) -> Family:
     """Register a family under its name, after checking its derivatives.
 
     ``slope``, ``curvature`` and ``label_slope`` (and the third derivatives that are stated) are
-    compared at ``family.probe`` with extrapolated central differences, and the curvature must not be
-    negative: the loss must be convex.
+    compared at ``family.probe`` with extrapolated central differences, and the curvature must not
+    be negative: the loss must be convex.
 
     Examples
     --------

@@ -20,8 +20,9 @@ import numpy as np
 
 from seepage.core.jacobian import Alternatives
 from seepage.glm.changes.local_model import LocalModel
-from seepage.glm.changes.outputs import EPS, SOLVED, modes_of, times
+from seepage.glm.changes.outputs import SOLVED, modes_of, times
 from seepage.glm.changes.solver import others_decide
+from seepage.support.double_double import EPS
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,9 @@ import numpy as np
 from seepage.core.jacobian import Alternatives, Moves
 from seepage.glm.changes.centres import Centres, quadratic
 from seepage.glm.changes.local_model import LocalModel
-from seepage.glm.changes.outputs import EPS
 from seepage.glm.changes.solver import gram_of
 from seepage.support.chunks import row_slices
+from seepage.support.double_double import EPS
 
 
 @dataclass(frozen=True)

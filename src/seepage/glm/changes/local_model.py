@@ -16,13 +16,13 @@ import numpy as np
 from seepage.core.jacobian import Alternatives
 from seepage.core.noise import Gaussian, Noise
 from seepage.errors import InputError
-from seepage.glm.changes.outputs import EPS, Outputs
+from seepage.glm.changes.outputs import Outputs
 from seepage.glm.changes.solver import SingularValues, Solver, best_solver
 from seepage.glm.fitting.objective import FittedGLM, hessian
 from seepage.glm.jacobian.optimum import Optimum
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import row_slices
-from seepage.support.double_double import Double
+from seepage.support.double_double import EPS, Double
 from seepage.tables.source import as_numpy
 
 

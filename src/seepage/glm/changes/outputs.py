@@ -10,8 +10,8 @@ import numpy as np
 
 from seepage.core.unknowns import simplex_basis
 from seepage.glm.losses import Categorical, Family
+from seepage.support.double_double import EPS
 
-EPS = float(np.finfo(float).eps)
 SOLVED = 1e-12  # the largest residual, relative to the terms of its equation, of a root
 
 

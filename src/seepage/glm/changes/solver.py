@@ -34,8 +34,9 @@ from functools import cached_property
 import numpy as np
 import scipy.linalg
 
-from seepage.glm.changes.outputs import EPS, symmetric_root
+from seepage.glm.changes.outputs import symmetric_root
 from seepage.support.chunks import row_slices
+from seepage.support.double_double import EPS
 
 _BACKWARD = 8 * EPS  # the error of a decomposition, relative to the largest singular value
 
