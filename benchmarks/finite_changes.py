@@ -32,8 +32,8 @@ from glm_rows import adult, mnist, table
 from keeping import keep
 from measuring import show
 from seepage.core.jacobian import Alternatives, Moves
-from seepage.glm.fitting.batched_refits import Change
-from seepage.glm.jacobian.changed_records import ChangedRecords
+from seepage.glm.changes.batched_refits import Change
+from seepage.glm.changes.changed_records import ChangedRecords
 
 WIDTHS = (56, 10, 10)
 REFITTED, SAMPLE = 200, 100
@@ -78,7 +78,7 @@ class Question:
         """Refit for some records, starting at the fitted parameters."""
         changes = self.changes()
         if self.flips:
-            flipped = [(changes.X[i], 1 - changes.target[i]) for i in rows]
+            flipped = [(changes.model.X[i], 1 - changes.target[i]) for i in rows]
             every = [Change(np.array([i]), x, y) for i, (x, y) in zip(rows, flipped, strict=True)]
         else:
             every = [Change(np.array([i])) for i in rows]
@@ -110,7 +110,7 @@ def compare(name: str, X: np.ndarray, y: np.ndarray, l2: float) -> dict[str, flo
     release = leak.release
 
     def changes() -> ChangedRecords:  # fresh, with nothing cached
-        return ChangedRecords(release.fit, release.template.X, release.noise)
+        return ChangedRecords(release.optimum, release.template.X, release.noise)
 
     questions = [Question("membership", changes, False), Question("label", changes, True)]
     for question in questions:

@@ -24,14 +24,12 @@ import pyarrow as pa
 from seepage.auditing.neighbours import most_exposed
 from seepage.auditing.release.disclosure import find_disclosures
 from seepage.auditing.release.procedure import Prepared, Procedure, rows_of
-from seepage.core.noise import Gaussian
 from seepage.data import load_bundled, load_iwpc
-from seepage.glm.fitting.batched_refits import Change
-from seepage.glm.jacobian.changed_records import ChangedRecords
-from seepage.glm.leakage import describe_on
+from seepage.glm.changes.changed_records import RecordRefits
+from seepage.glm.jacobian.optimum import FittedRecords, plain_optimum
+from seepage.glm.leakage import describe_on, jacobian_of_replaced
 
 STEP = 1e-4  # of a column's unit
-RECORDS = 100  # refitted at a time
 KEPT = Path(__file__).parent / "results" / "release_folder.json"
 
 
@@ -56,22 +54,18 @@ def leakage_by_differences(prepared: Prepared) -> np.ndarray:
     trained, source = prepared.trained, prepared.trained.source
     fit, _ = describe_on(trained.model, source)
     X: np.ndarray = source.X  # type: ignore[attr-defined]
-    refits = ChangedRecords(fit, X, (Gaussian(1.0),)).refits
+    optimum = plain_optimum(fit, FittedRecords.in_memory(X))
+    refits = RecordRefits(optimum, X, jacobian_of_replaced)
     basis = trained.basis()
     steps = np.eye(X.shape[1]) if basis is None else basis.T
-    label = trained.table.labels.step
+    moved = STEP * np.vstack([steps, np.zeros(X.shape[1])])  # the features, and last the label
+    label = STEP * trained.table.labels.step * (np.arange(len(moved)) == len(steps))
     found = np.empty(len(X))
-    for begin in range(0, len(X), RECORDS):
-        rows = np.arange(len(X))[begin : begin + RECORDS]
-        changes = []
-        for row in rows:
-            one, y = np.array([row]), float(fit.target[row])
-            for sign in (STEP, -STEP):
-                changes += [Change(one, X[row] + sign * step, y) for step in steps]
-                changes.append(Change(one, X[row], y + sign * label))
-        moves = refits.moves(changes).reshape(len(rows), 2, len(steps) + 1, -1)
-        J = (moves[:, 0] - moves[:, 1]) / (2 * STEP)
-        found[rows] = np.linalg.norm(J, 2, axis=(1, 2)) / prepared.sigma
+    for row in range(len(X)):
+        Z, T = np.vstack([X[row] + moved, X[row] - moved]), fit.target[row]
+        moves = refits.moves(row, Z, np.concatenate([T + label, T - label]))
+        J = (moves[: len(moved)] - moves[len(moved) :]) / (2 * STEP)
+        found[row] = np.linalg.norm(J, 2) / prepared.sigma
     return found
 
 

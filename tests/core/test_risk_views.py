@@ -23,7 +23,8 @@ from bayes_oracle import by_lines
 from sampled import sampled
 from seepage.core.jacobian import Alternatives
 from seepage.core.risk_views import distinct_rows
-from seepage.glm.jacobian.changed_records import Outputs, Whitening
+from seepage.glm.changes.local_model import Whitening
+from seepage.glm.changes.outputs import Outputs
 from seepage.glm.losses import poisson
 
 FAMILIES = {
@@ -181,7 +182,7 @@ def test_a_prior_from_the_expansion_says_how_far_off_it_may_be(
     problem = Problem("bernoulli", everything=True)
     exact = problem.leak.guess(prior="model")
     assert exact.right.kind == "exact"
-    monkeypatch.setattr("seepage.glm.jacobian.changed_records._REFITTED", 10 * 40.0 * 4 * N)
+    monkeypatch.setattr("seepage.glm.changes.changed_records.REFIT_WORK", 10 * 40.0 * 4 * N)
     found = problem.leak.guess(prior="model")
     assert found.right.kind == "bound"
     assert np.all(found.lower <= np.asarray(exact) + 1e-9)
@@ -358,7 +359,7 @@ def test_few_passes_over_pairs_leave_wider_intervals(monkeypatch: pytest.MonkeyP
     others = Alternatives((3,), np.array([[0.0], [2.0]]))
     truth = changes.replaced_exactly(np.arange(N), others).distances()[1]
     narrow = changes.replaced(np.arange(N), others).distances()
-    monkeypatch.setattr("seepage.glm.jacobian.changed_records._PAIR_WORK", 1.0)
+    monkeypatch.setattr("seepage.glm.changes.changed_records.PAIR_WORK", 1.0)
     wide = changes.replaced(np.arange(N), others).distances()
     for least, most in (narrow, wide):
         assert np.all(least <= truth * (1 + 1e-8) + 1e-9)
@@ -379,7 +380,7 @@ def test_intervals_do_not_depend_on_how_many_records_are_asked_at_once(
         return found.distances()
 
     together = asked()
-    monkeypatch.setattr("seepage.glm.jacobian.changed_records._AT_ONCE", 100)
+    monkeypatch.setattr("seepage.glm.changes.changed_records.AT_ONCE", 100)
     np.testing.assert_allclose(asked(), together, rtol=1e-9)
 
 
@@ -516,7 +517,7 @@ def test_noises_of_any_shape_add_their_information() -> None:
     both = Whitening((sp.Gaussian(full), sp.Gaussian(2.0)), 3)
     information = np.linalg.inv(full) + np.eye(3) / 4
     np.testing.assert_allclose(both.root.T @ both.root, information, rtol=1e-12)
-    assert both.largest() == pytest.approx(np.linalg.eigvalsh(information)[-1] ** 0.5, rel=1e-12)
+    assert both.largest == pytest.approx(np.linalg.eigvalsh(information)[-1] ** 0.5, rel=1e-12)
 
 
 @pytest.mark.parametrize(

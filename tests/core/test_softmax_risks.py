@@ -217,7 +217,7 @@ def test_guesses_of_a_class_without_refits_hold_bayes_rule(
 ) -> None:
     case = Case(3, True, True, 10.0)
     monkeypatch.setattr("seepage.core.risk_views._FREE_WORK", 1.0)
-    monkeypatch.setattr("seepage.glm.jacobian.changed_records._REFITTED", 1.0)
+    monkeypatch.setattr("seepage.glm.changes.changed_records.REFIT_WORK", 1.0)
     found = case.leak.guess(prior=prior)
     assert found.right.kind == "bound"
     assert np.median(np.asarray(found) - found.lower) < 0.25
@@ -244,7 +244,7 @@ def test_softmax_with_an_intercept_is_refitted_in_batches(monkeypatch: pytest.Mo
     def one_by_one(*_: object) -> np.ndarray:
         raise AssertionError("a refit was given up")
 
-    monkeypatch.setattr("seepage.glm.fitting.batched_refits.BatchedRefits._alone", one_by_one)
+    monkeypatch.setattr("seepage.glm.changes.batched_refits.BatchedRefits._alone", one_by_one)
     X, y = load_iris(return_X_y=True)
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     model = sp.glm.SoftmaxRegression(l2=0.01, fit_intercept=True).fit(X, y)

@@ -15,8 +15,9 @@ from seepage.glm.jacobian import optimum
 
 @pytest.fixture(autouse=True)
 def ordinary(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimum, "_CHEAP", 0.0)
-    monkeypatch.setattr(optimum, "_DEAR_FROM", optimum._ALWAYS_FROM)
+    always = optimum.twice_precise_from(affordable=False)
+    monkeypatch.setattr(optimum, "twice_precise_from", lambda affordable: always)
+    monkeypatch.setattr(optimum, "CHEAP", 0.0)
 
 
 @pytest.mark.parametrize("start", sampled(range(0, 40, 5), [25], 4))

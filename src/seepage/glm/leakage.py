@@ -23,15 +23,11 @@ from seepage.core.record_stream import RecordStream
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
 from seepage.glm.adapters.registry import Unwrapped, describe, kind_of, unwrap
+from seepage.glm.changes.changed_records import ChangedRecords, RecordRefits
+from seepage.glm.changes.local_model import LargestShifts
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.fitting.streamed import PenalisedLoss
 from seepage.glm.inputs import as_source, is_streamed
-from seepage.glm.jacobian.changed_records import (
-    ChangedRecords,
-    Outputs,
-    RecordRefits,
-    SharedFacts,
-)
 from seepage.glm.jacobian.operator import GLMJacobian, PairedJacobian, TermsJacobian, merged
 from seepage.glm.jacobian.optimum import (
     FittedRecords,
@@ -283,7 +279,7 @@ class GLMRelease(MeasuredRelease):
             return super().refits()
         fitted_on = self.template.fitted_on
         table = self.template.X if fitted_on is None else fitted_on
-        return RecordRefits(self.fit, table, jacobian_of_replaced)
+        return RecordRefits(self.optimum, table, jacobian_of_replaced)
 
     def finite_changes(self) -> ChangedRecords:
         """Return how far the parameters move when a record is left out or replaced."""
@@ -301,11 +297,9 @@ class GLMRelease(MeasuredRelease):
 
     @cached_property
     def _changes(self) -> ChangedRecords:
-        found = self.optimum
         fitted_on = self.template.fitted_on
-        X = found.shifted(self.template.X if fitted_on is None else fitted_on)
-        slopes = _slopes(found, found.near, X)
-        return ChangedRecords(found.near, X, self.noise, centre=found.centre, slopes=slopes)
+        X = self.template.X if fitted_on is None else fitted_on
+        return ChangedRecords(self.optimum, X, self.noise)
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], ChangedRecords]:
         """Return the certified moves of a chunk's records; one pass finds what they share."""
@@ -320,13 +314,9 @@ class GLMRelease(MeasuredRelease):
                 "What this model would be without a record takes refits, which need all records in "
                 "memory; these are read in chunks."
             )
-        inverse = self.optimum.inverse
-        inverse = inverse.high if isinstance(inverse, Double) else inverse
-        inverse = Outputs(self.fit.family).inverse_within(inverse)
-        facts = SharedFacts(inverse, 0.0, np.zeros_like(inverse))
         ask = partial(_changes_of_chunk, release=self, problem=problem)
-        found = source.total(partial(_sizes_of_chunk, ask=partial(ask, shared=facts)), "norms")
-        return partial(ask, shared=replace(facts, largest=found.largest, quartic=found.quartic))
+        shifts = source.total(partial(_shifts_of_chunk, ask=ask), "norms")
+        return partial(ask, shifts=shifts)
 
 
 def release_of(
@@ -477,36 +467,15 @@ def _plain_jacobians(
 
 
 def _changes_of_chunk(
-    chunk: Chunk, release: GLMRelease, problem: PenalisedLoss, shared: SharedFacts
+    chunk: Chunk, release: GLMRelease, problem: PenalisedLoss, shifts: LargestShifts
 ) -> ChangedRecords:
     """Return the certified moves of the records of a chunk."""
-    found = release.optimum
-    fit, X = about(found.near, problem, chunk), found.shifted(chunk.X)
-    slopes = _slopes(found, fit, X)
-    return ChangedRecords(fit, X, release.noise, shared, found.centre, slopes)
+    fit = about(release.optimum.near, problem, chunk)
+    return ChangedRecords(release.optimum, chunk.X, release.noise, fit, shifts)
 
 
-def _slopes(found: Optimum, fit: FittedGLM, X: Array) -> tuple[Array, Array] | None:
-    """Return the slopes of shifted rows without their weights, and their errors; of one output."""
-    if isinstance(fit.family, Categorical):
-        return None
-    r, *_, error = found.derivatives(replace(fit, sample_weight=None), X, every=False)
-    return r, error
-
-
-@dataclass(frozen=True)
-class _Sizes:
-    """What the moves of single records need to know of all, joined over chunks."""
-
-    largest: float
-    quartic: np.ndarray
-
-    def __add__(self, other: _Sizes) -> _Sizes:
-        return _Sizes(max(self.largest, other.largest), self.quartic + other.quartic)
-
-
-def _sizes_of_chunk(chunk: Chunk, ask: Callable[[Chunk], ChangedRecords]) -> _Sizes:
-    return _Sizes(*ask(chunk).sizes_here())
+def _shifts_of_chunk(chunk: Chunk, ask: Callable[..., ChangedRecords]) -> LargestShifts:
+    return ask(chunk, shifts=LargestShifts()).model.shifts_here()
 
 
 def _jacobian_at(

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import pairwise
 from typing import ClassVar
 
@@ -27,7 +26,6 @@ from seepage.errors import InputError, nearest
 from seepage.tables.source import Array, looked_up
 
 Elementwise = Callable[[Array, Array], Array]
-Truths = dict[str, np.ndarray]
 
 _MEANING = {
     "slope": "∂ℓ/∂m",
@@ -270,9 +268,8 @@ def register_family(family: Family) -> Family:
     """Register a family under its name, after checking its derivatives.
 
     ``slope``, ``curvature`` and ``label_slope`` (and the third derivatives that are stated) are
-    compared at ``family.probe`` with automatic differentiation of ``loss`` (by torch where it is
-    installed, else by extrapolated central differences), and the curvature must not be negative:
-    the loss must be convex.
+    compared at ``family.probe`` with extrapolated central differences, and the curvature must not
+    be negative: the loss must be convex.
 
     Examples
     --------
@@ -298,21 +295,16 @@ def check_derivatives(family: Family) -> None:
     """Raise unless ``slope``, ``curvature`` and ``label_slope`` are the derivatives of ``loss``.
 
     The same holds for third derivatives, if stated. All are compared at every pair of a probe
-    margin and a probe label, in float64: with torch's automatic differentiation to 1e-9 where
-    torch is installed, else with extrapolated central differences of the next lower derivative to
-    1e-6. The curvature must not be negative.
+    margin and a probe label, in float64, with extrapolated central differences of the next lower
+    derivative, to 1e-9. The curvature must not be negative.
     """
     margins, labels = probe_points(family)
-    if find_spec("torch") is not None:
-        truths, tolerance = _by_torch(family, margins, labels), 1e-9
-    else:
-        truths, tolerance = _by_differences(family, margins, labels), 1e-6
-    for name, truth in truths.items():
+    for name, truth in _by_differences(family, margins, labels).items():
         if getattr(family, name) is None:
             continue
         stated = _stated(family, name, margins, labels)
         error = np.abs(stated - truth)
-        allowed = tolerance * np.maximum(1.0, np.abs(truth))
+        allowed = 1e-9 * np.maximum(1.0, np.abs(truth))
         if not np.all(error <= allowed):  # in this form NaN fails too
             worst = int(np.argmax(np.where(np.isnan(error), np.inf, error / allowed)))
             raise InputError(
@@ -341,35 +333,9 @@ def _stated(family: Family, name: str, margins: np.ndarray, labels: np.ndarray) 
     return np.broadcast_to(values, margins.shape)
 
 
-def _by_torch(family: Family, margins: np.ndarray, labels: np.ndarray) -> Truths:
-    import torch
-
-    m = torch.tensor(margins, dtype=torch.float64, requires_grad=True)
-    y = torch.tensor(labels, dtype=torch.float64, requires_grad=True)
-    loss = torch.sum(family.loss(m, y))
-    (slope,) = torch.autograd.grad(loss, m, create_graph=True)
-
-    def by_both(values: torch.Tensor) -> list[torch.Tensor]:
-        # A function linear in a variable leaves no graph to differentiate: the derivative is zero.
-        if not values.requires_grad:
-            return [torch.zeros_like(m), torch.zeros_like(m)]
-        found = torch.autograd.grad(torch.sum(values), (m, y), create_graph=True, allow_unused=True)
-        return [torch.zeros_like(m) if g is None else g for g in found]
-
-    curvature, mixed = by_both(slope)
-    curvature_slope, curvature_label_slope = by_both(curvature)
-    truths = {
-        "slope": slope,
-        "curvature": curvature,
-        "label_slope": mixed,
-        "curvature_slope": curvature_slope,
-        "curvature_label_slope": curvature_label_slope,
-        "label_curvature": by_both(mixed)[1],
-    }
-    return {name: truth.detach().numpy() for name, truth in truths.items()}
-
-
-def _by_differences(family: Family, margins: np.ndarray, labels: np.ndarray) -> Truths:
+def _by_differences(
+    family: Family, margins: np.ndarray, labels: np.ndarray
+) -> dict[str, np.ndarray]:
     def by_margin(name: str) -> np.ndarray:
         return _central(lambda h: _stated(family, name, margins + h, labels))
 

@@ -9,57 +9,57 @@ arrays live; the products are then added up, carrying along what each addition l
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from array_api_compat import array_namespace
 
 Array = Any
 
+EPS = 2.0**-52  # the rounding of a float: the distance from 1 to the next
 _BITS = 53
-_SPLITTER = 2.0**27 + 1
-_SLICES = 4  # about 84 bits below the largest entry of a row or column
-_ROWS = 4096  # terms summed at a time: the more, the fewer bits a slice may have
 
 
-class Double(NamedTuple):
+@dataclass(frozen=True)
+class Double:
     """An array of numbers ``high + low``, with ``low`` below the rounding of ``high``."""
 
     high: Array
     low: Array
+
+    def __iter__(self) -> Iterator[Array]:
+        yield from (self.high, self.low)
 
     @classmethod
     def of(cls, values: Array) -> Double:
         """Return ordinary numbers in this form."""
         return cls(values, array_namespace(values).zeros_like(values))
 
-    def transposed(self) -> Double:
-        """Return the transpose of a matrix."""
-        return Double(self.high.T, self.low.T)
+    def each(self, change: Callable[[Array], Array]) -> Double:
+        """Return both parts changed alike, by what is free of rounding."""
+        return Double(change(self.high), change(self.low))
 
     def __getitem__(self, which: Any) -> Double:
-        return Double(self.high[which], self.low[which])
+        return self.each(lambda part: part[which])
 
-    def plus(self, other: Array | Double) -> Double:
-        """Return the sum, elementwise."""
+    def __neg__(self) -> Double:
+        return self.each(lambda part: -part)
+
+    def __add__(self, other: Array | Double) -> Double:
         high, low = other if isinstance(other, Double) else (other, 0.0)
         total, lost = two_sum(self.high, high)
         return _renormalised(total, lost + (self.low + low))
 
-    def times(self, factor: Array | Double) -> Double:
-        """Return the product, elementwise."""
+    def __mul__(self, factor: Array | Double) -> Double:
         high, low = factor if isinstance(factor, Double) else (factor, 0.0)
         total, lost = two_product(self.high, high)
         return _renormalised(total, lost + (self.high * low + self.low * high))
 
-    def over(self, divisor: float) -> Double:
-        """Return the quotient by an ordinary number."""
+    def __truediv__(self, divisor: float) -> Double:
         total = self.high / divisor
         back, lost = two_product(total, divisor)
         return _renormalised(total, ((self.high - back) - lost + self.low) / divisor)
-
-
-_LOG2 = Double(0.6931471805599453, 2.3190468138462996e-17)
-_HALVINGS, _TERMS = 9, 10  # of an exponential
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
@@ -83,19 +83,17 @@ def exponential(x: Double) -> Double:
     ``(1 + p)² − 1 = 2p + p²``, nine times, and a power of two undo the reduction.
     """
     xp = array_namespace(x.high)
-    k = xp.round(x.high / _LOG2.high)
-    shift = Double.of(k).times(_LOG2)
-    t = x.plus(Double(-shift.high, -shift.low))
-    t = Double(t.high / 2**_HALVINGS, t.low / 2**_HALVINGS)
-    one = xp.ones_like(k)
-    series = Double.of(one)
-    for order in range(_TERMS, 1, -1):  # 1 + t/2 (1 + t/3 (…))
-        series = series.times(t).over(float(order)).plus(one)
-    p = series.times(t)
-    for _ in range(_HALVINGS):
-        p = Double(2 * p.high, 2 * p.low).plus(p.times(p))
-    found, power = p.plus(one), 2.0**k
-    return Double(found.high * power, found.low * power)
+    log2, halvings = Double(0.6931471805599453, 2.3190468138462996e-17), 9
+    k = xp.round(x.high / log2.high)
+    t = (x + -(Double.of(k) * log2)).each(lambda part: part / 2**halvings)
+    series = one = Double.of(xp.ones_like(k))
+    for order in range(10, 1, -1):  # 1 + t/2 (1 + t/3 (…)), to t¹⁰/10!
+        series = series * t / float(order) + one
+    p = series * t
+    for _ in range(halvings):
+        p = p.each(lambda part: 2 * part) + p * p
+    power = 2.0**k
+    return (p + one).each(lambda part: part * power)
 
 
 def product(A: Double, B: Double) -> Double:
@@ -104,17 +102,17 @@ def product(A: Double, B: Double) -> Double:
     The error of an entry is about ``2⁻⁸⁰ k`` times the largest of the products it sums.
     """
     xp = array_namespace(A.high)
-    A, B = (Double(*(xp.astype(part, xp.float64, copy=False) for part in M)) for M in (A, B))
+    A, B = (M.each(lambda part: xp.astype(part, xp.float64, copy=False)) for M in (A, B))
     # First scale the columns of A to about one, by powers of two, and the rows of B inversely.
     sizes = xp.max(xp.abs(A.high), axis=0)
     scale = 2.0 ** xp.round(xp.log2(xp.where(sizes > 0, sizes, xp.ones_like(sizes))))
-    A = Double(A.high / scale[None, :], A.low / scale[None, :])
-    B = Double(B.high * scale[:, None], B.low * scale[:, None])
+    A, B = A.each(lambda part: part / scale[None, :]), B.each(lambda part: part * scale[:, None])
     total = None
-    for start in range(0, A.high.shape[1], _ROWS):
-        piece = slice(start, start + _ROWS)
+    step = 4096  # terms summed at a time: the more, the fewer bits a slice may have
+    for start in range(0, A.high.shape[1], step):
+        piece = slice(start, start + step)
         part = _product(A[:, piece], B[piece, :])
-        total = part if total is None else total.plus(part)
+        total = part if total is None else total + part
     if total is None:
         raise ValueError("an empty product")
     return total
@@ -124,12 +122,9 @@ def _product(A: Double, B: Double) -> Double:
     k = A.high.shape[1]
     bits = (_BITS - math.ceil(math.log2(max(k, 2)))) // 2
     left, right = _slices(A, 1, bits), _slices(B, 0, bits)
-    total = None
-    for order in range(_SLICES - 1, -1, -1):  # the smallest first
-        for i in range(order + 1):
-            term = left[i] @ right[order - i]
-            total = Double.of(term) if total is None else total.plus(term)
-    return total  # type: ignore[return-value]
+    pairs = [(i, order - i) for order in range(len(left)) for i in range(order + 1)]
+    terms = (left[i] @ right[j] for i, j in reversed(pairs))  # the smallest first
+    return sum(terms, Double.of(next(terms)))
 
 
 def _slices(A: Double, axis: int, bits: int) -> list[Array]:
@@ -140,7 +135,7 @@ def _slices(A: Double, axis: int, bits: int) -> list[Array]:
     largest = xp.where(largest > 0, largest, xp.ones_like(largest))
     top = xp.ceil(xp.log2(largest)) + (_BITS - bits)
     out = []
-    for k in range(_SLICES):
+    for k in range(4):  # about 84 bits below the largest entry of a row or column
         anchor = 2.0 ** (top - k * bits)
         cut = (high + anchor) - anchor
         out.append(cut)
@@ -149,7 +144,7 @@ def _slices(A: Double, axis: int, bits: int) -> list[Array]:
 
 
 def _halves(a: Array) -> tuple[Array, Array]:
-    wide = _SPLITTER * a
+    wide = (2.0**27 + 1) * a
     high = wide - (wide - a)
     return high, a - high
 

@@ -14,8 +14,8 @@ from oracle import jacobian_of, problem_of
 from recipes import Case
 from sampled import sampled
 from seepage.glm.adapters.registry import describe
-from seepage.glm.jacobian.changed_records import RecordRefits
-from seepage.glm.leakage import jacobian_of_replaced
+from seepage.glm.changes.changed_records import RecordRefits
+from seepage.glm.jacobian.optimum import FittedRecords, plain_optimum
 from seepage.tables.source import read_table
 
 # Where a case sits on an edge (no penalty and hardly any rows), its changed table may have no fit.
@@ -125,7 +125,7 @@ def test_refits_of_a_linear_model_are_made_together(monkeypatch):
     y = X @ [1.0, 2.0, 3.0] + rng.standard_normal(30)
     model = sp.glm.LinearRegression(l2=0.02).fit(X, y)
     refits = sp.leakage(model, X, y, noise=sp.Gaussian(0.3)).refits()
-    monkeypatch.setattr("seepage.glm.fitting.batched_refits.BatchedRefits._alone", None)
+    monkeypatch.setattr("seepage.glm.changes.batched_refits.BatchedRefits._alone", None)
     found = refits.parameters(0, np.repeat(X[:1], 50, axis=0), labels)
     for label, theta in zip(labels, found, strict=True):
         changed = np.concatenate([[label], y[1:]])
@@ -138,5 +138,5 @@ def test_without_a_unique_fit_no_refit_is_one():
     twice = np.repeat(rng.integers(-3, 4, size=(20, 1)).astype(float), 2, axis=1)
     y = rng.standard_normal(20)
     fit = describe(SkLinearRegression(fit_intercept=False).fit(twice, y), read_table(twice), y)
-    with pytest.raises(sp.InputError, match="Hessian of this model is not definite: no refit is"):
-        RecordRefits(fit, twice, jacobian_of_replaced).moves(0, twice[:1])
+    with pytest.raises(sp.InputError, match="singular to working precision"):
+        plain_optimum(fit, FittedRecords.in_memory(twice))

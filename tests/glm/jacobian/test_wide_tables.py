@@ -10,7 +10,7 @@ import pytest
 from sklearn.linear_model import Ridge
 
 import seepage as sp
-from seepage.glm.fitting.batched_refits import Change
+from seepage.glm.changes.batched_refits import Change
 
 SIGMA = 0.1
 
@@ -134,7 +134,7 @@ def test_a_column_of_one_record_is_infinite_only_without_a_penalty():
 @pytest.mark.parametrize("shape", [(12, 30), (30, 12)])
 def test_leverages_and_solutions_are_those_of_the_hessian(shape, intercept):
     """Where ordinary arithmetic is precise; every record and column, a weight of zero too."""
-    from seepage.glm.jacobian.singular_values import SingularValues
+    from seepage.glm.changes.solver import SingularValues, Solver
 
     rng = np.random.default_rng(3)
     X, d, y = rng.standard_normal(shape), rng.uniform(0.5, 2, shape[0]), rng.normal(size=shape[0])
@@ -143,13 +143,14 @@ def test_leverages_and_solutions_are_those_of_the_hessian(shape, intercept):
     penalty = np.append(np.full(shape[1], 0.3), 0.0)[: full.shape[1]]
     H = full.T @ (d[:, None] * full) + np.diag(penalty)
     solved = np.linalg.solve(H, full.T).T
-    found = SingularValues(X, d, 0.3, intercept)
+    gram = Solver(X, d[:, None, None], np.linalg.inv(H), 0.3, intercept, lambda v: v)
+    found = SingularValues(gram)
     counted = d > 0
     shares = d * np.sum(solved * full, axis=1)
     np.testing.assert_allclose(found.shares, shares, rtol=1e-9)
     np.testing.assert_allclose(found.left, 1 - shares, rtol=1e-9)
     np.testing.assert_allclose(
-        found.solved(np.flatnonzero(counted)), solved[counted], rtol=1e-9, atol=1e-12
+        found.solved(np.flatnonzero(counted))[:, 0], solved[counted], rtol=1e-9, atol=1e-12
     )
     columns = np.linalg.inv(H)[[0, 7]]
     np.testing.assert_allclose(found.solved_columns([0, 7]), columns, rtol=1e-9, atol=1e-12)

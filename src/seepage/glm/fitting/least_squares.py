@@ -20,11 +20,6 @@ from seepage.tables.source import Array
 if TYPE_CHECKING:
     from seepage.glm.fitting.streamed import AnyObjective
 
-# Two refined Cholesky solves leave an error of about (ε·condition)² · condition; past this smallest
-# squared pivot of the scaled matrix the condition is known to be bad and QR takes over.
-_WELL_CONDITIONED = 1e-6
-_NO_REFINEMENT = 1e-3  # the pivot above which one solve is as good as two
-
 
 def solve_least_squares(objective: AnyObjective, names: tuple[str, ...]) -> Array:
     """Return the ``θ`` that minimises ``½ Σᵢ ωᵢ (wᵀxᵢ + w₀ − yᵢ)² + (ridge/2) ‖w‖²``.
@@ -54,10 +49,12 @@ def _solve(objective: AnyObjective, names: tuple[str, ...]) -> Array:
         return coordinates.back(_solve(inner, names))
     check_columns(objective, H, counted, names)
     factor = cholesky_factor(H)
-    if factor is None or factor.smallest_pivot < _WELL_CONDITIONED:
+    # Two refined Cholesky solves leave an error of about (ε·condition)² · condition; past this
+    # smallest squared pivot of the scaled matrix the condition is known to be bad.
+    if factor is None or factor.smallest_pivot < 1e-6:
         return _by_qr(objective)
     theta = -factor.solve(gradient)
-    if objective.rereads and factor.smallest_pivot >= _NO_REFINEMENT:
+    if objective.rereads and factor.smallest_pivot >= 1e-3:  # one solve is as good as two
         return theta
     return theta - factor.solve(objective.gradient_at(theta))
 

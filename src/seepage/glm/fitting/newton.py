@@ -35,20 +35,13 @@ if TYPE_CHECKING:
     from seepage.glm.fitting.streamed import AnyObjective
 
 _MOST_STEPS = 200
+_MOST_CELLS = 10**6  # of a linear programme
 # A Newton step this small, relative to the coefficients and weighed by the curvature, is followed
 # by one far smaller, for which the Hessian at hand will do.
 _SETTLED = 1e-6
-_LAST_STEP = 1e-8  # leaves an error of about its square: the data need not be read again
 _CONVERGED = 1e-10  # the largest relative gradient accepted in the end
-_AT_REST = 1e-9  # or else the largest step, as _SETTLED measures it, that may be left
-_PERFECT_FIT = 1e-4  # the share of the labels below which residuals set no scale
-_KEEP_DIGITS = ("bernoulli", "categorical")  # slopes that subtract no large numbers
-_LBFGS_FROM = 1000  # number of parameters above which a Hessian costs more than many gradients
-_LBFGS_STEPS = 200
+PERFECT_FIT = 1e-4  # the share of the labels below which residuals set no scale
 _FAR = 0.1  # a step of a margin that distinguishes a diverging fit from a settled one
-_MOST_CELLS = 10**6  # of the linear programme
-_SEPARATED = 1e-6  # the total gain of the margins along a direction with entries of at most one
-_TIE = 1e-3  # how little records on the boundary move, relative to the one that moves most
 
 
 @dataclass(frozen=True)
@@ -86,7 +79,8 @@ def minimise(
         objective, coordinates = conditioned(objective)
         start = None if start is None else coordinates.into(start)
     theta = objective.zeros() if start is None else _gauge_free(objective, start)
-    far = start is None and math.prod(objective.shape) >= _LBFGS_FROM and not objective.rereads
+    # With so many parameters a Hessian costs more than many gradients.
+    far = start is None and math.prod(objective.shape) >= 1000 and not objective.rereads
     point = objective.at(theta, hessian=not far or objective.ridge == 0)
     shifted = None if isinstance(objective, Objective) else objective.near_zero(point.hessian)
     if shifted is not None:
@@ -105,8 +99,9 @@ def minimise(
         flat = factor is None  # to rounding: diverging, or with a negligible penalty
         factor = damped_factor(H) if factor is None else factor
         step = _newton_step(point, factor)
+        # A step of 1e-8 leaves an error of about its square: the data need not be read again.
         settled = _relative_step(objective, point, step) <= (
-            _LAST_STEP if objective.rereads else _SETTLED
+            1e-8 if objective.rereads else _SETTLED
         )
         relative = relative_gradient(objective, point)
         exhausted = relative <= rounding  # and still Newton's step may be long
@@ -149,9 +144,10 @@ def relative_gradient(objective: AnyObjective, point: NewtonSums) -> float:
     """Return the norm of the gradient over the sum of the norms of its terms."""
     size = norm(point.gradient)
     scale = point.gradient_scale
-    if objective.family.name not in _KEEP_DIGITS:
-        # Where the residuals vanish they are rounding, whose size only the labels give.
-        scale += _PERFECT_FIT * point.label_scale
+    if objective.family.name not in ("bernoulli", "categorical"):
+        # Where the residuals vanish they are rounding, whose size only the labels give; slopes of
+        # classes subtract no large numbers.
+        scale += PERFECT_FIT * point.label_scale
     return size / scale if scale > 0 else size
 
 
@@ -186,7 +182,7 @@ def _at_rest(objective: AnyObjective, theta: Array) -> bool:
     factor = cholesky_factor(objective.definite(point.hessian))
     if factor is None:
         return False
-    return _relative_step(objective, point, _newton_step(point, factor)) <= _AT_REST
+    return _relative_step(objective, point, _newton_step(point, factor)) <= 1e-9
 
 
 def _line_search(objective: AnyObjective, point: NewtonSums, step: Array) -> NewtonSums | None:
@@ -242,9 +238,7 @@ def _lbfgs(objective: AnyObjective) -> Array:
         return point.value, as_numpy(point.gradient).reshape(-1).astype(float)
 
     start = np.zeros(math.prod(objective.shape))
-    answer = scipy_minimize(
-        evaluate, start, jac=True, method="L-BFGS-B", options={"maxiter": _LBFGS_STEPS}
-    )
+    answer = scipy_minimize(evaluate, start, jac=True, method="L-BFGS-B", options={"maxiter": 200})
     usable = math.isfinite(answer.fun) and bool(np.all(np.isfinite(answer.x)))
     return parameters(answer.x) if usable else zeros
 
@@ -278,7 +272,8 @@ def _drifts(objective: AnyObjective, step: Array, largest_norm: float) -> bool:
     if norm(step) * largest_norm <= _FAR:
         return False
     least, most = objective.gains(step)
-    return most > _FAR and least >= -_TIE * most
+    # Records on the boundary hardly move, relative to the one that moves most.
+    return most > _FAR and least >= -1e-3 * most
 
 
 def separated(objective: AnyObjective) -> bool:
@@ -318,7 +313,8 @@ def separated(objective: AnyObjective) -> bool:
         b_eq=None if still is None else np.zeros(len(still)),
         bounds=(-1, 1),
     )
-    return answer.fun is not None and -float(answer.fun) > _SEPARATED
+    # The total gain of the margins along a direction with entries of at most one
+    return answer.fun is not None and -float(answer.fun) > 1e-6
 
 
 def weak_penalty_clause(objective: AnyObjective) -> str:

@@ -27,7 +27,7 @@ from array_api_compat import array_namespace, device, is_numpy_array
 
 from seepage.core.noise import Noise
 from seepage.errors import InputError, NotConvergedWarning, NotTheMinimiserError
-from seepage.glm.fitting.newton import separated, weak_penalty_clause
+from seepage.glm.fitting.newton import PERFECT_FIT, separated, weak_penalty_clause
 from seepage.glm.fitting.objective import (
     CholeskyFactor,
     FittedGLM,
@@ -43,8 +43,9 @@ from seepage.glm.fitting.objective import (
 )
 from seepage.glm.fitting.streamed import AnyObjective, Extent, PenalisedLoss, StreamedObjective
 from seepage.glm.jacobian.twice_precise import (
-    EPS,
     SingularCurvatureError,
+    design_of,
+    free_parameters,
     precise_margins,
     precise_optimum,
     precise_slope,
@@ -56,32 +57,21 @@ from seepage.glm.jacobian.twice_precise import (
 )
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import by_rows, chunk_for, row_slices, small_on_one_core
-from seepage.support.double_double import Double
+from seepage.support.double_double import EPS, Double
 from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table, less
 
 Answer = TypeVar("Answer")
 
-MINIMAL = 1e-13  # a Newton step that is only rounding, relative to the coefficients
 _MOST_STEPS = 30
-_POWERS = 16  # products for estimating the extreme eigenvalues
-
-# Up to how much work, and from what loss of digits, twice the precision is used: soon where it is
-# cheap, later where it is not, and always where ordinary arithmetic would lose half of them.
-_CHEAP, _CHEAP_FROM = 1e6, 100.0
-_DEAR, _DEAR_FROM = 2e8, 300.0
-_ALWAYS_FROM = 1e7
-_REFINED_FROM = 3e3
+CHEAP = 1e6  # multiplications up to which more precision and closer errors hardly cost anything
 UNLIKE = 1e4  # above this ratio one number nearly hides another
 _KEEP_DIGITS = ("gaussian", "bernoulli")  # families whose slopes have all digits if the margins do
-_TWICE = 2.0**-28  # the error of margins in twice the precision, as a share of a rounding
-_LOST = 1e-10  # the share of a residual lost to rounding above which it is recomputed
 
+# The largest Newton step still to go, relative to the coefficients, that is refused.
 # scikit-learn's LogisticRegression at its default tolerance ends at 9e-4 to 9e-3 on standardised
 # iris, wine, breast-cancer and digits data. There a C off by 10 % gives 2e-2 to 3e-2, one wrong
 # label 4e-2 to 4e-1, half the records 3e-1; but one left out 1e-9 to 2e-3: a warning at most.
-_WARN, REFUSE = 1e-5, 1e-2
-_PERFECT_FIT = 1e-4  # the share of the labels below which residuals set no scale
-_WIDENED = 1 << 22  # numbers of a single-precision table held in double at a time
+_REFUSE = 1e-2
 
 
 @dataclass(frozen=True)
@@ -144,7 +134,8 @@ class Optimum:
     inverse: Array | Double  # ``H⁻¹`` of the shifted columns, (P, P)
     condition: float  # κ, that of ``H`` scaled to a unit diagonal
     accuracy: float  # the relative error of ``H⁻¹x̃``
-    # How far unit errors of the curvatures, relative to them, move ``H⁻¹``; where that is cheap
+    # How far unit errors of the curvatures, relative to them, move ``H⁻¹``; of one output, where
+    # they are rounded and that is cheap
     moves: Array | None = None
 
     def shifted(self, X: Array) -> Array:
@@ -180,7 +171,7 @@ class Optimum:
             lost = lost + EPS * a  # the loss in the family's own formula
         off = a * _margin_error(replace(self.near, target=y), X, m)
         if low is not None:
-            off = _TWICE * off
+            off = 2.0**-28 * off  # margins in twice the precision
             if family.name in _KEEP_DIGITS:  # a slope that cannot be told from zero leaks nothing
                 off = xp.where(xp.abs(r) > off, off, xp.zeros_like(off))
         lost = lost + off
@@ -213,7 +204,7 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
     H = objective.definite(H)
     factor = cholesky_factor(H)
     step = judge_stationarity(fit, sums, H, on_mismatch, factor)
-    if MINIMAL < step <= REFUSE:
+    if 1e-13 < step <= _REFUSE:  # below, a step is only rounding
         fit, H = polished(
             fit,
             sums,
@@ -223,7 +214,7 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
         )
         factor = cholesky_factor(H)
     try:
-        return _weighed(fit, records, centre, H, factor, noise, polish=step <= REFUSE)
+        return _weighed(fit, records, centre, H, factor, noise, polish=step <= _REFUSE)
     except SingularCurvatureError as error:
         if not separated(objective):
             raise
@@ -257,39 +248,24 @@ def _centred(
     if centre is None:
         return fit, records, None, sums
     records = records.less(centre)
-    fit = shifted(fit, records, centre)
-    return fit, records, centre, records.total(optimum_sums, fit, "Hessian")
-
-
-def near_zero(fit: FittedGLM, X: Array) -> tuple[FittedGLM, Array, Array | None]:
-    """Return a model and its table with columns far from zero shifted, and the shifts."""
-    xp = array_namespace(X)
-    centre = None
-    if fit.intercept is not None:
-        centre = far_centre(xp.min(X, axis=0), xp.max(X, axis=0))
-    if centre is None:
-        return fit, X, None
-    X = X - centre[None, :]
-    return shifted(fit, FittedRecords.in_memory(X), centre), X, centre
-
-
-def shifted(fit: FittedGLM, records: FittedRecords, centre: Array) -> FittedGLM:
-    """Return a model as one of columns less their centre; the records are shifted already.
-
-    The intercept is solved for again: where a column is far from zero, rounding has left little of
-    it.
-    """
     xp = array_namespace(fit.coef)
     free: Array = fit.intercept
     free = free + xp.reshape(_wide(centre) @ fit.coef, free.shape)
+    # The intercept is solved for again: where a column is far from zero, rounding has left little
+    # of it.
     for _ in range(_MOST_STEPS):
         fit = replace(fit, intercept=free)
-        sums = records.total(_intercept_sums, fit, "intercept")
-        move = xp.reshape(xp.linalg.solve(sums.curve, sums.slope[:, None])[:, 0], free.shape)
-        free = free - move
+        sums = records.total(optimum_sums, fit, "Hessian")
+        K = free_parameters(fit)
+        curve = sums.hessian[-K:, -K:]
+        if K > 1:  # along the gauge nothing changes: any positive amount makes it definite
+            curve = curve + xp.mean(xp.linalg.diagonal(curve))
+        slope = xp.reshape(sums.gradient[-1, ...], (-1, 1))
+        move = xp.reshape(xp.linalg.solve(curve, slope)[:, 0], free.shape)
         if float(xp.max(xp.abs(move))) <= 4 * EPS * (1 + float(xp.max(xp.abs(free)))):
             break
-    return replace(fit, intercept=free)
+        free = free - move
+    return fit, records, centre, sums
 
 
 def margins_of(fit: FittedGLM, X: Array) -> Array:
@@ -312,7 +288,7 @@ def condition_number(H: Array, inverse: Array) -> float:
         for matrix, scale in ((H, 1 / sizes), (inverse, sizes)):
             v = xp.asarray(start, dtype=H.dtype, device=device(H))
             size = 0.0
-            for _ in range(_POWERS):
+            for _ in range(16):
                 v = scale * (matrix @ (scale * v))
                 size = math.sqrt(float(v @ v))
                 v = v / size if size > 0 else v
@@ -333,28 +309,35 @@ def _weighed(
     """Invert the curvature, with as much precision as its condition and the noise require."""
     inverse, condition = _inverse(H, factor, fit.ridge)
     cost = float(len(records.source)) * H.shape[0] ** 2
+    cheap, affordable = cost <= CHEAP, cost <= 200 * CHEAP
     low: Array | None = None
     exact: Array | Double = inverse
-    if (
-        condition > _ALWAYS_FROM
-        or (cost <= _DEAR and condition > _DEAR_FROM)
-        or (cost <= _CHEAP and condition * _amplified(fit, inverse, noise, centre) > _CHEAP_FROM)
+    if condition > twice_precise_from(affordable) or (
+        cheap and condition * _amplified(fit, inverse, noise, centre) > 100
     ):
         fit, low, exact, accuracy = precise_optimum(fit, records, inverse, condition, polish=polish)
     else:
         # Rounding of the Hessian, and of an inverse that was not refined.
         accuracy = EPS * 16 * condition
-        if condition > _REFINED_FROM:
+        if condition > 3e3:
             exact = refined(Double.of(H), inverse, condition, fit.ridge)[0].high
         else:
             accuracy += EPS * condition**2 / 8
-        if polish and cost <= _DEAR and records.total(_residuals_lost, fit, "residuals"):
+        if polish and affordable and records.total(_residuals_lost, fit, "residuals"):
             fit, low, _ = settled(fit, records, Double.of(exact))
-    found = Optimum(_back(fit, centre), fit, low, centre, exact, condition, accuracy)
-    if cost > _CHEAP or fit.family.name == "gaussian":  # whose curvatures are not rounded
-        return found
-    inverse = exact.high if isinstance(exact, Double) else exact
-    return replace(found, moves=records.total(_moves, fit, "errors", inverse=inverse))
+    moves: Array | None = None
+    if cheap and fit.family.name not in ("gaussian", "categorical"):
+        high = exact.high if isinstance(exact, Double) else exact
+        moves = records.total(_moves, fit, "errors", inverse=high)
+    return Optimum(_back(fit, centre), fit, low, centre, exact, condition, accuracy, moves)
+
+
+def twice_precise_from(affordable: bool) -> float:
+    """Return the condition from which twice the precision is used.
+
+    Soon where it is affordable, and always where ordinary arithmetic would lose half of the digits.
+    """
+    return 300.0 if affordable else 1e7
 
 
 def polished(
@@ -408,7 +391,7 @@ def _residuals_lost(fit: FittedGLM, X: Array) -> int:
     margins = margins_of(fit, X)
     xp = array_namespace(margins)
     r, a = fit.family.slope(margins, fit.target), fit.family.curvature(margins, fit.target)
-    lost = a * _margin_error(fit, X, margins) > _LOST * xp.abs(r)
+    lost = a * _margin_error(fit, X, margins) > 1e-10 * xp.abs(r)
     if fit.sample_weight is not None:
         lost = lost & (fit.sample_weight > 0)
     return int(xp.sum(xp.astype(lost, xp.int64)))
@@ -424,60 +407,16 @@ def _margin_error(fit: FittedGLM, X: Array, margins: Array) -> Array:
 
 
 def _moves(fit: FittedGLM, X: Array, inverse: Array) -> Array:
-    """Return how far ``H⁻¹u`` moves if every curvature has a relative error of one, (P, Q).
+    """Return how far ``H⁻¹u`` moves if every curvature has a relative error of one, (D, D).
 
-    ``H⁻¹ΔH H⁻¹u`` is a sum over the records, whose terms count by their sizes. With one output
-    ``u`` are the features, Q = D. With several, only differences of outputs are curved, and the
-    records' slopes are such differences: the sum also goes over pairs of outputs, and ``u`` are the
-    differences of all pairs at every feature, Q = D·K·K.
+    For one output; ``u`` are the features. ``H⁻¹ΔH H⁻¹u`` is a sum over the records, whose terms
+    count by their sizes.
     """
     margins = margins_of(fit, X)
     xp = array_namespace(margins)
     curvature = xp.abs(Objective.of(fit, X).weighted(fit.family.curvature(margins, fit.target)))
-    design = _wide(X)
-    if fit.intercept is not None:
-        design = xp.concat([design, xp.ones_like(design[:, :1])], axis=1)
-    if len(curvature.shape) == 1:
-        seen = xp.abs(design @ inverse)
-        return seen.T @ (curvature[:, None] * seen)
-    K = curvature.shape[1]
-    blocks = xp.reshape(inverse, (-1, K, inverse.shape[0]))
-    total: Array = 0.0
-    for j in range(K):
-        for k in range(j + 1, K):
-            seen = design @ (blocks[:, j, :] - blocks[:, k, :])
-            by_class = xp.reshape(seen, (seen.shape[0], -1, K))
-            pairs = xp.abs(by_class[:, :, :, None] - by_class[:, :, None, :])
-            pairs = xp.reshape(pairs, (seen.shape[0], -1))
-            total = total + xp.abs(seen).T @ (curvature[:, j, k, None] * pairs)
-    return total
-
-
-@dataclass(frozen=True)
-class _InterceptSums:
-    """The slope and the curvature of the objective along the intercepts, (K,) and (K, K)."""
-
-    slope: Array
-    curve: Array
-
-    def __add__(self, other: _InterceptSums) -> _InterceptSums:
-        return _InterceptSums(self.slope + other.slope, self.curve + other.curve)
-
-
-def _intercept_sums(fit: FittedGLM, X: Array) -> _InterceptSums:
-    margins = margins_of(fit, X)
-    xp = array_namespace(margins)
-    slopes = fit.family.slope(margins, fit.target)
-    curves = fit.family.curvature(margins, fit.target)
-    if fit.sample_weight is not None:
-        w = fit.sample_weight
-        slopes = slopes * xp.reshape(w, (-1, *(1,) * (len(slopes.shape) - 1)))
-        curves = curves * xp.reshape(w, (-1, *(1,) * (len(curves.shape) - 1)))
-    if len(slopes.shape) == 1:
-        return _InterceptSums(xp.reshape(xp.sum(slopes), (1,)), xp.reshape(xp.sum(curves), (1, 1)))
-    curve = xp.sum(curves, axis=0)
-    # Along the gauge nothing changes: any positive amount makes it definite.
-    return _InterceptSums(xp.sum(slopes, axis=0), curve + xp.mean(xp.linalg.diagonal(curve)))
+    seen = xp.abs(design_of(fit, X) @ inverse)
+    return seen.T @ (curvature[:, None] * seen)
 
 
 def _back(fit: FittedGLM, centre: Array | None) -> FittedGLM:
@@ -549,30 +488,29 @@ def whitener_of(optimum: Optimum, noise: Noise) -> Whitener:
     """Return the whitener of a release with noise added."""
     fit = optimum.fit
     outputs = fit.coef.shape[1] if len(fit.coef.shape) == 2 else 1
-    found = whitened(
+    whitener = whitened(
         optimum.inverse, optimum.accuracy, outputs=outputs, noise=noise, centre=optimum.centre
     )
-    if fit.family.name == "gaussian":  # whose curvatures are not rounded
-        found = replace(found, spread=0.0)
-    deviations = _deviations(optimum)
-    found = replace(
-        found, condition=optimum.condition, deviations=deviations, coefficient_deviations=deviations
+    # The curvatures of least squares are not rounded.
+    spread = 0.0 if fit.family.name == "gaussian" else whitener.spread
+    deviations = bounded = _deviations(optimum)
+    if optimum.moves is not None and spread > 0:
+        moved = _moved_columns(optimum.moves, optimum.centre, noise) / spread
+        bounded = array_namespace(moved).minimum(deviations, moved)
+    return replace(
+        whitener,
+        condition=optimum.condition,
+        spread=spread,
+        deviations=bounded,
+        coefficient_deviations=deviations,
     )
-    if optimum.moves is None or not found.spread > 0:
-        return found
-    moved = _moved_columns(optimum.moves, optimum.centre, noise, outputs) / found.spread
-    xp = array_namespace(moved)
-    if outputs == 1:
-        return replace(found, deviations=xp.minimum(found.deviations, moved))
-    return replace(found, pairs=xp.reshape(moved, (-1, outputs, outputs)))
 
 
-def _moved_columns(moves: Array, centre: Array | None, noise: Noise, outputs: int) -> Array:
-    """Return how far unit errors of the curvatures move ``A u``, (Q,); see :func:`_moves`."""
+def _moved_columns(moves: Array, centre: Array | None, noise: Noise) -> Array:
+    """Return how far unit errors of the curvatures move ``A u``, (D,); see :func:`_moves`."""
     xp = array_namespace(moves)
     if centre is not None:
-        by_feature = xp.reshape(moves, (-1, outputs * moves.shape[1]))
-        moves = xp.reshape(uncentred(by_feature, -xp.abs(_wide(centre))), moves.shape)
+        moves = uncentred(moves, -xp.abs(_wide(centre)))
     root = noise.root(moves.shape[0])
     placed = xp.abs(xp.asarray(root, dtype=moves.dtype, device=moves.device))
     moves = placed @ moves if root.ndim == 2 else moves * xp.reshape(placed, (-1, 1))
@@ -714,13 +652,13 @@ def judge_stationarity(
     random_step = math.sqrt(sums.squares * H.shape[0] / float(xp.sum(xp.linalg.diagonal(H))))
     scale = max(_size(fit, H), random_step)
     relative = step / scale if scale > 0 else step
-    if relative <= _WARN:
+    if relative <= 1e-5:
         return relative
     finding = (
         f"the gradient has norm {norm(gradient):.2g} and Newton's method would still move the "
         f"coefficients by {relative:.2g} of their size (weighed by the curvature)"
     )
-    if relative <= REFUSE:
+    if relative <= _REFUSE:
         _warn(
             f"The coefficients are near the minimiser but have not converged: {finding}. The "
             "leakage is that of the minimiser itself; refit with a tighter tol to release that."
@@ -782,8 +720,7 @@ class OptimumSums:
 
     def penalised_hessian(self, fit: FittedGLM) -> Array:
         """Return the Hessian of the whole objective; not gauge-fixed."""
-        free = 0 if fit.intercept is None else math.prod(fit.coef.shape[1:])
-        return penalised(self.hessian, fit.ridge, free)
+        return penalised(self.hessian, fit.ridge, free_parameters(fit))
 
     def penalised_gradient(self, fit: FittedGLM) -> Array:
         """Return the gradient of the whole objective."""
@@ -801,7 +738,7 @@ def optimum_sums(fit: FittedGLM, X: Array) -> OptimumSums:
     part = partial(_sums_of_rows, fit, X)
     if is_numpy_array(X) and len(fit.coef.shape) == 1:  # so that a Hessian is small beside a chunk
         return reduce(add, over_chunks(part, X))
-    step = _WIDENED if X.dtype != xp.float64 else X.shape[0] * X.shape[1]
+    step = 1 << 22 if X.dtype != xp.float64 else X.shape[0] * X.shape[1]
     return reduce(add, map(part, row_slices(*X.shape, chunk=step)))
 
 
@@ -813,7 +750,7 @@ def _sums_of_rows(fit: FittedGLM, X: Array, rows: slice) -> OptimumSums:
     margins = fit.margins(objective.X)
     slopes = objective.slopes(margins)
     lengths = objective.row_norms if len(slopes.shape) == 1 else objective.row_norms[:, None]
-    labels = _PERFECT_FIT * objective.weighted(objective.target)
+    labels = PERFECT_FIT * objective.weighted(objective.target)
     return OptimumSums(
         objective.hessian(margins),
         objective.gradient(fit.parameters, slopes),

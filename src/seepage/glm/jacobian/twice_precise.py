@@ -8,24 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
 from array_api_compat import array_namespace, device
 
 from seepage.errors import InputError
-from seepage.glm.fitting.objective import FittedGLM, gauge_fixed, penalised
+from seepage.glm.fitting.objective import FittedGLM, Objective, penalised
 from seepage.glm.losses import Categorical, Family
-from seepage.support.double_double import Double, exponential, product
+from seepage.support.double_double import EPS, Double, exponential, product
 from seepage.tables.source import Array
 
 Answer = TypeVar("Answer")
-
-EPS = float(np.finfo(float).eps)
-_MOST_STEPS = 30
-_SINGULAR = 0.1
-_UNMOVED = EPS  # of a margin
 
 
 class RecordSums(Protocol):
@@ -64,7 +58,7 @@ def precise_optimum(
         start, before = inverse.high, moved
         fit, low, moved = settled(fit, records, inverse)
         # The curvature at the last margins but one is the same up to how far they moved.
-        if moved <= _UNMOVED or not moved < before / 2:
+        if moved <= EPS or not moved < before / 2:
             break
     # Two slices of a product lie some 2⁻⁸⁰ apart; κ times that may show.
     return fit, low, inverse, EPS * 8 + residual + 1e-24 * condition
@@ -77,79 +71,59 @@ def precise_margins(fit: FittedGLM, X: Array, low: Array) -> Double:
     small beside margins that a weak penalty lets grow.
     """
     xp = array_namespace(X)
-    theta = Double(*(xp.reshape(part, (part.shape[0], -1)) for part in (fit.parameters, low)))
-    margins = product(Double.of(_design(fit, X)), theta)
+    theta = Double(fit.parameters, low).each(lambda part: xp.reshape(part, (part.shape[0], -1)))
+    margins = product(Double.of(design_of(fit, X)), theta)
     if not isinstance(fit.family, Categorical):
-        return Double(margins.high[:, 0], margins.low[:, 0])
+        return margins[:, 0]
     rows = xp.arange(margins.high.shape[0], device=device(margins.high))
-    largest = margins[rows, xp.argmax(margins.high, axis=1)]
-    return margins.plus(Double(-largest.high[:, None], -largest.low[:, None]))
+    largest: Double = margins[rows, xp.argmax(margins.high, axis=1)]
+    return margins + -largest[:, None]
 
 
-@dataclass(frozen=True)
-class _DoubleSums:
-    """Matrices in twice the precision, summed over records."""
-
-    parts: tuple[Double, ...]
-
-    def __add__(self, other: _DoubleSums) -> _DoubleSums:
-        pairs = zip(self.parts, other.parts, strict=True)
-        return _DoubleSums(tuple(mine.plus(yours) for mine, yours in pairs))
-
-
-def _curved_grams(fit: FittedGLM, X: Array, low: Array) -> _DoubleSums:
+def _curved_grams(fit: FittedGLM, X: Array, low: Array) -> Double:
     """Return the Gram matrices weighted by the curvature, of every pair of different classes."""
-    design, curvature = _design(fit, X), _curvature(fit, precise_margins(fit, X, low).high)
+    design, m = design_of(fit, X), precise_margins(fit, X, low).high
+    xp = array_namespace(design)
+    curvature = Objective.of(fit, X).weighted(fit.family.curvature(m, fit.target))
+    K = 1 if len(curvature.shape) == 1 else curvature.shape[1]
+    weights = [curvature] if K == 1 else [curvature[:, j, k] for j, k in _pairs(K)]
+    grams = [product(Double.of(design.T), Double.of(design) * w[:, None]) for w in weights]
+    return Double(*(xp.stack(parts) for parts in zip(*grams, strict=True)))
 
-    def gram(weight: Array) -> Double:
-        return product(Double.of(design.T), Double.of(design).times(weight[:, None]))
 
-    if len(curvature.shape) == 1:
-        return _DoubleSums((gram(curvature),))
-    K = curvature.shape[1]
-    return _DoubleSums(tuple(gram(curvature[:, j, k]) for j in range(K) for k in range(j + 1, K)))
+def _pairs(classes: int) -> list[tuple[int, int]]:
+    return list(combinations(range(classes), 2))
 
 
 def _precise_hessian(fit: FittedGLM, records: RecordSums, low: Array) -> Double:
     """Return the Hessian in twice the precision, definite also along softmax's gauge."""
     xp = array_namespace(fit.coef)
-    blocks = iter(records.total(_curved_grams, fit, "Hessian, precisely", low=low).parts)
-    K = fit.family.outputs if isinstance(fit.family, Categorical) else 1
-    D = fit.parameters.shape[0]
-    zero = xp.zeros((D, K, D, K), dtype=xp.float64, device=device(fit.coef))
-    high, low = zero, xp.asarray(zero, copy=True)
-    if K == 1:
-        high[:, 0, :, 0], low[:, 0, :, 0] = next(blocks)
-    for j in range(K):
-        for k in range(j + 1, K):
-            block = next(blocks)
-            # The curvature of softmax sums to zero over the classes, so the blocks on the diagonal
-            # follow from the others, and have all their digits along the gauge too.
-            for first, second in ((j, k), (k, j)):
+    blocks = records.total(_curved_grams, fit, "Hessian, precisely", low=low)
+    D, *classes = fit.parameters.shape
+    K = classes[0] if classes else 1
+    total: Double = blocks[0]
+    if classes:
+        zero = xp.zeros((D, K, D, K), dtype=xp.float64, device=device(fit.coef))
+        high, low = zero, xp.asarray(zero, copy=True)
+        for pair, block in enumerate(zip(*blocks, strict=True)):
+            for first, second in (_pairs(K)[pair], _pairs(K)[pair][::-1]):
                 high[:, first, :, second], low[:, first, :, second] = block
-                diagonal = Double(high[:, first, :, first], low[:, first, :, first])
-                diagonal = diagonal.plus(Double(-block.high, -block.low))
-                high[:, first, :, first], low[:, first, :, first] = diagonal
-    size = D * K
-    total = Double(xp.reshape(high, (size, size)), xp.reshape(low, (size, size)))
-    penalty = penalised(xp.zeros_like(total.high), fit.ridge, _free(fit))
-    total = total.plus(penalty)
-    if K > 1:
-        gauge = gauge_fixed(total.high, K) - total.high
-        # Any positive amount will do, if it is the same in every entry of a feature's block.
-        total = total.plus(_blockwise(gauge, K))
+                # The curvature of softmax sums to zero over the classes, so the blocks on the
+                # diagonal follow from the others, and have all their digits along the gauge too.
+                own = Double(high[:, first, :, first], low[:, first, :, first]) + -Double(*block)
+                high[:, first, :, first], low[:, first, :, first] = own
+        total = Double(high, low).each(lambda part: xp.reshape(part, (D * K, D * K)))
+    penalty = penalised(xp.zeros_like(total.high), fit.ridge, free_parameters(fit))
+    total = total + Double.of(penalty)
+    if classes:
+        # Any positive amount along the gauge will do, if it is the same in every entry of a
+        # feature's block.
+        diagonal = xp.linalg.diagonal(total.high)
+        gauge = xp.zeros((D, K, D, K), dtype=xp.float64, device=device(fit.coef))
+        for feature in range(D):
+            gauge[feature, :, feature, :] = xp.mean(diagonal[feature * K : (feature + 1) * K]) / K
+        total = total + Double.of(xp.reshape(gauge, total.high.shape))
     return total
-
-
-def _blockwise(gauge: Array, classes: int) -> Array:
-    """Return a matrix of constant diagonal blocks from one that is so up to rounding."""
-    xp = array_namespace(gauge)
-    size = gauge.shape[0]
-    out = xp.zeros_like(gauge)
-    for start in range(0, size, classes):
-        block = slice(start, start + classes)
-        out[block, block] = gauge[start, start]
-    return out
 
 
 def refined(H: Double, start: Array, condition: float, ridge: float) -> tuple[Double, float]:
@@ -160,7 +134,7 @@ def refined(H: Double, start: Array, condition: float, ridge: float) -> tuple[Do
     xp = array_namespace(H.high)
     scale = 2.0 ** -xp.round(xp.log2(xp.sqrt(xp.linalg.diagonal(H.high))))
     both = scale[:, None] * scale[None, :]
-    H = Double(H.high * both, H.low * both)
+    H = H.each(lambda part: part * both)
     first = start / both
     inverse = Double.of(first)
     identity = xp.eye(first.shape[0], dtype=first.dtype, device=device(first))
@@ -175,20 +149,19 @@ def refined(H: Double, start: Array, condition: float, ridge: float) -> tuple[Do
         residual = size
         if residual <= EPS**1.2:
             break
-        step = first @ error
-        inverse = inverse.plus(step)
-    if not residual <= _SINGULAR:
+        inverse = inverse + first @ error
+    if not residual <= 0.1:
         raise singular(condition, ridge)
     # ``H X = I − E`` makes ``Xᵀ = (I − Eᵀ)H⁻¹``: the transpose has the relative error E in its
     # results, whatever the condition.
-    return Double(inverse.high.T * both, inverse.low.T * both), residual
+    return inverse.each(lambda part: part.T * both), residual
 
 
 def settled(fit: FittedGLM, records: RecordSums, inverse: Double) -> tuple[FittedGLM, Array, float]:
     """Take Newton's steps with residuals in twice the precision, until they are rounding.
 
-    Return the model, the further digits of its parameters, and how far the first step moved a
-    margin.
+    Return the model, the further digits of its parameters, and the length of the first step in the
+    norm of the Hessian: how far it moved the margins, weighed by their curvatures.
     """
     exact = Double.of(fit.parameters)
     xp, shape = array_namespace(exact.high), exact.high.shape
@@ -200,47 +173,28 @@ def settled(fit: FittedGLM, records: RecordSums, inverse: Double) -> tuple[Fitte
     tilt = xp.zeros_like(exact.high)
     if fit.tilt is not None:
         tilt[: fit.tilt.shape[0]] = fit.tilt
-    last, first = math.inf, 0.0
-    for count in range(_MOST_STEPS):
+    lengths = [math.inf]
+    for _ in range(30):
         here = fit.at(exact.high)
-        parts = records.total(_precise_gradient, here, "residuals", low=exact.low).parts[0]
-        gradient = Double(*(xp.reshape(part, shape) for part in parts))
-        gradient = gradient.plus(exact.times(penalty)).plus(tilt)
-        step = -(inverse.high @ xp.reshape(gradient.high, (-1,)))
-        step = xp.reshape(step, shape)
-        moved = records.total(_moved, fit.at(step), "residuals").size
-        first = first if count else moved
-        if not moved < last / 2:
+        gradient = records.total(_precise_gradient, here, "residuals", low=exact.low)
+        gradient = gradient.each(lambda part: xp.reshape(part, shape)) + exact * penalty + tilt
+        flat = xp.reshape(gradient.high, (-1,))
+        step = inverse.high @ flat
+        lengths.append(math.sqrt(max(float(xp.sum(step * flat)), 0.0)))
+        if not lengths[-1] < lengths[-2] / 2:
             break
-        last = moved
-        exact = exact.plus(step)
-        if moved == 0.0:
+        exact = exact + xp.reshape(-step, shape)
+        if lengths[-1] == 0.0:
             break
-    return fit.at(exact.high), exact.low, first
+    return fit.at(exact.high), exact.low, lengths[1]
 
 
-def _precise_gradient(fit: FittedGLM, X: Array, low: Array) -> _DoubleSums:
+def _precise_gradient(fit: FittedGLM, X: Array, low: Array) -> Double:
     """Return the gradient of some records, without the penalty, (D, K)."""
     margins = precise_margins(fit, X, low)
     if len(low.shape) == 1:
         margins = margins[:, None]
-    return _DoubleSums((product(Double.of(_design(fit, X).T), _precise_slopes(fit, margins)),))
-
-
-@dataclass(frozen=True)
-class _Moved:
-    """The largest of some margins."""
-
-    size: float
-
-    def __add__(self, other: _Moved) -> _Moved:
-        return _Moved(max(self.size, other.size))
-
-
-def _moved(step: FittedGLM, X: Array) -> _Moved:
-    """Return how far a step, given as a model, moves the margin of any record."""
-    xp = array_namespace(X)
-    return _Moved(float(xp.max(xp.abs(_design(step, X) @ step.parameters))))
+    return product(Double.of(design_of(fit, X).T), _precise_slopes(fit, margins))
 
 
 def slopes_by_gradient(fit: FittedGLM, X: Array) -> tuple[Array, Array] | None:
@@ -250,7 +204,7 @@ def slopes_by_gradient(fit: FittedGLM, X: Array) -> tuple[Array, Array] | None:
     slopes, without subtracting a label from a mean that a good fit makes nearly equal.
     """
     xp = array_namespace(X)
-    design = _design(fit, X)
+    design = design_of(fit, X)
     if design.shape[0] > design.shape[1] or fit.ridge == 0 or fit.tilt is not None:
         return None
     right = fit.ridge * fit.coef
@@ -271,7 +225,7 @@ def precise_slope(family: Family | Categorical, margins: Double, target: Array) 
     Where a fit is good, a mean less a count is small, so it is taken in twice the precision too.
     """
     if family.name == "poisson":
-        return exponential(margins).plus(-target)
+        return exponential(margins) + Double.of(-target)
     m, low = margins
     return Double.of(family.slope(m, target) + family.curvature(m, target) * low)
 
@@ -289,22 +243,15 @@ def _precise_slopes(fit: FittedGLM, margins: Double) -> Double:
         others = others + (fit.family.curvature(m, Y) @ margins.low[:, :, None])[:, :, 0] * (1 - Y)
         total = Double.of(others[:, 0])
         for k in range(1, others.shape[1]):
-            total = total.plus(others[:, k])
+            total = total + others[:, k]
         r = Double(others - total.high[:, None] * Y, -total.low[:, None] * Y)
     else:
         r = precise_slope(fit.family, margins[:, 0], fit.target)[:, None]
-    return r if fit.sample_weight is None else r.times(xp.reshape(fit.sample_weight, (-1, 1)))
+    return r if fit.sample_weight is None else r * xp.reshape(fit.sample_weight, (-1, 1))
 
 
-def _curvature(fit: FittedGLM, margins: Array) -> Array:
-    curvature = fit.family.curvature(margins, fit.target)
-    if fit.sample_weight is None:
-        return curvature
-    xp = array_namespace(curvature)
-    return xp.reshape(fit.sample_weight, (-1, *(1,) * (len(curvature.shape) - 1))) * curvature
-
-
-def _design(fit: FittedGLM, X: Array) -> Array:
+def design_of(fit: FittedGLM, X: Array) -> Array:
+    """Return ``x̃`` of every row in float64: with a 1 for the intercept, if there is one."""
     xp = array_namespace(X)
     wide = xp.astype(X, xp.float64, copy=False)
     if fit.intercept is None:
@@ -312,11 +259,9 @@ def _design(fit: FittedGLM, X: Array) -> Array:
     return xp.concat([wide, xp.ones_like(wide[:, :1])], axis=1)
 
 
-def _free(fit: FittedGLM) -> int:
+def free_parameters(fit: FittedGLM) -> int:
     """Return how many parameters are not penalised: the intercepts."""
-    if fit.intercept is None:
-        return 0
-    return fit.family.outputs if isinstance(fit.family, Categorical) else 1
+    return 0 if fit.intercept is None else math.prod(fit.coef.shape[1:])
 
 
 def whitened_precisely(inverse: Double, root: Array, centre: Array | None, outputs: int) -> Double:
@@ -325,29 +270,16 @@ def whitened_precisely(inverse: Double, root: Array, centre: Array | None, outpu
     ``root`` is ``Φ^½``: a matrix, its diagonal, or one number.
     """
     if centre is not None:
-        xp = array_namespace(inverse.high)
-        inverse = _unshifted(inverse, xp.astype(centre, inverse.high.dtype), outputs)
+        # T⁻¹: the intercepts' rows less the centre times those of the coefficients
+        xp, d, P = array_namespace(inverse.high), centre.shape[0], inverse.high.shape[0]
+        rows = inverse[: d * outputs, :].each(lambda part: xp.reshape(part, (d, outputs * P)))
+        shift = product(Double.of(xp.astype(centre, inverse.high.dtype)[None, :]), rows)
+        last = inverse[d * outputs :, :] + -shift.each(lambda part: xp.reshape(part, (outputs, P)))
+        parts = zip(inverse[: d * outputs, :], last, strict=True)
+        inverse = Double(*(xp.concat(pair, axis=0) for pair in parts))
     if len(root.shape) == 2:
         return product(Double.of(root), inverse)
-    return inverse.times(root if len(root.shape) == 0 else root[:, None])
-
-
-def _unshifted(inverse: Double, centre: Array, outputs: int) -> Double:
-    """Return ``T⁻¹H⁻¹``: the intercepts' rows less the centre times those of the coefficients."""
-    xp = array_namespace(centre)
-    P = inverse.high.shape[0]
-    kept = centre.shape[0] * outputs
-
-    def rows(part: Array) -> Array:
-        return xp.reshape(part[:kept, :], (centre.shape[0], outputs * P))
-
-    shift = product(Double.of(centre[None, :]), Double(rows(inverse.high), rows(inverse.low)))
-    shift = Double(*(xp.reshape(-part, (outputs, P)) for part in shift))
-    last = inverse[kept:, :].plus(shift)
-    return Double(
-        xp.concat([inverse.high[:kept, :], last.high], axis=0),
-        xp.concat([inverse.low[:kept, :], last.low], axis=0),
-    )
+    return inverse * Double.of(root if len(root.shape) == 0 else root[:, None])
 
 
 class SingularCurvatureError(InputError):

@@ -1,0 +1,1 @@
+"""How far a fit moves when a record leaves or is another: centres, certificates, and refits."""

@@ -1,0 +1,356 @@
+"""Refits of one GLM with records changed, many at a time, each started from the model as it is.
+
+With ``θ̂`` the minimiser on the table as it is, a refit moves it by the root ``δ`` of::
+
+    Σ_j ω_j [ℓ'(m_j + x̃_jᵀδ) − ℓ'(m_j)] x̃_j + ridge δ − Σ_removed ω r x̃ + Σ_added ω ℓ'(z̃ᵀ(θ̂+δ)) z̃
+
+where the first sum omits the removed records. Written in differences, it keeps its digits where
+one record moves the model little. Newton's method finds the root; its systems are solved by
+conjugate gradients, preconditioned by the inverse Hessian of the unchanged table, which differs by
+a few ranks; so no other matrix is ever formed, and a step costs two products of the table with as
+many columns as there are refits. Moves are those of the parameters that matter
+(:class:`~seepage.glm.changes.outputs.Outputs`), one row of P numbers for each refit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from seepage.errors import InputError
+from seepage.glm.changes.local_model import LocalModel
+from seepage.glm.fitting.newton import minimise
+from seepage.glm.fitting.objective import Objective, cholesky_factor, damped_factor
+from seepage.support.chunks import row_slices
+
+_CONVERGED = 1e-11  # the distance left, relative to the whole move
+_ROUNDING = 1e-8  # and up to which steps that no longer help are rounding, not a failure
+
+
+@dataclass(frozen=True)
+class Change:
+    """One changed table: rows that leave, and at most one record that replaces them."""
+
+    removed: np.ndarray
+    features: np.ndarray | None = None  # less the centre of the model's columns
+    label: Any = None
+    weight: float = 1.0
+
+
+class BatchedRefits:
+    """Refits of a model on tables in which some records are changed."""
+
+    def __init__(self, model: LocalModel) -> None:
+        self.model, self.inverse, self.outputs = model, model.inverse, model.outputs
+        # In differences of slopes the same formula has to be on both sides, even where the slopes
+        # that the records have pulled with are known better.
+        self.slopes_at_rest = model.outputs.slope(model.margins, model.target)
+
+    def moves(
+        self, changes: list[Change], starts: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the moves and the steps that Newton's method had still to take, (B, P) each.
+
+        Infinite where no unique minimiser is left. ``starts (B, P)`` are first guesses.
+        """
+        moves, errors = np.zeros((2, len(changes), len(self.inverse)))
+        starts = np.zeros_like(moves) if starts is None else starts
+        starts = np.where(np.isfinite(starts), starts, 0.0)
+        # So many share a pass that their margins stay in a processor's cache; at least two.
+        size = max(2, (1 << 17) // (len(self.model.X) * self.outputs.count))
+        for begin in range(0, len(changes), size):
+            some = slice(begin, begin + size)
+            moves[some], errors[some], left = self._newton(changes[some], starts[some])
+            for k, change in enumerate(changes[some]):
+                if not left[k] <= _ROUNDING or self._share(change.removed) >= 1 - 1e-9:
+                    moves[begin + k], errors[begin + k] = self._alone(change, starts[begin + k])
+        return moves, errors
+
+    def pull_of_removed(self, changes: list[Change]) -> np.ndarray:
+        """Return how strongly the records that leave have pulled, in the norm of ``H⁻¹``, (B,)."""
+        return self.size(_Batch(self, changes).removed_gradient)
+
+    def steepness(self, changes: list[Change]) -> np.ndarray:
+        """Return the norms of the gradients of the changed objectives at ``θ̂``, (B,)."""
+        return np.asarray(np.linalg.norm(_Batch(self, changes).at_rest(), axis=1))
+
+    def size(self, gradient: np.ndarray) -> np.ndarray:
+        """Return ``‖g‖`` in the norm of the inverse Hessian, (B,): about the distance left."""
+        return np.asarray(np.sqrt(np.abs(np.sum(gradient * (gradient @ self.inverse), axis=1))))
+
+    # One by one -------------------------------------------------------------------------------
+
+    def _share(self, rows: np.ndarray) -> float:
+        """Return the largest share of some records along a direction that no penalty holds.
+
+        Near 1, the refit without them may be undetermined. With a penalty that direction can only
+        be the intercept's.
+        """
+        model = self.model
+        if model.fit.ridge > 0:
+            if model.fit.intercept is None:
+                return 0.0
+            return float(self._curved[rows].sum() / self._curved.sum())
+        if len(rows) * self.outputs.count > 300:  # more than is worth the decomposition
+            return 1.0
+        return model.gram_solver.largest_share(rows)
+
+    @cached_property
+    def _curved(self) -> np.ndarray:
+        """The curvature of every record, over all outputs, (n,)."""
+        return np.asarray(np.einsum("nkk->n", self.model.gram_solver.curvature))
+
+    def _alone(self, change: Change, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the move of one change by Newton's method with factorised Hessians, and its error.
+
+        The fit's own checks say whether the changed records determine the parameters. An intercept
+        that runs off to infinity (that of a class without records) takes its curvature with it.
+        """
+        model, outputs = self.model, self.outputs
+        kept = np.setdiff1d(np.arange(len(model.X)), change.removed)
+        X, target, weight = model.X[kept], model.target[kept], model.weight[kept]
+        if change.features is not None:
+            X = np.vstack([X, change.features[None, :]])
+            target = np.concatenate([target, np.asarray(change.label, dtype=float)[None, ...]])
+            weight = np.append(weight, change.weight)
+        fit = replace(model.fit, target=target, sample_weight=weight)
+        guess = model.theta + outputs.of_all(start).reshape(model.theta.shape)
+        objective = Objective.of(fit, X)
+        nothing = np.full(start.shape, np.inf), np.zeros(start.shape)
+        if not len(X):
+            return nothing
+        try:
+            theta = np.asarray(minimise(objective, guess, fit.feature_names).parameters)
+        except InputError:  # no minimiser
+            return nothing
+        margins = objective.margins(theta)
+        if fit.ridge > 0 and fit.intercept is not None:
+            curvature = outputs.curvature(outputs.within(margins), target)
+            free = np.linalg.eigvalsh(np.einsum("n,nbc->bc", weight, curvature))
+            if not free[0] > 1e-9 * self._curved.sum():
+                return nothing
+        H = objective.definite(objective.hessian(margins))
+        factor = cholesky_factor(H) or damped_factor(H)
+        step = factor.solve(objective.gradient(theta, objective.slopes(margins)).reshape(-1))
+        # A difference of two sets of parameters, each as exact as rounding leaves its gradient.
+        lost = (4 * np.abs(step) + 4e-15 * np.abs(theta).reshape(-1)).reshape(theta.shape)
+        lost = lost if outputs.basis is None else lost @ np.abs(outputs.basis)
+        return outputs.within(theta - model.theta).reshape(-1), lost.reshape(-1)
+
+    # Many at a time ---------------------------------------------------------------------------
+
+    def _newton(self, changes: list[Change], start: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return the moves and the steps still to take, (B, P), and how far off they are, (B,).
+
+        Relative to their size.
+        """
+        whole, moved = _Batch(self, changes), start.copy()
+        left, last = np.full(len(changes), np.inf), np.zeros(len(changes))
+        active = np.arange(len(changes))
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            size = self.size(whole.at_rest())
+            size[size == 0] = 1.0
+            for _ in range(60):
+                batch, here = whole.of(active), moved[active]
+                shift = batch.shifts(here)
+                gradient, curvature = batch.derivatives(here, shift)
+                pull = batch.pull(shift)
+                scale = np.where(pull > 0, np.minimum(size[active], pull), size[active])
+                now = self.size(gradient) / scale
+                better = now < 0.9 * left[active]
+                left[active] = np.where(np.isfinite(now), now, np.inf)
+                going = (now > _CONVERGED) & np.isfinite(now) & (better | (now > _ROUNDING))
+                if not going.any():
+                    break
+                batch, here, shift = batch.of(going), here[going], shift[:, going]
+                gradient, curvature, active = gradient[going], curvature[:, going], active[going]
+                step = self._solve(batch, curvature, -gradient, np.minimum(0.1, now[going]))
+                near = now[going] < 1e-3  # a whole step is right; only rounding interferes
+                length = 1.0 if near.all() else batch.length(here, shift, step, gradient)
+                step *= np.where(near, 1.0, length)[:, None]
+                moved[active] = here + step
+                # The first step is the whole move, however short; it says nothing yet.
+                moving = np.any(here != 0, axis=1)
+                ratio = np.linalg.norm(step, axis=1) / np.linalg.norm(here + step, axis=1)
+                last[active] = np.where(moving, ratio, 0.0)
+            step, late = np.zeros_like(moved), np.isfinite(left) & (left > _CONVERGED)
+            if late.any():
+                batch, here = whole.of(late), moved[late]
+                gradient, curvature = batch.derivatives(here, batch.shifts(here))
+                step[late] = self._solve(batch, curvature, -gradient, np.full(len(here), 0.1))
+        # Where classes are separable the gradient dies away, but steps do not.
+        return moved, step, np.where(last > 1e-2, np.inf, left)
+
+    def _solve(
+        self, batch: _Batch, curvature: np.ndarray, right: np.ndarray, tolerance: np.ndarray
+    ) -> np.ndarray:
+        """Solve with each refit's own Hessian by preconditioned conjugate gradients, (B, P)."""
+        solution, residual = np.zeros_like(right), right.copy()
+        direction = z = residual @ self.inverse
+        first = old = np.sum(residual * z, axis=1)
+        for _ in range(60):
+            seen = batch.hessian_times(curvature, direction)
+            curved = np.sum(direction * seen, axis=1)
+            rate = np.where(curved > 0, old / np.where(curved > 0, curved, 1.0), 0.0)[:, None]
+            solution += rate * direction
+            residual -= rate * seen
+            z = residual @ self.inverse
+            new = np.sum(residual * z, axis=1)
+            if np.all(new <= tolerance**2 * first):
+                break
+            rate = np.where(old > 0, new / np.where(old > 0, old, 1.0), 0.0)[:, None]
+            direction, old = z + rate * direction, new
+        return solution
+
+
+class _Batch:
+    """Some changes of one model's table, as arrays.
+
+    Arrays of records are (n, B, …) with those that leave at zero, and where records come
+    (n + 1, B, …), with the one that comes in the last place.
+    """
+
+    def __init__(self, refits: BatchedRefits, changes: list[Change]) -> None:
+        self.refits, self.changes, self.model = refits, changes, refits.model
+        model, solver, B = refits.model, refits.model.gram_solver, len(changes)
+        removed = [np.asarray(change.removed) for change in changes]
+        self.rows = np.concatenate(removed)
+        self.columns = np.repeat(np.arange(B), [len(r) for r in removed])
+        pull = model.weight[self.rows, None] * model.slopes[self.rows]
+        x = solver.design(model.X[self.rows])
+        self.removed_gradient = np.zeros((B, len(refits.inverse)))
+        np.add.at(
+            self.removed_gradient,
+            self.columns,
+            (x[:, :, None] * pull[:, None, :]).reshape(len(x), -1),
+        )
+        self.z: np.ndarray | None = None
+        if changes[0].features is not None:
+            self.z = solver.design(np.stack([np.asarray(c.features) for c in changes]))
+            self.labels = np.stack([np.asarray(c.label, dtype=float) for c in changes])
+            self.own_weight = np.array([change.weight for change in changes])
+            parameters = model.outputs.within(model.theta)
+            self.own_margins = self.z @ parameters.reshape(self.z.shape[1], -1)
+
+    def of(self, which: np.ndarray) -> _Batch:
+        """Return some of the changes."""
+        chosen = np.arange(len(self.changes))[which]
+        if len(chosen) == len(self.changes):
+            return self
+        return _Batch(self.refits, [self.changes[k] for k in chosen])
+
+    def shifts(self, moved: np.ndarray) -> np.ndarray:
+        """Return how far moves shift the margins, ``X̃ δ``, (B, P) → (n, B, c)."""
+        X, B, c = self.model.X, len(moved), self.model.outputs.count
+        by_feature = moved.reshape(B, -1, c).transpose(1, 0, 2)
+        d = X.shape[1]
+        out = np.empty((len(X) + (self.z is not None), B, c))
+        table = out[: len(X)].reshape(len(X), B * c)
+        np.matmul(X, by_feature[:d].reshape(d, B * c), out=table)
+        table += by_feature[d:].reshape(-1, B * c).sum(axis=0)  # the intercept's, if there is one
+        if self.z is not None:
+            out[-1] = np.einsum("bp,pbc->bc", self.z, by_feature)
+        return out
+
+    def _back(self, values: np.ndarray) -> np.ndarray:
+        """Return ``X̃ᵀ v``, (n, B, c) → (B, P), of the records that are there."""
+        X, (_, B, c) = self.model.X, values.shape
+        values[self.rows, self.columns] = 0.0
+        table = values[: len(X)].reshape(len(X), B * c)
+        out = X.T @ table
+        if self.model.fit.intercept is not None:
+            out = np.vstack([out, table.sum(axis=0)])
+        out = out.reshape(-1, B, c).transpose(1, 0, 2)
+        if self.z is not None:
+            out = out + self.z[:, :, None] * values[-1][:, None, :]
+        return np.asarray(out.reshape(B, -1))
+
+    def _penalty(self, moved: np.ndarray) -> np.ndarray:
+        """Return the ridge times the move, without the intercept's."""
+        out = self.model.fit.ridge * moved
+        out[:, self.model.X.shape[1] * self.model.outputs.count :] = 0.0
+        return np.asarray(out)
+
+    def _pieces(self) -> Iterator[tuple[slice, np.ndarray, np.ndarray, Any, Any]]:
+        """Yield records, their margins, labels, weights and slopes at ``θ̂``, to be broadcast.
+
+        Some of the table at a time, which stay in a processor's cache; then those that come.
+        """
+        model = self.model
+        for rows in row_slices(
+            len(model.X), len(self.changes) * model.outputs.count, chunk=1 << 16
+        ):
+            at_rest, labels = self.refits.slopes_at_rest[rows, None], model.target[rows, None]
+            yield rows, model.margins[rows, None], labels, model.weight[rows, None, None], at_rest
+        if self.z is not None:
+            last = slice(len(model.X), len(model.X) + 1)
+            yield last, self.own_margins, self.labels[None], self.own_weight[None, :, None], 0.0
+
+    def _slopes(self, shift: np.ndarray) -> np.ndarray:
+        """Return the weighted changes of the slopes under shifts of the margins, (n, B, c)."""
+        slopes = np.empty_like(shift)
+        for rows, margins, labels, weight, at_rest in self._pieces():
+            new = self.model.outputs.slope(margins + shift[rows], labels)
+            slopes[rows] = weight * (new - at_rest)
+        slopes[self.rows, self.columns] = 0.0
+        return slopes
+
+    def at_rest(self) -> np.ndarray:
+        """Return the gradients at the unchanged model, (B, P)."""
+        shift = np.zeros((1, len(self.changes), self.model.outputs.count))
+        return self._arrivals(shift) - self.removed_gradient
+
+    def _arrivals(self, shift: np.ndarray) -> np.ndarray:
+        """Return the gradients of the records that come, whose shifts are the last, (B, P)."""
+        if self.z is None:
+            return np.zeros_like(self.removed_gradient)
+        slopes = self.model.outputs.slope(self.own_margins + shift[-1], self.labels)
+        slopes = self.own_weight[:, None] * slopes
+        return np.asarray(self.z[:, :, None] * slopes[:, None, :]).reshape(len(slopes), -1)
+
+    def pull(self, shift: np.ndarray) -> np.ndarray:
+        """Return how strongly the records removed and added pull under some shifts, (B,).
+
+        An added record may pull orders of magnitude harder at the old model than at the new one.
+        """
+        size = self.refits.size
+        return np.asarray(size(self.removed_gradient) + size(self._arrivals(shift)))
+
+    def derivatives(self, moved: np.ndarray, shift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the gradients, (B, P), and the curvatures, at some moves and their shifts."""
+        gradient = self._back(self._slopes(shift)) + self._penalty(moved) - self.removed_gradient
+        outputs = self.model.outputs
+        curvature = [
+            outputs.curvature_parts(margins + shift[rows], labels, weight)
+            for rows, margins, labels, weight, _ in self._pieces()
+        ]
+        return gradient, np.concatenate(curvature)
+
+    def hessian_times(self, curvature: np.ndarray, direction: np.ndarray) -> np.ndarray:
+        """Return each refit's Hessian times its own direction, (B, P)."""
+        values = self.model.outputs.curvature_times(curvature, self.shifts(direction))
+        return np.asarray(self._back(values) + self._penalty(direction))
+
+    def length(
+        self, moved: np.ndarray, shift: np.ndarray, step: np.ndarray, gradient: np.ndarray
+    ) -> np.ndarray:
+        """Return how much of each step to take: to where the slope along it has about vanished."""
+        along = self.shifts(step)
+        downhill = np.abs(np.sum(gradient * step, axis=1))
+        base = np.sum((self._penalty(moved) - self.removed_gradient) * step, axis=1)
+        rise = np.sum(self._penalty(step) * step, axis=1)
+        taken = np.ones(len(step))
+        for _ in range(40):
+            slopes = self._slopes(shift + taken[:, None] * along)
+            slope = base + taken * rise + np.sum(slopes * along, axis=(0, 2))
+            steep = ~(slope <= 0.9 * downhill)
+            if not steep.any():
+                break
+            secant = downhill / (downhill + slope)
+            secant = np.where(np.isfinite(secant), np.clip(secant, 0.1, 0.9), 0.1)
+            taken = np.where(steep, taken * secant, taken)
+        return taken

@@ -1,0 +1,277 @@
+"""The centre of a move: how far a fit moves for a changed record while the others' curvature stays.
+
+Without record i, ``H₀ = H − ω x̃ a x̃ᵀ`` has the inverse ``H⁻¹ + H⁻¹x̃ U x̃ᵀH⁻¹`` (Woodbury): in the
+principal directions of the record, ``WWᵀ = ω a`` with ``Wᵀx̃ᵀH⁻¹x̃W = diag h``,
+``U = W diag(1/(1 − h)) Wᵀ``. It leaves by ``H₀⁻¹x̃ ω r = H⁻¹x̃ u``, and a record ``(z, y')`` that
+comes in its place moves the fit by ``−H₀⁻¹z̃ σ``, with its margin m the root of one equation::
+
+    m = z̃ᵀθ₀ − z̃ᵀH₀⁻¹z̃ σ,       σ = ω ℓ'(m, y'),       θ₀ the fit without record i
+
+All moves of a record lie in the span of its ``H⁻¹x̃`` and of ``H⁻¹e`` for the columns that differ,
+so that their inner products, in the norms of the Hessian, the noise and the penalty, are those of a
+few vectors for each record (:meth:`~seepage.glm.changes.solver.Solver.products`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from seepage.core.jacobian import Alternatives
+from seepage.glm.changes.local_model import LocalModel
+from seepage.glm.changes.outputs import SOLVED, modes_of, times
+from seepage.glm.changes.solver import others_decide
+from seepage.support.double_double import EPS
+
+
+@dataclass(frozen=True)
+class WithoutRecord:
+    """Some records, and the fit of the others without each of them, (m, …) each."""
+
+    pull: np.ndarray  # ω r
+    curvature: np.ndarray  # ω a
+    modes: np.ndarray  # W
+    shares: np.ndarray  # h
+    left: np.ndarray  # 1 − h
+    error: np.ndarray  # the rounding of these numbers, relative to them
+    removal_error: np.ndarray  # and that of ``removal``, with the error of r
+    alone: np.ndarray  # where the others decide nothing
+    update: np.ndarray  # U
+    removal: np.ndarray  # u
+
+    @classmethod
+    def of(cls, model: LocalModel, rows: np.ndarray, lengths: np.ndarray) -> WithoutRecord:
+        """Return it from the records' ``x̃ᵀH⁻¹x̃``, (m, c, c)."""
+        weight = model.weight[rows]
+        pull = weight[:, None] * model.slopes[rows]
+        curvature = weight[:, None, None] * model.curvatures[rows]
+        modes, shares = modes_of(curvature, lengths)
+        left, error = model.solver.share_left(rows, shares)
+        alone = ~others_decide(error) & (weight > 0)
+        left, error = np.where(alone[:, None], 1.0, left), np.where(alone, 1.0, error)
+        update = (modes / left[:, None, :]) @ np.swapaxes(modes, 1, 2)
+        factor = np.eye(lengths.shape[1]) + update @ lengths
+        removal = times(factor, pull)
+        lost = weight * model.slope_errors[rows] * np.linalg.norm(factor, axis=(1, 2))
+        removal_error = error + _ratio(lost, np.linalg.norm(removal, axis=1))
+        return cls(
+            pull, curvature, modes, shares, left, error, removal_error, alone, update, removal
+        )
+
+
+@dataclass(frozen=True)
+class Replacements:
+    """Where records that come lie, as seen from those that are left, (m, K, …) each."""
+
+    along: np.ndarray  # H₀⁻¹z̃ in the basis of the centres
+    lengths: np.ndarray  # z̃ᵀH₀⁻¹z̃
+    before: np.ndarray  # the margins under θ̂
+    given: np.ndarray  # the margins under the fit without the record
+    given_error: np.ndarray  # and their errors
+    labels: np.ndarray
+    still: np.ndarray  # which are the record as it is
+
+    @classmethod
+    def of(
+        cls,
+        model: LocalModel,
+        rows: np.ndarray,
+        others: Alternatives,
+        by_inverse: np.ndarray,
+        rest: WithoutRecord,
+    ) -> Replacements:
+        """Return it from the products of the basis in the norm of the Hessian."""
+        c = model.outputs.count
+        change, labels = model.changes(rows, others)
+        distinct = change if others.columns else change[:, :1]  # one stands for all if none changes
+        Z = np.concatenate([np.ones((*distinct.shape[:2], 1)), distinct], axis=2)
+        Z = (Z[:, :, :, None, None] * np.eye(c)).reshape(*Z.shape[:2], -1, c)
+        xz = by_inverse[:, None, :c, :] @ Z
+        zx, update = np.swapaxes(xz, 2, 3), rest.update[:, None]
+        lengths = np.swapaxes(Z, 2, 3) @ (by_inverse[:, None] @ Z) + zx @ (update @ xz)
+        Z[:, :, :c, :] += update @ xz
+        before = model.margins_before(rows, change, others.columns)
+        given = before + times(zx, rest.removal[:, None, :])
+        same = labels == model.target[rows][:, None]
+        still = np.all(change == 0, axis=2) & same.reshape(*change.shape[:2], -1).all(axis=2)
+        # The margin of the record itself is off by the error of its slope over its curvature.
+        own = _ratio(model.slope_errors[rows], np.einsum("mkk->m", model.curvatures[rows]))
+        shift = np.linalg.norm(xz, axis=(2, 3)) * np.linalg.norm(rest.removal, axis=1)[:, None]
+        largest = 1 + np.abs(given).max(axis=2) + np.abs(model.margins[rows]).max(axis=1)[:, None]
+        root = 8 * EPS if c == 1 else SOLVED
+        error = own[:, None] + rest.removal_error[:, None] * shift + root * largest
+        return cls(Z, lengths, before, given, error, labels, still)
+
+
+@dataclass(frozen=True)
+class Centres:
+    """The moves of m records under K changes with the others' curvature held fixed."""
+
+    columns: list[int]
+    gram: np.ndarray  # (m, K, K), whitened
+    coefs: np.ndarray  # of H⁻¹x̃ and of H⁻¹e, for every output, (m, K, …)
+    energy: np.ndarray  # ‖δ‖ in the norm of H₀, (m, K)
+    norm: np.ndarray  # N, that of the records alone, (m, K)
+    own_energy: np.ndarray  # ω tᵀa t with t = x̃ᵀδ, of the record as it is, (m, K)
+    pull: np.ndarray  # ω rᵀt, (m, K)
+    free: np.ndarray  # the smallest share of the others in the curvature along x̃, (m,)
+    widest: np.ndarray  # q of the record as it is, (m,)
+    per_error: np.ndarray  # how far E moves the release; infinite where the rest says nothing, (m,)
+    unsolved: np.ndarray  # where the equation of the margin has no root found, (m, K)
+    error: np.ndarray  # the rounding of the products, relative to them, (m,)
+    rounding: np.ndarray  # and of the whitened move, (m, K)
+    own: OwnRecord | None  # what the record that comes adds
+
+    @property
+    def size(self) -> np.ndarray:
+        """The lengths of the moves, (m, K)."""
+        return np.asarray(np.sqrt(np.maximum(np.einsum("mkk->mk", self.gram), 0.0)))
+
+    @classmethod
+    def of(cls, model: LocalModel, rows: np.ndarray, others: Alternatives | None) -> Centres:
+        """Return the centres of some records' moves; ``None`` leaves them out."""
+        outputs, c = model.outputs, model.outputs.count
+        columns = [] if others is None else list(others.columns)
+        by_inverse, by_noise, by_penalty = model.solver.products(rows, columns)
+        rest = WithoutRecord.of(model, rows, by_inverse[:, :c, :c])
+        by_own, error, left = by_noise[:, :c, :c], rest.error, rest.left
+        removed = np.sqrt(np.maximum(quadratic(rest.removal[:, None, :], by_own), 0.0))
+        rounding = rest.removal_error[:, None] * removed
+        added = by_inverse.shape[1] - c
+        coefs = np.concatenate([rest.removal, np.zeros((len(rows), added))], axis=1)[:, None, :]
+        own, unsolved = None, np.zeros((len(rows), 1), dtype=bool)
+        if others is not None:
+            new = Replacements.of(model, rows, others, by_inverse, rest)
+            Z, weight = new.along, model.weight[rows]
+            margin, slope, solved = _own_slope(model, new, weight[:, None, None])
+            coefs = np.where(new.still[:, :, None], 0.0, coefs - times(Z, slope))
+            unsolved = ~solved & ~new.still
+            curved = weight[:, None, None, None] * outputs.curvature(margin, new.labels)
+            curved = np.minimum(curved, 1e150)  # as good as infinite, and its square is a number
+            noise_zz = np.swapaxes(Z, 2, 3) @ (by_noise[:, None] @ Z)
+            rounding = rounding + _arrival_error(error, noise_zz, slope, curved, new)
+            shift = np.where(unsolved[:, :, None], np.nan, margin - new.before)
+            own = OwnRecord.at(model, curved, noise_zz, new, shift)
+        on_own = coefs @ by_inverse[:, :, :c]
+        own_energy, length = quadratic(on_own, rest.curvature), quadratic(coefs, by_inverse)
+        # Differences, and upper ends: what rounding may have taken is added.
+        lost = 4 * (EPS + error * left.min(axis=1))[:, None] * length
+        energy = np.maximum(length - own_energy, 0.0) + lost
+        norm = np.maximum(energy - model.fit.ridge * quadratic(coefs, by_penalty), 0.0) + lost
+        gram = coefs @ by_noise @ np.swapaxes(coefs, 1, 2)
+        sight = np.einsum("mbk,mbc,mck->mk", rest.modes, by_own, rest.modes)
+        spread = np.sqrt(np.maximum(np.sum(sight * rest.shares / left**2, axis=1), 0.0))
+        return cls(
+            columns,
+            np.where(rest.alone[:, None, None], 0.0, gram),
+            coefs,
+            np.sqrt(energy),
+            np.sqrt(norm),
+            own_energy,
+            np.sum(rest.pull[:, None, :] * on_own, axis=2),
+            np.asarray(left.min(axis=1)),
+            outputs.widest(by_inverse[:, :c, :c]),
+            np.where(rest.alone, np.inf, model.spread + spread),
+            unsolved,
+            error,
+            np.broadcast_to(model.whiten.skew * rounding, coefs.shape[:2]),
+            own,
+        )
+
+    def moves(self, model: LocalModel, rows: np.ndarray) -> np.ndarray:
+        """Return the centres themselves, of the parameters that matter, (m, K, P)."""
+        c, solver = model.outputs.count, model.solver
+        moves = self.coefs[:, :, :c] @ solver.solved(rows)
+        return np.asarray(moves + self.coefs[:, :, c:] @ solver.solved_columns(self.columns))
+
+
+@dataclass(frozen=True)
+class OwnRecord:
+    """What the record that comes adds to the error, (m, K, …) each."""
+
+    shares: np.ndarray  # the curvature at the centre along its principal directions, relative to H₀
+    sights: np.ndarray  # and their squared length in the noise's norm, where it is 1 in that of H₀
+    widest: np.ndarray  # z̃ᵀH₀⁻¹z̃
+    margin: np.ndarray  # under θ̂
+    shift: np.ndarray  # and how far the centre moves it
+    labels: np.ndarray
+
+    @classmethod
+    def at(
+        cls,
+        model: LocalModel,
+        curvature: np.ndarray,
+        by_noise: np.ndarray,
+        new: Replacements,
+        shift: np.ndarray,
+    ) -> OwnRecord:
+        """Return it from its curvature and the product of ``H₀⁻¹z̃`` in the norm of the noise."""
+        modes, shares = modes_of(curvature, new.lengths)
+        sights = _ratio(np.sum(modes * (by_noise @ modes), axis=-2), shares)
+        widest = model.outputs.widest(new.lengths)
+        return cls(shares, sights, widest, new.before, shift, new.labels)
+
+    def per_error(self, constant: float, E: np.ndarray) -> np.ndarray:
+        """Return how far an error of the others moves the release through this record's slope.
+
+        Its margin shifts by a span of ``√widest·E`` at most, over which the curvature grows by a
+        factor.
+        """
+        growth = np.exp(constant * np.sqrt(np.maximum(self.widest, 0.0)) * E)[:, :, None]
+        with np.errstate(divide="ignore", over="ignore"):
+            taken = 1 / (1 + 1 / np.where(self.shares > 0, growth * self.shares, 0.0))
+        seen = np.sum(np.maximum(self.sights, 0.0) * taken, axis=2)
+        return np.asarray(np.sqrt(taken.max(axis=2) * seen))
+
+
+def _own_slope(
+    model: LocalModel, new: Replacements, weight: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the margins of the records that come, their weighted slopes, and which are solved.
+
+    Where the record outweighs the others the slope follows from how far it is from the margin
+    that they give it, ``z̃ᵀH₀⁻¹z̃ σ = given − m``; the slope at m would be the difference of a
+    prediction and a label that are nearly equal there.
+    """
+    outputs, zz = model.outputs, new.lengths
+    margin, solved = outputs.own_margin(new.given, weight[..., None] * zz, new.labels)
+    slope = weight * outputs.slope(margin, new.labels)
+    if outputs.count == 1:
+        curvature = weight * outputs.curvature(margin, new.labels)[..., 0]
+        with np.errstate(over="ignore", invalid="ignore"):
+            outweighs = curvature * zz[..., 0] > 1
+        by_margin = (new.given - margin) / np.where(outweighs, zz[..., 0], 1.0)
+        slope = np.where(outweighs, by_margin, slope)
+    return margin, slope, solved
+
+
+def _arrival_error(
+    error: np.ndarray,
+    by_noise: np.ndarray,
+    slope: np.ndarray,
+    curvature: np.ndarray,
+    new: Replacements,
+) -> np.ndarray:
+    """Return the error of the move by records that come, whitened, (m, K).
+
+    That of the products, relative to the move; and that of the slope σ, from the error of the
+    margin at which the record is met: ``∂σ = ω a/(1 + ω a z̃ᵀH₀⁻¹z̃)`` of it.
+    """
+    size = np.sqrt(np.maximum(np.einsum("mkb,mkbc,mkc->mk", slope, by_noise, slope), 0.0))
+    if curvature.shape[-1] == 1:
+        rate = (curvature / (1 + curvature * new.lengths))[..., 0, 0]
+    else:
+        rate = np.linalg.norm(curvature, axis=(2, 3))
+    seen = np.sqrt(np.maximum(np.einsum("mkbb->mk", by_noise), 0.0))
+    return np.asarray(error[:, None] * size + rate * new.given_error * seen)
+
+
+def quadratic(coefs: np.ndarray, gram: np.ndarray) -> np.ndarray:
+    """Return ``cᵀGc`` of each, (m, K)."""
+    return np.asarray(np.sum((coefs @ gram) * coefs, axis=2))
+
+
+def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """Return a quotient of numbers, zero where there is no whole."""
+    return np.asarray(np.divide(part, whole, out=np.zeros_like(part), where=whole > 0))

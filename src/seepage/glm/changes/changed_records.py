@@ -1,0 +1,383 @@
+"""How far a GLM's minimiser moves when a record is left out or replaced, for all records at once.
+
+Let ``H₀`` be the Hessian at ``θ̂`` without record i, ``t_j = x̃_jᵀδ`` how far a move ``δ`` shifts the
+other margins, and ``ε_j = ω_j[ℓ'(m_j + t_j) − ℓ'(m_j) − a_j t_j]`` what a fixed curvature leaves
+out. With ``(z, y')`` in the record's place (or nothing: σ = 0) the refit moves by::
+
+    δ = ω r H₀⁻¹x̃ − σ H₀⁻¹z̃ − H₀⁻¹X̃ᵀε,        σ = ω ℓ'(z̃ᵀ(θ̂ + δ), y')
+
+The *centre* (:mod:`~seepage.glm.changes.centres`) drops ε, which leaves one equation in one number,
+the record's own margin; least squares has ε = 0, and the centre is exact. The *certificate*
+(:mod:`~seepage.glm.changes.certificate`) bounds how far ε takes the refit from the centre. *Refits*
+(:mod:`~seepage.glm.changes.batched_refits`) start at the centre, and are exact for any family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from seepage.core.jacobian import Alternatives, FiniteChanges, Moves, ReleaseJacobian
+from seepage.core.noise import Gaussian, Noise
+from seepage.errors import InputError
+from seepage.glm.changes.batched_refits import BatchedRefits, Change
+from seepage.glm.changes.centres import Centres, Replacements, WithoutRecord
+from seepage.glm.changes.certificate import (
+    Shifts,
+    around,
+    bound_by_convexity,
+    free_shifts,
+    one_direction,
+    pair_shifts,
+    pairs_may_help,
+    quadratic_shifts,
+    slope_error,
+)
+from seepage.glm.changes.local_model import (
+    LargestShifts,
+    LocalModel,
+    callers_moves,
+    in_numpy,
+)
+from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.jacobian.optimum import Optimum
+from seepage.glm.losses import Categorical
+from seepage.support.chunks import CHUNK, row_slices, spread
+
+PAIR_WORK = 1e12  # multiplications allowed to passes over pairs for many alternatives
+REFIT_WORK = 1e11  # and those up to which priors come from refits without each record
+AT_ONCE = 1 << 18  # numbers that a core works on at a time, in its cache
+
+
+class ChangedRecords(FiniteChanges):
+    """The finite changes of one GLM's release.
+
+    See :class:`~seepage.glm.changes.local_model.LocalModel` for its parameters. Where ``shifts``
+    are given the records are only some of those fitted on: there are then no refits, and no passes
+    over pairs.
+    """
+
+    def __init__(
+        self,
+        optimum: Optimum,
+        X: Any,
+        noise: tuple[Noise, ...],
+        fit: FittedGLM | None = None,
+        shifts: LargestShifts | None = None,
+    ) -> None:
+        self.model = LocalModel(optimum, X, noise, fit, shifts)
+        self.target, self.records = self.model.target, len(self.model.X)
+        # About 40 products of the table with the parameters
+        self.work = 40.0 * self.model.X.size * (self.model.theta.size // len(self.model.theta))
+        self.certifies = self.model.fit.family.self_concordance is not None
+
+    @cached_property
+    def refits(self) -> BatchedRefits:
+        """Refits of the model."""
+        return BatchedRefits(self.model)
+
+    # Certified --------------------------------------------------------------------------------
+
+    def without(self, rows: np.ndarray) -> Moves:
+        """Return the moves when each of some records is left out, K = 1, certified."""
+        return self._certified(np.asarray(rows), None)
+
+    def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
+        """Return the moves when each of some records becomes each alternative, certified."""
+        return self._certified(np.asarray(rows), others)
+
+    def _certified(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
+        """Return moves within bounds that cost more and more, while those at hand are wide."""
+        model, K = self.model, 1 if others is None else len(others)
+        moves = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
+        if self.certifies:
+            every = np.arange(len(rows))
+            self._look(moves, every, rows, others, free_shifts)
+            if model.fit.family.self_concordance:  # else the centres are exact
+                wide = every[_is_wide(moves)]
+                self._look(moves, wide, rows, others, quadratic_shifts)
+                wide = wide[_is_wide(moves)[wide]]
+                if model.shifts is None:
+                    worth = self._worth_a_pass(moves, wide, rows, others)
+                    self._look(moves, worth, rows, others, pair_shifts, CHUNK)
+        lost = np.flatnonzero(np.isinf(moves.radius).any(axis=1))
+        for piece in row_slices(len(lost), self._width(others)):
+            bound_by_convexity(model, moves, lost[piece], rows, others)
+        return moves
+
+    def _look(
+        self,
+        moves: Moves,
+        which: np.ndarray,
+        rows: np.ndarray,
+        others: Alternatives | None,
+        shifts_of: Callable[[LocalModel, np.ndarray, Centres], Shifts],
+        chunk: int | None = None,
+    ) -> None:
+        """Replace the moves of some of the rows by those from other bounds on the shifts."""
+
+        def look(piece: slice) -> tuple[np.ndarray, Moves]:
+            some = rows[which[piece]]
+            centres = Centres.of(self.model, some, others)
+            return which[piece], around(self.model, centres, shifts_of(self.model, some, centres))
+
+        pieces = list(row_slices(len(which), self._width(others), chunk=chunk or AT_ONCE))
+        # What all pieces share is computed, and kept, with the first.
+        for here, closer in chain(map(look, pieces[:1]), spread(look, pieces[1:])):
+            moves.put(here, closer)
+
+    def _worth_a_pass(
+        self, moves: Moves, wide: np.ndarray, rows: np.ndarray, others: Alternatives | None
+    ) -> np.ndarray:
+        """Return those of some records whose moves a pass over pairs may bound more closely."""
+        model = self.model
+        pieces = [wide[piece] for piece in row_slices(len(wide), self._width(others))]
+        help_ = [pairs_may_help(model, Centres.of(model, rows[p], others)) for p in pieces]
+        wide = wide[np.concatenate([np.zeros(0, dtype=bool), *help_])]
+        if one_direction(model, [] if others is None else list(others.columns)):
+            return wide
+        # A pass for every alternative: as many as are affordable, the largest moves first
+        passes = model.outputs.count * moves.radius.shape[1]
+        size = moves.expected()[wide].max(axis=1)
+        return wide[np.argsort(-size, kind="stable")[: int(PAIR_WORK / (model.X.size * passes))]]
+
+    def _width(self, others: Alternatives | None) -> int:
+        """Return about how many numbers the work on one record's centres keeps in memory."""
+        c = self.model.outputs.count
+        K, columns = (1, 0) if others is None else (len(others), len(others.columns))
+        solved = 64 if c == 1 and not columns else 2 * len(self.model.inverse)
+        return c * (solved + 8 * K * c * (1 + columns))
+
+    # By refits --------------------------------------------------------------------------------
+
+    def without_exactly(self, sets: list[np.ndarray]) -> Moves:
+        """Return the moves when records leave together, by refits."""
+        starts = None
+        if all(len(rows) == 1 for rows in sets):
+            starts = self._starts(np.concatenate(sets), None)
+        changes = [Change(np.asarray(rows)) for rows in sets]
+        every = np.ones((len(sets), 1), dtype=bool)
+        return self._refitted(changes, every, starts)
+
+    def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
+        """Return the moves with each alternative, by refits."""
+        model, changes = self.model, []
+        moved = np.ones((len(rows), len(others)), dtype=bool)
+        for m, i in enumerate(rows):
+            Z, T = self._replacements(int(i), others)
+            for k in range(len(others)):
+                if np.array_equal(Z[k], model.X[i]) and np.array_equal(T[k], self.target[i]):
+                    moved[m, k] = False  # as it is
+                else:
+                    changes.append(Change(np.array([i]), Z[k], T[k], float(model.weight[i])))
+        return self._refitted(changes, moved, self._starts(rows, others))
+
+    def _starts(self, rows: np.ndarray, others: Alternatives | None) -> np.ndarray | None:
+        """Return where the centres put the parameters that matter, (m, K, P), if they can."""
+        if not self.certifies:
+            return None
+        pieces = [rows[piece] for piece in row_slices(len(rows), self._width(others))]
+        model = self.model
+        return np.concatenate([Centres.of(model, p, others).moves(model, p) for p in pieces])
+
+    def _replacements(self, row: int, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
+        """Return the features and labels of every alternative, (K, d) and (K, …)."""
+        labels = self.model.changes(np.array([row]), others)[1]
+        Z = np.repeat(self.model.X[row : row + 1], len(others), axis=0)
+        if others.values is not None:
+            Z[:, list(others.columns)] = self.model.near(others)
+        return Z, np.asarray(labels[0], dtype=float)
+
+    def _refitted(
+        self, changes: list[Change], moved: np.ndarray, starts: np.ndarray | None
+    ) -> Moves:
+        """Return the moves of refits for the changes that are ones, ``moved (m, K)``.
+
+        Where every parameter is penalised no minimiser is further than ``‖g‖/ridge``, with g the
+        gradient of the changed objective at ``θ̂``: all that is known where a refit failed;
+        elsewhere there may be none at all.
+        """
+        model, refits = self.model, self.refits
+        seen = np.zeros((*moved.shape, model.theta.size))
+        lost = np.zeros(moved.shape, dtype=bool)
+        errors, reach, pull_errors = np.zeros((3, *moved.shape))
+        if changes:
+            steps, left = refits.moves(changes, None if starts is None else starts[moved])
+            failed = ~np.isfinite(steps).all(axis=1)
+            seen[moved] = model.seen(np.where(failed[:, None], 0.0, steps))
+            left = np.linalg.norm(model.seen(np.where(failed[:, None], 0.0, left)), axis=1)
+            lost[moved], errors[moved] = failed, left
+            pull_errors[moved], reach[moved] = self._pull_errors(changes), np.inf
+            if model.fit.intercept is None and model.fit.ridge > 0:
+                reach[moved] = model.whiten.largest * refits.steepness(changes) / model.fit.ridge
+        gram = seen @ np.swapaxes(seen, 1, 2)
+        size = np.sqrt(np.einsum("mkk->mk", gram))
+        # Rounding does not shrink with the difference of what leaves and what comes.
+        rounding = (model.gram_solver.rounding + pull_errors) * model.whiten.skew
+        rounding = np.maximum(1e-9 * size, rounding * size.max(axis=1, keepdims=True))
+        radius = np.where(size > 0, rounding, 0.0) + errors
+        radius = np.where(lost & np.isfinite(reach), reach, radius)
+        diagonal = np.arange(gram.shape[1])
+        gram[:, diagonal, diagonal] += np.where(lost & np.isinf(reach), np.inf, 0.0)
+        return Moves(gram, radius)
+
+    def _pull_errors(self, changes: list[Change]) -> np.ndarray:
+        """Return the errors of what the records that leave pull, relative to it, (B,)."""
+        model, lost = self.model, np.zeros(self.records)
+        rows = np.unique(np.concatenate([change.removed for change in changes]))
+        for piece in row_slices(len(rows), self._width(None)):
+            some = rows[piece]
+            lengths = model.outputs.widest(model.solver.products(some, [])[0])
+            lengths = np.sqrt(np.maximum(lengths, 0.0))
+            lost[some] = model.weight[some] * model.slope_errors[some] * lengths
+        lost = np.array([np.sum(lost[change.removed]) for change in changes])
+        pull = self.refits.pull_of_removed(changes)
+        return np.asarray(np.divide(lost, pull, out=np.zeros_like(lost), where=pull > 0))
+
+    # What the model without a record finds likely ---------------------------------------------
+
+    def log_likelihoods(
+        self, rows: np.ndarray, others: Alternatives, refits: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return how likely the model fitted without a record finds it with each alternative.
+
+        By refits where there are few records or nothing else is known; with more, the records
+        known least well are refitted, and the others are as exact as their certificates say.
+        """
+        family = self.model.fit.family
+        if family.name not in ("bernoulli", "poisson", "categorical"):
+            raise InputError(
+                f"The {family.name} family states no probabilities, so the model gives no prior; "
+                "choose 'equal', 'frequencies' or probabilities of your own."
+            )
+        affordable = max(1, int(REFIT_WORK / self.work)) if refits is None else refits
+        affordable = affordable if self.model.shifts is None else 0
+        if not self.certifies or len(rows) <= affordable:
+            return self._refitted_likelihoods(rows, others)
+        pieces = [
+            self._likelihoods(rows[piece], others)
+            for piece in row_slices(len(rows), self._width(others))
+        ]
+        scores, off = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+        worst = np.argsort(-off, kind="stable")[:affordable]
+        if len(worst):
+            scores[worst], off[worst] = self._refitted_likelihoods(rows[worst], others)
+        return scores, off
+
+    def _likelihoods(self, rows: np.ndarray, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
+        """Return the same from the expansion."""
+        model, outputs = self.model, self.model.outputs
+        left = Centres.of(model, rows, None)
+        E, _ = slope_error(model, left, free_shifts(model, rows, left))
+        by_inverse = model.solver.products(rows, list(others.columns))[0]
+        rest = WithoutRecord.of(model, rows, by_inverse[:, : outputs.count, : outputs.count])
+        new = Replacements.of(model, rows, others, by_inverse, rest)
+        with np.errstate(over="ignore", invalid="ignore"):
+            span = np.sqrt(np.maximum(outputs.widest(new.lengths), 0.0)) * E + new.given_error
+            scores = -outputs.loss(new.given, new.labels)
+            off = np.max(span * outputs.steepest(new.given, new.labels, span), axis=1)
+        return scores, np.where(np.isnan(off), np.inf, off)
+
+    def _refitted_likelihoods(
+        self, rows: np.ndarray, others: Alternatives
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the same from refits."""
+        model, outputs = self.model, self.model.outputs
+        starts = self._starts(rows, None)
+        changes = [Change(np.array([i])) for i in rows]
+        moves, errors = self.refits.moves(changes, None if starts is None else starts[:, 0])
+        known = np.isfinite(moves).all(axis=1, keepdims=True)
+        moves, errors = (outputs.of_all(np.where(known, v, 0.0)) for v in (moves, errors))
+        likelihoods, off = np.empty((len(rows), len(others))), np.empty(len(rows))
+        for m, i in enumerate(rows):
+            Z, T = self._replacements(int(i), others)
+            Z = model.solver.design(Z)
+            move, step = (v[m].reshape(model.theta.shape) for v in (moves, errors))
+            margins = Z @ (model.theta + move)
+            lost = np.abs(Z @ step) + model.gram_solver.rounding * (np.abs(Z) @ np.abs(move))
+            span = lost.reshape(len(Z), -1).max(axis=1)
+            likelihoods[m] = -np.asarray(model.fit.family.loss(margins, T))
+            off[m] = np.max(span * outputs.steepest(outputs.within(margins), T, span))
+        return likelihoods, off
+
+    def class_labels(self) -> np.ndarray:
+        """Return the labels that a record of a classifier may have, (K,) or (K, K)."""
+        family = self.model.fit.family
+        if isinstance(family, Categorical):
+            return np.eye(family.outputs)
+        return np.array([0.0, 1.0]) if family.name == "bernoulli" else super().class_labels()
+
+
+class RecordRefits:
+    """The release made again with one record replaced and all others kept.
+
+    What :class:`~seepage.core.jacobian.Refits` asks of every release, answered by batched refits.
+    ``jacobian_of`` makes the Jacobian about a record that replaces the one in a row, of a refitted
+    model, the table, the row, the record's features and label, and the noise.
+    """
+
+    rounding = 1e-14
+
+    def __init__(
+        self, optimum: Optimum, X: Any, jacobian_of: Callable[..., ReleaseJacobian]
+    ) -> None:
+        self.fit, self.X = in_numpy(optimum.fit, X)
+        self._jacobian_of, self._optimum = jacobian_of, optimum
+        self.target, self.theta = self.fit.target, np.asarray(self.fit.parameters)
+
+    @cached_property
+    def _refits(self) -> BatchedRefits:
+        return BatchedRefits(LocalModel(self._optimum, self.X, (Gaussian(1.0),)))
+
+    def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
+        """Return how far the parameters of each replacement lie from the actual ones, (K, P).
+
+        ``features`` are (K, d), and ``labels`` (K,), or (K, classes) for softmax; the record's own
+        label if not given. NaN where no minimiser exists.
+        """
+        model = self._refits.model
+        Z = np.atleast_2d(np.asarray(features, dtype=float))
+        own = self.target[row, ...]
+        T = np.broadcast_to(own, (len(Z), *np.shape(own)))
+        if labels is not None:
+            T = np.asarray(labels, dtype=float).reshape(T.shape)
+        Z = Z if model.centre is None else Z - model.centre
+        weight, removed = float(model.weight[row]), np.array([row])
+        changes = [Change(removed, z, t, weight) for z, t in zip(Z, T, strict=True)]
+        moves = self._refits.moves(changes)[0]
+        known = np.isfinite(moves).all(axis=1, keepdims=True)
+        moves = callers_moves(model.outputs.of_all(np.where(known, moves, 0.0)), model.centre)
+        return np.where(known, moves, np.nan)
+
+    def parameters(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
+        """Return the parameters of each replacement, (K, P) or (K, P, classes).
+
+        The intercept comes last.
+        """
+        moves = self.moves(row, features, labels)
+        return np.asarray(self.theta + moves.reshape(len(moves), *self.theta.shape))
+
+    def jacobian(
+        self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Noise
+    ) -> ReleaseJacobian:
+        """Return the Jacobian about the replaced row, at a refit that :meth:`parameters` gave."""
+        d = self.X.shape[1]
+        intercept = None if self.fit.intercept is None else theta[d, ...]
+        fit = replace(self.fit, coef=theta[:d, ...], intercept=intercept)
+        return self._jacobian_of(fit, self.X, row, features, label, noise)
+
+
+def _is_wide(moves: Moves) -> np.ndarray:
+    """Say which records have a move whose length is poorly known, (m,).
+
+    A half width above 4.9 % of the distance is worth a closer look: reports show two digits.
+    """
+    least, most = moves.distances()
+    with np.errstate(invalid="ignore"):
+        known = np.isfinite(most) & (most - least <= 0.049 * (most + least))
+    return np.asarray(~known.all(axis=1))

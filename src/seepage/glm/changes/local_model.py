@@ -1,0 +1,274 @@
+"""A fit to second order about its minimiser: slopes, curvatures, the solver, and the unit of noise.
+
+What every finite change of a record starts from, of all records or of one chunk of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from seepage.core.jacobian import Alternatives
+from seepage.core.noise import Gaussian, Noise
+from seepage.errors import InputError
+from seepage.glm.changes.outputs import Outputs
+from seepage.glm.changes.solver import SingularValues, Solver, best_solver
+from seepage.glm.fitting.objective import FittedGLM, hessian
+from seepage.glm.jacobian.optimum import Optimum
+from seepage.glm.losses import Categorical
+from seepage.support.chunks import row_slices
+from seepage.support.double_double import EPS, Double
+from seepage.tables.source import as_numpy
+
+
+@dataclass(frozen=True)
+class LargestShifts:
+    """How far a unit move of the parameters can shift the margins of records; joined by ``+``."""
+
+    largest: float = 0.0  # q = x̃ᵀH⁻¹x̃ over the records
+    quartic: Any = 0.0  # Σ ω q x̃ a x̃ᵀ, (P, P)
+
+    def __add__(self, other: LargestShifts) -> LargestShifts:
+        return LargestShifts(max(self.largest, other.largest), self.quartic + other.quartic)
+
+
+class LocalModel:
+    """A fit to second order, on some records.
+
+    Parameters
+    ----------
+    optimum
+        The minimiser on all records, with ``H⁻¹`` there.
+    X
+        The records, (n, d), in the caller's columns.
+    noise
+        Gaussian noise on the parameters, or several for parameters released more than once.
+    fit
+        The model with the labels and weights of these records; of all of them if not given.
+    shifts
+        What is known of all records, where these are only some of those the model was fitted on.
+    """
+
+    def __init__(
+        self,
+        optimum: Optimum,
+        X: Any,
+        noise: tuple[Noise, ...],
+        fit: FittedGLM | None = None,
+        shifts: LargestShifts | None = None,
+    ) -> None:
+        near, X = optimum.near if fit is None else fit, optimum.shifted(X)
+        self.fit, self.X = in_numpy(near, X)
+        self.shifts, self._noise = shifts, noise
+        self.centre = None if optimum.centre is None else as_numpy(optimum.centre).astype(float)
+        self.target, self.theta = self.fit.target, np.asarray(self.fit.parameters)
+        self.outputs = Outputs(self.fit.family)
+        weight = self.fit.sample_weight
+        self.weight: np.ndarray = np.ones(len(self.X)) if weight is None else weight
+        inverse = optimum.inverse
+        every = as_numpy(inverse.high if isinstance(inverse, Double) else inverse)
+        self.inverse = self.outputs.inverse_within(every)
+        self._known_slopes: tuple[np.ndarray, np.ndarray] | None = None
+        if not isinstance(near.family, Categorical):
+            r, *_, error = optimum.derivatives(replace(near, sample_weight=None), X, every=False)
+            self._known_slopes = as_numpy(r), as_numpy(error)
+
+    @cached_property
+    def whiten(self) -> Whitening:
+        """``Φ^½``, of all parameters."""
+        return Whitening(self._noise, self.theta.size, self.centre)
+
+    def seen(self, moves: np.ndarray) -> np.ndarray:
+        """Return ``Φ^½v`` of vectors of the parameters that matter, along the last axis."""
+        return self.whiten(self.outputs.of_all(moves))
+
+    # The records at the minimiser -------------------------------------------------------------
+
+    @cached_property
+    def margins(self) -> np.ndarray:
+        """The margins, (n, c)."""
+        return self.outputs.within(np.asarray(self.fit.margins(self.X)))
+
+    @cached_property
+    def curvatures(self) -> np.ndarray:
+        """``a`` without the weights, (n, c, c)."""
+        return self.outputs.curvature(self.margins, self.target)
+
+    @property
+    def slopes(self) -> np.ndarray:
+        """``r`` without the weights, (n, c)."""
+        return self._slopes_and_errors[0]
+
+    @property
+    def slope_errors(self) -> np.ndarray:
+        """The errors of ``r`` from rounding, (n,)."""
+        return self._slopes_and_errors[1]
+
+    @cached_property
+    def _slopes_and_errors(self) -> tuple[np.ndarray, np.ndarray]:
+        if self._known_slopes is None:
+            slopes, d = self.outputs.slope(self.margins, self.target), self.X.shape[1]
+            margin = np.abs(self.X) @ np.abs(self.theta[:d]).reshape(d, -1)
+            curvature = np.einsum("nkk->n", self.curvatures)
+            errors = curvature * margin.max(axis=1) + np.abs(slopes).max(axis=1)
+            return slopes, 4 * EPS * errors
+        slope, errors = self._known_slopes
+        if self.fit.family.name == "gaussian" and isinstance(self.solver, SingularValues):
+            by_values, off = self.solver.least_squares_slopes(self.target)
+            # The same but for rounding, unless the model is not the minimiser.
+            better = (off < errors) & (np.abs(by_values - slope) <= off + errors)
+            slope, errors = np.where(better, by_values, slope), np.where(better, off, errors)
+        return slope[:, None], errors
+
+    @cached_property
+    def gram_solver(self) -> Solver:
+        """``H⁻¹`` from the Gram matrix."""
+        curvature = self.weight[:, None, None] * self.curvatures
+        intercept = self.fit.intercept is not None
+        return Solver(self.X, curvature, self.inverse, self.fit.ridge, intercept, self.seen)
+
+    @cached_property
+    def solver(self) -> Solver:
+        """``H⁻¹`` by what suits the records; the decomposition of a table needs all of them."""
+        return self.gram_solver if self.shifts is not None else best_solver(self.gram_solver)
+
+    # Other records in their places ------------------------------------------------------------
+
+    def near(self, others: Alternatives) -> np.ndarray:
+        """Return the values of alternatives less the centre, (K, c)."""
+        values = np.asarray(others.values)
+        return values if self.centre is None else values - self.centre[list(others.columns)]
+
+    def changes(self, rows: np.ndarray, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
+        """Return how the columns differ in each alternative, (m, K, c), and its labels."""
+        shape = (len(rows), len(others))
+        change = np.zeros((*shape, 0))
+        if others.values is not None:
+            change = self.near(others)[None, :, :] - self.X[rows][:, None, list(others.columns)]
+        own = self.target[rows][:, None, ...]
+        labels = own if others.labels is None else np.asarray(others.labels, float)[None, ...]
+        return change, np.broadcast_to(labels, (*shape, *own.shape[2:]))
+
+    def margins_before(
+        self, rows: np.ndarray, change: np.ndarray, columns: Sequence[int]
+    ) -> np.ndarray:
+        """Return the margins of changed records under ``θ̂``, (m, K, c)."""
+        slope = self.outputs.within(self.theta[list(columns)])
+        return np.asarray(self.margins[rows][:, None, :] + change @ slope)
+
+    # What all records have in common ----------------------------------------------------------
+
+    @cached_property
+    def per_span(self) -> np.ndarray:
+        """``v``: the largest ``tᵀa t`` of a shift of span 1, (n,)."""
+        return self.outputs.per_span(self.margins, self.curvatures)
+
+    @cached_property
+    def largest_shifts(self) -> LargestShifts:
+        """The largest ``q`` of all records of positive weight, and ``Σ ω q x̃ a x̃ᵀ``."""
+        return self.shifts_here() if self.shifts is None else self.shifts
+
+    def shifts_here(self) -> LargestShifts:
+        """Return the same of the records at hand.
+
+        ``q`` is ``x̃ᵀH⁻¹x̃``, or for several outputs its largest value between two of them.
+        """
+        c = self.outputs.count
+        largest, quartic = 0.0, np.zeros_like(self.inverse)
+        for piece in row_slices(len(self.X), c * c * self.X.shape[1]):
+            x, weight = self.X[piece], self.weight[piece]
+            q = self.outputs.widest(self.solver.products(np.arange(len(self.X))[piece], [])[0])
+            largest = max(largest, float(np.max(q[weight > 0], initial=0.0)))
+            curvature = np.maximum(weight * q, 0.0)[:, None, None] * self.curvatures[piece]
+            curvature = curvature[:, 0, 0] if c == 1 else curvature
+            quartic += hessian(x, curvature, ridge=0.0, intercept=self.fit.intercept is not None)
+        return LargestShifts(largest, quartic)
+
+    @cached_property
+    def stretch(self) -> float:
+        """The root of ``max_e (Σ ω q tᵀa t)^½`` over e of H-norm 1: for the Q of errors."""
+        root = np.linalg.cholesky(self.inverse)
+        values = np.linalg.eigvalsh(root.T @ self.largest_shifts.quartic @ root)
+        return float(max(values[-1], 0.0) ** 0.25)
+
+    @cached_property
+    def error_effect(self) -> np.ndarray:
+        """``Φ^½H⁻¹X̃ᵀDX̃H⁻¹Φ^½``: the squared effect of an error of the slopes on the move."""
+        penalised = self.inverse[:, : self.outputs.count * self.X.shape[1]]
+        inner = self.inverse - self.fit.ridge * penalised @ penalised.T
+        seen = self.seen(self.seen(inner).T)
+        return np.asarray((seen + seen.T) / 2)
+
+    @cached_property
+    def spread(self) -> float:
+        """``‖Φ^½H⁻¹X̃ᵀD^½‖``: the largest effect of an error of the slopes on the move."""
+        return float(np.sqrt(max(np.linalg.eigvalsh(self.error_effect)[-1], 0.0)))
+
+
+class Whitening:
+    """``Φ^½``, applied to rows: the unit of one or several Gaussian noises on the same numbers.
+
+    The rows are parameters of columns less a centre; those of the caller's columns are released.
+    """
+
+    def __init__(
+        self, noise: tuple[Noise, ...], size: int, centre: np.ndarray | None = None
+    ) -> None:
+        self.centre = centre
+        for one in noise:
+            if not isinstance(one, Gaussian):
+                raise InputError(
+                    f"Risks are computed for Gaussian noise, whose trade-off curve depends on one "
+                    f"distance; {one!r} has another curve. Use sp.Gaussian."
+                )
+        if len(noise) == 1:
+            self.root = noise[0].root(size)
+        else:
+            total = [one.information(size) for one in noise]
+            if any(np.ndim(one) == 2 for one in total):
+                total = [one if np.ndim(one) == 2 else one * np.eye(size) for one in total]
+                self.root = np.linalg.cholesky(sum(total)).T
+            else:
+                self.root = np.sqrt(sum(total))
+        full = np.ndim(self.root) == 2
+        scales = np.linalg.svd(self.root, compute_uv=False) if full else self.root
+        self.largest = float(np.max(scales))  # ‖Φ^½‖: the greatest length of a unit of the release
+        # How much more an error of one number may count than the numbers it belongs to
+        self.skew = float(np.max(scales) / np.min(scales))
+        # The least length of a unit move of the parameters of columns less their centre: moving the
+        # centre c back into the intercept shortens it to no less than (√(‖c‖² + 4) − ‖c‖)/2.
+        far = 0.0 if centre is None else float(np.linalg.norm(centre))
+        self.smallest = float(np.min(scales)) * 2 / (math.hypot(far, 2.0) + far)
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        """Return ``Φ^½v`` of vectors along the last axis."""
+        rows = callers_moves(rows, self.centre)
+        return np.asarray(rows @ self.root.T if self.root.ndim == 2 else rows * self.root)
+
+
+def in_numpy(fit: FittedGLM, X: Any) -> tuple[FittedGLM, np.ndarray]:
+    """Return a model and its table, whose arrays may be another library's, in float64."""
+    local = replace(
+        fit,
+        coef=as_numpy(fit.coef),
+        intercept=None if fit.intercept is None else as_numpy(fit.intercept),
+        sample_weight=None if fit.sample_weight is None else as_numpy(fit.sample_weight),
+        target=as_numpy(fit.target),
+    )
+    return local, as_numpy(X).astype(np.float64, copy=False)
+
+
+def callers_moves(moves: np.ndarray, centre: np.ndarray | None) -> np.ndarray:
+    """Return moves of the parameters of columns less a centre, (…, P), as those of the columns."""
+    if centre is None:
+        return moves
+    features = len(centre)
+    outputs = moves.shape[-1] // (features + 1)
+    out = moves.reshape(*moves.shape[:-1], features + 1, outputs).copy()
+    out[..., features, :] -= np.einsum("...jk,j->...k", out[..., :features, :], centre)
+    return np.asarray(out.reshape(moves.shape))

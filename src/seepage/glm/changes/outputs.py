@@ -1,0 +1,246 @@
+"""The margins of one record's outputs: the part of them that matters, and its losses.
+
+A model of one output has one margin for each record; softmax has K, of which only the differences
+matter. Everything about finite changes is written in these ``c`` coordinates, c = 1 or K − 1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from seepage.core.unknowns import simplex_basis
+from seepage.glm.losses import Categorical, Family
+from seepage.support.double_double import EPS
+
+SOLVED = 1e-12  # the largest residual, relative to the terms of its equation, of a root
+
+
+class Outputs:
+    """The part of a record's margins that matters, and the unit of its self-concordance.
+
+    With one margin all of it matters, and a shift ``t`` has the span ``|t|``. For softmax only the
+    differences of the K margins matter: everything is written in an orthonormal basis of the
+    directions that sum to zero, in which curvatures are definite. With ``π`` at margins
+    ``m + st``, ``d/ds Var_π(h) = Cov_π((h − Eh)², t) ≤ Var_π(h)·span(t)``, where the span of t is
+    its largest entry less its smallest: so its constant is 1.
+    """
+
+    def __init__(self, family: Family | Categorical) -> None:
+        self.family = family
+        self.basis = simplex_basis(family.outputs) if isinstance(family, Categorical) else None
+        self.count = 1 if self.basis is None else self.basis.shape[1]
+
+    def within(self, values: np.ndarray) -> np.ndarray:
+        """Return the part of margins or slopes, (…) or (…, K), that matters, (…, c)."""
+        return np.asarray(values[..., None] if self.basis is None else values @ self.basis)
+
+    def of_all(self, moves: np.ndarray) -> np.ndarray:
+        """Return moves of the part that matters, (…, D·c), as moves of all parameters, (…, D·K)."""
+        if self.basis is None:
+            return moves
+        features = moves.shape[-1] // self.count
+        every = moves.reshape(*moves.shape[:-1], features, self.count) @ self.basis.T
+        return np.asarray(every.reshape(*moves.shape[:-1], features * len(self.basis)))
+
+    def inverse_within(self, inverse: np.ndarray) -> np.ndarray:
+        """Return ``H⁻¹`` of all parameters, restricted to the part that matters.
+
+        The Hessian has no entries between that part and the rest.
+        """
+        if self.basis is None:
+            return inverse
+        K, c = self.basis.shape
+        half = inverse.reshape(len(inverse), -1, K) @ self.basis
+        both = half.reshape(-1, K, half.shape[1] * c).transpose(0, 2, 1) @ self.basis
+        inverse = both.transpose(0, 2, 1).reshape(half.shape[1] * c, -1)
+        return np.asarray((inverse + inverse.T) / 2)
+
+    def loss(self, m: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the losses, (…)."""
+        margins, labels = self._flat(m, labels)
+        return np.asarray(self.family.loss(margins, labels)).reshape(m.shape[:-1])
+
+    def slope(self, m: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the slopes, (…, c)."""
+        margins, labels = self._flat(m, labels)
+        return self.within(np.asarray(self.family.slope(margins, labels))).reshape(m.shape)
+
+    def curvature(self, m: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the curvatures, (…, c, c)."""
+        margins, labels = self._flat(m, labels)
+        matrices = np.asarray(self.family.curvature(margins, labels))
+        if self.basis is not None:
+            matrices = self.basis.T @ matrices @ self.basis
+        return matrices.reshape(*m.shape, self.count)
+
+    def curvature_parts(self, m: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """Return what :meth:`curvature_times` needs of curvatures, without the matrices.
+
+        With one output they are themselves; those of softmax are ``ω(diag π − ππᵀ)``: π and ω.
+        """
+        margins, labels = self._flat(m, labels)
+        if self.basis is None:
+            curvature = np.asarray(self.family.curvature(margins, labels))
+            return np.asarray(weight * curvature.reshape(m.shape))
+        powers = np.asarray(self.family.mean(margins)).reshape(*m.shape[:-1], -1)
+        return np.concatenate([powers, np.broadcast_to(weight, (*m.shape[:-1], 1))], axis=-1)
+
+    def curvature_times(self, parts: np.ndarray, shifts: np.ndarray) -> np.ndarray:
+        """Return weighted curvatures times shifts, (…, c)."""
+        if self.basis is None:
+            return np.asarray(parts * shifts)
+        powers, weight, every = parts[..., :-1], parts[..., -1:], shifts @ self.basis.T
+        mean = np.sum(powers * every, axis=-1, keepdims=True)
+        return np.asarray((weight * powers * (every - mean)) @ self.basis)
+
+    def _flat(self, m: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return margins and labels in the family's shapes, one record after the other."""
+        flat = m.reshape(-1, self.count)
+        if self.basis is None:
+            return flat[:, 0], np.broadcast_to(labels, m.shape[:-1]).reshape(-1)
+        K = len(self.basis)
+        return flat @ self.basis.T, np.broadcast_to(labels, (*m.shape[:-1], K)).reshape(-1, K)
+
+    def spans(self, shifts: np.ndarray) -> np.ndarray:
+        """Return the spans of shifts, (…, c) → (…)."""
+        if self.count == 1:
+            unit = 1.0 if self.basis is None else np.ptp(self.basis)
+            return np.asarray(np.abs(shifts[..., 0]) * shifts.dtype.type(unit))
+        every = shifts @ self.basis.T.astype(shifts.dtype)  # type: ignore[union-attr]
+        return np.asarray(every.max(axis=-1) - every.min(axis=-1))
+
+    def widest(self, products: np.ndarray) -> np.ndarray:
+        """Return the largest ``(u − v)ᵀG(u − v)`` over outputs u and v, (…, c, c) → (…)."""
+        if self.basis is None:
+            return np.asarray(products[..., 0, 0])
+        G = self.basis @ products @ self.basis.T
+        own = np.einsum("...kk->...k", G)
+        return np.asarray((own[..., :, None] + own[..., None, :] - 2 * G).max(axis=(-2, -1)))
+
+    def per_span(self, m: np.ndarray, curvatures: np.ndarray) -> np.ndarray:
+        """Return the largest ``tᵀa t`` of a shift of span 1: a variance, which is ¼ at most."""
+        if self.basis is None:
+            return np.asarray(curvatures[:, 0, 0])
+        powers = np.asarray(self.family.mean(m @ self.basis.T))
+        top = powers.max(axis=1)
+        return np.where(top > 0.5, top * (1 - top), 0.25)
+
+    def steepest(self, m: np.ndarray, labels: np.ndarray, span: np.ndarray) -> np.ndarray:
+        """Return the most by which a loss rises per span, for shifts up to that span, (…)."""
+        if self.basis is None:
+            ends = [np.abs(self.slope(m + side * span[..., None], labels)) for side in (-1, 1)]
+            return np.asarray(np.maximum(*ends)[..., 0])  # slopes are monotone
+        # No sum of entries of π moves by more than a quarter of the span.
+        off = np.sum(np.abs(self.slope(m, labels) @ self.basis.T), axis=-1) / 2
+        return np.asarray(np.minimum(off + span / 4, 1.0))
+
+    def own_margin(
+        self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the roots ``m`` of ``m + weight·ℓ'(m, y) = given``, and which were found.
+
+        Each is unique as ``ℓ'`` grows. Shapes are (m, K, c), (m, K, c, c) and (m, K, …).
+        """
+        shape = labels.shape[:2]
+        given = np.broadcast_to(given, (*shape, self.count))
+        if self.count == 1:
+            return self._bracketed(given, weight[..., 0], labels), np.ones(shape, dtype=bool)
+        weight = np.broadcast_to(weight, (*shape, self.count, self.count))
+        flat = (a.reshape(-1, *a.shape[2:]) for a in (given, weight, labels))
+        margin, solved = self._damped(*flat)
+        return margin.reshape(given.shape), solved.reshape(shape)
+
+    def _bracketed(self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the roots for one output.
+
+        Each lies between ``given`` and the first step from there: Newton's method, kept in between,
+        and the middle where its steps do not shrink, as where a slope grows by e with each of them.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            first = given - weight * self.slope(given, labels)
+            low, high = np.minimum(given, first), np.maximum(given, first)
+            # A slope that overflows gives no step length: a step of one is doubled instead.
+            far = ~(given - low <= 1e6)  # halving would not make such a bracket short in time
+            low, reach = np.where(far, -np.inf, low), 1.0
+            while not np.all(np.isfinite(low)):
+                low = np.where(np.isfinite(low), low, given - reach)
+                off = low + weight * self.slope(low, labels) - given
+                low, reach = np.where(off > 0, -np.inf, low), 2 * reach
+            m, moved = np.where(far, low, 0.5 * (low + high)), np.full_like(low, np.inf)
+            for _ in range(200):
+                pull = weight * self.slope(m, labels)
+                off = m + pull - given
+                low, high = np.where(off <= 0, m, low), np.where(off >= 0, m, high)
+                step = m - off / (1 + weight * self.curvature(m, labels)[..., 0])
+                rounding = 4 * EPS * (1 + np.abs(m))
+                shrinks = np.abs(step - m) <= np.maximum(0.5 * moved, rounding)
+                inside = (step > low) & (step < high) & shrinks
+                # A root to rounding stays: a step from there may leave the bracket by a rounding.
+                there = np.abs(off) <= EPS * (np.abs(m) + np.abs(pull) + np.abs(given))
+                there &= np.isfinite(off)
+                new = np.where(inside | there, np.where(there, m, step), 0.5 * (low + high))
+                m, moved = new, np.abs(new - m)
+                if np.all(moved <= rounding):
+                    break
+        return np.asarray(m)
+
+    def _damped(
+        self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the roots for several outputs, and which were found.
+
+        With ``m = given + weight^½v`` they minimise ``‖v‖²/2 + ℓ(m, y)``: by Newton's method, with
+        steps that are halved until it falls.
+        """
+        root = symmetric_root(weight)
+        v, left = np.zeros_like(given), np.full(len(given), np.inf)
+        active = np.arange(len(given))
+        for _ in range(60):
+            R, y, here = root[active], labels[active], v[active]
+            m = given[active] + times(R, here)
+            pull = times(R, self.slope(m, y))
+            gradient = here + pull
+            size = np.linalg.norm(here, axis=1) + np.linalg.norm(pull, axis=1)
+            left[active] = now = np.linalg.norm(gradient, axis=1) / np.where(size > 0, size, 1.0)
+            going = now > 1e-14
+            if not going.any():
+                break
+            active, R, y, here, gradient = (a[going] for a in (active, R, y, here, gradient))
+            start = given[active]
+            curved = np.eye(self.count) + R @ self.curvature(m[going], y) @ R
+            step = -np.linalg.solve(curved, gradient[..., None])[..., 0]
+            slope = np.sum(step * gradient, axis=1)
+            value = np.sum(here**2, axis=1) / 2 + self.loss(m[going], y)
+            length = np.ones(len(active))
+            for _ in range(60):
+                tried = here + length[:, None] * step
+                new = np.sum(tried**2, axis=1) / 2 + self.loss(start + times(R, tried), y)
+                high = new > value + 1e-4 * length * slope + 4 * EPS * np.abs(value)
+                if not high.any():
+                    break
+                length = np.where(high, length / 2, length)
+            v[active] = here + length[:, None] * step
+        return given + times(root, v), left <= SOLVED
+
+
+def symmetric_root(matrices: np.ndarray) -> np.ndarray:
+    """Return the symmetric roots of semidefinite matrices, (…, c, c)."""
+    if matrices.shape[-1] == 1:
+        return np.asarray(np.sqrt(np.maximum(matrices, 0.0)))
+    values, vectors = np.linalg.eigh(matrices)
+    scaled = vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
+    return np.asarray(scaled @ np.swapaxes(vectors, -1, -2))
+
+
+def modes_of(curvature: np.ndarray, products: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ``W`` with ``WWᵀ = curvature`` and ``WᵀGW`` diagonal, (…, c, c), and that diagonal."""
+    root = symmetric_root(curvature)
+    if root.shape[-1] == 1:
+        return root, (root * products * root)[..., 0]
+    values, vectors = np.linalg.eigh(root @ products @ root)
+    return root @ vectors, np.maximum(values, 0.0)
+
+
+def times(matrices: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """Return the product of each matrix with its vector."""
+    return np.asarray((matrices @ vectors[..., None])[..., 0])

@@ -1,0 +1,346 @@
+"""One solver for a fit: ``H⁻¹`` as its records see it, leverages, what is left without a record.
+
+With ``h`` the share of a record in the curvature along its own direction (its leverage), the others
+have ``1 − h``, and everything about the fit without the record follows from that number and from
+``H⁻¹x̃``. There are two ways to both. :class:`Solver` has the inverse of the Gram matrix, of one or
+several outputs: it loses ``εκ`` of ``H⁻¹x̃``, with κ the condition number of H, and so
+``εκ/(1 − h)`` of ``1 − h``, a difference. Under a weak penalty λ on more columns than records
+``1 − h`` falls like λ and κ grows like 1/λ: nothing is left. :class:`SingularValues` has no
+difference there.
+
+Let ``d_j = ω_j a_j`` be the records' curvatures, and ``A = U S Vᵀ`` the table of the rows
+``√d_j (x_j − x̄)``, with ``x̄`` their mean weighted by ``d`` where there is an intercept (else 0),
+and ``e_j = √(d_j/Σd)`` the unit vector to which the columns of ``U`` are then orthogonal. With the
+ridge λ on the coefficients and none on the intercept::
+
+    h_i     = d_i x̃_iᵀH⁻¹x̃_i = e_i² + Σ_k u_ik² s_k²/(s_k² + λ)
+    1 − h_i = Σ_k u_ik² λ/(s_k² + λ) + (1 − e_i² − ‖u_i‖²)
+    H⁻¹x̃_i  = (w, 1/Σd − x̄ᵀw),        w = V S/(S² + λ) u_i / √d_i
+    √d_i r_i = −u_iᵀ λ/(S² + λ) Uᵀt − (t − UUᵀt)_i        of least squares,  t = (I − eeᵀ)√d y
+
+The bracket is what lies outside the span of e and U: nothing, where there are no more records than
+columns. Errors grow like the root of the condition number, as those of the decomposition do.
+
+**Uniqueness.** Without a record there is one minimiser where the others have a share of the
+curvature along every direction: where ``1 − h`` is larger than its error. :func:`others_decide` is
+the one test of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+import numpy as np
+import scipy.linalg
+
+from seepage.glm.changes.outputs import symmetric_root
+from seepage.support.chunks import row_slices
+from seepage.support.double_double import EPS
+
+_BACKWARD = 8 * EPS  # the error of a decomposition, relative to the largest singular value
+
+
+def others_decide(error: np.ndarray) -> np.ndarray:
+    """Say where ``1 − h``, known to this relative error, is certainly positive."""
+    return np.asarray(error < 0.5)
+
+
+def best_solver(plain: Solver) -> Solver:
+    """Return the solver that suits a table: the Gram matrix while its condition allows."""
+    X, curvature = plain.X, plain.curvature
+    # A decomposition takes about n d min(n, d) multiplications, and holds the table several times.
+    affordable = X.size * min(X.shape) <= 1e10 and X.size <= 1 << 26
+    if plain.outputs > 1 or not affordable:
+        return plain
+    d = curvature[:, 0, 0]
+    lost = plain.rounding / np.maximum(1 - d * plain.own_products[0], EPS)
+    worst = np.max(lost, initial=0.0, where=d > 0)
+    if not worst > 1e-8:
+        return plain
+    decomposed = SingularValues(plain)
+    return decomposed if np.max(decomposed.error) < worst else plain
+
+
+class Solver:
+    """``H⁻¹`` of one fit, from the inverse of the Gram matrix.
+
+    Parameters
+    ----------
+    X
+        The records, (n, d).
+    curvature
+        ``ω a`` of the outputs that matter, (n, c, c).
+    inverse
+        ``H⁻¹``, (P, P): the feature is the slow index, the output the fast one.
+    ridge
+        λ, on all coefficients but the intercept.
+    intercept
+        Whether there is one.
+    whiten
+        Gives ``Φ^½v`` of vectors of parameters, along the last axis.
+    """
+
+    def __init__(
+        self,
+        X: np.ndarray,
+        curvature: np.ndarray,
+        inverse: np.ndarray,
+        ridge: float,
+        intercept: bool,
+        whiten: Callable[[np.ndarray], np.ndarray],
+    ) -> None:
+        self.X, self.curvature, self.inverse = X, curvature, inverse
+        self.ridge, self.intercept, self.whiten = ridge, intercept, whiten
+        self.outputs = curvature.shape[1]
+
+    @cached_property
+    def rounding(self) -> float:
+        """The rounding error of ``H⁻¹x̃``, relative to its size."""
+        sizes = np.sqrt(np.diag(self.inverse))
+        values = np.linalg.eigvalsh(self.inverse / (sizes[:, None] * sizes[None, :]))
+        return 16 * EPS * float(values[-1] / max(values[0], EPS))
+
+    def design(self, x: np.ndarray) -> np.ndarray:
+        """Return ``x̃``: rows of columns, with the intercept's 1."""
+        return np.hstack([x, np.ones((len(x), 1))]) if self.intercept else x
+
+    def places(self, columns: list[int]) -> np.ndarray:
+        """Return where the parameters of some columns are, one for each output."""
+        c = self.outputs
+        return np.asarray(np.array(columns, dtype=int)[:, None] * c + np.arange(c)).reshape(-1)
+
+    def solved(self, rows: np.ndarray) -> np.ndarray:
+        """Return ``H⁻¹x̃`` of some records, one vector for each output, (m, c, P)."""
+        x, c, P = self.X[rows], self.outputs, len(self.inverse)
+        by_column = self.inverse.reshape(P // c, c * P)
+        d = x.shape[1]
+        shift = by_column[d:].sum(axis=0)  # that of the intercept, if there is one
+        return np.asarray(x @ by_column[:d] + shift).reshape(len(x), c, P)
+
+    def solved_columns(self, columns: list[int]) -> np.ndarray:
+        """Return ``H⁻¹e`` of columns, for each and each output, (len(columns)·c, P)."""
+        return np.asarray(self.inverse[self.places(columns)])
+
+    def lengths(self, rows: np.ndarray, solved: np.ndarray) -> np.ndarray:
+        """Return ``x̃ᵀH⁻¹x̃`` of some records, whose ``H⁻¹x̃`` are given, (m, c, c)."""
+        x = self.design(self.X[rows])
+        by_column = solved.reshape(len(x), self.outputs, -1, self.outputs)
+        return np.asarray(np.sum(by_column * x[:, None, :, None], axis=2))
+
+    def share_left(self, rows: np.ndarray, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``1 − h`` of the principal directions of some records, and its relative error.
+
+        (m, c) and (m,), from their shares, (m, c).
+        """
+        left = 1 - shares
+        with np.errstate(divide="ignore"):
+            error = self.rounding * (1 + np.max(shares / np.maximum(left, 0.0), axis=1))
+        return left, error
+
+    def largest_share(self, rows: np.ndarray) -> float:
+        """Return the largest share that some records have together, along any direction."""
+        root = symmetric_root(self.curvature[rows])
+        weighted = np.einsum("np,nkl->nlpk", self.design(self.X[rows]), root)
+        weighted = weighted.reshape(-1, len(self.inverse))
+        return float(np.linalg.eigvalsh(weighted @ self.inverse @ weighted.T)[-1])
+
+    @cached_property
+    def own_products(self) -> np.ndarray:
+        """The products of every record's ``H⁻¹x̃`` with itself, of one output, (3, n)."""
+        products = np.empty((3, len(self.X)))
+        for piece in row_slices(len(self.X), 2 * len(self.inverse)):
+            rows = np.arange(len(self.X))[piece]
+            products[:, piece] = [one[:, 0, 0] for one in self._products(rows, [])]
+        return products
+
+    def products(self, rows: np.ndarray, columns: list[int]) -> tuple[np.ndarray, ...]:
+        """Return the products of ``H⁻¹x̃`` and ``H⁻¹e`` of columns, (m, c+w, c+w), in three norms.
+
+        The norms of the Hessian, of the noise and of the penalty; one vector for every output.
+        """
+        if self.outputs == 1 and not columns:
+            return tuple(self.own_products[:, rows, None, None])
+        return self._products(rows, columns)
+
+    def _products(self, rows: np.ndarray, columns: list[int]) -> tuple[np.ndarray, ...]:
+        c, places = self.outputs, self.places(columns)
+        V, C = self.solved(rows), self.solved_columns(columns)
+        by_inverse = np.empty((len(rows), c + len(C), c + len(C)))
+        by_inverse[:, :c, :c] = self.lengths(rows, V)
+        by_inverse[:, :c, c:] = V[:, :, places]
+        by_inverse[:, c:, :c] = np.swapaxes(V[:, :, places], 1, 2)
+        by_inverse[:, c:, c:] = C[:, places]
+        penalised = c * self.X.shape[1]
+        by_noise = gram_of(self.whiten(V), self.whiten(C))
+        return by_inverse, by_noise, gram_of(V[:, :, :penalised], C[:, :penalised])
+
+
+class SingularValues(Solver):
+    """``H⁻¹`` of one fit of one output, from the singular values of its table.
+
+    Attributes
+    ----------
+    shares, left
+        ``h`` and ``1 − h``, (n,).
+    error
+        How far rounding may move ``left`` and ``H⁻¹x̃``, relative to them, (n,).
+    """
+
+    def __init__(self, gram: Solver) -> None:
+        X, ridge, intercept = gram.X, gram.ridge, gram.intercept
+        super().__init__(X, gram.curvature, gram.inverse, ridge, intercept, gram.whiten)
+        every = gram.curvature[:, 0, 0]
+        self.counted = counted = every > 0  # records without any have no part in the Hessian
+        d = every[counted]
+        self.root = root = np.sqrt(d)
+        self.mean: np.ndarray | None = None
+        self.total = float(np.sum(d))
+        table = X[counted]
+        e = np.zeros(len(d))
+        if intercept:
+            self.mean = d @ table / self.total
+            e = root / np.sqrt(self.total)
+            # A reflection takes e to the first axis; the rest of the rows is orthogonal to it.
+            table = _reflected(root[:, None] * (table - self.mean), e)[1:]
+        else:
+            table = root[:, None] * table
+        U, S, self.directions = scipy.linalg.svd(table, full_matrices=False, check_finite=False)
+        if intercept:
+            table = _reflected(np.vstack([np.zeros(table.shape[1]), table]), e)
+            U = _reflected(np.vstack([np.zeros(len(S)), U]), e)
+        # The size of the table that rounding is relative to: before it was centred.
+        self.scale = float(S.max(initial=0.0))
+        if self.mean is not None:
+            self.scale += float(np.sqrt(self.total) * np.linalg.norm(self.mean))
+        self.curved = S**2 + ridge
+        kept, shrunk, rate = S**2 / self.curved, ridge / self.curved, S / self.curved
+        self.whole = len(S) + int(intercept) == len(d)
+        U, sure = self._precise_rows(U, S, table, e)
+
+        self.shares, self.left = np.zeros(len(X)), np.ones(len(X))
+        self.shares[counted] = e**2 + U**2 @ kept
+        self.left[counted] = left = U**2 @ shrunk + self._outside(U, e)
+        # ``H⁻¹x̃`` in the basis V, (n, r).
+        self._along = np.zeros((len(X), len(S)))
+        self._along[counted] = U * rate / root[:, None]
+        self.U, self.S, self.e = U, S, e
+
+        # What an error of the table, as small beside it as rounding, does to both.
+        size, missed = np.linalg.norm(U * rate, axis=1), self._missed(U, e)
+        solved = sure / float(self.curved.min(initial=np.inf)) / np.where(size > 0, size, np.inf)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            error = self.scale * (solved + rate.max(initial=0.0) + 2 * missed * size / left) + 1
+            if not self.whole:
+                error += 2 / left
+        self.error = np.zeros(len(X))
+        self.error[counted] = _BACKWARD * np.where(np.isnan(error), np.inf, error)
+
+    def _outside(self, U: np.ndarray, e: np.ndarray) -> np.ndarray:
+        """Return how much of every record lies outside the span of e and U, squared, (n,)."""
+        if self.whole:
+            return np.zeros(len(U))
+        return np.asarray(np.maximum(1 - e**2 - np.sum(U**2, axis=1), 0.0))
+
+    def _missed(self, U: np.ndarray, e: np.ndarray) -> np.ndarray:
+        """Return ``‖e_i − A H⁻¹Aᵀe_i‖`` without the part along e, (n,)."""
+        inside = np.sum((U * self.ridge / self.curved) ** 2, axis=1)
+        return np.asarray(np.sqrt(inside + self._outside(U, e)))
+
+    def _precise_rows(
+        self, U: np.ndarray, S: np.ndarray, table: np.ndarray, e: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return U with the more precise of two rows for every record, and what its error is worth.
+
+        An error ΔA of the table moves ``w = H⁻¹Aᵀe_i`` by ``H⁻¹ΔAᵀ(e_i − Aw) − H⁻¹AᵀΔAw``. With the
+        record's own row in place of ``Aᵀe_i`` the first term is ``H⁻¹ΔAᵀAw``, and the row's own
+        rounding: less, where the record has hardly any leverage.
+        """
+        missed = self._missed(U, e)
+        own = np.linalg.norm(U * S**2 / self.curved, axis=1)
+        own += np.linalg.norm(table, axis=1) / max(self.scale, 1e-300)
+        by_row = own < missed
+        rows = table @ self.directions.T / np.where(S > 0, S, 1.0)
+        return np.where(by_row[:, None], rows, U), np.minimum(own, missed)
+
+    def solved(self, rows: np.ndarray) -> np.ndarray:
+        """Return ``H⁻¹x̃`` of some records, (m, 1, P); zero for records without curvature."""
+        moved = self._along[rows] @ self.directions
+        at_mean = np.where(self.shares[rows] > 0, 1 / self.total, 0.0)
+        return self._with_intercept(moved, at_mean)[:, None, :]
+
+    def solved_columns(self, columns: list[int]) -> np.ndarray:
+        """Return ``H⁻¹e`` of some columns, (len(columns), P)."""
+        at = self.directions[:, columns].T
+        moved = (at / self.curved) @ self.directions
+        if self.directions.shape[0] < self.directions.shape[1]:  # what no record sees
+            unseen = -at @ self.directions
+            unseen[np.arange(len(columns)), columns] += 1.0
+            moved += unseen / self.ridge
+        return self._with_intercept(moved, np.zeros(len(columns)))
+
+    def lengths(self, rows: np.ndarray, solved: np.ndarray) -> np.ndarray:
+        """Return ``x̃ᵀH⁻¹x̃ = h/d`` of some records, (m, 1, 1)."""
+        d = self.curvature[rows]
+        h = self.shares[rows, None, None]
+        return np.asarray(np.divide(h, d, out=np.zeros_like(d), where=d > 0))
+
+    def share_left(self, rows: np.ndarray, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``1 − h`` of some records without the difference, and its relative error."""
+        return self.left[rows, None], self.error[rows]
+
+    def least_squares_slopes(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the residuals ``m − y`` of least squares, and their errors, (n,) each.
+
+        Where the curvatures are the weights. Infinite errors for records without any.
+        """
+        U, S, shrunk = self.U, self.S, self.ridge / self.curved
+        t = self.root * labels[self.counted]
+        size = float(np.linalg.norm(t))
+        t = t - self.e * (self.e @ t)
+        seen = U.T @ t
+        residual = -(U @ (shrunk * seen))
+        inside = np.linalg.norm(U * shrunk, axis=1)
+        reach = self.scale * float(np.linalg.norm(S / self.curved * seen))
+        lost = inside * (reach + size)
+        if not self.whole:
+            residual -= t - U @ seen
+            lost += reach + np.abs(t) + np.linalg.norm(U, axis=1) * size
+        solved = np.linalg.norm(U * (S / self.curved), axis=1)
+        lost += solved * self.scale * float(np.linalg.norm(residual))
+        lost += self.e * size
+        slopes, errors = np.zeros(len(self.counted)), np.full(len(self.counted), np.inf)
+        slopes[self.counted] = residual / self.root
+        errors[self.counted] = _BACKWARD * lost / self.root
+        return slopes, errors
+
+    def _with_intercept(self, moved: np.ndarray, at_mean: np.ndarray) -> np.ndarray:
+        """Return vectors of coefficients with that of the intercept, whose centre is the mean."""
+        if self.mean is None:
+            return moved
+        return np.hstack([moved, (at_mean - moved @ self.mean)[:, None]])
+
+
+def _reflected(table: np.ndarray, unit: np.ndarray) -> np.ndarray:
+    """Return ``Q A`` with the reflection ``Q`` that exchanges a unit vector and the first axis."""
+    # Q takes the vector to ±e₁; the sign that adds keeps the digits of v.
+    v = unit.copy()
+    v[0] += 1.0 if v[0] >= 0 else -1.0
+    v /= np.linalg.norm(v)
+    return np.asarray(table - 2 * np.outer(v, v @ table))
+
+
+def gram_of(V: np.ndarray, C: np.ndarray, between: np.ndarray | None = None) -> np.ndarray:
+    """Return the inner products of c vectors for each record and w shared ones, (m, c+w, c+w).
+
+    With a matrix in between, if one is given.
+    """
+    m, c, size = V.shape
+    flat = V.reshape(m * c, size)
+    through, shared = (flat, C) if between is None else (flat @ between, C @ between)
+    out = np.empty((m, c + len(C), c + len(C)))
+    out[:, :c, :c] = through.reshape(V.shape) @ np.swapaxes(V, 1, 2)
+    out[:, :c, c:] = (through @ C.T).reshape(m, c, -1)
+    out[:, c:, :c] = np.swapaxes(out[:, :c, c:], 1, 2)
+    out[:, c:, c:] = shared @ C.T
+    return out
