@@ -14,9 +14,9 @@ import pytest
 from people import TARGETS, encoded_people, people
 from typer.testing import CliRunner
 
-import seepage.auditing.measures as measures
-import seepage.core.order_statistics as order_statistics
+import seepage.auditing.findings as findings
 import seepage.streams.disk.source as reading
+import seepage.support.room as room
 from coarse import point_above
 from sampled import sampled
 from seepage.auditing.audit import EVERYTHING, ONLY_NOISE, QUICK
@@ -36,9 +36,10 @@ ROWS = 240
 def small_chunks(monkeypatch):
     monkeypatch.setattr(reading, "_CHUNK", 600)
     monkeypatch.setattr(reading, "_WIDE", 1)
-    # Few records are kept and looked at, so that the rest takes passes as in large tables.
-    monkeypatch.setattr(measures, "MOST", 20)
-    monkeypatch.setattr(order_statistics, "_FEW", 2)
+    # Numbers of every record lie on disk and are written some at a time, as of large tables.
+    monkeypatch.setattr(room, "IN_MEMORY", 0)
+    monkeypatch.setattr(room, "_AT_ONCE", 50)
+    monkeypatch.setattr(findings, "WRITTEN", 50)
 
 
 def written(table, tmp_path):

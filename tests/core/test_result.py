@@ -144,7 +144,7 @@ def test_leakage_beyond_the_tables_type_is_kept_in_a_wider_one():
 
 def test_very_many_groups_have_the_same_numbers(leak, monkeypatch):
     before = leak.groups(np.arange(12) % 3)
-    monkeypatch.setattr("seepage.core.leakage._MANY_GROUPS", 2)
+    monkeypatch.setattr("seepage.core.questions._MANY_GROUPS", 2)
     after = leak.groups(np.arange(12) % 3)
     np.testing.assert_array_equal(np.asarray(after), np.asarray(before))
     assert after.accuracy is None

@@ -409,9 +409,12 @@ def test_what_cannot_be_answered_is_refused_in_a_sentence(
         problem.leak.guess("x3", prior="nothing")
     with pytest.raises(sp.InputError, match="tolerance is a number above zero"):
         problem.leak.within("x0", -1.0)
+    every = problem.leak.guess("x3")
+    # With room for the alternatives of 11 records at a time.
     monkeypatch.setattr("seepage.core.risk_views._HELD", 100)
-    with pytest.raises(sp.InputError, match=r"at most 11 records .* name some by rows="):
-        problem.leak.guess("x3")
+    some = problem.leak.guess("x3")
+    assert np.asarray(some) == pytest.approx(np.asarray(every), rel=1e-12)
+    assert some.mu == pytest.approx(every.mu, rel=1e-12)
 
 
 def test_two_releases_of_one_label_are_one_with_half_the_variance() -> None:
@@ -490,11 +493,11 @@ def test_a_prior_of_its_own_for_every_record_that_is_read_in_chunks(
     problem = Problem("gaussian", everything=True)
     leak = streamed(problem, in_parquet, tmp_path)
     prior = np.random.default_rng(3).dirichlet(np.ones(3), size=N)
-    found = numbers(leak.guess("x3", prior=prior))
-    assert found[:, 2] == pytest.approx(prior.max(axis=1))
+    found = leak.guess("x3", prior=prior)
+    assert found.baseline == pytest.approx(prior.max(axis=1))
     for i in (0, 33):
         points = np.stack([problem.whitened(problem.changed(i, v, 3)) for v in range(3)])
-        assert found[i, 0] == pytest.approx(bayes(points, prior[i]), abs=1e-6)
+        assert found.right[i] == pytest.approx(bayes(points, prior[i]), abs=1e-6)
     monkeypatch.setattr("seepage.streams.disk.source._CHUNK", 40)
     monkeypatch.setattr("seepage.streams.disk.source._WIDE", 1)
     monkeypatch.setattr("seepage.core.risk_views._MOST_DISTINCT", 20)
@@ -576,12 +579,6 @@ def door(request: pytest.FixtureRequest) -> Any:
         yield request.param
 
 
-def numbers(stream: Any) -> np.ndarray:
-    """Return all numbers of a stream, of Dask data from the workers."""
-    on_workers = type(stream.source).__name__ == "DaskRows"
-    return np.asarray(stream.to_dask() if on_workers else stream.result())
-
-
 def streamed(problem: Problem, door: Any, folder: Path) -> Any:
     rows = door(problem, folder)
     model = FAMILIES[problem.family](l2=L2, fit_intercept=True).fit(rows)
@@ -594,13 +591,21 @@ def test_records_that_are_read_in_chunks_get_upper_ends(
 ) -> None:
     problem = Problem(family, everything=True)
     truth = np.asarray(problem.leak.membership())
-    stream = streamed(problem, door, tmp_path).membership()
-    assert stream.kind == "bound"
-    found = numbers(stream)
+    leak = streamed(problem, door, tmp_path)
+    risk = leak.membership()
+    found = np.asarray(risk)
     assert np.all(found >= truth * (1 - 1e-7))
+    assert np.all(risk.lower <= truth * (1 + 1e-7))
     if family == "gaussian":
+        assert risk.mu.kind == "exact"
         assert found == pytest.approx(truth, rel=1e-7)
-        assert np.asarray(stream.top(3)) == pytest.approx(np.sort(truth)[::-1][:3], rel=1e-7)
+        assert np.asarray(risk.top(3)) == pytest.approx(np.sort(truth)[::-1][:3], rel=1e-7)
+    some = leak.membership([30, 2, 9])
+    assert some.mu.labels().tolist() == [2, 9, 30]
+    assert np.asarray(some) == pytest.approx(found[[2, 9, 30]], rel=1e-12)
+    for ask in (lambda: leak.membership(exact=True), lambda: leak.guess("x3", exact=3)):
+        with pytest.raises(sp.InputError, match="Refits need all records in memory, and these are"):
+            ask()
 
 
 @pytest.mark.parametrize("family", sampled(list(FAMILIES), 1, 4))
@@ -613,17 +618,14 @@ def test_guesses_of_records_that_are_read_in_chunks_hold_the_truth(
     problem = Problem(family, everything=True)
     shares = np.bincount(problem.X[:, 3].astype(int)) / N
     believed = {"frequencies": shares, "equal": np.full(3, 1 / 3)}.get(prior, prior)
-    stream = streamed(problem, door, tmp_path).guess("x3", prior=prior)
-    found = numbers(stream)
-    assert stream.names == ("right", "right_lower", "baseline", "gain", "mu")
-    assert found[:, 2] == pytest.approx(np.full(N, max(believed)))
-    assert found[:, 3] == pytest.approx(found[:, 0] - found[:, 2])
+    found = streamed(problem, door, tmp_path).guess("x3", prior=prior)
+    assert found.baseline == pytest.approx(np.full(N, max(believed)))
     for i in (0, 7, 30):
         points = np.stack([problem.whitened(problem.changed(i, v, 3)) for v in range(3)])
         truth = bayes(points, np.asarray(believed))
-        assert found[i, 1] - 1e-8 <= truth <= found[i, 0] + 1e-8
+        assert found.lower[i] - 1e-8 <= truth <= found.right[i] + 1e-8
         if family == "gaussian":
-            assert found[i, :2] == pytest.approx([truth, truth], abs=1e-6)
+            assert (found.lower[i], found.right[i]) == pytest.approx((truth, truth), abs=1e-6)
 
 
 @pytest.mark.parametrize("prior", sampled(["frequencies", "model"], ["model"]))
@@ -632,28 +634,27 @@ def test_labels_and_numbers_of_records_that_are_read_in_chunks(
 ) -> None:
     problem = Problem("bernoulli", everything=True)
     leak = streamed(problem, door, tmp_path)
-    found = numbers(leak.guess(prior=prior))
+    found = leak.guess(prior=prior)
     for i in (1, 9, 33):
         p = 1 - problem.y.mean()
         if prior == "model":
             theta = problem.without([i])
             p = 1 - 1 / (1 + np.exp(-(problem.X[i] @ theta[:4] + theta[4])))
         truth = two(problem.distance(problem.changed(i, 1 - problem.y[i], None)), p)
-        assert found[i, 1] - 1e-8 <= truth <= found[i, 0] + 1e-8
+        assert found.lower[i] - 1e-8 <= truth <= found.right[i] + 1e-8
     values = np.linspace(-1, 1, 5)
-    stream = leak.within("x0", 0.5, "equal", values=values)
-    near = numbers(stream)[[4, 20]]
+    near = leak.within("x0", 0.5, "equal", values=values, rows=[4, 20])
     known = problem.leak.within("x0", 0.5, "equal", values=values, rows=[4, 20])
-    assert stream.kind == "estimate"
-    assert near[:, 2] == pytest.approx(known.baseline)
-    assert np.all(near[:, 1] <= np.asarray(known) + 1e-12)
-    assert np.all(near[:, 0] >= known.lower - 1e-12)
+    assert near.right.kind == "estimate"
+    assert near.baseline == pytest.approx(known.baseline)
+    assert np.all(near.lower <= np.asarray(known) + 1e-12)
+    assert np.all(np.asarray(near) >= known.lower - 1e-12)
 
 
 @pytest.mark.parametrize("prior", sampled(["frequencies", "model"], ["model"]))
 def test_classes_of_records_that_are_read_in_chunks(prior: str, tmp_path: Path, door: Any) -> None:
     problem = Problem("categorical", everything=True)
-    found = numbers(streamed(problem, door, tmp_path).guess(prior=prior))
+    found = streamed(problem, door, tmp_path).guess(prior=prior)
     believed = np.bincount(problem.y.astype(int)) / N
     for i in (1, 9, 33):
         if prior == "model":
@@ -662,7 +663,7 @@ def test_classes_of_records_that_are_read_in_chunks(prior: str, tmp_path: Path, 
             believed = powers / powers.sum()
         points = np.stack([problem.whitened(problem.changed(i, c, None)) for c in range(3)])
         truth = bayes(points, believed)
-        assert found[i, 1] - 1e-8 <= truth <= found[i, 0] + 1e-8
+        assert found.lower[i] - 1e-8 <= truth <= found.right[i] + 1e-8
 
 
 def test_a_family_without_a_constant_is_refused_in_chunks(tmp_path: Path) -> None:

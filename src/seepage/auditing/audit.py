@@ -8,6 +8,7 @@ a guess is right, where the number that counts is the gain over the best guess w
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,11 +26,11 @@ from seepage.auditing.findings import (
     NoiseChoice,
     RecordLeakage,
     RiskFinding,
+    median_of,
 )
 from seepage.auditing.measures import measure
 from seepage.auditing.neighbours import find_other_noise
 from seepage.auditing.report.showing import ReportRendering
-from seepage.auditing.streamed_risks import CLOSED_LEVELS, streamed_risks
 from seepage.auditing.tradeoff import (
     REMEDIES,
     draw_curve,
@@ -42,19 +43,33 @@ from seepage.auditing.trained_model import (
     MODELS,
     EncodedTable,
     FitSettings,
-    RecordsInMemory,
     TrainedModel,
     choose_model,
     settings_of,
 )
 from seepage.bounds.guarantees import Guarantees, guarantees
 from seepage.core.result import round_up
-from seepage.core.risk_views import Guess, Membership, distinct_rows, guess
+from seepage.core.risk_views import (
+    Guess,
+    Membership,
+    among_levels,
+    changes_of,
+    guess_among,
+    membership,
+)
 from seepage.errors import InputError, nearest
 from seepage.glm.leakage import describe_on
-from seepage.risks.guessing import accuracy, accuracy_beside, distance, rate_beside, right_beside
+from seepage.risks.guessing import (
+    accuracy,
+    accuracy_beside,
+    distance,
+    rate_beside,
+    right_beside,
+    true_positive_rate,
+)
 from seepage.support.chunks import blas_on_one_core, give_back_memory
 from seepage.support.number_check import check_positive
+from seepage.support.room import computed, sorted_numbers
 from seepage.support.version import __version__
 from seepage.tables.source import MemorySource, Table
 
@@ -69,6 +84,7 @@ _HEAVY = 1e8  # and above which its averages are over fewer draws
 _DRAWS = 64  # draws from the adversary's prior: an uncertainty of a few per cent
 _FEW_DRAWS = 16
 _REFIT_WORK = 2e11  # multiplications allowed to refits for the risks
+CLOSED_LEVELS = 3  # up to which how often a guess is right has a closed form
 _MOST_LEVELS = 12  # levels of a category whose guesses are integrated
 _EVERY_GUESS = 2e9  # multiplications up to which a category is guessed for every record
 _FEWEST_RISKS = 20  # records whose risks are computed, however long that takes
@@ -227,7 +243,7 @@ def audit_model(
     target, calibrated, noise = _choose_noise(worst, sigma, target_eta)
     say("privacy and utility")
     trial = try_out(trained, settings, seed)
-    curve = draw_curve(trial, noise, calibrated, float(found.medians[0]), worst)
+    curve = draw_curve(trial, noise, calibrated, found.median, worst)
     if found.exact_is_left_out:
         steps.append("The exact bound per record was left out: it would take too long here.")
     steps.extend(effort.words())
@@ -390,11 +406,9 @@ def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
     ``None`` if they are not known: for columns that are not features themselves, and for tables so
     large that they would take minutes.
     """
-    source = trained.source
-    if not isinstance(source, RecordsInMemory) or trained.work > _TOO_HEAVY:
+    if trained.refit_work > _TOO_HEAVY or trained.basis() is not None:
         return None
-    if trained.basis() is not None:
-        return None
+    source = trained.records
     named = Table(source.X, _feature_names(trained), None, "numpy")
     records = MemorySource(named, source.y, source.sample_weight)
     leak = trained.leakage(records, sigma)
@@ -453,81 +467,95 @@ def find_risks(
             "The preprocessing is relearnt when a record changes: ask about the whole pipeline "
             "with refit='pipeline'."
         )
-    if not isinstance(source, RecordsInMemory):
-        return streamed_risks(trained, sigma)
-    eta = records.every.numbers["eta"]
-    names = tuple(f"feature {j}" for j in range(source.X.shape[1]))
-    table = MemorySource(Table(source.X, names, None, "numpy"), source.y, source.sample_weight)
-    groups = {f"attribute {k}": a.columns for k, a in enumerate(trained.table.attributes)}
-    leak = trained.leakage(table, sigma, groups)
-    changes = leak.release.finite_changes()
+    leak = trained.leakage(source, sigma)
+    changes = changes_of(leak)
+    try:
+        work = leak.release.finite_changes().work
+    except InputError:  # of records that are read in chunks, whose risks are certified without
+        work = math.inf
     # Families with a certified expansion need few refits; for others, and for guesses among several
     # classes, whose intervals are wide, only the most exposed records are examined.
     certified = trained.settings.model in MODELS
     several = trained.settings.model == "softmax"
-    most = max(_FEWEST_RISKS, int(_REFIT_WORK / changes.work))
-    worst_first = np.argsort(-eta, kind="stable")
-    rows = np.arange(len(eta)) if certified else np.sort(worst_first[:most])
+    most = max(_FEWEST_RISKS, int(_REFIT_WORK / work))
+
+    def exposed(count: int) -> np.ndarray:
+        """Return the positions of the most exposed records, in the order of the table."""
+        return np.sort(records.most(count).place)
 
     def refits(alternatives: int) -> bool | int:
         """Return how many records may be refitted, the most exposed first; none of a long table."""
-        work = _REFIT_WORK / 2 if several else _EXACT_WORK
-        return certified and int(work / changes.work / alternatives)
+        allowed = _REFIT_WORK / 2 if several else _EXACT_WORK
+        return certified and int(allowed / work / alternatives)
 
-    looked_at = rows
+    examined = None if certified else exposed(most)  # ``None`` for all
     if anew is None:
-        everyone = partial(leak.membership, None if certified else rows)
-        told = _asked(everyone, refits(1))
-        assumed = told.mu.assumptions
+        everyone = partial(membership, leak, examined, None, refit=None, changes=changes)
+        members = _asked(everyone, refits(1), work)
+        assumed = members.mu.assumptions
     else:
         affordable = int(_REFIT_WORK / (_WHOLE_FIT * trained.work))
-        count = min(max(_FEWEST_RISKS, affordable), _MOST_WHOLE)
-        looked_at = np.sort(worst_first[:count])
-        told = leak.membership(looked_at, refit=anew)
-        assumed = (*told.mu.assumptions, _NOISE_HELD)
-    mu, right = np.asarray(told), np.asarray(told.accuracy())
+        examined = exposed(min(max(_FEWEST_RISKS, affordable), _MOST_WHOLE))
+        members = leak.membership(examined, refit=anew)
+        assumed = (*members.mu.assumptions, _NOISE_HELD)
+    mu = np.asarray(members)
     worst = int(np.argmax(mu))
+    if np.isinf(mu[worst]) and np.isinf(work) and trained.settings.model != "linear":
+        # Least squares has a closed form, which is infinite only where the risk is.
+        raise InputError(
+            "Records read in chunks are not refitted one by one, and the bound without refits is "
+            "infinite; audit the table, or a part of it, in memory."
+        )
     guesses = []
     if trained.settings.classifies and trained.held:
-        levels = len(changes.class_labels())
-        exactly = max(_FEWEST_RISKS, most // (2 * levels))
-        asked = rows
-        if (several or not certified) and len(rows) > exactly:
-            asked = np.sort(worst_first[:exactly])
+        levels = len(trained.table.labels.counts or ())
+        count = max(_FEWEST_RISKS, most // (2 * levels))
+        asked = None if certified else exposed(most)
+        if (several or not certified) and len(source if asked is None else asked) > count:
+            asked = exposed(count)
         priors = ("frequencies", "model")
-        label = partial(guess, leak, None, priors, asked, precision=1e-5)
-        both = _asked(label, refits(levels))
-        for prior, found in zip(priors, both, strict=True):
-            guesses.append(_finding(trained.table.target, prior, found, source.row_index[asked]))
+        label = partial(
+            guess_among, leak, changes, among_levels(leak, changes, None, 1e-5), priors, asked
+        )
+        for prior, guess in zip(priors, _asked(label, refits(levels), work), strict=True):
+            guesses.append(_finding(trained.table.target, prior, guess, asked, records))
     if trained.basis() is None and trained.held:
         by_name = {a.name: a for a in attributes}
-        for k, attribute in enumerate(trained.table.attributes):
+        for attribute in trained.table.attributes:
             known = by_name.get(attribute.name)
             if known is None or attribute.kind == "numeric":
                 continue
-            levels = len(distinct_rows(source.X[:, list(attribute.columns)])[0])
-            if not 1 < levels <= _MOST_LEVELS:
+            try:
+                candidates = among_levels(leak, changes, list(attribute.columns), 1e-3)
+            except InputError:  # one level only, or far too many
                 continue
-            asked = rows
+            levels = len(candidates.levels)
+            if levels > _MOST_LEVELS:
+                continue
+            asked = None if certified else exposed(most)
             if not certified or levels > CLOSED_LEVELS or levels * trained.work > _EVERY_GUESS:
                 # The record whose category is estimated best need not be the one guessed best.
-                easiest = np.flatnonzero(source.row_index == known.easiest_row)[:1]
-                asked = np.union1d(easiest, worst_first[:_FEWEST_RISKS])
-            column = f"attribute {k}" if len(attribute.columns) > 1 else attribute.columns[0]
-            level = partial(leak.guess, column, rows=asked, precision=1e-3)
-            found = _asked(level, refits(levels))
-            index = source.row_index[asked]
-            guesses.append(_finding(attribute.name, "frequencies", found, index))
+                easiest = records.place_of(known.easiest_row)
+                asked = np.union1d(easiest, exposed(_FEWEST_RISKS))
+            level = partial(guess_among, leak, changes, candidates, ["frequencies"], asked)
+            (guess,) = _asked(level, refits(levels), work)
+            guesses.append(_finding(attribute.name, "frequencies", guess, asked, records))
     return RiskFinding(
-        membership=float(right[worst]),
-        row=int(source.row_index[looked_at[worst]]),
-        median=float(np.median(right)),
+        membership=float(accuracy(mu[worst])),
+        row=records.row_at(worst if examined is None else examined[worst]),
+        median=_middle(mu, accuracy),
         mu=float(mu[worst]),
-        looked_at=len(looked_at),
-        exact=told.mu.kind == "exact",
+        looked_at=len(mu),
+        exact=members.mu.kind == "exact",
         guesses=tuple(guesses),
         assumptions=(*assumed, _GUESSES_HELD) if guesses and anew is not None else assumed,
     )
+
+
+def _middle(values: np.ndarray, function: Callable[[Any], Any] = lambda value: value) -> float:
+    """Return the median of an increasing function of some numbers."""
+    ordered = sorted_numbers(values)
+    return median_of(function(ordered[[(len(ordered) - 1) // 2, len(ordered) // 2]]))
 
 
 def beside_figures(risks: RiskFinding, epsilon: float) -> RiskFinding:
@@ -556,28 +584,31 @@ def beside_figures(risks: RiskFinding, epsilon: float) -> RiskFinding:
     )
 
 
-def _asked(ask: Callable[..., Any], refits: bool | int) -> Any:
+def _asked(ask: Callable[..., Any], refits: bool | int, work: float) -> Any:
     """Return what a question about risks answers with as many refits as are affordable.
 
-    Where there are none, one is made after all if what is said about the most exposed record is not
-    certain to half a percentage point.
+    Where there are none, one is made after all, if that is possible and what is said about the most
+    exposed record is not certain to half a percentage point. ``work`` is that of a refit.
     """
-    found = ask(exact=refits)
-    if refits is False or refits > 0:
-        return found
-    risks = found if isinstance(found, list) else [found]
-    return found if all(_is_certain(risk) for risk in risks) else ask(exact=1)
+    answer = ask(exact=refits)
+    if refits is False or refits > 0 or np.isinf(work):
+        return answer
+    risks = answer if isinstance(answer, list) else [answer]
+    return answer if all(_is_certain(risk) for risk in risks) else ask(exact=1)
 
 
 def _is_certain(risk: Membership | Guess) -> bool:
     """Return whether the interval of the record that is spoken of, the most exposed, is narrow."""
-    if isinstance(risk, Membership):
-        most, least = accuracy(risk), accuracy(risk.lower)
-        worst = int(np.argmax(most))
-    else:
-        most, least = np.asarray(risk), risk.lower
-        worst = int(np.argmax(risk.gain()))
-    return bool(most[worst] - least[worst] <= _CERTAIN)
+    most, least = np.asarray(risk), risk.lower
+    worst = _most_gained(risk) if isinstance(risk, Guess) else int(np.argmax(most))
+    ends = most[worst], least[worst]
+    high, low = ends if isinstance(risk, Guess) else map(accuracy, ends)
+    return bool(high - low <= _CERTAIN)
+
+
+def _most_gained(guess: Guess) -> int:
+    """Return the position of the record whose guess gains most from the release."""
+    return int(np.argmax(computed(np.subtract, np.asarray(guess), guess.baseline)))
 
 
 def with_gains(
@@ -596,19 +627,23 @@ def with_gains(
     )
 
 
-def _finding(name: str, prior: str, found: Guess, rows: Sequence[int] | np.ndarray) -> GuessFinding:
-    gain, right = np.asarray(found.gain()), np.asarray(found)
-    worst, easiest = int(np.argmax(gain)), int(np.argmax(np.asarray(found.mu)))
+def _finding(
+    name: str, prior: str, guess: Guess, asked: np.ndarray | None, records: RecordLeakage
+) -> GuessFinding:
+    """Return what is said about a guess: of the record where it gains most, and the medians."""
+    right, mu = np.asarray(guess), np.asarray(guess.mu)
+    worst, easiest = _most_gained(guess), int(np.argmax(mu))
+    row, tpr_row = (records.row_at(k if asked is None else asked[k]) for k in (worst, easiest))
     return GuessFinding(
         name=name,
         prior=prior,
         right=float(right[worst]),
-        baseline=float(found.baseline[worst]),
-        row=int(rows[worst]),
-        median_right=float(np.median(right)),
-        median_baseline=float(np.median(found.baseline)),
+        baseline=float(guess.baseline[worst]),
+        row=row,
+        median_right=_middle(right),
+        median_baseline=_middle(guess.baseline),
         looked_at=len(right),
-        levels=len(found.levels),
-        tpr=float(found.tpr(FALSE_POSITIVES)[easiest]),
-        tpr_row=int(rows[easiest]),
+        levels=len(guess.levels),
+        tpr=float(true_positive_rate(mu[easiest], FALSE_POSITIVES)),
+        tpr_row=tpr_row,
     )

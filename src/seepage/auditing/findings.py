@@ -5,15 +5,17 @@ Sentences are made of them in :mod:`seepage.auditing.report.words`, and nowhere 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from seepage.bounds.guarantees import Guarantees
+from seepage.support.room import sorted_numbers
+from seepage.tables.table_file import write_each
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,17 +32,13 @@ LEFT_OUT, RELABELLED = "left out", "with another label"  # what is done to a rec
 WIDEST = 60  # features up to which the leakage of reweighting as a whole is quick to compute
 FALSE_POSITIVES = 0.01  # the rate at which true positives of telling a value are stated
 _ROUNDING = 1e-9  # errors this close are the same, and leakages
+WRITTEN = 1 << 17  # records written to a file at a time
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of the records, at which quantiles are reported
 
 
 def no_better(error: float, constant: float) -> bool:
     """Return whether an error is no smaller than that of a constant prediction, up to rounding."""
     return bool(error >= constant * (1 - _ROUNDING))
-
-
-def between(low: float, high: float) -> float:
-    """Return the middle of two observations; the lower if the other is infinite."""
-    return float((low + high) / 2 if np.isfinite(high) else low)
 
 
 @dataclass(frozen=True)
@@ -320,92 +318,126 @@ class SomeRecords:
     def __len__(self) -> int:
         return len(self.row)
 
-    def at(self, which: np.ndarray) -> SomeRecords:
-        """Return some of these records, in the given order."""
-        return SomeRecords(
-            self.place[which],
-            self.row[which],
-            {name: values[which] for name, values in self.numbers.items()},
-            {name: values[which] for name, values in self.errors.items()},
-        )
-
 
 class RecordLeakage:
-    """The leakage of all records, answered from arrays in memory.
+    """The leakage of all records with noise σ, from their numbers at σ = 1.
 
-    For a table read in chunks there is :class:`seepage.auditing.measures.RecordsInChunks`. The
-    arguments are those of :class:`SomeRecords`, for all records.
+    The numbers are as in :class:`SomeRecords`, for all records; they may lie in a file that is
+    mapped into memory, and are converted to σ when they are asked for.
     """
-
-    count: int  # how many records there are
-    sensitive: tuple[str, ...]  # attributes for which the error on every record is known
 
     def __init__(
         self,
         row: np.ndarray,
         numbers: Mapping[str, np.ndarray],
         errors: Mapping[str, np.ndarray],
+        sigma: float = 1.0,
     ) -> None:
-        self.count, self.sensitive = len(row), tuple(errors)
-        self._every = SomeRecords(np.arange(len(row)), row, numbers, errors)
+        self._row, self._numbers, self._errors, self._sigma = row, numbers, errors, sigma
+        self._ordered: dict[str, np.ndarray] = {}
+
+    @property
+    def count(self) -> int:
+        """How many records there are."""
+        return len(self._row)
+
+    @property
+    def sensitive(self) -> tuple[str, ...]:
+        """The attributes for which the error on every record is known."""
+        return tuple(self._errors)
+
+    def with_noise(self, sigma: float) -> RecordLeakage:
+        """Return the same with the noise σ times as large."""
+        other = RecordLeakage(self._row, self._numbers, self._errors, self._sigma * sigma)
+        other._ordered = self._ordered
+        return other
 
     @property
     def every(self) -> SomeRecords:
-        """All records, if they are kept."""
-        return self._every
+        """All records."""
+        return self.at(slice(None))
+
+    def at(self, which: np.ndarray | slice) -> SomeRecords:
+        """Return some of the records, in the given order."""
+        return SomeRecords(
+            np.arange(self.count)[which] if isinstance(which, slice) else np.asarray(which),
+            np.asarray(self._row[which], dtype=np.int64),
+            {name: values[which] * self._factor(name) for name, values in self._numbers.items()},
+            {name: values[which] * self._sigma for name, values in self._errors.items()},
+        )
+
+    def row_at(self, place: int) -> int:
+        """Return the number in the table of the record at a position."""
+        return int(self._row[place])
+
+    def place_of(self, row: int) -> np.ndarray:
+        """Return the position of the record with a number in the table, if there is one."""
+        return np.flatnonzero(self._row == row)[:1]
+
+    def _factor(self, name: str) -> float:
+        """Return what turns a number at σ = 1 into one at the noise: errors grow with it."""
+        return self._sigma if name == "exact_error" else 1 / self._sigma
+
+    def _in_order(self, name: str) -> np.ndarray:
+        """Return one of the :data:`NUMBERS` at σ = 1, in ascending order."""
+        if name not in self._ordered:
+            self._ordered[name] = sorted_numbers(self._numbers[name])
+        return self._ordered[name]
 
     def quantiles(self, name: str, shares: Sequence[float]) -> np.ndarray:
-        """Return quantiles of one of the :data:`NUMBERS` at some of the :data:`SHARES`.
+        """Return quantiles of one of the :data:`NUMBERS`.
 
         Each is the lower of two observations, except the median, which lies between them unless one
         is infinite: there is no middle between a number and infinity.
         """
-        values = np.sort(self.every.numbers[name])
-        middle = between(values[(len(values) - 1) // 2], values[len(values) // 2])
-        found = np.quantile(values, shares, method="lower")
-        return np.where(np.asarray(shares) == 0.5, middle, found)
+        ordered = self._in_order(name)
+        lower = [ordered[math.floor((len(ordered) - 1) * share)] for share in shares]
+        values = np.where(np.asarray(shares) == 0.5, median_of(ordered), lower)
+        return np.asarray(values * self._factor(name))
 
     def median(self) -> float:
         """Return the median of the leakage."""
-        return float(np.median(self.every.numbers["eta"]))
+        return float(self.quantiles("eta", [0.5])[0])
 
     def over(self, limit: float) -> int:
         """Return how many records leak more than a limit."""
-        return int(np.sum(self.every.numbers["eta"] > limit))
+        reached = np.searchsorted(self._in_order("eta"), limit * self._sigma, side="right")
+        return self.count - int(reached)
 
     def most(self, count: int) -> SomeRecords:
-        """Return the most exposed records, the worst first, at most as many as are kept."""
-        return self.every.at(self._worst_first[:count])
-
-    @cached_property
-    def _worst_first(self) -> np.ndarray:
-        return np.argsort(-self.every.numbers["eta"], kind="stable")
+        """Return the most exposed records, the worst first."""
+        least = self._in_order("eta")[max(self.count - count, 0)]
+        among = np.flatnonzero(self._numbers["eta"] >= least)
+        return self.at(among[np.argsort(-self._numbers["eta"][among], kind="stable")][:count])
 
     def least(self, count: int) -> SomeRecords:
-        """Return the least exposed records, the least first, at most as many as are kept."""
-        return self.every.at(np.argsort(self.every.numbers["eta"], kind="stable")[:count])
+        """Return the least exposed records, the least first."""
+        most = self._in_order("eta")[min(count, self.count) - 1]
+        among = np.flatnonzero(self._numbers["eta"] <= most)
+        return self.at(among[np.argsort(self._numbers["eta"][among], kind="stable")][:count])
+
+    def _finite(self) -> np.ndarray:
+        """Return the finite leakages at σ = 1, in ascending order."""
+        ordered = self._in_order("eta")
+        return ordered[: np.searchsorted(ordered, np.inf)]
 
     def span(self) -> tuple[float, float] | None:
         """Return the range of the leakages that are finite and above zero, if there are any."""
-        eta = self.every.numbers["eta"]
-        shown = eta[np.isfinite(eta) & (eta > 0)]
-        return (float(shown.min()), float(shown.max())) if len(shown) else None
+        finite = self._finite()
+        shown = finite[np.searchsorted(finite, 0.0, side="right") :]
+        return (shown[0] / self._sigma, shown[-1] / self._sigma) if len(shown) else None
 
     def histogram(self, edges: np.ndarray) -> np.ndarray:
         """Return how many finite leakages lie in each bin; those outside count at the ends."""
-        return count_into(self.every.numbers["eta"], edges)
+        finite = self._finite()
+        before = np.searchsorted(finite, edges[1:-1] * self._sigma)
+        return np.diff(before, prepend=0, append=len(finite))
 
-    def writer(self, make: Callable[[SomeRecords], pa.Table]) -> Writer | None:
-        """Return a function that writes all records to a file; ``None`` if workers have them."""
-        import pyarrow.parquet as pq
-
-        table = make(self.every)
-        # Nearly all numbers are different: a dictionary of them would be wasted.
-        return lambda file: pq.write_table(table, file, use_dictionary=False)
-
-    def write_folder(self, make: Callable[[SomeRecords], pa.Table], folder: Path) -> None:
-        """Have the workers write the table of all records to files in a new folder."""
-        raise NotImplementedError
+    def writer(self, make: Callable[[SomeRecords], pa.Table]) -> Writer:
+        """Return a function that writes a table of all records to a file, some at a time."""
+        starts = range(0, self.count, WRITTEN)
+        tables = (make(self.at(slice(start, start + WRITTEN))) for start in starts)
+        return partial(write_each, tables)
 
     def largest(self, name: str) -> float:
         """Return the largest of one of the :data:`NUMBERS`."""
@@ -417,10 +449,13 @@ class RecordLeakage:
         return int(first.row[0]), float(first.numbers["eta"][0])
 
 
-def count_into(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Return how many finite values lie in each bin; those outside count at the ends."""
-    finite = values[np.isfinite(values)]
-    return np.asarray(np.histogram(np.clip(finite, edges[0], edges[-1]), edges)[0])
+def median_of(ordered: np.ndarray) -> float:
+    """Return the middle of numbers in ascending order.
+
+    Between two of them, unless one is infinite: then the lower.
+    """
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return float((low + high) / 2 if np.isfinite(high) else low)
 
 
 class Rendering(Protocol):

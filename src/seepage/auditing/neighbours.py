@@ -42,9 +42,9 @@ def find_other_noise(trained: TrainedModel, sigma: float, target: float) -> Disc
     The encoding is held fixed: its means and deviations are public constants to an audit. A record
     that is alone in its class is told apart: without it the model has other outputs, whatever σ is.
     """
-    source = trained.source
-    if not isinstance(source, RecordsInMemory) or trained.work > _MANY_REFITS:
+    if trained.refit_work > _MANY_REFITS:
         return None
+    source = trained.records
     if trained.table.through is not None or not trained.settings.refits:
         return None
     rows = most_exposed(record_leakage(trained)).tolist()

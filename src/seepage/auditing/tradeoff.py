@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from scipy.special import stdtrit
@@ -289,7 +289,7 @@ def judge_usefulness(
 
     ``None`` if fitting that often takes too long, or if part of the rows has no model.
     """
-    if not isinstance(trained.source, RecordsInMemory) or trained.work > _HEAVY:
+    if trained.refit_work > _HEAVY:
         return None
     found = []
     for k in range(SPLITS):  # one after the other: each has a copy of its held-out records
@@ -325,7 +325,7 @@ def find_remedies(
     """
     met = worst / target <= sigma * (1 + _ROUNDING)
     enough = round_up(worst / target)
-    source, public = trained.source, trained.table.public
+    public = trained.table.public
     asked = REMEDIES if wanted is None else wanted
     remedies = []
     if "noise" in asked:
@@ -333,7 +333,7 @@ def find_remedies(
         remedies.append(_noise(trial, 2 * sigma if met else enough, worst))
     within = {name: wanted is not None or trained.work <= most for name, most in _BUDGETS.items()}
     refits = [name for name in asked if name != "noise"]
-    if not isinstance(source, RecordsInMemory) or not any(within.values()):
+    if math.isinf(trained.refit_work) or not any(within.values()):
         large = [Advice(name="refitting", reason="large")] if refits else []
         return _judged([*remedies, *large], trial, target)
     try:
@@ -346,7 +346,7 @@ def find_remedies(
         if "weights" in refits:
             say(f"remedy: {REMEDIES['weights']}")
             weigh = _reweighting if within["weights"] else _not_reweighted
-            remedies.append(weigh(trained, source, enough, target, seed))
+            remedies.append(weigh(trained, enough, target, seed))
         if "shape" in refits and public is not None:
             say(f"remedy: {REMEDIES['shape']}")
             remedies.append(_shaped(trained, trial, public, enough, target))
@@ -417,16 +417,15 @@ def _penalty(trained: TrainedModel, sigma: float, target: float, seed: int) -> A
     return replace(tried, l2=high, eta=leak / sigma, error=after.error(sigma))
 
 
-def _reweighting(
-    trained: TrainedModel, source: RecordsInMemory, enough: float, target: float, seed: int
-) -> Advice:
+def _reweighting(trained: TrainedModel, enough: float, target: float, seed: int) -> Advice:
     """Refit with weights that even out the leakage (paper 001, algorithm 1).
 
     What counts is the leakage of the whole procedure: the choice of the weights depends on the data
     and can give away more than it saves.
     """
     if not _can_reweight(trained):
-        return _not_reweighted(trained, source, enough, target, seed)
+        return _not_reweighted(trained)
+    source = trained.records
     # A label in units of its spread and noise to match are the same release, with the label's
     # step one.
     step = trained.table.labels.step
@@ -477,8 +476,7 @@ def _shaped(
     shape = noise_shape(pilot, public.X, public.y)
     worst = worst_record(trained, shape)
     needed = round_up(worst / target)
-    held_out, settings = trial.held_out, trial.settings
-    assert isinstance(held_out, RecordsInMemory)  # noqa: S101 - as the records it was taken from
+    held_out, settings = cast(RecordsInMemory, trial.held_out), trial.settings
     margins, shifts = noisy_margins(
         trial.model, settings, held_out.X, trial.seed, root=np.linalg.cholesky(shape.sigma)
     )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
 
+from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian
-from seepage.core.unknowns import Unknowns
+from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
 from seepage.glm.estimators import (
     GeneralizedLinearRegression,
@@ -21,7 +23,7 @@ from seepage.glm.estimators import (
     SoftmaxRegression,
 )
 from seepage.glm.fitting.objective import FittedGLM
-from seepage.glm.leakage import leakage
+from seepage.glm.leakage import leakage, release_of
 from seepage.glm.losses import Categorical, Family, squared_hinge
 from seepage.glm.preprocessing.jacobian import RawJacobian, RawRelease
 from seepage.tables.source import MemorySource, Table, distinct
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from seepage.glm.leakage import GLMRelease
     from seepage.glm.preprocessing.raw_columns import FollowedColumns
     from seepage.tables.columns import TableEncoding
-    from seepage.tables.source import RowSource
+    from seepage.tables.source import Chunk, RowSource
 
 MODELS = {
     "linear": LinearRegression,
@@ -275,6 +277,18 @@ class ThroughPreprocessing:
         )
 
 
+class InLabelSteps(MeasuredRelease):
+    """A release about records whose label counts in steps of its own size."""
+
+    def __init__(self, inner: MeasuredRelease, step: float) -> None:
+        self.inner, self.step = inner, step
+        self.template = inner.template.with_label_step(step)
+
+    def jacobian(self, chunk: Chunk) -> ReleaseJacobian:
+        """Return the Jacobian about the records of a chunk."""
+        return self.inner.jacobian(chunk).with_label_step(self.step)
+
+
 @dataclass(frozen=True, eq=False)
 class EncodedTable:
     """A table as numbers, and what its columns mean."""
@@ -328,11 +342,32 @@ class TrainedModel:
         """The records it was fitted on."""
         return self.table.source
 
+    @property
+    def records(self) -> RecordsInMemory:
+        """The records, where they are in memory: others are refused."""
+        self.source.whole("the records")
+        return cast(RecordsInMemory, self.source)
+
     def basis(self) -> np.ndarray | None:
         """Return how the features move with the columns; see :func:`basis_of`."""
         if self.table.through is not None:
             return steps_of(self.table.attributes, self.table.through.directions)
         return basis_of(self.table.attributes, len(self.source.names))
+
+    def whole_record(self) -> Unknowns:
+        """Return a whole record with its label as unknowns, each column in its own step."""
+        return Unknowns(None, True, self.basis())
+
+    def measured(self, noise: Gaussian) -> Leakage[Any]:
+        """Return the leakage of the release about its records, the label in its own step.
+
+        Questions to it are about unknowns: :meth:`whole_record`, those of the attributes.
+        """
+        glm = release_of(self.model, self.source, noise, "raise")
+        through = self.table.through
+        inner = glm if through is None else through.release(glm)
+        release = InLabelSteps(inner, self.table.labels.step)
+        return Leakage(release, self.source, (noise,), Attributes(self.source), self.notes)
 
     @property
     def held(self) -> bool:
@@ -343,6 +378,11 @@ class TrainedModel:
     def work(self) -> float:
         """The multiplications that one sum of outer products over the records takes."""
         return float(len(self.source)) * float(len(self.source.names)) ** 2
+
+    @property
+    def refit_work(self) -> float:
+        """The same where models of some of the records are fitted; infinite beyond memory."""
+        return math.inf if self.source.lazy else self.work
 
     def leakage(
         self,

@@ -13,7 +13,6 @@ import textwrap
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ from seepage.core.record_stream import RecordStream
 from seepage.core.result import NOTICE, UNBIASED, Result
 from seepage.errors import InputError, nearest
 from seepage.privacy import PrivacyStatement, output_perturbation, renyi_of_event
-from seepage.tables.source import Chunk, as_numpy, build_frame
+from seepage.tables.source import as_numpy, build_frame
 
 UNBIASED_ADVERSARY = "an unbiased adversary"
 EVERY_ADVERSARY = "every adversary"
@@ -313,22 +312,12 @@ def _most_exposed(leak: Leakage[Any], columns: Columns) -> int:
     """Return the position of the record with the largest dFIL."""
     unknowns, about = leak.unknowns(columns, False)
     found = leak.per_record("dfil", unknowns, "rows", about)
-    if leak.source.in_memory:
-        return int(np.argmax(np.asarray(found)))
-    return int(found.top(1).labels()[0])
+    return int(np.argmax(np.asarray(found)))
 
 
 def _at(found: Result | RecordStream, position: int) -> np.ndarray:
     """Return the bound on one record."""
-    if isinstance(found, Result):
-        return np.asarray(np.asarray(found)[position])
-    pick = partial(_pick, function=found.numbers, row=position)
-    return np.asarray(found.source.total(pick, "one record")[0])
-
-
-def _pick(chunk: Chunk, function: Callable[[Chunk], np.ndarray], row: int) -> list[np.ndarray]:
-    here = row - chunk.start
-    return [function(chunk)[here]] if 0 <= here < len(chunk) else []
+    return np.asarray(np.asarray(found)[position])
 
 
 def _unbiased(leak: Leakage[Any], columns: Columns, position: int) -> Iterator[Guarantee]:
@@ -466,12 +455,9 @@ def _cell(
 
 def _cell_bounds(leak: Leakage[Any], which: list[int], position: int) -> np.ndarray:
     """Return the least mean squared error of an unbiased estimate of each cell of a record."""
-    unknowns, about = leak.unknowns(which, False)
-    if not leak.source.in_memory:
-        return _at(leak.per_record("cells", unknowns, "cells", about).mse_bound(), position)
-    J = leak.release.template.row_jacobians(unknowns, leak.row_positions([position]))
+    information = np.asarray(as_numpy(leak.information(position, which, False)), dtype=float)
     with np.errstate(divide="ignore"):
-        return np.asarray(1 / np.sum(as_numpy(J)[0].astype(float) ** 2, axis=0))
+        return np.asarray(1 / np.diag(information))
 
 
 def _membership(promise: PrivacyStatement | None, reason: str) -> Guarantee:

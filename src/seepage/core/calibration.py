@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,9 @@ from scipy.optimize import brentq
 
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Laplace, Noise
-from seepage.core.order_statistics import Bins, Inside, Interval, bin_numbers, look_into, select
-from seepage.core.record_stream import Numbers, RecordStream
+from seepage.core.record_stream import RecordStream
 from seepage.core.result import GRID, Result, round_up
 from seepage.errors import InputError
-from seepage.tables.source import Chunk
 
 _FURTHEST = 60.0  # the logarithm of the largest factor tried
 
@@ -83,14 +80,14 @@ def calibrate(
         raise InputError(f"The target must be a finite number above zero, not {target}.")
     if len(leak.noise) != 1:
         raise InputError("Only a single release can be calibrated; calibrate each part alone.")
-    result = leak.records(measure="fil") if view is None else view
+    result = (leak.records(measure="fil") if view is None else view).result()
     if result.noise != leak.noise:
         raise InputError("The view was measured at another noise; take it from the same leak.")
-    if isinstance(result, Result) and result.rescaled is not None:
+    if result.rescaled is not None:
         factor = _factor(result, target, mse is not None, over)
     elif mse is not None and over == "mean":
         # The mean of 1/η² grows as σ².
-        factor = math.sqrt(mse / _mean(result, -2.0))
+        factor = math.sqrt(mse / _mean_bound(result))
     else:
         now = _summary(result, over)
         if now == 0:
@@ -140,75 +137,28 @@ def _factor(result: Result, target: float, error: bool, over: str | float) -> fl
     return math.exp(float(brentq(excess, low, high, xtol=1e-10)))
 
 
-def _summary(result: Result | RecordStream, over: str | float) -> float:
+def _summary(result: Result, over: str | float) -> float:
     """Return the largest leakage of a view, or the mean or a quantile."""
+    leakage = _as_leakage(result)
     if over == "max":
-        # The largest leakage is the smallest bound; a stream does not hold the rest.
-        top = result.top(1) if isinstance(result, RecordStream) else result
-        return float(np.max(_as_leakage(top)))
+        return float(np.max(leakage))
     if over == "mean":
-        return _mean(result, 1.0)
+        return float(np.mean(leakage))
     if not (isinstance(over, int | float) and 0 <= over <= 1):
         raise InputError(f"over must be 'max', 'mean' or a quantile between 0 and 1, not {over!r}.")
-    if isinstance(result, RecordStream):
-        return _quantile(result, float(over))
-    return float(np.quantile(_as_leakage(result), over))
+    return float(np.quantile(leakage, over))
 
 
 def _as_leakage(result: Result) -> np.ndarray:
-    return _implied(np.asarray(result, dtype=float), result.measure)
-
-
-def _implied(values: np.ndarray, measure: str) -> np.ndarray:
     """Return leakage unchanged, and bounds as the leakage that would imply them."""
-    power = {"mse": -0.5, "std": -1.0}.get(measure, 1.0)
+    values = np.asarray(result, dtype=float)
+    power = {"mse": -0.5, "std": -1.0}.get(result.measure, 1.0)
     return values if power == 1.0 else np.asarray(values**power)
 
 
-def _mean(result: Result | RecordStream, power: float) -> float:
-    """Return the mean of a power of the leakage."""
-    if isinstance(result, RecordStream):
-        ask = partial(_powers, function=result.numbers, measure=result.measure, power=power)
-        total, count = result.source.total(ask, result.view)
-    else:
-        total, count = _sum_of_powers(_as_leakage(result), power)
-    return float(total / count)
-
-
-def _powers(chunk: Chunk, function: Numbers, measure: str, power: float) -> np.ndarray:
-    return _sum_of_powers(_implied(np.asarray(function(chunk)), measure), power)
-
-
-def _sum_of_powers(leakage: np.ndarray, power: float) -> np.ndarray:
-    """Return the sum and the count."""
-    if power < 0 and not np.all(leakage > 0):
+def _mean_bound(result: Result) -> float:
+    """Return the mean of the bounds ``1/η²`` that the leakage implies."""
+    leakage = _as_leakage(result)
+    if not np.all(leakage > 0):
         raise InputError("Some entries do not leak: the mean of their bounds is infinite.")
-    return np.array([np.sum(leakage**power), leakage.size])
-
-
-def _quantile(stream: RecordStream, share: float) -> float:
-    """Return a quantile of a stream's leakage, in a few passes that store no numbers."""
-    ask = partial(_in_one_column, function=stream.numbers, measure=stream.measure)
-    bins = stream.source.total(partial(_count, numbers=ask), stream.view)
-    place = share * (int(bins.counts.sum()) - 1)
-    ranks = [(0, math.floor(place)), (0, math.ceil(place))]
-    low, high = select(
-        bins,
-        ranks,
-        lambda intervals: stream.source.total(
-            partial(_look, numbers=ask, intervals=intervals), stream.view
-        ),
-    )
-    return low + (place - math.floor(place)) * (high - low)
-
-
-def _in_one_column(chunk: Chunk, function: Numbers, measure: str) -> np.ndarray:
-    return _implied(np.asarray(function(chunk)), measure).reshape(-1, 1)
-
-
-def _count(chunk: Chunk, numbers: Numbers) -> Bins:
-    return bin_numbers(numbers(chunk))
-
-
-def _look(chunk: Chunk, numbers: Numbers, intervals: tuple[Interval, ...]) -> Inside:
-    return look_into(intervals, [0], numbers(chunk))
+    return float(np.mean(leakage**-2.0))

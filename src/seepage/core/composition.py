@@ -60,12 +60,13 @@ def _add(parts: list[MeasuredRelease], new: MeasuredRelease) -> None:
 def _check_same_table(first: Leakage, other: Leakage) -> None:
     if first.source is other.source:
         return
-    if not (first.source.in_memory and other.source.in_memory):
+    try:
+        mine, yours = first.table, other.table
+    except InputError as error:
         raise InputError(
             "Data read in chunks cannot be compared with one another; open them once, and "
             "measure all releases on that source."
-        )
-    mine, yours = first.table, other.table
+        ) from error
     if mine.values.shape != yours.values.shape or mine.names != yours.names:
         raise InputError(
             f"Only releases about the same table compose: one has {len(mine)} rows and columns "

@@ -6,17 +6,15 @@ whitened Jacobian of the release (paper 001, equation 16). Two numbers are taken
     FIL    η = ‖J‖₂                    the most that any direction of the block leaks
     dFIL   η̄ = ‖J‖_F / √(number of unknowns)      the average over its directions
 
-A record's leakage depends only on the record and the release, and a block's on sums over its
-records. So every view is a question put to one chunk of the table after another, and a table in
-memory is a single chunk.
+Every view is a question put to one chunk of the table after another
+(:mod:`seepage.core.questions`), and a table in memory is a single chunk.
 """
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterable, Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence, Sized
+from dataclasses import replace
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -25,39 +23,35 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.information import (
-    block_norms,
-    column_traces,
-    columns_at_once,
-    inverse_traces,
-    inverses,
-)
-from seepage.core.jacobian import SUMS_HELD, MeasuredRelease, Refits, ReleaseJacobian
+from seepage.core.jacobian import MeasuredRelease, Refits, ReleaseJacobian
 from seepage.core.noise import Noise
+from seepage.core.questions import (
+    ALL,
+    AttributeBlocks,
+    Blocks,
+    BlocksByName,
+    ChunkQuestion,
+    EachRecord,
+    Information,
+    ask,
+    chosen,
+    first_missing,
+    grouped,
+    root,
+)
 from seepage.core.record_stream import RecordStream, write_records
-from seepage.core.result import Result, histogram_svg, warned
+from seepage.core.result import Result, warned
 from seepage.core.risk_views import (
+    Guess,
+    Membership,
     Prior,
     guess,
-    guess_in_chunks,
     membership,
-    membership_in_chunks,
     within,
-    within_in_chunks,
 )
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError, nearest
-from seepage.tables.source import (
-    Answer,
-    Array,
-    Chunk,
-    MemorySource,
-    RowSource,
-    Table,
-    as_numpy,
-    check_length,
-    place_like,
-)
+from seepage.tables.source import Array, Chunk, RowSource, Table, as_numpy, check_length, place_like
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # for its default
@@ -69,11 +63,6 @@ else:
     PerRecord = TypeVar("PerRecord")
 
 Columns = str | int | Sequence[str | int] | None
-
-_FEWEST = 100  # groups that are always allowed
-_FREE = 1 << 15  # numbers of a release about a table up to which a law is checked as well
-_MANY_GROUPS = 1000  # above which the accuracy of each is no longer stated
-_ALL = "all"  # the name of the block where there is only one
 
 
 class Leakage(Generic[PerRecord]):
@@ -113,29 +102,25 @@ class Leakage(Generic[PerRecord]):
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the line of text, and a histogram of the records' η."""
         text = f"<p><code>{escape(repr(self))}</code></p>"
-        if not self.source.in_memory:
-            return text
-        return text + histogram_svg(np.asarray(self.records()), "FIL η of the records")
+        return text + self.records().histogram("FIL η of the records")
 
     def __repr__(self) -> str:
         noise = " and ".join(map(repr, self.noise))
-        chunks = "" if self.source.in_memory else ", read in chunks"
         return (
             f"<Leakage of {self.release.template.size} numbers with {noise} about "
-            f"{len(self.source)} records of {len(self.source.names)} columns{chunks}>"
+            f"{len(self.source)} records of {len(self.source.names)} columns{self.source.manner}>"
         )
 
     @property
     def jacobian(self) -> ReleaseJacobian:
         """The Jacobian of the release about all records of a table in memory."""
-        self._check_in_memory("the Jacobian about all records")
+        self.source.whole("the Jacobian about all records")
         return self.release.template
 
     @property
     def table(self) -> Table:
         """The table, where it is in memory."""
-        self._check_in_memory("the whole table")
-        return cast(MemorySource, self.source).table
+        return self.source.whole("the whole table")
 
     def refits(self) -> Refits:
         """Return how a single release moves when a record changes by a finite amount."""
@@ -144,11 +129,7 @@ class Leakage(Generic[PerRecord]):
                 "How far a release moves when a record changes can be asked of one release only; "
                 "take the releases one by one."
             )
-        if not self.source.in_memory:
-            raise InputError(
-                "The effect of a changed record is found by making the release again, which needs "
-                "all records in memory; these are read in chunks."
-            )
+        self.source.whole("all records")
         return self.release.refits()
 
     # Views ------------------------------------------------------------------------------------
@@ -188,29 +169,12 @@ class Leakage(Generic[PerRecord]):
         ``rows`` are positions or a boolean mask. Columns that belong together, such as the one-hot
         columns of a category, count as one attribute.
         """
-        which = self._positions(rows)
+        choose = partial(chosen, positions=self._positions(rows))
         names, unknowns = self.attributes.each(simplex)
-        template, sizes, terms, accuracy = self.release.template, 1.0, None, None
-        streamed_errors = template.accuracy.stated and not self.source.in_memory
-        also = ("column_terms",) if streamed_errors else ()
-        if _check_measure(measure) == "dfil":
-            answers = self._over_columns(("column_traces", *also), unknowns, which)
-            traces, terms = answers["column_traces"], answers.get("column_terms")
-            count = len(self.source) if which is None else len(which)
-            directions = [u.features(len(self.source.names)) for u in unknowns]
-            sizes = place_like([float(many * count) for many in directions], traces)
-        elif self.source.in_memory:
-            traces = self._over_columns(("column_norms",), unknowns, which)["column_norms"]
-        else:
-            traces, terms = self._column_norms(unknowns, which, also)
+        count = len(self.source)
+        question = AttributeBlocks(tuple(unknowns), _check_measure(measure), choose, count)
+        squared, accuracy = self.ask({"columns": question}, "columns")["columns"]
         about = "one attribute of all records" if rows is None else "one attribute of some records"
-        if terms is not None:
-            each = zip(traces, terms, strict=True)
-            errors = [template.accuracy.of_terms(float(value), own) for value, own in each]
-            accuracy = place_like(errors, traces)
-        elif template.accuracy.stated:
-            accuracy = template.accuracy.columns(traces, unknowns, self.row_positions(which))
-        squared = traces / sizes
         return self._result(squared, "columns", measure, about, accuracy, np.asarray(names, object))
 
     def groups(
@@ -237,33 +201,20 @@ class Leakage(Generic[PerRecord]):
         unknowns, about = self.unknowns(columns, label, simplex)
         by = labels if isinstance(labels, str) else _sortable(group_labels(labels, self.source))
         extra = (labels,) if isinstance(labels, str) else ()
-        ask = partial(self._blocks, unknowns, measure, partial(_grouped, by=by), extra)
-        answers = ask(only)
-        left = sorted(answers.seen.difference(answers)) if only is None else []
-        while left:  # no pass holds the sums of more groups than fit into memory
-            answers.take(ask(left[: answers.most]))
-            left = left[answers.most :]
+        wanted = None if only is None else frozenset(only)
+        answers = self._blocks(unknowns, measure, partial(grouped, by=by), extra, wanted)
         for group in only or ():
             if group not in answers.seen:
                 raise InputError(
                     f"No record is in the group {group!r}{nearest(group, answers.seen)}."
                 )
-        chosen = sorted(answers) if only is None else list(only)
-        index = np.empty(len(chosen), object)
-        index[:] = chosen
-        squared = place_like([answers[group] for group in chosen], self.release.template.X)
-        if not self.source.in_memory or isinstance(by, str):
-            accuracy = answers.accuracy_of(chosen)
-        elif len(chosen) > _MANY_GROUPS:
-            accuracy = None
-        else:
-            blocks = _positions(by)
-            accuracy = self._accuracy(
-                [
-                    (answers[g] * self._count(measure, unknowns, blocks[g]), unknowns, blocks[g])
-                    for g in chosen
-                ]
-            )
+        names = sorted(answers) if only is None else list(only)
+        index = np.empty(len(names), object)
+        index[:] = names
+        blocks = [answers[name] for name in names]
+        squared = place_like([block.squared for block in blocks], self.release.template.X)
+        errors = [block.error for block in blocks]
+        accuracy = None if None in errors else np.array(errors)
         return self._result(squared, "groups", measure, about, accuracy, index)
 
     def subset(
@@ -297,8 +248,8 @@ class Leakage(Generic[PerRecord]):
         """
         unknowns, _ = self.unknowns(columns, label)
         position = int(row_positions([row], len(self.source))[0])
-        ask = partial(_information, release=self.release, unknowns=unknowns, row=position)
-        return self.source.total(ask, "one record")[0]
+        matrices = self.ask({"record": Information(unknowns, position)}, "one record")["record"]
+        return matrices[0]
 
     # Risks --------------------------------------------------------------------------------------
 
@@ -309,7 +260,7 @@ class Leakage(Generic[PerRecord]):
         groups: Any = None,
         exact: bool | int = False,
         refit: Callable[[np.ndarray], Any] | str | None = None,
-    ) -> Any:
+    ) -> Membership:
         """Return how well anybody can tell that a record was in the data: μ for every record.
 
         The adversary knows all other records, and may be biased or not. Linear models are exact in
@@ -317,8 +268,7 @@ class Leakage(Generic[PerRecord]):
         exposed and the least certain records refitted; families without a constant of
         self-concordance by refits.
 
-        Returns a :class:`~seepage.core.risk_views.Membership`; of data that are read in chunks a
-        :class:`~seepage.core.record_stream.RecordStream` of the upper ends of μ (kind ``bound``),
+        Returns a :class:`~seepage.core.risk_views.Membership`; of data that are read in chunks
         without refits.
 
         Parameters
@@ -347,16 +297,14 @@ class Leakage(Generic[PerRecord]):
         >>> leak.membership()
         <100 records: membership, exact: guessed right ...
         """
-        if not self.source.in_memory and rows is None and groups is None and not exact:
-            return membership_in_chunks(self)
         if groups is None:
-            return membership(self, self._asked(rows), None, exact, refit)
+            return membership(self, self._positions(rows), None, exact, refit)
         if rows is not None:
             raise InputError("All records of a group leave together; leave out rows= or groups=.")
         labels = _sortable(group_labels(groups, self.source))
         known, inverse = np.unique(labels, return_inverse=True)
         sets = [np.flatnonzero(inverse == k) for k in range(len(known))]
-        return membership(self, np.arange(len(self.source)), (known, sets), exact, refit)
+        return membership(self, None, (known, sets), exact, refit)
 
     def guess(
         self,
@@ -366,15 +314,14 @@ class Leakage(Generic[PerRecord]):
         rows: Any = None,
         exact: bool | int = False,
         precision: float = 1e-5,
-    ) -> Any:
+    ) -> Guess:
         """Return how often the best guess of a category or class is right, for every record.
 
         The adversary knows everything else, all other records and the rest of this one; the guess
         is Bayes-optimal, and the best guess without the release is given beside it.
 
-        Returns a :class:`~seepage.core.risk_views.Guess`; of data that are read in chunks a
-        :class:`~seepage.core.record_stream.RecordStream` with the columns ``right`` (the upper
-        end), ``right_lower``, ``baseline``, ``gain`` and ``mu``, without refits.
+        Returns a :class:`~seepage.core.risk_views.Guess`; of data that are read in chunks without
+        refits.
 
         Parameters
         ----------
@@ -389,9 +336,7 @@ class Leakage(Generic[PerRecord]):
         precision
             The error to aim for with more than three levels, where the integral has no closed form.
         """
-        if not self.source.in_memory and rows is None and not exact:
-            return guess_in_chunks(self, column, prior, precision)
-        return guess(self, column, [prior], self._asked(rows), exact, precision)[0]
+        return guess(self, column, [prior], self._positions(rows), exact, precision)[0]
 
     def within(
         self,
@@ -402,7 +347,7 @@ class Leakage(Generic[PerRecord]):
         values: Any = None,
         rows: Any = None,
         exact: bool | int = False,
-    ) -> Any:
+    ) -> Guess:
         """Return how often the best guess of a number is right to within a tolerance.
 
         Returns what :meth:`guess` does.
@@ -422,13 +367,7 @@ class Leakage(Generic[PerRecord]):
         rows, exact
             As for :meth:`membership`.
         """
-        if not self.source.in_memory and rows is None and not exact:
-            return within_in_chunks(self, column, tolerance, prior, values)
-        return within(self, column, tolerance, prior, values, self._asked(rows), exact)
-
-    def _asked(self, rows: Any) -> np.ndarray:
-        self._check_in_memory("the records one by one")
-        return row_positions(rows, len(self.source))
+        return within(self, column, tolerance, prior, values, self._positions(rows), exact)
 
     def write_rows(
         self,
@@ -455,7 +394,8 @@ class Leakage(Generic[PerRecord]):
             exact = measure == "cramer_rao"
             unknowns, _ = self.unknowns(columns, bool(label) if exact else label)
             name = measure if exact else _check_measure(measure)
-            functions[(measure,)] = self._ask_each(name, unknowns)
+            question = EachRecord(name, unknowns, len(self.source), stated=False)
+            functions[(measure,)] = partial(_numbers_of_chunk, ask=self._asking(question))
         if not functions:
             raise InputError("Name at least one measure: fil, dfil, cramer_rao.")
         return write_records(self.source, path, functions)
@@ -503,80 +443,41 @@ class Leakage(Generic[PerRecord]):
             names = tuple(self.source.names[j] for j in which)
         if question in ("fil", "dfil"):
             measure = question
-        common: dict[str, Any] = {
-            "view": view,
-            "measure": measure,
-            "kind": kind,
-            "about": about,
-            "names": names,
-            "assumptions": (*self.notes, *assumptions),
-            "noise": self.noise,
-        }
-        if not self.source.in_memory:
-            ask = partial(_with_accuracy, question=question, unknowns=unknowns)
-            return cast(PerRecord, RecordStream(self.source, self._asking(ask), **common))
-        values, accuracy = self._narrowed(
-            *_with_accuracy(self.release.template, question, unknowns)
+        question_of = EachRecord(question, unknowns, len(self.source))
+        stream = RecordStream(
+            self.source,
+            self._asking(question_of),
+            view,
+            measure,
+            about,
+            kind,
+            names,
+            (*self.notes, *assumptions),
+            self.noise,
         )
-        index, library = self.source.index, self.source.library
-        result = Result(values, index=index, library=library, accuracy=accuracy, **common)
-        return cast(PerRecord, warned(result))
+        return cast(PerRecord, stream if self.source.lazy else self._narrowed(stream.result()))
 
-    def _ask_each(self, question: str, unknowns: Unknowns) -> Callable[[Chunk], Array]:
-        return self._asking(partial(_of_each_record, question=question, unknowns=unknowns))
+    def ask(
+        self, questions: Mapping[str, ChunkQuestion], what: str, extra: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Return the answers to several questions, from the same pass over the records.
 
-    def _asking(self, ask: Callable[[ReleaseJacobian], Answer]) -> Callable[[Chunk], Answer]:
-        """Return the function that asks the Jacobian about the records of a chunk."""
-        if not self.source.in_memory:
-            # The template first: what all records have in common is then kept and passed on.
-            ask(self.release.template)
-        return partial(_of_each_chunk, release=self.release, ask=ask)
+        ``extra`` names columns beside the features that the questions need.
+        """
+        return ask(self.source, self.release, questions, what, extra)
+
+    def _asking(self, question: EachRecord) -> Callable[[Chunk], Any]:
+        """Return the function that asks about the records of a chunk."""
+        # The template first: what all records have in common is then kept and passed on.
+        self.source.prepare(partial(question.numbers, self.release.template))
+        return partial(_of_chunk, release=self.release, question=question)
 
     def _one_block(
         self, unknowns: Unknowns, which: np.ndarray | None, measure: str, view: str, about: str
     ) -> Result:
-        answers = self._blocks(unknowns, measure, partial(_chosen, positions=which))
-        squared = answers[_ALL]
-        if self.source.in_memory:
-            whole = squared * self._count(measure, unknowns, which)
-            accuracy = self._accuracy([(whole, unknowns, which)])
-        else:
-            accuracy = answers.accuracy_of([_ALL])
-        accuracy = None if accuracy is None else accuracy[0]
-        squared = place_like(squared, self.release.template.X)
-        return self._result(squared, view, measure, about, accuracy)
-
-    def _count(self, measure: str, unknowns: Unknowns, which: np.ndarray | None) -> int:
-        """Return the number of unknowns that a squared measure of a block averages: 1 for FIL."""
-        rows = len(self.source) if which is None else len(which)
-        return 1 if measure == "fil" else rows * unknowns.count(self.release.template)
-
-    def _accuracy(
-        self, blocks: list[tuple[float, Unknowns, np.ndarray | None]]
-    ) -> np.ndarray | None:
-        """Return the relative errors of blocks of a table in memory, given traces or norms."""
-        jacobian = self.release.template
-        if not (blocks and jacobian.accuracy.stated):
-            return None
-        errors = []
-        for value, unknowns, which in blocks:
-            rows = self.row_positions(which)
-            error = jacobian.accuracy.block(value, unknowns, rows)
-            if len(blocks) == 1 and jacobian.rows * jacobian.size <= _FREE:
-                error = max(error, self._excess(value, error, unknowns, rows))
-            errors.append(error)
-        return np.array(errors)
-
-    def _excess(self, value: float, error: float, unknowns: Unknowns, rows: Array) -> float:
-        """Return by how much η² of a block breaks a law; 0 if it does not.
-
-        It is at most the trace of the information about the block, the sum of the traces about its
-        records. These are computed another way: if the law is broken, some number is wrong.
-        """
-        traces = self.release.template.row_traces(unknowns)
-        total = float(array_namespace(traces).sum(traces[rows]))
-        excess = value / total - 1 if total > 0 else 0.0
-        return excess if excess > 20 * error + 1e-9 else 0.0
+        block = self._blocks(unknowns, measure, partial(chosen, positions=which))[ALL]
+        squared = place_like(block.squared, self.release.template.X)
+        return self._result(squared, view, measure, about, block.error)
 
     def _blocks(
         self,
@@ -584,70 +485,15 @@ class Leakage(Generic[PerRecord]):
         measure: str,
         choose: Callable[[Chunk], dict[Any, np.ndarray]],
         extra: Sequence[str] = (),
-        only: Sequence[Any] | None = None,
-    ) -> BlockAnswers:
+        only: frozenset[Any] | None = None,
+    ) -> BlocksByName:
         """Return the squared measure of each block of records that ``choose`` finds in chunks."""
-        ask = partial(
-            _of_blocks,
-            release=self.release,
-            unknowns=unknowns,
-            measure=_check_measure(measure),
-            alone=self.source.in_memory,
-            choose=choose,
-            only=only,
-        )
-        answers = self.source.total(ask, "groups", extra)
-        template = self.release.template
-        for label, block in answers.items():
-            squared, count = block.answer, 1
-            if measure == "dfil":
-                count = unknowns.count(template) * block.rows
-            elif not self.source.in_memory:
-                squared = template.norm_of(unknowns, squared)
-            answers[label] = squared / count
-            if block.terms is not None:
-                answers.accuracy[label] = template.accuracy.of_terms(squared, block.terms)
-        return answers
-
-    def _column_norms(
-        self, attributes: list[Unknowns], which: np.ndarray | None, also: tuple[str, ...]
-    ) -> tuple[Array, Array | None]:
-        """Return the squared FIL of each attribute from sums over the chunks.
-
-        With them come the Jacobian's answers to ``also``, if given, from the same passes.
-        """
-        template, norms, others = self.release.template, [], []
-        step = columns_at_once(template)
-        for start in range(0, len(attributes), step):
-            some = attributes[start : start + step]
-            sums = self._over_columns(("column_sums", *also), some, which)
-            norms.append(template.column_norms_of(some, sums["column_sums"]))
-            others += [sums[question] for question in also]
-        concat = array_namespace(norms[0]).concat
-        return concat(norms), concat(others) if others else None
-
-    def _over_columns(
-        self, questions: tuple[str, ...], attributes: list[Unknowns], which: np.ndarray | None
-    ) -> BlockAnswers:
-        """Return the sums over the chunks of what the Jacobian answers to each question."""
-        ask = partial(
-            _of_columns,
-            release=self.release,
-            questions=questions,
-            attributes=attributes,
-            choose=partial(_chosen, positions=which),
-        )
-        return self.source.total(ask, "columns")
+        question = Blocks(unknowns, _check_measure(measure), choose, len(self.source), only)
+        blocks: BlocksByName = self.ask({"blocks": question}, "groups", extra)["blocks"]
+        return blocks
 
     def _positions(self, rows: Any) -> np.ndarray | None:
         return None if rows is None else row_positions(rows, len(self.source))
-
-    def _check_in_memory(self, what: str) -> None:
-        if not self.source.in_memory:
-            raise InputError(
-                f"This needs {what}, but the data are read in chunks; take the rows it is about "
-                "into memory first."
-            )
 
     def _result(
         self,
@@ -658,9 +504,8 @@ class Leakage(Generic[PerRecord]):
         accuracy: Any,
         index: np.ndarray | None = None,
     ) -> Result:
-        values, accuracy = self._narrowed(_root(squared), accuracy)
         result = Result(
-            values,
+            root(squared),
             view,
             measure,
             about=about,
@@ -670,210 +515,28 @@ class Leakage(Generic[PerRecord]):
             accuracy=accuracy,
             assumptions=self.notes,
         )
-        return warned(result)
+        return warned(self._narrowed(result))
 
-    def _narrowed(self, values: Array, accuracy: Any) -> tuple[Array, Any]:
+    def _narrowed(self, result: Result) -> Result:
         """Return numbers in the table's type, or the one asked for; they may have been widened."""
-        if not self.source.in_memory:
-            return values, accuracy
-        xp = array_namespace(values)
-        kind = xp.float32 if self.release.single else self.table.values.dtype
+        values, xp = result.values, array_namespace(result.values)
+        kind = xp.float32 if self.release.single else self.source.dtype
         if values.dtype == kind:
-            return values, accuracy
+            return result
         limits, size = xp.finfo(kind), xp.abs(values)
         beyond = (size > limits.max) | (size < limits.smallest_normal)
         if bool(xp.any(beyond & xp.isfinite(values) & (size > 0))):
-            return values, accuracy  # out of range for the table's type
-        stated = None if accuracy is None else accuracy + float(limits.eps)
-        return xp.astype(values, kind), stated
+            return result  # out of range for the table's type
+        stated = None if result.accuracy is None else result.accuracy + float(limits.eps)
+        return replace(result, values=xp.astype(values, kind), accuracy=stated)
 
 
-# Questions to one chunk, as functions that can be sent to where it is ---------------------------
+def _of_chunk(chunk: Chunk, release: MeasuredRelease, question: EachRecord) -> Any:
+    return question.of(release.jacobian(chunk), chunk, {})
 
 
-def _of_each_chunk(
-    chunk: Chunk, release: MeasuredRelease, ask: Callable[[ReleaseJacobian], Answer]
-) -> Answer:
-    return ask(release.jacobian(chunk))
-
-
-def _of_each_record(jacobian: ReleaseJacobian, question: str, unknowns: Unknowns) -> Array:
-    """Return the answer on every record of a Jacobian, ``(n,)``, or ``(n, t)`` for cells."""
-    if question == "fil":
-        return _root(jacobian.row_norms(unknowns))
-    if question == "dfil":
-        return _root(jacobian.row_traces(unknowns) / unknowns.count(jacobian))
-    if question == "cells":
-        return _root(jacobian.cell_information(unknowns))
-    if question == "cramer_rao":
-        return inverse_traces(jacobian, unknowns)[0] / unknowns.count(jacobian)
-    return inverses(jacobian, unknowns)[0]
-
-
-def _with_accuracy(
-    jacobian: ReleaseJacobian, question: str, unknowns: Unknowns
-) -> tuple[Array, Array]:
-    """Return the answer on every record, and the relative errors if known."""
-    if not jacobian.accuracy.stated:
-        return _of_each_record(jacobian, question, unknowns), None
-    count = unknowns.count(jacobian)
-    if question == "cramer_rao":
-        traces, accuracy = inverse_traces(jacobian, unknowns)
-        return traces / count, accuracy
-    if question == "cramer_rao_cells":
-        return inverses(jacobian, unknowns)
-    if question == "cells":
-        squared = jacobian.cell_information(unknowns)
-        return _root(squared), jacobian.accuracy.cells(squared, unknowns)
-    if question == "dfil":
-        squared = jacobian.row_traces(unknowns)
-        return _root(squared / count), jacobian.accuracy.rows(squared, unknowns)
-    squared = jacobian.row_norms(unknowns)
-    return _root(squared), jacobian.accuracy.rows(squared, unknowns)
-
-
-def _information(
-    chunk: Chunk, release: MeasuredRelease, unknowns: Unknowns, row: int
-) -> list[Array]:
-    here = row - chunk.start
-    if not 0 <= here < len(chunk):
-        return []
-    return [release.jacobian(chunk).row_information(unknowns)(slice(here, here + 1))[0, :, :]]
-
-
-@dataclass(frozen=True)
-class Block:
-    """What was found about some records together; two chunks add up."""
-
-    answer: Any  # a norm, the sums it is made of, or the trace of the information
-    rows: int
-    terms: Array | None  # those of the errors, if they are to be stated
-
-    def __add__(self, other: Block) -> Block:
-        terms = None if self.terms is None else self.terms + other.terms
-        return Block(self.answer + other.answer, self.rows + other.rows, terms)
-
-
-class BlockAnswers(dict[Any, Any]):
-    """What was found about every block of records; two chunks add up block by block."""
-
-    most: int = _FEWEST  # the most blocks that are held: those that come first in order
-    seen: frozenset[Any] = frozenset()
-
-    def __init__(self, *found: Any) -> None:
-        super().__init__(*found)
-        self.accuracy: dict[Any, float] = {}
-
-    def accuracy_of(self, blocks: Sequence[Any]) -> np.ndarray | None:
-        """Return the relative errors of η of some blocks, where they were stated."""
-        return np.array([self.accuracy[block] for block in blocks]) if self.accuracy else None
-
-    def __add__(self, other: BlockAnswers) -> BlockAnswers:
-        both = BlockAnswers(self)
-        for block, answer in other.items():
-            both[block] = both[block] + answer if block in both else answer
-        both.most, both.seen = max(self.most, other.most), self.seen | other.seen
-        # A block dropped here is never among the first again, however many are added.
-        for block in sorted(both)[both.most :] if len(both) > both.most else ():
-            del both[block]
-        return both
-
-    def take(self, other: BlockAnswers) -> None:
-        """Take over what another pass found about other blocks."""
-        self.update(other)
-        self.accuracy.update(other.accuracy)
-
-
-def _of_blocks(
-    chunk: Chunk,
-    release: MeasuredRelease,
-    unknowns: Unknowns,
-    measure: str,
-    alone: bool,
-    choose: Callable[[Chunk], dict[Any, np.ndarray]],
-    only: Sequence[Any] | None,
-) -> BlockAnswers:
-    """Return the norm of each block if the chunk is the whole table; else what adds up to it."""
-    jacobian, blocks = release.jacobian(chunk), choose(chunk)
-    xp = array_namespace(chunk.X)
-    answered = BlockAnswers()
-    answered.seen = frozenset(blocks)
-    if alone or measure == "dfil":
-        answered.most = sys.maxsize  # a number for each block is all that is held
-    else:
-        answered.most = max(_FEWEST, SUMS_HELD // jacobian.size**2)
-    asked = None if only is None else frozenset(only)
-    wanted = [label for label in blocks if asked is None or label in asked][: answered.most]
-    traces = jacobian.row_traces(unknowns) if measure == "dfil" and wanted else None
-    stated = not alone and jacobian.accuracy.stated and wanted
-    terms = jacobian.accuracy.row_terms(unknowns) if stated else None
-    chosen = [xp.asarray(blocks[label], device=chunk.X.device) for label in wanted]
-    answers: Iterable[Any]
-    if traces is not None:
-        answers = (float(xp.sum(traces[rows])) for rows in chosen)
-    elif alone:
-        answers = block_norms(jacobian, unknowns, chosen)
-    else:
-        answers = (jacobian.block_sums(unknowns, rows) for rows in chosen)
-    for label, rows, answer in zip(wanted, chosen, answers, strict=True):
-        lost = None if terms is None else xp.sum(terms[rows, :], axis=0)
-        answered[label] = Block(answer, len(blocks[label]), lost)
-    return answered
-
-
-def _of_columns(
-    chunk: Chunk,
-    release: MeasuredRelease,
-    questions: tuple[str, ...],
-    attributes: list[Unknowns],
-    choose: Callable[[Chunk], dict[Any, np.ndarray]],
-) -> BlockAnswers:
-    """Return the answers to the questions about each attribute on the chosen rows, if any."""
-    jacobian, chosen = release.jacobian(chunk), choose(chunk).get(_ALL)
-    if chosen is None:
-        return BlockAnswers()
-    rows = array_namespace(jacobian.X).asarray(chosen, device=jacobian.X.device)
-    asked: dict[str, Callable[[list[Unknowns], Array], Any]] = {
-        "column_traces": partial(column_traces, jacobian),
-        "column_norms": jacobian.column_norms,
-        "column_sums": jacobian.column_sums,
-        "column_terms": jacobian.accuracy.column_terms,
-    }
-    return BlockAnswers((name, asked[name](attributes, rows)) for name in questions)
-
-
-# Which records of a chunk are meant ---------------------------------------------------------------
-
-
-def _chosen(chunk: Chunk, positions: np.ndarray | None) -> dict[Any, np.ndarray]:
-    """Return which of some sorted positions in the table, or all, lie in the chunk."""
-    if positions is None:
-        return {_ALL: np.arange(len(chunk))}
-    first, last = np.searchsorted(positions, [chunk.start, chunk.start + len(chunk)])
-    return {_ALL: positions[first:last] - chunk.start} if first < last else {}
-
-
-def _grouped(chunk: Chunk, by: str | np.ndarray) -> dict[Any, np.ndarray]:
-    """Return the positions of each group, named by a column or by a label for each record."""
-    if isinstance(by, str):
-        labels = chunk.extra[by]
-        missing = _first_missing(labels)
-        if missing is not None:
-            raise InputError(
-                f"Column {by!r} has no value in row {chunk.start + missing:,}; leave such rows out "
-                "or name a group."
-            )
-    else:
-        labels = by[chunk.start : chunk.start + len(chunk)]
-    return _positions(labels)
-
-
-def _positions(labels: np.ndarray) -> dict[Any, np.ndarray]:
-    """Return the positions of each label, by one sort of all."""
-    known, inverse = np.unique(labels, return_inverse=True)
-    order = np.argsort(inverse, kind="stable")
-    starts = np.searchsorted(inverse[order], np.arange(1, len(known)))
-    return dict(zip(known.tolist(), np.split(order, starts), strict=True))
+def _numbers_of_chunk(chunk: Chunk, ask: Callable[[Chunk], Any]) -> np.ndarray:
+    return np.asarray(ask(chunk).values)
 
 
 def _sortable(labels: np.ndarray) -> np.ndarray:
@@ -917,7 +580,7 @@ def group_labels(labels: Any, table: Sized, what: str = "the group labels") -> n
     """Return the group of every row as an array, or say which row has none."""
     values = as_numpy(labels)
     check_length(values, table, what)
-    missing = _first_missing(values)
+    missing = first_missing(values)
     if missing is not None:
         raise InputError(
             f"The group of row {missing} is missing; leave such rows out or name a group."
@@ -925,19 +588,7 @@ def group_labels(labels: Any, table: Sized, what: str = "the group labels") -> n
     return values
 
 
-def _first_missing(labels: np.ndarray) -> int | None:
-    return next((i for i, v in enumerate(labels.tolist()) if v is None or v != v), None)
-
-
 def _check_measure(measure: str) -> str:
     if measure not in ("fil", "dfil"):
         raise InputError(f"There is no measure {measure!r}; choose 'fil' or 'dfil'.")
     return measure
-
-
-def _root(squared: Array) -> Array:
-    """Return the root of a number that rounding may have left below zero."""
-    xp = array_namespace(squared)
-    if squared.shape and not bool(xp.any(squared < 0)):
-        return xp.sqrt(squared)
-    return xp.sqrt(xp.where(squared > 0, squared, xp.zeros_like(squared)))

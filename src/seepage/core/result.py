@@ -134,6 +134,14 @@ class Result(NDArrayOperatorsMixin):
         """Return what each entry belongs to: the index, or positions if there is none."""
         return np.arange(len(self)) if self.index is None else self.index
 
+    def result(self) -> Result:
+        """Return itself: its numbers are computed, unlike those of a stream."""
+        return self
+
+    def histogram(self, title: str) -> str:
+        """Return a small histogram of the positive numbers, as an SVG element."""
+        return histogram_svg(np.asarray(self), title)
+
     def top(self, count: int = 10) -> Result:
         """Return the ``count`` entries with the most leakage, the worst first.
 

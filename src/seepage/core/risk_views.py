@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +19,7 @@ from scipy.special import ndtr
 
 from seepage.core.jacobian import Alternatives, FiniteChanges, MeasuredRelease, Moves
 from seepage.core.noise import Noise
-from seepage.core.record_stream import RecordStream
+from seepage.core.questions import RecordNumbers
 from seepage.core.result import Result
 from seepage.core.unknowns import Attributes
 from seepage.errors import InputError
@@ -26,9 +27,11 @@ from seepage.risks import guessing
 from seepage.risks.guessing import Success, best_guess, checked_prior
 from seepage.risks.tolerance import Within, best_within, windows
 from seepage.support.chunks import progress, row_slices
+from seepage.support.room import computed
 from seepage.tables.source import Chunk, RowSource, as_numpy, build_frame, looked_up
 
 Prior = str | Sequence[float] | np.ndarray
+Changes = Callable[[Chunk], FiniteChanges]  # how far the release moves with a chunk's records
 
 HELD = (
     "The adversary knows every other record, and of this one all that is not asked about.",
@@ -218,83 +221,75 @@ class Guess:
 
 def membership(
     leak: MeasuredTable,
-    rows: np.ndarray,
+    rows: np.ndarray | None,
     groups: tuple[np.ndarray, list[np.ndarray]] | None,
     exact: bool | int,
     refit: Callable[[np.ndarray], Any] | str | None,
+    changes: Changes | None = None,
 ) -> Membership:
-    """Return the membership risk of some records, or of groups that leave together."""
-    common: dict[str, Any] = {"measure": "membership", "about": "membership", "noise": leak.noise}
-    index: np.ndarray | None
-    assumed: tuple[str, ...]
-    if groups is None:
-        index, view = _index(leak, rows), "rows"
-    else:
-        (index, sets), view = groups, "groups"
+    """Return the membership risk of some records, or of groups that leave together.
+
+    ``changes`` are :func:`changes_of` the release, if they are at hand.
+    """
+    index, view = (_index(leak, rows), "rows") if groups is None else (groups[0], "groups")
+    assumed = (*HELD, *leak.notes)
     if isinstance(refit, str):
         if refit != "pipeline":
             raise InputError(f"refit is 'pipeline' or a function, not {refit!r}.")
         refit = leak.release.without_records
     if refit is not None:
-        left_out = list(rows[:, None]) if groups is None else sets
-        moves, assumed = _by_given_refit(leak, left_out, refit), REFITTED
+        every = np.arange(len(leak.source)) if rows is None else rows
+        sets = list(every[:, None]) if groups is None else groups[1]
+        moves, assumed = _by_given_refit(leak, sets, refit), REFITTED
+        ends = np.stack([end[:, 0] for end in moves.distances()], axis=1)
+    elif groups is not None:
+        moves = leak.release.finite_changes().without_exactly(groups[1])
+        ends = np.stack([end[:, 0] for end in moves.distances()], axis=1)
     else:
-        changes, assumed = leak.release.finite_changes(), (*HELD, *leak.notes)
-        if groups is not None:
-            moves = changes.without_exactly(sets)
-        else:
-            moves = _refined(
-                changes.without(rows),
-                lambda some: changes.without_exactly([np.array([i]) for i in rows[some]]),
-                _budget(changes, 1, exact),
-            )
-    least, most = (ends[:, 0] for ends in moves.distances())
+        ask = partial(_without, changes=changes or changes_of(leak), exact=exact)
+        ends = _of_records(leak, ask, rows, "membership")
+    least, most = ends.T
+    widths = _relative(least, most)
     mu = Result(
         most,
         view,
-        kind=_kind(least, most),
+        measure="membership",
+        about="membership",
+        kind=_kind(widths),
         index=index,
         assumptions=assumed,
         library=leak.source.library,
-        accuracy=_relative(least, most),
-        **common,
+        noise=leak.noise,
+        accuracy=widths,
     )
     return Membership(mu, least)
 
 
-def membership_in_chunks(leak: MeasuredTable) -> RecordStream:
-    """Return the upper ends of μ for records read in chunks, certified without refits."""
-    changes = leak.release.changes_in_chunks(leak.source)
-    return RecordStream(
-        leak.source,
-        partial(_most_of_chunk, changes=changes),
-        "rows",
-        "membership",
-        "membership",
-        "bound",
-        assumptions=(*HELD, *leak.notes),
-        noise=leak.noise,
+def _without(
+    chunk: Chunk, rows: np.ndarray, asked: slice, changes: Changes, exact: bool | int
+) -> np.ndarray:
+    """Return the least and the most by which leaving out each record moves the release, (m, 2)."""
+    here = changes(chunk)
+    moves = _refined(
+        here.without(rows),
+        lambda some: here.without_exactly([np.array([i]) for i in rows[some]]),
+        _budget(here, 1, exact),
     )
-
-
-def _most_of_chunk(
-    chunk: Chunk, changes: Callable[[Chunk], FiniteChanges]
-) -> tuple[np.ndarray, None]:
-    return changes(chunk).without(np.arange(len(chunk))).distances()[1][:, 0], None
+    return np.stack([ends[:, 0] for ends in moves.distances()], axis=1)
 
 
 def guess(
     leak: MeasuredTable,
     column: Any,
     priors: Sequence[Prior],
-    rows: np.ndarray,
+    rows: np.ndarray | None,
     exact: bool | int,
     precision: float,
 ) -> list[Guess]:
     """Return how often the best guess of a category or a class is right, under each prior."""
-    changes = leak.release.finite_changes()
-    question = _among_levels(leak, partial(_itself, changes=changes), column, precision)
-    return _guessed(leak, changes, question, priors, rows, exact)
+    changes = changes_of(leak)
+    candidates = among_levels(leak, changes, column, precision)
+    return guess_among(leak, changes, candidates, priors, rows, exact)
 
 
 def within(
@@ -303,31 +298,46 @@ def within(
     tolerance: float,
     prior: Prior,
     values: Any,
-    rows: np.ndarray,
+    rows: np.ndarray | None,
     exact: bool | int,
 ) -> Guess:
     """Return how often the best guess of a number is right to within a tolerance."""
-    changes = leak.release.finite_changes()
-    ask = partial(_itself, changes=changes)
-    question = _to_within(leak, ask, column, tolerance, values, prior)
-    return _guessed(leak, changes, question, [prior], rows, exact)[0]
+    changes = changes_of(leak)
+    candidates = _to_within(leak, changes, column, tolerance, values, prior)
+    return guess_among(leak, changes, candidates, [prior], rows, exact)[0]
 
 
-def guess_in_chunks(
-    leak: MeasuredTable, column: Any, prior: Prior, precision: float
-) -> RecordStream:
-    """Return the same for records read in chunks, certified without refits."""
-    changes = leak.release.changes_in_chunks(leak.source)
-    return _stream(leak, changes, _among_levels(leak, changes, column, precision), prior)
+def changes_of(leak: MeasuredTable) -> Changes:
+    """Return the moves of a chunk's records; of records read in chunks certified, not refitted."""
+    if leak.source.lazy:
+        return leak.release.changes_in_chunks(leak.source)
+    return partial(_itself, changes=leak.release.finite_changes())
 
 
-def within_in_chunks(
-    leak: MeasuredTable, column: Any, tolerance: float, prior: Prior, values: Any
-) -> RecordStream:
-    """Return the same for records read in chunks, certified without refits."""
-    changes = leak.release.changes_in_chunks(leak.source)
-    question = _to_within(leak, changes, column, tolerance, values, prior)
-    return _stream(leak, changes, question, prior)
+def _itself(chunk: Chunk, changes: FiniteChanges) -> FiniteChanges:
+    return changes
+
+
+def _of_records(
+    leak: MeasuredTable, ask: Callable[..., np.ndarray], rows: np.ndarray | None, what: str
+) -> np.ndarray:
+    """Return the numbers that a function has for each of some records, or all, (m, k)."""
+    put = partial(_of_chunk, ask=ask, rows=rows, count=len(leak.source if rows is None else rows))
+    parts = (part for part in leak.source.each(put, what) if part is not None)
+    return np.asarray(reduce(add, parts).values)
+
+
+def _of_chunk(
+    chunk: Chunk, ask: Callable[..., np.ndarray], rows: np.ndarray | None, count: int
+) -> RecordNumbers | None:
+    """Ask about the records of a chunk by their positions in it and among all that are asked."""
+    ends = (chunk.start, chunk.start + len(chunk))
+    first, last = ends if rows is None else np.searchsorted(rows, ends)
+    if first == last:
+        return None
+    here = np.arange(len(chunk)) if rows is None else rows[first:last] - chunk.start
+    numbers = ask(chunk, rows=here, asked=slice(int(first), int(last)))
+    return RecordNumbers(numbers, None, int(first), count)
 
 
 @dataclass(frozen=True)
@@ -372,91 +382,82 @@ class Candidates:
         return np.maximum(low, 0.0), np.minimum(high, 1.0), success.error
 
 
-def _guessed(
+def guess_among(
     leak: MeasuredTable,
-    changes: FiniteChanges,
-    question: Candidates,
+    changes: Changes,
+    candidates: Candidates,
     priors: Sequence[Prior],
-    rows: np.ndarray,
+    rows: np.ndarray | None,
     exact: bool | int,
 ) -> list[Guess]:
-    others = question.others
-    _check_room(rows, len(others))
-    refits = None if isinstance(exact, bool) else exact
-    beliefs = [_prior(prior, changes, rows, others, question.shares, refits) for prior in priors]
-    moves = _refined(
-        changes.replaced(rows, others),
-        lambda some: changes.replaced_exactly(rows[some], others),
-        _budget(changes, len(others), exact),
-    )
-    mu = moves.widest() if question.covered is None else None
+    """Return how often the best guess among some candidates is right, under each prior."""
+    believed = [p if isinstance(p, str) else np.asarray(p, dtype=float) for p in priors]
+    ask = partial(_guess_each, changes=changes, candidates=candidates, priors=believed, exact=exact)
+    numbers = _of_records(leak, ask, rows, "guesses")
+    mu = numbers[:, 0] if candidates.covered is None else None
     guesses = []
-    for believed, doubt in beliefs:
-        low, high, error = question.answer(moves, believed, doubt, 0)
-        kind = _kind(low, high)
-        if question.covered is not None or np.any(error > _EXACT):
+    for k in range(len(priors)):
+        low, high, baseline, error = numbers[:, 1 + 4 * k : 5 + 4 * k].T
+        widths = _relative(low, high)
+        kind = _kind(widths)
+        if candidates.covered is not None or error.max() > _EXACT:
             kind = "estimate"
         right = Result(
             high,
             "rows",
             "right",
             kind,
-            question.about,
+            candidates.about,
             _index(leak, rows),
             assumptions=(*HELD, *leak.notes),
             library=leak.source.library,
             noise=leak.noise,
-            accuracy=_relative(low, high),
+            accuracy=widths,
         )
-        guesses.append(Guess(right, low, question.baseline(believed), question.levels, mu))
+        guesses.append(Guess(right, low, baseline, candidates.levels, mu))
     return guesses
 
 
-_GUESSED = ("right", "right_lower", "baseline", "gain", "mu")  # numbers to within have no μ
+def _guess_each(
+    chunk: Chunk,
+    rows: np.ndarray,
+    asked: slice,
+    changes: Changes,
+    candidates: Candidates,
+    priors: Sequence[Any],
+    exact: bool | int,
+) -> np.ndarray:
+    """Return μ and, for each prior, how often a guess is right, (m, 1 + 4k).
+
+    That is the least, the most, the baseline and the integral's error.
+    """
+    here, others = changes(chunk), candidates.others
+    pieces = list(row_slices(len(rows), len(others) ** 2, chunk=_HELD))
+    budget = _budget(here, len(others), exact) / len(pieces)
+    refits = None if isinstance(exact, bool) else exact
+    answers = []
+    for piece in pieces:
+        some, first = rows[piece], asked.start + piece.start
+        moves = _refined(
+            here.replaced(some, others),
+            partial(_replaced_exactly, here, some, others),
+            budget,
+        )
+        numbers = [moves.widest() if candidates.covered is None else np.zeros(len(some))]
+        for prior in priors:
+            own = not isinstance(prior, str) and prior.ndim == 2
+            given = prior[first : first + len(some)] if own else prior
+            believed, doubt = _prior(given, here, some, others, candidates.shares, refits)
+            low, high, error = candidates.answer(moves, believed, doubt, first)
+            numbers += [low, high, candidates.baseline(believed), error]
+        answers.append(np.stack(numbers, axis=1))
+    return np.concatenate(answers)
 
 
-def _stream(
-    leak: MeasuredTable,
-    changes: Callable[[Chunk], FiniteChanges],
-    question: Candidates,
-    prior: Prior,
-) -> RecordStream:
-    given = prior if isinstance(prior, str) else np.asarray(prior, dtype=float)
-    return RecordStream(
-        leak.source,
-        partial(_guess_of_chunk, changes=changes, question=question, prior=given),
-        "cells",
-        "right",
-        question.about,
-        "bound" if question.covered is None else "estimate",
-        names=_GUESSED if question.covered is None else _GUESSED[:-1],
-        assumptions=(*HELD, *leak.notes),
-        noise=leak.noise,
-    )
-
-
-def _guess_of_chunk(
-    chunk: Chunk, changes: Callable[[Chunk], FiniteChanges], question: Candidates, prior: Any
-) -> tuple[np.ndarray, None]:
-    here, K = changes(chunk), len(question.others)
-    pieces = []
-    for piece in row_slices(len(chunk), K * K, chunk=_HELD):
-        rows = np.arange(len(chunk))[piece]
-        given = prior
-        if not isinstance(prior, str) and prior.ndim == 2:
-            given = prior[chunk.start + rows]
-        believed, doubt = _prior(given, here, rows, question.others, question.shares)
-        moves = here.replaced(rows, question.others)
-        low, high, _ = question.answer(moves, believed, doubt, chunk.start + int(rows[0]))
-        baseline = question.baseline(believed)
-        apart = [moves.widest()] if question.covered is None else []
-        pieces.append(np.stack([high, low, baseline, high - baseline, *apart], axis=1))
-    return np.concatenate(pieces), None
-
-
-def _itself(chunk: Chunk, changes: FiniteChanges) -> FiniteChanges:
-    """Return the changes of a table in memory, which is one chunk."""
-    return changes
+def _replaced_exactly(
+    changes: FiniteChanges, rows: np.ndarray, others: Alternatives, some: np.ndarray
+) -> Moves:
+    return changes.replaced_exactly(rows[some], others)
 
 
 # Refits and priors --------------------------------------------------------------------------------
@@ -485,6 +486,11 @@ def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float
 
 def _budget(changes: FiniteChanges, alternatives: int, exact: bool | int) -> float:
     """Return how many records may be refitted."""
+    if np.isinf(changes.work) and exact:
+        raise InputError(
+            "Refits need all records in memory, and these are read in chunks; leave out exact=, or "
+            "take the rows it is about into memory first."
+        )
     if isinstance(exact, bool):
         return np.inf if exact else _FREE_WORK / (changes.work * alternatives)
     return float(exact)
@@ -514,16 +520,6 @@ def _by_given_refit(
     return Moves(np.where(lost, np.inf, squares)[:, None, None], np.zeros((len(moves), 1)))
 
 
-def _check_room(rows: np.ndarray, alternatives: int) -> None:
-    """Refuse to hold the distances between very many alternatives of very many records."""
-    most = max(1, _HELD // alternatives**2)
-    if len(rows) > most:
-        raise InputError(
-            f"With {alternatives} alternatives at most {most:,} records can be asked about at a "
-            f"time, not {len(rows):,}; name some by rows=."
-        )
-
-
 @dataclass(frozen=True)
 class Levels:
     """The values of some columns (or the labels), and how often each occurs."""
@@ -550,7 +546,7 @@ class Levels:
 
 def _levels_of_chunk(
     chunk: Chunk,
-    changes: Callable[[Chunk], FiniteChanges],
+    changes: Changes,
     columns: tuple[int, ...] | None,
     classes: bool,
 ) -> Levels:
@@ -582,8 +578,8 @@ def distinct_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return values, np.bincount(which.reshape(-1)[inverse], minlength=len(values))
 
 
-def _among_levels(
-    leak: MeasuredTable, changes: Callable[[Chunk], FiniteChanges], column: Any, precision: float
+def among_levels(
+    leak: MeasuredTable, changes: Changes, column: Any, precision: float
 ) -> Candidates:
     """Return the question which of a few levels a record has."""
     if _is_label(leak, column):
@@ -594,7 +590,7 @@ def _among_levels(
         counts = np.array([level_counts.counts.get(code, 0) for code in codes])
         if counts.sum() != len(leak.source):
             raise InputError("Some labels lie between classes, but a guess is one class.")
-        names = leak.source.classes.tolist() if leak.source.in_memory else []
+        names = leak.source.classes.tolist()
         levels = tuple(names if len(names) == len(labels) else range(len(labels)))
         shares = counts / counts.sum()
         return Candidates(
@@ -617,7 +613,7 @@ def _among_levels(
 
 def _to_within(
     leak: MeasuredTable,
-    changes: Callable[[Chunk], FiniteChanges],
+    changes: Changes,
     column: Any,
     tolerance: float,
     values: Any,
@@ -711,17 +707,22 @@ def _total_variation(moves: Moves, prior: np.ndarray) -> np.ndarray:
     return np.asarray(np.sum(prior * (2 * ndtr(moves.radius / 2) - 1), axis=1))
 
 
-def _index(leak: MeasuredTable, rows: np.ndarray) -> np.ndarray | None:
-    if leak.source.index is None:
-        return None if len(rows) == len(leak.source) else rows
+def _index(leak: MeasuredTable, rows: np.ndarray | None) -> np.ndarray | None:
+    if rows is None or leak.source.index is None:
+        return leak.source.index if rows is None else rows
     return np.asarray(np.asarray(leak.source.index)[rows])
 
 
 def _relative(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Return the widths of intervals relative to their upper ends."""
+    return computed(_relative_widths, low, high)
+
+
+def _relative_widths(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore", divide="ignore"):
         off = np.where(high > 0, 1 - low / high, 0.0)
     return np.asarray(np.where(np.isinf(high), np.where(np.isinf(low), 0.0, np.inf), off))
 
 
-def _kind(low: np.ndarray, high: np.ndarray) -> str:
-    return "exact" if np.all(_relative(low, high) <= _EXACT) else "bound"
+def _kind(widths: np.ndarray) -> str:
+    return "exact" if widths.max() <= _EXACT else "bound"

@@ -426,7 +426,7 @@ def jacobian_of_replaced(
 
 
 def largest_leakage(
-    model: Any, source: MemorySource, unknowns: Unknowns, label_step: float, allowed: Array
+    model: Any, source: RowSource, unknowns: Unknowns, label_step: float, allowed: Array
 ) -> float:
     """Return the largest ``η/allowed`` of any record at σ = 1, for a model that was just fitted.
 
@@ -435,7 +435,8 @@ def largest_leakage(
     arithmetic throughout: this is for tables examined by the hundred.
     """
     fit, _ = describe_on(model, source)
-    about = _plain_jacobians(fit, source.table.values, Gaussian(1.0))
+    table = source.whole("the largest leakage in ordinary arithmetic")
+    about = _plain_jacobians(fit, table.values, Gaussian(1.0))
     traces = np.asarray(about(slice(None)).with_label_step(label_step).row_traces(unknowns))
     traces = traces / allowed**2
     order = np.argsort(-traces, kind="stable")
@@ -471,7 +472,9 @@ def _changes_of_chunk(
 ) -> ChangedRecords:
     """Return the certified moves of the records of a chunk."""
     fit = about(release.optimum.near, problem, chunk)
-    return ChangedRecords(release.optimum, chunk.X, release.noise, fit, shifts)
+    changes = ChangedRecords(release.optimum, chunk.X, release.noise, fit, shifts)
+    changes.work = math.inf  # a refit takes all records
+    return changes
 
 
 def _shifts_of_chunk(chunk: Chunk, ask: Callable[..., ChangedRecords]) -> LargestShifts:

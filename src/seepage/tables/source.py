@@ -71,8 +71,12 @@ class RowSource(ABC):
         The features that belong together, such as the one-hot columns of a category.
     target, weighted
         The label's name, and whether the rows have sample weights.
-    in_memory
-        Whether all rows are one chunk, so that per-record answers fit into memory too.
+    lazy
+        Whether numbers of every record are computed only when they are read: each takes a pass.
+    manner
+        How the rows are read, for the end of a sentence.
+    dtype
+        The type of the features.
     index, library
         The caller's row labels (``None``: rows are known by their position), and the library of
         the answers.
@@ -82,7 +86,9 @@ class RowSource(ABC):
     attributes: Mapping[str, tuple[str, ...]]
     target: str
     weighted: bool
-    in_memory: bool = False
+    lazy: bool = True
+    manner: str = ", read in chunks"
+    dtype: Any = np.float64
     index: np.ndarray | None = None
     library: str = "pyarrow"
 
@@ -116,6 +122,17 @@ class RowSource(ABC):
     ) -> Answer:
         """Return the sum (by ``+``) of the function's answers over all chunks."""
         return reduce(add, self.each(function, what, extra))
+
+    def whole(self, what: str) -> Table:
+        """Return all rows as a table in memory, or say that ``what`` needs it."""
+        raise InputError(
+            f"This needs {what} in memory, but the data are read in chunks; take the rows it is "
+            "about into memory first."
+        )
+
+    def prepare(self, work: Callable[[], object]) -> None:
+        """Do what the answers on all chunks share, once, before any is read."""
+        work()
 
     def write(self, function: Callable[[Chunk], pa.Table], path: Path, what: str) -> None:
         """Write the tables that the function makes from the chunks to one Parquet file."""
@@ -167,17 +184,24 @@ class MemorySource(RowSource):
         Its labels and sample weights, as the caller gave them.
     """
 
-    in_memory = True
+    lazy, manner = False, ""
     target = "y"
 
     def __init__(self, table: Table, y: Any = None, sample_weight: Any = None) -> None:
         self.table, self.y, self.sample_weight = table, y, sample_weight
         self.names, self.attributes = table.names, {}
         self.index, self.library = table.index, table.library
-        self.weighted = sample_weight is not None
+        self.weighted, self.dtype = sample_weight is not None, table.values.dtype
 
     def __len__(self) -> int:
         return len(self.table)
+
+    def whole(self, what: str) -> Table:
+        """Return the table."""
+        return self.table
+
+    def prepare(self, work: Callable[[], object]) -> None:
+        """Do nothing: one chunk shares with no other."""
 
     @property
     def classes(self) -> np.ndarray:

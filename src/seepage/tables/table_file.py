@@ -30,7 +30,8 @@ def write_tables(tables: Iterator[pa.Table], path: Path) -> None:
 def write_each(tables: Iterator[pa.Table], file: BinaryIO) -> None:
     """Write tables of one schema, one after another, to an open file."""
     first = next(tables)
-    with pq.ParquetWriter(file, first.schema) as writer:
+    # Nearly all numbers are different: a dictionary of them would be wasted.
+    with pq.ParquetWriter(file, first.schema, use_dictionary=False) as writer:
         writer.write_table(first)
         for table in tables:
             writer.write_table(table)

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -95,12 +96,18 @@ def test_folders_of_keys_are_not_spread(tmp_path):
         spread_files.SpreadFiles(open_batches(tmp_path), None)
 
 
-def test_rows_of_spread_files_stay_where_they_are(tmp_path):
-    pq.write_table(pa.table({"x": [1.0, 2.0], "y": [0.0, 1.0]}), tmp_path / "a.parquet")
-    data = parquet(tmp_path / "a.parquet", target="y")
-    data.batches = spread_files.SpreadFiles(data.batches, None)
-    with pytest.raises(InputError, match="files on a cluster stay on the workers"):
-        list(data.each(len, "rows"))
+def test_numbers_of_spread_files_come_in_the_order_of_the_rows(threads, tmp_path):
+    for k in range(3):
+        table = pa.table({"x": [3.0 * k, 3 * k + 1, 3 * k + 2], "y": [0.0, 1.0, 0.0]})
+        pq.write_table(table, tmp_path / f"{k}.parquet")
+    data = parquet(tmp_path, target="y")
+    data.batches = spread_files.SpreadFiles(data.batches, threads)
+    numbers = np.concatenate(list(data.each(first_column, "rows")))
+    assert numbers.tolist() == list(range(9))
+
+
+def first_column(chunk):
+    return chunk.X[:, 0]
 
 
 def test_spread_files_without_rows_give_no_sum(tmp_path):

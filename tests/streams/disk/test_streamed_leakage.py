@@ -264,8 +264,8 @@ def test_groups_that_do_not_fit_into_memory_take_several_passes(folder, table, m
     leak = sp.leakage(sp.glm.LinearRegression().fit(data), data, noise=sp.Gaussian(1.0))
     late_first = 6 - np.arange(ROWS) // 100  # the groups that are held give way to later ones
     before = leak.groups("plan"), leak.groups(late_first)
-    monkeypatch.setattr("seepage.core.leakage._FEWEST", 2)
-    monkeypatch.setattr("seepage.core.leakage.SUMS_HELD", 1)
+    monkeypatch.setattr("seepage.core.questions._FEWEST", 2)
+    monkeypatch.setattr("seepage.core.questions.SUMS_HELD", 1)
     after = leak.groups("plan"), leak.groups(late_first)
     for one, other in zip(before, after, strict=True):
         assert one.labels().tolist() == other.labels().tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import typer
@@ -56,9 +57,7 @@ def run_attack_audit(question: Question, kind: str, *, out: Path | None, as_json
             missing=question.missing,
         )
         encoded = encode(table, plan, scale=question.scale, drop_first=False)
-        source = encoded.source
-        if not isinstance(source, RecordsInMemory):
-            raise InputError("--model-kind audits tables in memory.")
+        source = cast(RecordsInMemory, encoded.source)
         classes = encoded.target_kind in ("binary", "multiclass")
         audit = audit_estimator(
             make_estimator(kind, classes),

@@ -71,6 +71,10 @@ class TableInChunks(TableToAudit):
         """Return the rows that have a value in all of some columns."""
         return TableInChunks(self._batches.complete(needed))
 
+    def manner(self) -> tuple[str]:
+        """Return that its rows are read in chunks."""
+        return (f"The data were read in chunks, {self.rows:,} records of them.",)
+
     def encoded(
         self, coding: TableEncoding, labels: LabelCoding, groups: Sequence[str]
     ) -> RowSource:

@@ -140,6 +140,10 @@ class TableToAudit(ABC):
     ) -> RowSource:
         """Return the rows as numbers, with their groups and row numbers."""
 
+    def manner(self) -> Sequence[str]:
+        """Return how its rows are read, if that is worth a sentence."""
+        return ()
+
     def profile(self, name: str, sums: ColumnSums, as_codes: bool) -> ColumnProfile:
         """Return what a column is; ``as_codes`` takes numbers as codes of categories."""
         counts_up = sums.may_count_up and not (
@@ -179,7 +183,7 @@ class TableInMemory(TableToAudit):
 
     def encoded(
         self, coding: TableEncoding, labels: LabelCoding, groups: Sequence[str]
-    ) -> RowSource:
+    ) -> RecordsInMemory:
         """Return the rows as numbers, one chunk of them."""
         _check_size(self.rows, coding)
         place, target = self.names.index(coding.target), self.raw.column(coding.target)
@@ -482,8 +486,7 @@ def encode(
     if scaling is not None:
         steps.append("Columns were scaled as the model file says.")
     steps.extend(_told_rare(parts, sums))
-    if not source.in_memory:
-        steps.append(f"The data were read in chunks, {used.rows:,} records of them.")
+    steps.extend(used.manner())
     return EncodedTable(
         source=source,
         attributes=_attributes(coding) if scaling is None else _given_attributes(coding, own),
@@ -509,9 +512,7 @@ def _alike(table: TableInMemory, coding: TableEncoding, labels: LabelCoding) -> 
             f"The public records must be at least {_FEWEST_PUBLIC}, each with a label that the "
             "audited table has."
         )
-    found = table.encoded(coding, labels, ())
-    assert isinstance(found, RecordsInMemory)  # noqa: S101 - the table is in memory
-    return found
+    return table.encoded(coding, labels, ())
 
 
 def _tell_lost(before: int, left: int, lost: int, steps: list[str]) -> None:

@@ -124,12 +124,12 @@ def _usefulness(model: ReleasedModel, prepared: Prepared) -> Usefulness | None:
     constants; with Laplace noise of scale ``2/((n − 1) ε)`` on each, both together are
     ε-differentially private.
     """
-    source = prepared.trained.source
+    source = prepared.trained.records
     least = prepared.figures["number of records"]
     if least < _FEWEST:
         return None
-    predicted = model.estimator.predict(source.X)  # type: ignore[attr-defined]
-    truth, unit = source.y, prepared.figures.get("unit of the target")  # type: ignore[attr-defined]
+    predicted = model.estimator.predict(source.X)
+    truth, unit = source.y, prepared.figures.get("unit of the target")
     if unit is not None:
         wrong = np.abs(np.asarray(predicted, float) - np.asarray(truth, float)) > unit
     else:

@@ -33,7 +33,7 @@ import numpy as np
 
 from seepage.auditing.findings import NoiseVote
 from seepage.auditing.measures import largest_share
-from seepage.auditing.trained_model import RecordsInMemory, TrainedModel
+from seepage.auditing.trained_model import TrainedModel
 from seepage.core.result import COARSER, round_up
 from seepage.errors import InputError
 
@@ -141,8 +141,7 @@ def block_opinions(
     trained: TrainedModel, allowed: np.ndarray, block: np.ndarray, blocks: int
 ) -> np.ndarray:
     """Return every block's opinion on the noise for the whole table, from its records alone."""
-    source = trained.source
-    assert isinstance(source, RecordsInMemory)  # noqa: S101 - a release is made of a table in memory
+    source = trained.records
     opinions = np.full(blocks, math.inf)  # a block without a model asks for more than any other
     for k in range(blocks):
         rows = np.flatnonzero(block == k)

@@ -40,7 +40,6 @@ from seepage.auditing.release.released_model import ColumnCoding
 from seepage.auditing.trained_model import (
     EncodedTable,
     FitSettings,
-    RecordsInMemory,
     TrainedModel,
     choose_model,
 )
@@ -167,7 +166,7 @@ class Procedure:
         labels = trained.table.labels
         if labels.counts is None:
             ends = self.domain.get(self.target)
-            y: np.ndarray = trained.source.y  # type: ignore[attr-defined]
+            y: np.ndarray = trained.records.y
             spread = central_scale(y.astype(float), labels.step)[1]
             unit = round_up(spread, UNITS) if ends is None else (ends[1] - ends[0]) / 4
             found["unit of the target"] = unit
@@ -221,7 +220,7 @@ class Procedure:
         unit, records = figures.get("unit of the target", 1.0), figures["number of records"]
         labels = replace(trained.table.labels, spread=unit)
         public = replace(trained, table=replace(trained.table, labels=labels))
-        features = trained.source.X.shape[1]  # type: ignore[attr-defined]
+        features = trained.records.X.shape[1]
         size = block_size(features, labels.counts is not None)
         blocks = count_blocks(records, size)
         if blocks < FEWEST_BLOCKS:
@@ -257,6 +256,4 @@ def _coded(table: EncodedTable) -> list[ColumnCoding]:
 
 def rows_of(trained: TrainedModel) -> np.ndarray:
     """Return the row numbers of the records."""
-    source = trained.source
-    assert isinstance(source, RecordsInMemory)  # noqa: S101 - a release is made of a table in memory
-    return source.row_index
+    return trained.records.row_index

@@ -270,7 +270,7 @@ def build_columns(records: SomeRecords) -> tuple[PageColumn, ...]:
 def pack(audit: Audit) -> dict[str, Any]:
     """Return the records as JSON values: little-endian numbers in base64, one text per column."""
     kept = audit.records.most(EMBEDDED_ROWS)
-    columns = build_columns(kept.at(np.argsort(kept.place)))
+    columns = build_columns(audit.records.at(np.sort(kept.place)))
     return {
         "count": len(kept),
         "limit": find_limit(audit).eta,

@@ -62,10 +62,10 @@ SMALLEST_GROUP = 20  # records of a group that the card may compare
 def write_report(audit: Audit, out: str | os.PathLike[str], *, keep: Sequence[Path] = ()) -> Path:
     """Write an audit into the folder ``out`` and return the path of its page.
 
-    ``report.html``, ``leakage.parquet`` (a folder where the workers of a cluster write it),
-    ``summary.json``, ``model-card.md``, ``figures/*.svg`` and ``manifest.json``, which lists them,
-    readable by their owner only. An earlier report there is replaced, in one step; a folder that
-    holds anything else is refused. ``keep`` names files that must not change: the inputs.
+    ``report.html``, ``leakage.parquet``, ``summary.json``, ``model-card.md``, ``figures/*.svg``
+    and ``manifest.json``, which lists them, readable by their owner only. An earlier report there
+    is replaced, in one step; a folder that holds anything else is refused. ``keep`` names files
+    that must not change: the inputs.
     """
     out, figures = Path(out), draw_figures(audit)
     texts = {f"figures/{figure.name}.svg": figure.file for figure in figures}
@@ -76,11 +76,7 @@ def write_report(audit: Audit, out: str | os.PathLike[str], *, keep: Sequence[Pa
     }
     with report_folder(out, keep) as folder:
         make = partial(record_table, index=audit.labels)
-        table, writer = folder / "leakage.parquet", audit.records.writer(make)
-        if writer is None:
-            audit.records.write_folder(make, table)
-        else:
-            write_private(table, writer)
+        write_private(folder / "leakage.parquet", audit.records.writer(make))
         for name, text in texts.items():
             write_private(folder / name, partial(write_text, text))
     return out / "report.html"

@@ -1,6 +1,6 @@
 """``sp.dask_rows``: dask arrays and data frames as a table to fit on and to measure.
 
-Only sums come back; rows stay where they are.
+Rows stay where they are: sums come back, and of views with a number for every record these numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ import numpy as np
 import pyarrow as pa
 
 from seepage.errors import InputError
-from seepage.streams.dask.tasks import each_task, fetch, fill_folder, sum_over, tree_sum, write_one
+from seepage.streams.dask.tasks import (
+    each_task,
+    fetch,
+    fetch_each,
+    fill_folder,
+    sum_over,
+    tree_sum,
+    write_one,
+)
 from seepage.tables.columns import (
     ColumnSums,
     Piece,
@@ -137,11 +145,8 @@ class DaskRows(RowSource):
     def each(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Iterator[Answer]:
-        """Refuse: per-row answers never come to the client."""
-        raise InputError(
-            "The rows of Dask data stay on the workers: have them as a dask array with to_dask(), "
-            "written by the workers with write(folder), or look at the worst with top()."
-        )
+        """Yield the function's answer on every partition; the answers come to this machine."""
+        yield from fetch_each([task for _, task in self.answers(function, what, extra)])
 
     def lazily(self, function: Callable[[Chunk], np.ndarray], width: int | None, what: str) -> Any:
         """Return the function's answer on every row as a dask array, computed when used."""

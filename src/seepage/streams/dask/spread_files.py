@@ -1,8 +1,8 @@
 """Parquet files spread over the workers of a Dask cluster, which read, encode and measure them.
 
 Each worker gets some row groups of a file. The order of the rows is that of the files, so that the
-answers are the same as those of one machine that reads them all. Only sums of answers come to the
-client.
+answers are the same as those of one machine that reads them all. Sums of answers come to the
+client, and of views with a number for every record these numbers.
 """
 
 from __future__ import annotations
@@ -16,19 +16,15 @@ from importlib import import_module
 from importlib.util import find_spec
 from itertools import accumulate
 from operator import add
-from pathlib import Path
 from typing import Any, TypeVar
 
-import pyarrow as pa
-
 from seepage.errors import InputError
-from seepage.streams.dask.tasks import fill_folder, sum_over
+from seepage.streams.dask.tasks import each_task, fetch_each, sum_over
 from seepage.streams.disk.files import Batches, ParquetFiles
 from seepage.streams.disk.source import ParquetRows, sum_pieces
 from seepage.support.chunks import usable_cores
 from seepage.tables.columns import Piece, TableEncoding
 from seepage.tables.source import AnswerIfAny, Chunk
-from seepage.tables.table_file import write_tables
 
 Answer = TypeVar("Answer")
 
@@ -78,20 +74,20 @@ class SpreadFiles(ParquetFiles):
         given: tuple[Answer, ...] = sum_over(asked, parts, "scan", self.client).given
         return given[0] if given else None
 
-    def write_folder(
+    def each(
         self,
         batches: Batches,
         coding: TableEncoding,
-        function: Callable[[Chunk], pa.Table],
-        path: Path,
+        function: Callable[[Chunk], Answer],
         what: str,
         extra: Sequence[str],
-    ) -> None:
-        """Write the tables of every part to a file of its own, in a new folder."""
+    ) -> Iterator[Answer]:
+        """Yield the answers on all chunks, in the order of the rows."""
         asked = partial(
-            _written, coding=coding, function=function, extra=tuple(extra), sharing=self._sharing()
+            _listed, coding=coding, function=function, extra=tuple(extra), sharing=self._sharing()
         )
-        fill_folder(asked, list(enumerate(self._parts(batches))), path, what, self.client)
+        for answers in fetch_each(each_task(asked, self._parts(batches), what), self.client):
+            yield from answers
 
     def _parts(self, batches: Batches) -> list[tuple[Batches, int]]:
         """Return the parts that have rows, each with the position of the first of them."""
@@ -133,9 +129,8 @@ def _summed(part: Batches, start: int, **asked: Any) -> Any:
     return reduce(add, _on_part(part, start, **asked))
 
 
-def _written(part: Batches, start: int, file: str, **asked: Any) -> int:
-    write_tables(_on_part(part, start, **asked), Path(file))
-    return 1
+def _listed(part: Batches, start: int, **asked: Any) -> list[Any]:
+    return list(_on_part(part, start, **asked))
 
 
 def _pieces_summed(

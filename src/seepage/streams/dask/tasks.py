@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -21,7 +21,7 @@ import pyarrow as pa
 from seepage.errors import InputError
 from seepage.tables.table_file import write_tables
 
-FAN_IN = 8  # sums added up by one task
+FAN_IN = 8  # sums added up by one task, and answers that come to this machine at a time
 
 
 def named(what: str) -> str:
@@ -81,6 +81,14 @@ def fetch(delayed: Any, client: Any = None) -> Any:
         # scattered data would be lost with the worker that holds them.
         warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
         return delayed.compute() if client is None else client.compute(delayed).result()
+
+
+def fetch_each(tasks: Sequence[Any], client: Any = None) -> Iterator[Any]:
+    """Yield the answers of tasks in their order; a few at a time come to this machine."""
+    from dask.delayed import delayed
+
+    for start in range(0, len(tasks), FAN_IN):
+        yield from fetch(delayed(list(tasks[start : start + FAN_IN])), client)
 
 
 def _sum(parts: list[Any]) -> Any:

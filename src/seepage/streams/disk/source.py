@@ -142,8 +142,10 @@ class ParquetRows(RowSource):
         """Yield the function's answer on every chunk, in order, while the next ones are read."""
         for name in extra:
             check_column(name, self.batches.schema.names)
-        if self.batches.spread() is not None:
-            raise InputError("The rows of files on a cluster stay on the workers.")
+        cluster = self.batches.spread()
+        if cluster is not None:
+            yield from cluster.each(self.batches, self.coding, function, what, extra)
+            return
         columns = tuple(dict.fromkeys([*self.coding.columns, *extra]))
         size = chunk_rows(len(self.names))
 
@@ -163,12 +165,6 @@ class ParquetRows(RowSource):
                 "another folder."
             )
         super().write(function, path, what)
-
-    def write_folder(
-        self, function: Callable[[Chunk], pa.Table], path: Path, what: str, extra: Sequence[str]
-    ) -> None:
-        """Have the workers of a cluster write the tables to files in a new folder."""
-        self.batches.spread().write_folder(self.batches, self.coding, function, path, what, extra)
 
 
 def scan_columns(batches: Batches, columns: Sequence[str]) -> Scan:

@@ -1,0 +1,431 @@
+"""Questions about a release, answered chunk by chunk; several share a pass over the records.
+
+A record's leakage depends only on the record and the release, and a block's on sums over its
+records. Numbers of single records come back chunk by chunk and take their places in room for all of
+them (:func:`seepage.support.room.room_for`); what blocks need adds up. A chunk that is the whole
+table is answered at once: nothing is left to add up.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from seepage.core.information import (
+    block_norms,
+    column_traces,
+    columns_at_once,
+    inverse_traces,
+    inverses,
+)
+from seepage.core.jacobian import SUMS_HELD, MeasuredRelease, ReleaseJacobian
+from seepage.core.unknowns import Unknowns
+from seepage.errors import InputError
+from seepage.support.room import room_for
+from seepage.tables.source import AnswerIfAny, Array, Chunk, RowSource, place_like
+
+ALL = "all"  # the name of the block where there is only one
+
+_FEWEST = 100  # groups whose sums are always held at a time
+_MANY_GROUPS = 1000  # above which the accuracy of each is no longer stated
+_FREE = 1 << 15  # numbers of a release about a table up to which a law is checked as well
+
+# The records of a chunk in each block, by position in the chunk
+Choice = Callable[[Chunk], dict[Any, np.ndarray]]
+
+
+class ChunkQuestion(ABC):
+    """A question that is put to one chunk after another."""
+
+    per_record = False  # whether every record has an answer of its own
+
+    @abstractmethod
+    def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> Any:
+        """Return what a chunk adds (by ``+``) to the answer.
+
+        ``before`` has what it adds to the answers of the questions asked before this one.
+        """
+
+    def rest(self, total: Any) -> ChunkQuestion | None:
+        """Return what is left to ask in another pass, if one pass cannot hold everything."""
+        return None
+
+    def answer(self, totals: list[Any], template: ReleaseJacobian) -> Any:
+        """Return the answer from what each pass added up to."""
+        return totals[0]
+
+
+def ask(
+    source: RowSource,
+    release: MeasuredRelease,
+    questions: Mapping[str, ChunkQuestion],
+    what: str,
+    extra: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return the answer to each question, all of them from the same pass over the records."""
+    totals: dict[str, list[Any]] = {name: [] for name in questions}
+    left = dict(questions)
+    while left:
+        put = partial(_put, release=release, questions=left)
+        if any(question.per_record for question in left.values()):
+            sums = reduce(add, source.each(put, what, extra))
+        else:
+            sums = source.total(put, what, extra)
+        for name, total in sums.items():
+            totals[name].append(total)
+        rest = {name: question.rest(sums[name]) for name, question in left.items()}
+        left = {name: question for name, question in rest.items() if question is not None}
+    template = release.template
+    return {name: questions[name].answer(totals[name], template) for name in questions}
+
+
+class _Parts(dict[str, Any]):
+    """What some records add to the answers."""
+
+    def __add__(self, other: _Parts) -> _Parts:
+        return _Parts((name, part + other[name]) for name, part in self.items())
+
+
+def _put(chunk: Chunk, release: MeasuredRelease, questions: Mapping[str, ChunkQuestion]) -> _Parts:
+    jacobian, parts = release.jacobian(chunk), _Parts()
+    for name, question in questions.items():
+        parts[name] = question.of(jacobian, chunk, parts)
+    return parts
+
+
+# Single records -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class RecordNumbers:
+    """Numbers of the records of a chunk; added up, they take their places among those of all."""
+
+    values: Array  # (m,), or (m, k)
+    accuracy: Any  # as :class:`~seepage.core.result.Result` has it
+    start: int  # the position of the first record
+    rows: int  # how many records there are in all
+
+    def __add__(self, other: RecordNumbers) -> RecordNumbers:
+        every = self if len(self.values) == self.rows else self._among_all()
+        here = slice(other.start, other.start + len(other.values))
+        every.values[here] = other.values
+        if every.accuracy is not None:
+            every.accuracy[here] = other.accuracy
+        return every
+
+    def _among_all(self) -> RecordNumbers:
+        """Return room for the numbers of all records, with these in their place."""
+        several = self.values.shape[1:]
+
+        def room() -> np.ndarray:
+            return room_for(*several, self.rows).T  # one number of all records is contiguous
+
+        every = replace(self, values=room(), accuracy=None if self.accuracy is None else room())
+        return every + self
+
+
+@dataclass(frozen=True, eq=False)
+class EachRecord(ChunkQuestion):
+    """One number of every record, or one of each of its cells.
+
+    ``measure`` is ``fil``, ``dfil``, ``cells``, ``cramer_rao`` (``Tr(I⁻¹)`` over the number of
+    unknowns) or ``cramer_rao_cells`` (the diagonal of ``I⁻¹``); ``rows`` says how many records
+    there are in all, and ``stated`` whether relative errors are wanted.
+    """
+
+    measure: str
+    unknowns: Unknowns
+    rows: int
+    stated: bool = True
+
+    per_record = True
+
+    def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> Any:
+        """Return the numbers of a chunk's records, with their relative errors if known."""
+        values, accuracy = self.numbers(jacobian)
+        return RecordNumbers(values, accuracy, chunk.start, self.rows)
+
+    def numbers(self, jacobian: ReleaseJacobian) -> tuple[Array, Any]:
+        """Return the numbers of a Jacobian's records, and their relative errors if known."""
+        unknowns, stated = self.unknowns, self.stated and jacobian.accuracy.stated
+        count = unknowns.count(jacobian)
+        if self.measure == "cramer_rao_cells":
+            values, accuracy = inverses(jacobian, unknowns)
+            return values, accuracy if stated else None
+        if self.measure == "cramer_rao":
+            traces, accuracy = inverse_traces(jacobian, unknowns)
+            return traces / count, accuracy if stated else None
+        if self.measure == "cells":
+            squared = jacobian.cell_information(unknowns)
+            return root(squared), jacobian.accuracy.cells(squared, unknowns) if stated else None
+        if self.measure == "dfil":
+            squared = jacobian.row_traces(unknowns)
+        else:
+            squared, count = jacobian.row_norms(unknowns), 1
+        accuracy = jacobian.accuracy.rows(squared, unknowns) if stated else None
+        return root(squared / count if count > 1 else squared), accuracy
+
+
+@dataclass(frozen=True, eq=False)
+class Information(ChunkQuestion):
+    """The information matrix about one record."""
+
+    unknowns: Unknowns
+    row: int
+
+    def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> list[Array]:
+        """Return the matrix if the record is in the chunk."""
+        here = self.row - chunk.start
+        if not 0 <= here < len(chunk):
+            return []
+        return [jacobian.row_information(self.unknowns)(slice(here, here + 1))[0, :, :]]
+
+
+# Blocks of records --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """What some records together add to the answer on a block."""
+
+    squared: Any  # the squared leakage, or sums from which it follows, or the information's trace
+    count: int  # of the records
+    error: Any  # of η, relative, or the terms it is made of; ``None`` where none is stated
+
+    def __add__(self, other: Block) -> Block:
+        error = None if self.error is None else self.error + other.error
+        return Block(self.squared + other.squared, self.count + other.count, error)
+
+
+class BlocksByName(dict[Any, Block]):
+    """What some records add to the answers on blocks: the first of them, as many as are held."""
+
+    held: int = sys.maxsize
+    seen: frozenset[Any] = frozenset()  # the names of all blocks that have records
+
+    def __add__(self, other: BlocksByName) -> BlocksByName:
+        both = BlocksByName(self)
+        for name, block in other.items():
+            both[name] = both[name] + block if name in both else block
+        both.held, both.seen = max(self.held, other.held), self.seen | other.seen
+        # A block dropped here is never among the first again, however many are added.
+        for name in sorted(both)[both.held :] if len(both) > both.held else ():
+            del both[name]
+        return both
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks(ChunkQuestion):
+    """The leakage of blocks of records, each block as one; answers a :class:`Block` for each.
+
+    ``choose`` finds them in a chunk; ``only`` names those that are asked about, if not all.
+    ``measure`` is ``fil`` or ``dfil``; ``rows`` and ``stated`` are as for :class:`EachRecord`.
+    """
+
+    unknowns: Unknowns
+    measure: str
+    choose: Choice
+    rows: int
+    only: frozenset[Any] | None = None
+    stated: bool = True
+
+    def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> Any:
+        """Return the squared leakage of each block of the whole table; else what adds up to it."""
+        chosen, xp = self.choose(chunk), array_namespace(chunk.X)
+        parts, whole = BlocksByName(), len(chunk) == self.rows
+        parts.seen = frozenset(chosen)
+        if not whole and self.measure == "fil":  # else a number for each block is all that is held
+            parts.held = max(_FEWEST, SUMS_HELD // jacobian.size**2)
+        names = [name for name in chosen if self.only is None or name in self.only][: parts.held]
+        rows = [xp.asarray(chosen[name], device=chunk.X.device) for name in names]
+        squares, errors = self._squares(jacobian, rows, whole), self._errors(jacobian, rows, whole)
+        for name, where, squared, error in zip(names, rows, squares, errors, strict=True):
+            parts[name] = Block(squared, len(where), error(squared) if callable(error) else error)
+        return parts
+
+    def _squares(self, jacobian: ReleaseJacobian, rows: list[Array], whole: bool) -> Iterable[Any]:
+        """Return the trace, the squared norm or the sums of each block."""
+        if self.measure == "dfil" and rows:
+            traces = jacobian.row_traces(self.unknowns)
+            return [float(array_namespace(traces).sum(traces[where])) for where in rows]
+        if whole:
+            return block_norms(jacobian, self.unknowns, rows)
+        return (jacobian.block_sums(self.unknowns, where) for where in rows)
+
+    def _errors(self, jacobian: ReleaseJacobian, rows: list[Array], whole: bool) -> list[Any]:
+        """Return the terms of each block's error; of the whole table, its error by the square."""
+        stated = self.stated and jacobian.accuracy.stated
+        if not (rows and stated) or (whole and len(rows) > _MANY_GROUPS):
+            return [None] * len(rows)
+        if whole:
+            checked = len(rows) == 1 and jacobian.rows * jacobian.size <= _FREE
+            return [partial(self._error, jacobian, where, checked) for where in rows]
+        terms = jacobian.accuracy.row_terms(self.unknowns)
+        return [array_namespace(terms).sum(terms[where, :], axis=0) for where in rows]
+
+    def _error(
+        self, jacobian: ReleaseJacobian, rows: Array, checked: bool, squared: float
+    ) -> float:
+        """Return the relative error of η of a block of the whole table, given its square.
+
+        Where that is cheap a law is checked too: no direction of a block leaks more than all of its
+        records together, whose traces are computed another way. If it is broken, some number is
+        wrong, by that much at least.
+        """
+        error = jacobian.accuracy.block(squared, self.unknowns, rows)
+        if not checked:
+            return error
+        traces = jacobian.row_traces(self.unknowns)
+        total = float(array_namespace(traces).sum(traces[rows]))
+        excess = squared / total - 1 if total > 0 else 0.0
+        return max(error, excess) if excess > 20 * error + 1e-9 else error
+
+    def rest(self, total: BlocksByName) -> Blocks | None:
+        """Return the question about the blocks whose sums the pass did not hold."""
+        asked = total.seen if self.only is None else total.seen & self.only
+        left = asked.difference(total)
+        return replace(self, only=left) if left else None
+
+    def answer(self, totals: list[BlocksByName], template: ReleaseJacobian) -> BlocksByName:
+        """Return each block with its squared leakage and the relative error of η."""
+        answers = BlocksByName()
+        answers.seen = totals[0].seen
+        for name, block in (item for total in totals for item in total.items()):
+            squared, error, count = block.squared, block.error, 1
+            if not isinstance(squared, float):
+                squared = template.norm_of(self.unknowns, squared)
+            if error is not None and not isinstance(error, float):
+                error = template.accuracy.of_terms(squared, error)
+            if self.measure == "dfil":
+                count = self.unknowns.count(template) * block.count
+            answers[name] = Block(squared / count, block.count, error)
+        return answers
+
+
+@dataclass(frozen=True, eq=False)
+class AttributeBlocks(ChunkQuestion):
+    """The leakage of attributes, each over all records or those that ``choose`` finds.
+
+    Answers the squares and the relative errors of η. The other arguments are as for
+    :class:`Blocks`.
+    """
+
+    attributes: tuple[Unknowns, ...]
+    measure: str
+    choose: Choice
+    rows: int
+    stated: bool = True
+
+    def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> AnswerIfAny:
+        """Return the squares over the whole table, or sums from which they follow."""
+        where = self.choose(chunk).get(ALL)
+        if where is None:
+            return AnswerIfAny(())
+        rows = array_namespace(jacobian.X).asarray(where, device=jacobian.X.device)
+        whole, asked, error = len(chunk) == self.rows, list(self.attributes), None
+        if self.measure == "dfil":
+            squared = column_traces(jacobian, asked, rows)
+        elif whole:
+            squared = jacobian.column_norms(asked, rows)
+        else:
+            asked = asked[: columns_at_once(jacobian)]
+            squared = jacobian.column_sums(asked, rows)
+        if self.stated and jacobian.accuracy.stated:
+            error = (
+                jacobian.accuracy.columns(squared, asked, rows)
+                if whole
+                else jacobian.accuracy.column_terms(asked, rows)
+            )
+        return AnswerIfAny((_ColumnSums(squared, len(where), error, len(asked), whole),))
+
+    def rest(self, total: AnswerIfAny) -> AttributeBlocks | None:
+        """Return the question about the attributes whose sums the pass did not hold."""
+        left = self.attributes[total.given[0].asked :]
+        return replace(self, attributes=left) if left else None
+
+    def answer(self, totals: list[AnswerIfAny], template: ReleaseJacobian) -> tuple[Array, Any]:
+        """Return the squared leakage of each attribute, and the relative errors of η."""
+        squares, errors, first = [], [], 0
+        for sums in (total.given[0] for total in totals):
+            asked = list(self.attributes[first : first + sums.asked])
+            squared, error, first = sums.squared, sums.error, first + sums.asked
+            if self.measure == "fil" and not sums.whole:
+                squared = template.column_norms_of(asked, squared)
+            if error is not None and not sums.whole:
+                each = zip(squared, error, strict=True)
+                errors_of = [template.accuracy.of_terms(float(value), own) for value, own in each]
+                error = place_like(errors_of, squared)
+            if self.measure == "dfil":
+                sizes = [float(u.features(template.features) * sums.count) for u in asked]
+                squared = squared / place_like(sizes, squared)
+            squares.append(squared)
+            errors.append(error)
+        concat = array_namespace(squares[0]).concat
+        return concat(squares), None if errors[0] is None else concat(errors)
+
+
+@dataclass(frozen=True, eq=False)
+class _ColumnSums(Block):
+    """What some records add to the answers on attributes: the first of them."""
+
+    asked: int  # how many attributes
+    whole: bool  # whether these are the answers, and all records were there
+
+    def __add__(self, other: Block) -> _ColumnSums:
+        both = super().__add__(other)
+        return replace(self, squared=both.squared, count=both.count, error=both.error)
+
+
+# Which records of a chunk are meant ---------------------------------------------------------------
+
+
+def chosen(chunk: Chunk, positions: np.ndarray | None) -> dict[Any, np.ndarray]:
+    """Return which of some sorted positions in the table, or all, lie in the chunk."""
+    if positions is None:
+        return {ALL: np.arange(len(chunk))}
+    first, last = np.searchsorted(positions, [chunk.start, chunk.start + len(chunk)])
+    return {ALL: positions[first:last] - chunk.start} if first < last else {}
+
+
+def grouped(chunk: Chunk, by: str | np.ndarray) -> dict[Any, np.ndarray]:
+    """Return the positions of each group, named by a column or by a label for each record."""
+    if isinstance(by, str):
+        labels = chunk.extra[by]
+        missing = first_missing(labels)
+        if missing is not None:
+            raise InputError(
+                f"Column {by!r} has no value in row {chunk.start + missing:,}; leave such rows out "
+                "or name a group."
+            )
+    else:
+        labels = by[chunk.start : chunk.start + len(chunk)]
+    return members(labels)
+
+
+def members(labels: np.ndarray) -> dict[Any, np.ndarray]:
+    """Return the positions of each label, by one sort of all."""
+    known, inverse = np.unique(labels, return_inverse=True)
+    order = np.argsort(inverse, kind="stable")
+    starts = np.searchsorted(inverse[order], np.arange(1, len(known)))
+    return dict(zip(known.tolist(), np.split(order, starts), strict=True))
+
+
+def first_missing(labels: np.ndarray) -> int | None:
+    """Return the position of the first label that is missing, if any."""
+    return next((i for i, v in enumerate(labels.tolist()) if v is None or v != v), None)
+
+
+def root(squared: Array) -> Array:
+    """Return the root of a number that rounding may have left below zero."""
+    xp = array_namespace(squared)
+    if squared.shape and not bool(xp.any(squared < 0)):
+        return xp.sqrt(squared)
+    return xp.sqrt(xp.where(squared > 0, squared, xp.zeros_like(squared)))
