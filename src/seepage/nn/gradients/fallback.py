@@ -16,6 +16,7 @@ from seepage.errors import InputError
 from seepage.nn.gradients.per_record_gradients import GradientTerm, Key
 from seepage.nn.gradients.plain_kernels import PlainNorms
 from seepage.nn.gradients.watching import Call, OnOutput, UnruledModule, differentiable_backends
+from seepage.nn.problem.views import plain_run
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class ModuleCall(Call):
             return gradients
 
         try:
-            with differentiable_backends(module), PlainNorms():
+            with differentiable_backends(module), PlainNorms(), plain_run(module):
                 values = vmap(one_record, in_dims=(0, in_axes, out_axes))(theta, given, deltas)
         except RuntimeError as problem:
             raise InputError(

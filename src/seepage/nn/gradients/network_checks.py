@@ -23,6 +23,7 @@ from seepage.nn.gradients.norms import norms, weighted_gradient
 from seepage.nn.gradients.watching import WatchedNetwork, differentiable_backends
 from seepage.nn.problem.problem import Batch, NetworkProblem, class_axis, without_output
 from seepage.nn.problem.views import Inputs, Label, call, leaves, numbers_of, rows_of
+from seepage.support.library_classes import library_of
 
 _NORMS = nn.modules.batchnorm._BatchNorm
 _SMOOTH = "tanh, SiLU or GELU for the activations, average pooling for max pooling"
@@ -49,13 +50,15 @@ class FallbackWarning(UserWarning):
 
 
 def unwrapped(net: nn.Module) -> nn.Module:
-    """Return the network inside one that ``torch.compile`` returned, or a data-parallel wrapper."""
+    """Return the network inside the wrappers of ``torch.compile``, data parallelism and Opacus."""
     if not isinstance(net, nn.Module):
         raise InputError(f"net must be a torch.nn.Module, not {type(net).__name__}.")
-    inner = getattr(net, "_orig_mod", net)
-    if isinstance(inner, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        inner = inner.module
-    return getattr(inner, "_orig_mod", inner)
+    parallel = isinstance(net, nn.parallel.DistributedDataParallel | nn.DataParallel)
+    names = ["_orig_mod"]
+    if parallel or library_of(type(net)) == "opacus":
+        names += ["module", "_module"]
+    inside = next((getattr(net, name) for name in names if hasattr(net, name)), None)
+    return net if inside is None else unwrapped(inside)
 
 
 class Validator:

@@ -27,6 +27,7 @@ from seepage.nn.problem.views import (
     StaysInDouble,
     View,
     numbers_of,
+    plain_run,
     rows_of,
     run,
     runs_in_double,
@@ -159,7 +160,7 @@ class NetworkProblem:
             return found
 
         whole = gathered(self.net, gradients) if self.sharded else nullcontext()
-        with placed as (x, y), held, whole:
+        with placed as (x, y), held, whole, plain_run(self.net):
             yield losses
 
     def _held(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

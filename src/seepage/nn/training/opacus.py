@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from seepage.errors import InputError
 from seepage.nn.accounting.accountant import FisherAccountant
+from seepage.nn.gradients.network_checks import unwrapped
 from seepage.nn.jacobian.engine import Step
 from seepage.nn.privacy.individual_privacy import IndividualPrivacy
 from seepage.nn.privacy.randomness import FAST, SECURE
@@ -27,15 +27,6 @@ from seepage.nn.training.batch_mean import BatchMeanLoss, divides_by_the_batch
 from seepage.nn.training.sum_check import SumCheck
 
 _FLAT = "Opacus's flat clipping (the default), plain or ghost"
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-)
 
 
 class ReleaseWarning(UserWarning):
@@ -56,11 +47,10 @@ class OpacusAccountant(FisherAccountant):
         self, source: _Source, net: nn.Module, loss: Any, *args: Any, **options: Any
     ) -> None:
         self._source = source
-        self._original = net
         per_batch = not source.ghost and divides_by_the_batch(loss)
         self._mean = BatchMeanLoss(loss) if per_batch else None
         super().__init__(
-            without_opacus(net),
+            net,
             self._mean or loss,
             *args,
             noise_multiplier=source.settings().noise_multiplier,
@@ -142,9 +132,6 @@ class OpacusAccountant(FisherAccountant):
             return super().individual_privacy()
         return self.run.individual_privacy(partial(_opacus_epsilon, type(theirs)))
 
-    def _modules(self) -> Any:
-        return innermost(self._original).modules()
-
     def _follow(self) -> None:
         """Read the clip and the noise from Opacus, once per step."""
         now = self._source.settings()
@@ -158,8 +145,6 @@ class OpacusAccountant(FisherAccountant):
                 )
             return
         self._settings = now
-        for mine, theirs in zip(self.engine.net.modules(), self._modules(), strict=True):
-            mine.training = theirs.training
         if now.max_grad_norm != self.clip.max_grad_norm:
             self.engine.clip = HardClip(now.max_grad_norm)
         if now.noise_multiplier != now.stated and now != self._warned_of:
@@ -246,7 +231,7 @@ class _Source:
         self.optimizer = optimizer
         self._before = optimizer.step_hook
         self._clipping_module = _clipping_module(net)
-        known = {id(p) for p in innermost(net).parameters()}
+        known = {id(p) for p in unwrapped(net).parameters()}
         if any(id(p) not in known for p in optimizer.params):
             raise InputError(
                 "The optimiser also trains parameters outside this network, whose leakage would "
@@ -343,7 +328,7 @@ def _hooked_accountant(hook: Any) -> Any:
 
 def _clipping_module(net: nn.Module) -> Any:
     """Return the Opacus object that clips in ghost mode, found by its hooks, or ``None``."""
-    for module in innermost(net).modules():
+    for module in unwrapped(net).modules():
         for hook in module._forward_hooks.values():
             owner = getattr(hook, "__self__", None)
             if hasattr(owner, "get_clipping_coef"):
@@ -463,69 +448,3 @@ def _own_criterion(loss: Any) -> Any:
     """Return the criterion inside the wrapper that Opacus's ghost clipping puts around it."""
     wrapped = type(loss).__module__.split(".")[0] == "opacus"
     return loss.criterion if wrapped and hasattr(loss, "criterion") else loss
-
-
-def innermost(net: nn.Module) -> nn.Module:
-    """Return the user's network inside the wrappers of Opacus and of data parallelism."""
-    while True:
-        inner = getattr(net, "_module", None) or getattr(net, "module", None)
-        if not isinstance(inner, nn.Module) or type(net).__module__.split(".")[0] not in (
-            "opacus",
-            "torch",
-        ):
-            return net
-        net = inner
-
-
-def without_opacus(net: nn.Module) -> nn.Module:
-    """Return a copy of the network inside, without Opacus's hooks.
-
-    The hooks would run in the accountant's own passes and store per-record gradients. The copy has
-    its own modules, but the same parameters and buffers.
-    """
-    inner = innermost(net)
-    handles = getattr(inner, "autograd_grad_sample_hooks", ())
-    theirs = {(id(handle.hooks_dict_ref()), handle.id) for handle in handles}
-    copies: dict[int, nn.Module] = {}
-    whole = _copied(inner, theirs, copies)
-    for copy in copies.values():
-        for name, value in copy.__dict__.items():
-            copy.__dict__[name] = _among_copies(value, copies)
-    return whole
-
-
-def _copied(
-    module: nn.Module, dropped: set[tuple[int, int]], done: dict[int, nn.Module]
-) -> nn.Module:
-    if id(module) in done:  # a module used twice stays one module
-        return done[id(module)]
-    copy = module.__class__.__new__(module.__class__)
-    copy.__dict__ = dict(module.__dict__)
-    done[id(module)] = copy
-    for name in _HOOKS:
-        hooks: OrderedDict[int, Any] = module.__dict__.get(name, OrderedDict())
-        kept = ((key, hook) for key, hook in hooks.items() if (id(hooks), key) not in dropped)
-        copy.__dict__[name] = OrderedDict(kept)
-    copy.__dict__["_modules"] = {
-        name: None if child is None else _copied(child, dropped, done)
-        for name, child in module._modules.items()
-    }
-    return copy
-
-
-def _among_copies(value: Any, copies: dict[int, nn.Module]) -> Any:
-    """Return an attribute with modules replaced by copies, as in ``DPLSTM``'s list of cells.
-
-    An attribute without modules stays the very same object, so that parameters stay shared.
-    """
-    if isinstance(value, nn.Module):
-        return copies.get(id(value), value)
-    if type(value) not in (list, tuple, dict):
-        return value
-    parts = list(value.values() if isinstance(value, dict) else value)
-    changed = [_among_copies(part, copies) for part in parts]
-    if all(a is b for a, b in zip(parts, changed, strict=True)):
-        return value
-    return (
-        dict(zip(value, changed, strict=True)) if isinstance(value, dict) else type(value)(changed)
-    )

@@ -13,6 +13,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ from seepage.nn.training.checkpoints import (
     write_key,
 )
 from seepage.nn.training.secure_noise import quick_noise, secure_noise
-from seepage.nn.training.updates import MakeOptimizer, Momentum, PrivateUpdate, TorchUpdate
+from seepage.nn.training.updates import MakeOptimizer, PrivateUpdate
 from seepage.support.files import remove_half_written
 from seepage.support.keyed_stream import KeyedStream
 from seepage.support.number_check import check_noise, check_number
@@ -267,7 +268,10 @@ class PrivateSGD:
             remove_half_written(self.checkpoint)
             stored = read_checkpoint(self.checkpoint)
         self._stream = self._own_stream(resumed=stored is not None)
-        self._update = self._own_update()
+        released = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
+        rates = {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        own = partial(torch.optim.SGD, lr=self.learning_rate, **rates)
+        self._update = PrivateUpdate(released, self.optimizer or own)
         self._facts = self._settings() | {"data": data_fingerprint(X, y)}
         check_agreement((self._facts, self.steps, stored and stored[1]["step"]))
         start_alike(self.net)
@@ -295,13 +299,6 @@ class PrivateSGD:
         first = _moved(X, some, device), y[some].to(device)
         self.accountant_.engine.takes_finite_steps(*first)
         self.accountant_.engine.step_size(*first)
-
-    def _own_update(self) -> PrivateUpdate:
-        """Return the update rule."""
-        released = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
-        if self.optimizer is not None:
-            return TorchUpdate(released, self.optimizer)
-        return Momentum(released, self.learning_rate, self.momentum, self.weight_decay)
 
     def _own_stream(self, resumed: bool) -> KeyedStream:
         """Return the stream that batches, noise and probes of this run come from."""
@@ -366,6 +363,9 @@ class PrivateSGD:
         """Return what a checkpoint must share with this trainer to be resumed."""
         names = (
             "batch_size",
+            "learning_rate",
+            "momentum",
+            "weight_decay",
             "noise_multiplier",
             "max_grad_norm",
             "clip",

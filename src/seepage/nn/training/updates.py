@@ -1,12 +1,11 @@
-"""How a private step uses the noisy gradient: our own momentum, or any torch optimiser.
+"""How a private step uses the noisy gradient: by the step of a torch optimiser.
 
-Both see nothing but the noisy gradients and the resulting parameters, so they add no leakage
+It sees nothing but the noisy gradients and the resulting parameters, so it adds no leakage
 (post-processing of a release gives nothing more away).
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,65 +19,11 @@ Released = Mapping[str, nn.Parameter]
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
-class PrivateUpdate(ABC):
-    """Changes the parameters by a noisy gradient; its state can be stored and resumed."""
+class PrivateUpdate:
+    """Changes the parameters by a noisy gradient; its state can be stored and resumed.
 
-    @abstractmethod
-    def take(self, gradient: Mapping[str, Tensor]) -> None:
-        """Take a step along the noisy mean gradient of every parameter."""
-
-    @abstractmethod
-    def settings(self) -> dict[str, Any]:
-        """Return the settings that identify the update."""
-
-    @abstractmethod
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the state kept between steps: tensors by name, and plain facts."""
-
-    @abstractmethod
-    def go_on(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Resume from such a state."""
-
-
-class Momentum(PrivateUpdate):
-    """``w ← w − ρ v``, ``v ← m v + g + λ w``."""
-
-    def __init__(
-        self, released: Released, learning_rate: float, momentum: float, weight_decay: float
-    ) -> None:
-        self.released = released
-        self.learning_rate, self.momentum = learning_rate, momentum
-        self.weight_decay = weight_decay
-        self.velocity = {name: torch.zeros_like(p) for name, p in released.items()}
-
-    def take(self, gradient: Mapping[str, Tensor]) -> None:
-        """Take a step along the noisy mean gradient of every parameter."""
-        with torch.no_grad():
-            for name, parameter in self.released.items():
-                velocity, step = self.velocity[name], spread_like(parameter, gradient[name])
-                velocity.mul_(self.momentum).add_(step + self.weight_decay * parameter)
-                parameter.sub_(self.learning_rate * velocity)
-
-    def settings(self) -> dict[str, Any]:
-        """Return ρ, m and λ."""
-        return {
-            "learning_rate": self.learning_rate,
-            "momentum": self.momentum,
-            "weight_decay": self.weight_decay,
-        }
-
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the velocities."""
-        return {name: put_together(velocity) for name, velocity in self.velocity.items()}, {}
-
-    def go_on(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Resume from the velocities of another step."""
-        for name, velocity in self.velocity.items():
-            velocity.copy_(spread_like(velocity, tensors[name]))
-
-
-class TorchUpdate(PrivateUpdate):
-    """The step of a torch optimiser, which ``make`` creates for the released parameters."""
+    ``make`` creates the optimiser for the released parameters.
+    """
 
     def __init__(self, released: Released, make: MakeOptimizer) -> None:
         self.released = released
