@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -41,6 +41,8 @@ _REDRAWN = (
 class TraceSums:
     """Sums over steps of a trace estimate ``t`` of every record, each ``(n,)``."""
 
+    kept: ClassVar[tuple[str, ...]] = ("total", "within", "squares")
+
     total: Tensor  # ``Σ t``
     within: Tensor  # ``Σ`` of the variance of ``t`` between the probes of a step
     squares: Tensor  # ``Σ t²``
@@ -48,13 +50,7 @@ class TraceSums:
     @classmethod
     def zeros(cls, n: int) -> TraceSums:
         """Return the sums before the first step."""
-        return cls(*(torch.zeros(n, dtype=torch.float64) for _ in fields(cls)))
-
-    def add(self, index: Tensor, mean: Tensor, variance: Tensor) -> None:
-        """Add a step for the records of a batch."""
-        self.total.index_add_(0, index, mean)
-        self.within.index_add_(0, index, variance)
-        self.squares.index_add_(0, index, mean**2)
+        return cls(*(torch.zeros(n, dtype=torch.float64) for _ in cls.kept))
 
 
 class InformationSums:
@@ -65,6 +61,8 @@ class InformationSums:
     bound on) ``Tr I``, and ``plain`` the same with κ = 1; ``privacy_loss`` has the sums of
     ``‖g̃‖²/s²``.
     """
+
+    kept: ClassVar[tuple[str, ...]] = ("uses", "privacy_loss")
 
     def __init__(self, n: int) -> None:
         self.uses = torch.zeros(n, dtype=torch.int64)
@@ -86,8 +84,10 @@ class InformationSums:
         mean = traces.mean(1)
         variance = traces.var(1) / probes if probes > 1 else torch.zeros_like(mean)
         self.uses.index_add_(0, index, torch.ones_like(index))
-        self.amplified.add(index, factors * mean, factors**2 * variance)
-        self.plain.add(index, mean, variance)
+        for sums, factor in ((self.amplified, factors), (self.plain, torch.ones_like(factors))):
+            sums.total.index_add_(0, index, factor * mean)
+            sums.within.index_add_(0, index, factor**2 * variance)
+            sums.squares.index_add_(0, index, (factor * mean) ** 2)
 
     def moments(self, probes: int, amplified: bool) -> tuple[Tensor, Tensor]:
         """Return the totals and their variances.
@@ -103,30 +103,6 @@ class InformationSums:
         between = (sums.squares - sums.total**2 / count.clamp(min=1.0)).clamp(min=0.0)
         scaled = between * count / (count - 1).clamp(min=1.0)
         return sums.total, torch.where(count == 1, float("nan"), scaled)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the sums by name."""
-        return {
-            "uses": self.uses,
-            "privacy_loss": self.privacy_loss,
-            "total": self.amplified.total,
-            "within": self.amplified.within,
-            "squares": self.amplified.squares,
-            "plain_total": self.plain.total,
-            "plain_within": self.plain.within,
-            "plain_squares": self.plain.squares,
-        }
-
-    def take(self, tensors: Mapping[str, Tensor]) -> None:
-        """Replace the sums by others, named as by :meth:`tensors`."""
-        self.uses, self.privacy_loss = tensors["uses"], tensors["privacy_loss"]
-        self.amplified = TraceSums(*(tensors[name] for name in ("total", "within", "squares")))
-        self.plain = TraceSums(
-            *(tensors[name] for name in ("plain_total", "plain_within", "plain_squares"))
-        )
-
-
-Sums = InformationSums | IndividualCosts | SpectrumSketch | Survey
 
 
 class MeasuredRun(RunReader):
@@ -144,19 +120,12 @@ class MeasuredRun(RunReader):
         Whether the differential privacy of each record is kept.
     sketch
         Sketches of the information about some records, or ``None``.
-    survey
+    passes
         Passes over all records, or ``None``.
     measurement
         What identifies the measurement (:mod:`seepage.nn.accounting.run_identity`); ``None`` if a
         state that contains it is to be loaded.
     """
-
-    n: int
-    ledger: Ledger
-    unknowns: int
-    about: str
-    step_size: float
-    doubt: float
 
     def __init__(
         self,
@@ -166,7 +135,7 @@ class MeasuredRun(RunReader):
         *,
         individual: bool,
         sketch: SpectrumSketch | None,
-        survey: Survey | None = None,
+        passes: Survey | None = None,
         measurement: Measurement | None = None,
     ) -> None:
         self.n = n
@@ -181,7 +150,7 @@ class MeasuredRun(RunReader):
         self.sums = InformationSums(n)
         self.individual = IndividualCosts(n) if individual else None
         self.sketch = sketch
-        self.survey = survey
+        self.passes = passes
 
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
         """Return the trace of the information about each record, and its variance.
@@ -194,31 +163,31 @@ class MeasuredRun(RunReader):
                 f"{self.unobserved} steps were taken without observe(), so their leakage is not "
                 "known; call observe(index, x, y) before every step."
             )
-        if self.survey is not None:
-            return self.survey.moments(self.steps, amplified)
+        if self.passes is not None:
+            return self.passes.moments(self.steps, amplified)
         return self.sums.moments(self.probes, amplified)
 
     def measured(self) -> Tensor:
         """Return which records were measured: those in any batch, or all after a survey pass."""
-        if self.survey is not None:
-            any_pass = bool(self.survey.passes(self.steps))
+        if self.passes is not None:
+            any_pass = bool(self.passes.passes(self.steps))
             return torch.full_like(self.sums.uses, any_pass, dtype=torch.bool)
         return self.sums.uses > 0
 
     def degrees(self, amplified: bool = True) -> float | Tensor:
         """Return the degrees of freedom of the variances; infinite if unknown."""
-        if self.survey is None:
+        if self.passes is None:
             return math.inf
-        return self.survey.degrees(self.steps, amplified)
+        return self.passes.degrees(self.steps, amplified)
 
     def chance(self) -> tuple[str, ...]:
         """Return, in words, the sources of chance that the standard errors cover."""
-        if self.survey is None:
+        if self.passes is None:
             return (_OWN_BATCHES,)
-        passes = sum(self.survey.passes(self.steps))
+        count = sum(self.passes.passes(self.steps))
         beside = int(self.sums.uses.sum())
         cost = (
-            f"It rests on {passes} passes over all {self.n:,} records, {passes * self.n:,} "
+            f"It rests on {count} passes over all {self.n:,} records, {count * self.n:,} "
             f"measurements in addition to the {beside:,} of the batches themselves."
         )
         return _REDRAWN, cost
@@ -252,17 +221,10 @@ class MeasuredRun(RunReader):
         conditions = (*CONDITIONS, *self.ledger.conditions)
         return IndividualLoss(self.sums.privacy_loss.cpu().numpy(), conditions)
 
-    def individual_privacy(
-        self, run_epsilon: Callable[[Ledger, float], float] | None = None
-    ) -> IndividualPrivacy:
+    def individual_privacy(self) -> IndividualPrivacy:
         """Return the Rényi differential privacy of each record.
 
         No record's ε exceeds that of the whole run, which holds for every record.
-
-        Parameters
-        ----------
-        run_epsilon
-            The ε of a ledger's steps at δ; by default that of :meth:`privacy`.
         """
         if self.individual is None:
             raise InputError(
@@ -286,26 +248,45 @@ class MeasuredRun(RunReader):
             orders,
             total.cpu().numpy(),
             error.cpu().numpy(),
-            partial(run_epsilon or _renyi_epsilon, so_far),
+            partial(self.run_epsilon, so_far),
             so_far,
             (self.sums.uses > 0).cpu().numpy(),
         )
 
-    def kept(self) -> dict[str, Sums]:
-        """Return the kept sums by name; each record's add up over processes."""
-        found = {
-            "information": self.sums,
-            "individual": self.individual,
-            "sketch": self.sketch,
-            "survey": self.survey,
+    def run_epsilon(self, ledger: Ledger, delta: float) -> float:
+        """Return the ε at δ of a ledger's steps, which bounds that of every record."""
+        return guarantee(ledger, delta).epsilon
+
+    def places(self) -> dict[str, tuple[Any, str]]:
+        """Return each kept tensor's owner and attribute, by its name in a stored state.
+
+        Every record's numbers in them add up over processes, but for the sketch's.
+        """
+        owners: list[tuple[str, Any]] = [
+            ("information.", self.sums),
+            ("information.", self.sums.amplified),
+            ("information.plain_", self.sums.plain),
+            ("individual.", self.individual),
+            ("sketch.", self.sketch),
+        ]
+        if self.passes is not None:
+            owners.append(("survey.amplified_", self.passes.amplified))
+            owners.append(("survey.plain_", self.passes.plain))
+        return {
+            f"{prefix}{name}": (owner, name)
+            for prefix, owner in owners
+            if owner is not None
+            for name in owner.kept
         }
-        return {name: sums for name, sums in found.items() if sums is not None}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the kept tensors by name."""
+        return {name: getattr(*place) for name, place in self.places().items()}
 
     def replace_sums(self, change: Callable[[str, Tensor], Tensor]) -> None:
-        """Replace every sum by a function of its name and value."""
-        for kind, sums in self.kept().items():
-            old = sums.tensors().items()
-            sums.take({name: change(f"{kind}.{name}", tensor) for name, tensor in old})
+        """Replace every kept tensor by a function of its name and value."""
+        for name, (owner, attribute) in self.places().items():
+            setattr(owner, attribute, change(name, getattr(owner, attribute)))
 
     def to(self, device: torch.device) -> None:
         """Move all sums to a device."""
@@ -321,7 +302,7 @@ class MeasuredRun(RunReader):
         No pickle is needed to store it: safetensors takes the tensors and the text.
         """
         state: dict[str, Any] = {
-            name: tensor.detach().cpu().clone() for name, tensor in self._tensors().items()
+            name: tensor.detach().cpu().clone() for name, tensor in self.tensors().items()
         }
         state["facts"] = json.dumps(self.facts())
         return state
@@ -332,7 +313,7 @@ class MeasuredRun(RunReader):
         mine = self.facts()
         if self.measurement is None:
             mine["measurement"] = facts["measurement"]
-        names = ("records", "probes", "about", "sketched", "survey_every")
+        names = ("records", "probes", "sketched", "survey_every")
         theirs, own = identity(facts, names), identity(mine, names)
         name = first_difference(theirs, own)
         if name is not None:
@@ -340,7 +321,7 @@ class MeasuredRun(RunReader):
                 f"The state is of a run with {name} = {theirs.get(name)!r}, not "
                 f"{own.get(name)!r}; resume with the same settings."
             )
-        wanted = self._tensors()
+        wanted = self.tensors()
         odd = sorted((set(state) - {"facts"}) ^ set(wanted))
         if odd:
             raise InputError(
@@ -356,9 +337,9 @@ class MeasuredRun(RunReader):
                     f"{tuple(tensor.shape)}."
                 )
         self.replace_sums(lambda name, tensor: state[name].to(tensor.device, copy=True))
-        if self.survey is not None:
-            self.survey.follow(facts["survey_plan"])
-        self.measurement = facts["measurement"]
+        if self.passes is not None:
+            self.passes.follow(facts["survey_plan"])
+        self.measurement, self.about = facts["measurement"], facts["about"]
         self.unknowns, self.step_size = facts["unknowns"], facts["step_size"]
         self.doubt = facts["doubt"]
         self.unobserved = facts["unobserved"]
@@ -368,17 +349,10 @@ class MeasuredRun(RunReader):
         """Add another process's share of the same run."""
         if self.sketch is not None and share.sketch is not None:
             self.sketch.absorb(share.sketch)
-        theirs = share._tensors()
-        for name, tensor in self._tensors().items():
+        theirs = share.tensors()
+        for name, tensor in self.tensors().items():
             if not name.startswith("sketch."):
                 tensor += theirs[name].to(tensor.device)
-
-    def _tensors(self) -> dict[str, Tensor]:
-        return {
-            f"{kind}.{name}": tensor
-            for kind, sums in self.kept().items()
-            for name, tensor in sums.tensors().items()
-        }
 
     def facts(self) -> dict[str, Any]:
         """Return everything but the sums, in a form that a file can hold."""
@@ -389,8 +363,8 @@ class MeasuredRun(RunReader):
             "about": self.about,
             "measurement": self.measurement,
             "sketched": None if self.sketch is None else self.sketch.chosen.tolist(),
-            "survey_every": None if self.survey is None else self.survey.every,
-            "survey_plan": None if self.survey is None else self.survey.plan(),
+            "survey_every": None if self.passes is None else self.passes.every,
+            "survey_plan": None if self.passes is None else self.passes.plan(),
             "unknowns": self.unknowns,
             "step_size": self.step_size,
             "doubt": self.doubt,
@@ -415,7 +389,3 @@ def read_facts(state: Mapping[str, Any]) -> dict[str, Any]:
             "seepage do not fully identify a run, so start this run afresh."
         )
     return dict(facts)
-
-
-def _renyi_epsilon(ledger: Ledger, delta: float) -> float:
-    return guarantee(ledger, delta).epsilon

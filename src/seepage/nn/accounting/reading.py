@@ -30,31 +30,12 @@ _HIDDEN = "Nobody learns which records were in which batch, nor how many."
 class RunReader(ABC):
     """Reads a run, or the average of several; shared by all classes that keep runs."""
 
-    if TYPE_CHECKING:  # attributes of some readers, properties of others
-
-        @property
-        def n(self) -> int:
-            """The number of training records."""
-
-        @property
-        def ledger(self) -> Ledger:
-            """The steps that were taken."""
-
-        @property
-        def unknowns(self) -> int:
-            """The number of unknowns of one record; zero until one is seen."""
-
-        @property
-        def about(self) -> str:
-            """The unknowns, in words."""
-
-        @property
-        def step_size(self) -> float:
-            """The size of the finite steps; zero for derivatives."""
-
-        @property
-        def doubt(self) -> float:
-            """How much the results for half and twice the step differ; zero if not tried."""
+    n: int  # the number of training records
+    ledger: Ledger  # the steps that were taken
+    unknowns: int  # the number of unknowns of one record; zero until one is seen
+    about: str  # the unknowns, in words
+    step_size: float  # the size of the finite steps; zero for derivatives
+    doubt: float  # how much the results for half and twice the step differ; zero if not tried
 
     @abstractmethod
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:

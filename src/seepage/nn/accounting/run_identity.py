@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from seepage.nn.jacobian.engine import Engine
 from seepage.nn.privacy.run_privacy import Ledger
-from seepage.nn.problem.clipping import Clip
-from seepage.nn.problem.views import Inputs, View, leaves
+from seepage.nn.problem.views import Inputs, leaves
 from seepage.nn.sampling.amplification import Amplification
 
 Measurement = dict[str, Any]
@@ -77,22 +77,17 @@ def loss_name(loss: str | nn.Module | Callable[..., Any]) -> str:
 
 
 def describe_measurement(
-    view: View,
-    clip: Clip,
-    clip_derivative: str,
-    method: str,
-    scale: float | None,
-    amplification: Amplification,
+    engine: Engine, method: str, scale: float | None, amplification: Amplification
 ) -> Measurement:
     """Return what identifies a measurement, in plain words and numbers.
 
-    ``scale`` is as asked for; the measured run knows the step that was used.
+    ``method`` and ``scale`` are as asked for; the measured run knows the step that was used.
     """
     budget = amplification.budget
     return {
-        "view": plain_setting(view),
-        "clip": plain_setting(clip),
-        "clip_derivative": clip_derivative,
+        "view": plain_setting(engine.view),
+        "clip": plain_setting(engine.clip),
+        "clip_derivative": engine.clip_derivative,
         "method": method,
         "scale": plain_setting(scale),
         "sampler": amplification.sampler,

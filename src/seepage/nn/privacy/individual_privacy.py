@@ -10,8 +10,9 @@ estimate with a standard error.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -83,6 +84,8 @@ def sampled_gaussian_renyi(
 class IndividualCosts:
     """Sums over steps of each record's charge, at every Rényi order."""
 
+    kept: ClassVar[tuple[str, ...]] = ("costs", "squares", "weights")
+
     def __init__(self, records: int, orders: Sequence[int] = ORDERS) -> None:
         self.orders = tuple(orders)
         self.costs = torch.zeros(records, len(self.orders), dtype=torch.float64)
@@ -112,15 +115,6 @@ class IndividualCosts:
         error = torch.sqrt(spread / (count - 1).clamp(min=0.0))
         error = torch.where(count > 1, error, float("nan"))
         return torch.where(seen, steps * mean, worst), steps * error
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the sums by name."""
-        return {"costs": self.costs, "squares": self.squares, "weights": self.weights}
-
-    def take(self, tensors: Mapping[str, Tensor]) -> None:
-        """Replace the sums by others, named as by :meth:`tensors`."""
-        self.costs, self.squares = tensors["costs"], tensors["squares"]
-        self.weights = tensors["weights"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,8 +19,11 @@ _SURE = 8.0  # standard deviations
 _FACTS = ("steps", "entries", "same_size", "last_size", "warned")
 
 
-def checked_index(index: Any, size: int, records: int) -> Tensor:
-    """Return the numbers of a batch's records, ``(B,)``, or refuse them."""
+def checked_index(index: Any, size: int, records: int, before: Tensor | None = None) -> Tensor:
+    """Return the numbers of a batch's records, ``(B,)``, or refuse them.
+
+    ``before`` are those of earlier parts of the same step.
+    """
     try:
         given = torch.as_tensor(index).flatten().cpu()
     except (TypeError, ValueError, RuntimeError):
@@ -55,18 +58,14 @@ def checked_index(index: Any, size: int, records: int) -> Tensor:
             f"Record {twice} is in the batch {int(counts.max())} times; batches must be drawn "
             "without replacement."
         )
-    return chosen
-
-
-def check_apart(chosen: Tensor, before: Tensor) -> None:
-    """Raise if a record of one part of a batch was in an earlier part of the same step."""
-    again = chosen[torch.isin(chosen, before)]
+    again = chosen[:0] if before is None else chosen[torch.isin(chosen, before)]
     if len(again):
         raise InputError(
             f"Record {int(again[0])} was already observed in this step; a batch in several parts "
             "must have each record in only one of them. End the step (more=False, or the "
             "optimiser's step) before the next one begins."
         )
+    return chosen
 
 
 class SamplerWarning(UserWarning):

@@ -23,7 +23,7 @@ from seepage.nn.privacy.individual_loss import CONDITIONS, IndividualLoss
 from seepage.nn.problem.clipping import Clip, choose_clip
 from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import View
-from seepage.nn.sampling.batch_check import check_apart, checked_index
+from seepage.nn.sampling.batch_check import checked_index
 from seepage.nn.susceptibility.attribution import Attribution
 from seepage.nn.susceptibility.plis import Susceptibility, as_tensors, named, susceptibility
 from seepage.support.number_check import check_positive
@@ -165,7 +165,7 @@ class PlisOverTraining:
         """
         x, y, table = as_tensors(self.engine.net, x, y)
         check_batch(x, y)
-        chosen = self._checked(index, y)
+        chosen = checked_index(index, len(y), self.records, self._seen.nonzero().flatten())
         check_positive(self.noise_multiplier, "noise_multiplier")
         noise = float(self.noise_multiplier) * self.engine.clip.max_grad_norm
         found = susceptibility(
@@ -285,8 +285,3 @@ class PlisOverTraining:
         index = np.empty(self.records, dtype=object)
         index[:] = [self.labels.get(row, row) for row in range(self.records)]
         return index
-
-    def _checked(self, index: Any, y: Tensor) -> Tensor:
-        chosen = checked_index(index, len(y), self.records)
-        check_apart(chosen, self._seen.nonzero().flatten())
-        return chosen

@@ -6,7 +6,6 @@ import gc
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,7 +14,6 @@ from seepage.errors import InputError
 from seepage.nn.accounting.accountant import FisherAccountant
 from seepage.nn.gradients.network_checks import unwrapped
 from seepage.nn.jacobian.engine import Step
-from seepage.nn.privacy.individual_privacy import IndividualPrivacy
 from seepage.nn.privacy.randomness import FAST, SECURE
 from seepage.nn.privacy.run_privacy import ADD_OR_REMOVE, Ledger, PrivacyGuarantee
 from seepage.nn.problem.clipping import HardClip
@@ -57,7 +55,7 @@ class OpacusAccountant(FisherAccountant):
             **options,
         )
         # The threshold follows Opacus; the ledger records it for every step.
-        self.run.measurement = (self.run.measurement or {}) | {"clip": HardClip.__name__}
+        self.measurement = (self.measurement or {}) | {"clip": HardClip.__name__}
         self._settings: _OpacusSettings | None = None  # of the step whose batch is being observed
         self._observed = False
         self._warned_of: _OpacusSettings | None = None
@@ -125,12 +123,12 @@ class OpacusAccountant(FisherAccountant):
             epsilon, delta, ADD_OR_REMOVE, method, conditions=self.ledger.conditions
         )
 
-    def individual_privacy(self) -> IndividualPrivacy:
-        """Return the Rényi differential privacy of each record, none above Opacus's."""
+    def run_epsilon(self, ledger: Ledger, delta: float) -> float:
+        """Return the ε at δ of a ledger's steps, by Opacus's own method where it has one."""
         theirs = self._source.accountant()
         if theirs is None or self.sampler != POISSON:
-            return super().individual_privacy()
-        return self.run.individual_privacy(partial(_opacus_epsilon, type(theirs)))
+            return super().run_epsilon(ledger, delta)
+        return _opacus_epsilon(type(theirs), ledger, delta)
 
     def _follow(self) -> None:
         """Read the clip and the noise from Opacus, once per step."""
@@ -180,8 +178,8 @@ class OpacusAccountant(FisherAccountant):
         self._follow()
         observed, self._observed, self._settings = self._observed, False, None
         if not observed:
-            self.run.unobserved += 1
-            self._count_step()
+            self.unobserved += 1
+            self.ledger.add(self._entry())
             return
         if self._sums.due:
             sums = self._source.sums(self.engine.problem.released())

@@ -321,7 +321,7 @@ class PrivateSGD:
 
     def _take_step(self, X: Inputs, y: Tensor, device: torch.device) -> None:
         index = own_part(self._sampler.batch(self._step))
-        if self.accountant_.run.survey is not None:
+        if self.accountant_.passes is not None:
             self.accountant_.survey(
                 (rows, _moved(X, rows, device), y[rows].to(device))
                 for rows in torch.arange(len(y)).split(_AT_A_TIME)
