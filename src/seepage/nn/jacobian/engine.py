@@ -421,10 +421,10 @@ class Engine:
 
     def _look_for_kinks(self, network: WatchedNetwork, x: Inputs, y: Tensor) -> bool:
         """Return whether losses jump, or their slopes do, on lines between some of the records."""
-        count = line_count(network.bytes_per_record())
+        count = line_count(network.bytes_per_record)
         scale, some = self.view.scale(self.net, x, y), spread_over_classes(y, count, 0)
         batch = self.problem.batch(rows_of(x, some), y[some])
-        held = 6 * network.bytes_per_record()  # twice as long numbers, and what lies in between
+        held = 6 * network.bytes_per_record  # twice as long numbers, and what lies in between
 
         def in_chunks(work: Callable[[slice], Tensor], rows: int) -> list[Tensor]:
             return self.chunks.run(work, rows, held, self.problem.device())
@@ -588,7 +588,7 @@ class Engine:
         def of(rows: slice) -> Value:
             return work(self.problem.batch(rows_of(x, rows), y[rows]), rows)
 
-        held = 0 if watched is None else copies * watched.bytes_per_record()
+        held = 0 if watched is None else copies * watched.bytes_per_record
         count, device = batch_size(x), self.problem.device()
         if not self.problem.sharded:
             return self.chunks.run(of, count, held, device)

@@ -96,7 +96,8 @@ def tangents(network: WatchedNetwork, batch: Batch, directions: Tensor) -> Tange
                 runs.append(run)
             return run.losses.sum(), run.losses
 
-        value, pull, losses = vjp(total, network.zeros(batch), has_aux=True)
+        zeros = [shape.zeros(len(batch), batch.z.device) for shape in network.outputs]
+        value, pull, losses = vjp(total, zeros, has_aux=True)
         (deltas,) = pull(torch.ones_like(value))
         made[:] = runs[0].terms(deltas)
         return losses, [term.tensors for term in made]

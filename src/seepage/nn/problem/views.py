@@ -393,8 +393,8 @@ def plain_run(net: nn.Module) -> Iterator[None]:
     """While inside, switch off what a network has for speed or memory alone."""
     with ExitStack() as stack:
         for module in net.modules():
-            _switch(stack, module, "_compiled_call_impl", None)  # of ``module.compile()``
-            _switch(stack, module.__dict__.get("config"), "use_cache", False)
+            switch_off(stack, module, "_compiled_call_impl", None)  # of ``module.compile()``
+            switch_off(stack, module.__dict__.get("config"), "use_cache", False)
             for hooks in (
                 *(module._forward_hooks, module._forward_pre_hooks),
                 *(module._backward_hooks, module._backward_pre_hooks),
@@ -404,22 +404,7 @@ def plain_run(net: nn.Module) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def twice_differentiable_run(net: nn.Module) -> Iterator[None]:
-    """While inside, switch off what has no double-backward pass.
-
-    That is the checkpointing of Hugging Face's layers, and the autocast that accelerate puts around
-    a model's forward pass but not around its backward pass.
-    """
-    with ExitStack() as stack:
-        for module in net.modules():
-            _switch(stack, module, "gradient_checkpointing", False)
-            if "_original_forward" in module.__dict__:
-                _switch(stack, module, "forward", module.__dict__["_original_forward"])
-        yield
-
-
-def _switch(stack: ExitStack, owner: Any, name: str, off: Any) -> None:
+def switch_off(stack: ExitStack, owner: Any, name: str, off: Any) -> None:
     """Set an attribute that is on to off, until the stack is left."""
     value = getattr(owner, "__dict__", {}).get(name)
     if value:
