@@ -15,9 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from seepage.errors import InputError
-from seepage.nn.accounting.measured_run import MeasuredRun
+from seepage.nn.accounting.measured_run import MeasuredRun, RunReader
 from seepage.nn.accounting.processes import own_part, process_rank, reduced, world_size
-from seepage.nn.accounting.reading import RunReader
 from seepage.nn.accounting.run_identity import first_difference, identity, ledger_difference
 from seepage.nn.accounting.spectrum_sketch import SpectrumBracket, SpectrumSketch
 from seepage.nn.privacy.run_privacy import Ledger

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from seepage.errors import InputError
 from seepage.nn.gradients.first_look import look_over, small_batch
 from seepage.nn.gradients.norms import norms, weighted_gradient
+from seepage.nn.gradients.per_record_gradients import at_least_single
 from seepage.nn.gradients.watching import WatchedNetwork, differentiable_backends
 from seepage.nn.problem.problem import Batch, NetworkProblem, class_axis, without_output
 from seepage.nn.problem.views import Inputs, Label, call, leaves, numbers_of, rows_of
@@ -404,7 +405,7 @@ def _single(batch: Batch, k: int) -> Batch:
 def _norm_alone(problem: NetworkProblem, batch: Batch, k: int) -> Tensor:
     one = _single(batch, k)
     _, found = weighted_gradient(problem, one, torch.ones((), device=one.z.device))
-    kind = batch.at_least_single()
+    kind = at_least_single(batch.z)
     return torch.stack([g.square().sum(dtype=kind) for g in found.values()]).sum().sqrt()
 
 

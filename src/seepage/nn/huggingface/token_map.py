@@ -177,8 +177,7 @@ class TokenMap:
         if labels is not None and labels.shape == changed[_IDS].shape:
             labels[0, position] = token if int(labels[0, position]) == own else labels[0, position]
         y = changed[_LABELS] if _LABELS in changed else self.leak.y[:1]
-        total = self.leak.engine.clipped_gradient(changed, y).gradient
-        return torch.cat([part.flatten() for part in total.values()])
+        return self.leak.engine.flat_gradient(changed, y)
 
 
 def token_leakage(

@@ -25,9 +25,8 @@ from seepage.nn.jacobian.finite_changes import (
     record_gradients,
 )
 from seepage.nn.jacobian.probes import dense_probe
-from seepage.nn.jacobian.pullbacks import radial_pull
 from seepage.nn.jacobian.random_directions import Direction, key_of, row_signs
-from seepage.nn.jacobian.tangents import inner_products
+from seepage.nn.jacobian.tangents import inner_products, radial_pull
 from seepage.nn.problem.clipping import NoClip
 from seepage.nn.problem.problem import Batch, NetworkProblem
 
@@ -218,7 +217,7 @@ def _told_along(
     pieces = zip(released.items(), u.split([p.numel() for p in released.values()]), strict=True)
     along = {name: Direction(piece.reshape(p.shape)) for (name, p), piece in pieces}
     one = batch.records(torch.tensor([k], device=v.device))
-    pull = dense_probe(network, one, lambda: [along], NoClip()).pulls
+    pull = dense_probe(network, one, NoClip(), lambda: [along]).pulls
     return (pull[0, 0] * v[k]).sum()
 
 

@@ -314,6 +314,4 @@ class GradientMoves:
         return GradientJacobian(self._at.engine, x, y, float(noise.sigma))
 
     def _flat(self, x: Inputs, y: Tensor) -> np.ndarray:
-        total = self._at.engine.clipped_gradient(x, y).gradient
-        flat = torch.cat([part.flatten() for part in total.values()])
-        return np.asarray(as_numpy(flat), dtype=float)
+        return np.asarray(as_numpy(self._at.engine.flat_gradient(x, y)), dtype=float)

@@ -60,10 +60,6 @@ class Batch:
 
         return Batch(tree_map_only(Tensor, wide, self.x), wide(self.y), wide(self.z))
 
-    def at_least_single(self) -> torch.dtype:
-        """Return the type for sums over parameters: the variable's, but at least 32 bits."""
-        return torch.promote_types(self.z.dtype, torch.float32)
-
     def on_both_sides(self, move: Tensor) -> Batch:
         """Return every record twice: all moved forwards, then all moved backwards."""
         x, y = tree_map_only(Tensor, lambda t: torch.cat((t, t)), (self.x, self.y))
