@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import seepage as sp
 from sampled import sampled
 from seepage.errors import InputError
-from seepage.nn.training.updates import PrivateUpdate
+from seepage.nn.training.private_sgd import PrivateUpdate
 
 torch.set_num_threads(1)
 

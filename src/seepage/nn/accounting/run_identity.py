@@ -22,15 +22,13 @@ from seepage.nn.sampling.amplification import Amplification
 
 Measurement = dict[str, Any]
 
-_LOOKED_AT = 256  # records hashed, spread evenly over the data
-
 
 def data_fingerprint(X: Inputs, y: Tensor) -> str:
     """Return a hash of the shapes, the types and a few hundred records spread over the data."""
     mark = hashlib.blake2b(digest_size=16)
     for tensor in (*leaves(X), y):
         mark.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-        rows = torch.linspace(0, len(tensor) - 1, min(_LOOKED_AT, len(tensor))).long()
+        rows = torch.linspace(0, len(tensor) - 1, min(256, len(tensor))).long()
         some = tensor[rows.to(tensor.device)].detach().cpu().contiguous()
         mark.update(some.flatten().view(torch.uint8).numpy().tobytes())
     return mark.hexdigest()

@@ -33,8 +33,6 @@ from seepage.nn.gradients.watching import (
 )
 from seepage.nn.problem.problem import Batch, NetworkProblem
 
-LARGE = SMALL + 1
-
 # Functions with kinks, under the names that people know: by the names that ``torch``, its tensors
 # and ``torch.nn.functional`` share, without the underscores of in-place and special methods.
 _KINKED = {
@@ -76,7 +74,7 @@ def _ends_alike(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
 
 
 @dataclass
-class _ModuleRun:
+class ModuleRun:
     """One run of a module's ``forward``: its arguments and its results."""
 
     module: nn.Module
@@ -84,7 +82,7 @@ class _ModuleRun:
     outputs: list[tuple[int, ...] | None] = field(default_factory=list)
 
 
-_Runs = dict[nn.Module, list[_ModuleRun]]
+_Runs = dict[nn.Module, list[ModuleRun]]
 _Axes = list[int | None]  # the records' axis of every leaf
 _RunAxes = tuple[list[_Axes], list[_Axes]]  # of all runs of a module: inputs, outputs
 
@@ -97,7 +95,7 @@ class _Use:
     arguments: Arguments | None
     names: tuple[str, ...]
     shape: tuple[int, ...]
-    around: tuple[_ModuleRun, ...]
+    around: tuple[ModuleRun, ...]
     function: str
     silent: bool  # under torch.no_grad()
     weight: str | None = None  # the weight whose gradients its rule can narrow
@@ -106,7 +104,7 @@ class _Use:
 class _UseFinder(Watcher):
     """Notes every use of a parameter and changes nothing."""
 
-    def __init__(self, names: Mapping[int, str], stack: list[_ModuleRun]) -> None:
+    def __init__(self, names: Mapping[int, str], stack: list[ModuleRun]) -> None:
         super().__init__(RULES, names)
         self.stack = stack
         self.uses: list[_Use] = []
@@ -188,13 +186,13 @@ _Look = tuple[_UseFinder, _Runs]
 
 
 @contextmanager
-def _module_runs(net: nn.Module) -> Iterator[tuple[list[_ModuleRun], _Runs]]:
-    """Keep, while inside, the stack of running modules and every run of each module."""
-    stack: list[_ModuleRun] = []
+def module_runs(net: nn.Module) -> Iterator[tuple[list[ModuleRun], _Runs]]:
+    """Yield the stack of running modules, the innermost last, and every finished run of each."""
+    stack: list[ModuleRun] = []
     runs: _Runs = {}
 
     def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-        stack.append(_ModuleRun(module, _shapes((args, kwargs))))
+        stack.append(ModuleRun(module, _shapes((args, kwargs))))
 
     def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         run = stack.pop()
@@ -234,7 +232,7 @@ def small_batch(batch: Batch, size: int) -> Batch:
 
 
 def _planned(problem: NetworkProblem, batch: Batch, repeat: bool) -> WatchedNetwork:
-    batches = [small_batch(batch, size) for size in (SMALL, LARGE)]
+    batches = [small_batch(batch, size) for size in (SMALL, SMALL + 1)]
     problem.reopened = False
     small, large = (_uses(problem, b) for b in batches)
     pairs = zip(small[0].uses, large[0].uses, strict=False)
@@ -260,7 +258,7 @@ def _uses(problem: NetworkProblem, batch: Batch) -> _Look:
     parameters = problem.detached()
     names = {id(tensor): name for name, tensor in parameters.items()}
     z = batch.z.detach().requires_grad_()
-    with torch.enable_grad(), _module_runs(problem.net) as (stack, runs):
+    with torch.enable_grad(), module_runs(problem.net) as (stack, runs):
         finder = _UseFinder(names, stack)
         unknown = z.clone()  # a copy, which may be written into
         with problem.in_place(parameters, batch, unknown) as losses, finder:
@@ -372,7 +370,7 @@ def _layout(small: tuple[int, ...], large: tuple[int, ...]) -> Layout | None:
     if len(small) != len(large) or len(grown) != 1:
         return None
     axis = grown[0]
-    if small[axis] * LARGE != large[axis] * SMALL or small[axis] % SMALL:
+    if small[axis] * (SMALL + 1) != large[axis] * SMALL or small[axis] % SMALL:
         return None
     return Layout(axis, small[axis] // SMALL)
 
@@ -393,7 +391,7 @@ def _axes(small: list[tuple[int, ...] | None], large: list[tuple[int, ...] | Non
     return axes
 
 
-def _run_axes(small: list[_ModuleRun], large: list[_ModuleRun]) -> _RunAxes | None:
+def _run_axes(small: list[ModuleRun], large: list[ModuleRun]) -> _RunAxes | None:
     """Return the axes of inputs and outputs for all runs of a module that sees its records."""
     if len(small) != len(large):
         return None

@@ -178,3 +178,13 @@ def weighted_gradient(
         else:
             gradients = apart.of(total, every)
     return losses.detach(), dict(zip(parameters, gradients, strict=True))
+
+
+def record_gradients(problem: NetworkProblem, batch: Batch) -> Tensor:
+    """Return the gradient of every record, ``(B, P)``, by one training pass each."""
+    rows = []
+    for k in range(len(batch)):
+        one = batch.records(torch.tensor([k], device=batch.z.device))
+        _, gradient = weighted_gradient(problem, one, torch.ones((), device=one.z.device))
+        rows.append(torch.cat([part.flatten() for part in gradient.values()]))
+    return torch.stack(rows)

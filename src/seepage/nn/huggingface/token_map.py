@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from seepage.errors import InputError
 from seepage.nn.jacobian.random_directions import key_of, row_signs
 from seepage.nn.measures.gradient_leakage import CONDITIONS, GradientLeakage, leakage
-from seepage.nn.measures.traces import check_probes
+from seepage.nn.measures.information_matrices import check_probes
 from seepage.nn.problem.own_loss import IGNORED
 from seepage.nn.problem.views import Label, rows_of
 from seepage.risks.guessing import best_guess, checked_prior

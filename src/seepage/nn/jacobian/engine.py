@@ -32,7 +32,12 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 from seepage.errors import InputError, nearest
 from seepage.nn.accounting.processes import check_agreement, largest_of_all, of_the_first
 from seepage.nn.gradients.network_checks import Validator, unwrapped
-from seepage.nn.gradients.norms import clipped_gradient, norms, weighted_gradient
+from seepage.nn.gradients.norms import (
+    clipped_gradient,
+    norms,
+    record_gradients,
+    weighted_gradient,
+)
 from seepage.nn.gradients.per_record_gradients import weighted_sums
 from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.jacobian.derivative_check import check_derivative, spread_over_classes
@@ -44,7 +49,6 @@ from seepage.nn.jacobian.finite_changes import (
     measured_type,
     narrowed,
     random_rows,
-    record_gradients,
     rounding_of_products,
     thin_change,
 )

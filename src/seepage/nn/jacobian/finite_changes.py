@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from seepage.nn.gradients.norms import layer_by_layer, squared_norms, weighted_gradient
+from seepage.nn.gradients.norms import layer_by_layer, record_gradients, squared_norms
 from seepage.nn.gradients.per_record_gradients import (
     GradientTerm,
     GramMatrices,
@@ -179,16 +179,6 @@ def condition_of_steps(h: float, doubt: float) -> str:
     tried.
     """
     return _BALANCED.format(h, 100 * doubt) if doubt else _CONDITION.format(h)
-
-
-def record_gradients(problem: NetworkProblem, batch: Batch) -> Tensor:
-    """Return the gradient of every record, ``(B, P)``, by one training pass each."""
-    rows = []
-    for k in range(len(batch)):
-        one = batch.records(torch.tensor([k], device=batch.z.device))
-        _, found = weighted_gradient(problem, one, torch.ones((), device=one.z.device))
-        rows.append(torch.cat([part.flatten() for part in found.values()]))
-    return torch.stack(rows)
 
 
 def _one_by_one(problem: NetworkProblem, both: Batch, clip: Clip) -> tuple[Tensor, Tensor]:

@@ -22,11 +22,9 @@ from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
-from seepage.nn.measures.traces import squared_changes_along
+from seepage.nn.measures.information_matrices import squared_changes_along
 from seepage.nn.problem.views import Input, Inputs, Label, View, rows_of
 from seepage.tables.source import Chunk, as_numpy
-
-_AT_A_TIME = 8  # rows of the Jacobian per pass
 
 
 class GradientJacobian(ReleaseJacobian):
@@ -62,12 +60,10 @@ class GradientJacobian(ReleaseJacobian):
     def __init__(self, engine: Engine, x: Inputs, y: Tensor, noise: float) -> None:
         self.engine, self.inputs, self.target, self.noise = engine, x, y, noise
         z = engine.view.variable(engine.net, x, y)
-        mask = engine.view.mask_for(z)
         self._shape = tuple(z.shape[1:])
-        unknown = torch.ones(self._shape, dtype=torch.bool) if mask is None else mask
-        self.entries = torch.nonzero(unknown.flatten()).flatten().to(z.device)
+        self.entries = engine.view.entries(z)
         flat = z.reshape(len(z), -1)
-        self.X = flat if mask is None else flat[:, self.entries]
+        self.X = flat if len(self.entries) == flat.shape[1] else flat[:, self.entries]
         self.rows, self.features = self.X.shape
         self.size = sum(p.numel() for p in engine.problem.released().values())
 
@@ -198,8 +194,8 @@ class GradientJacobian(ReleaseJacobian):
         return z, own_y[again]
 
     def _lines(self, unknowns: Unknowns, rows: Any) -> Iterator[Tensor]:
-        for start in range(0, self.size, _AT_A_TIME):
-            units = self.zeros(min(_AT_A_TIME, self.size - start), self.size)
+        for start in range(0, self.size, 8):  # rows of the Jacobian in one pass
+            units = self.zeros(min(8, self.size - start), self.size)
             units.diagonal(start).fill_(1.0)
             yield from self._pulled(units, unknowns, rows)
 

@@ -83,14 +83,20 @@ class View(ABC):
             raise InputError("The mask leaves nothing unknown; give at least one true entry.")
         return mask
 
+    def entries(self, z: Tensor) -> Tensor:
+        """Return the positions of the unknown entries in one record's flattened variable."""
+        mask = self.mask_for(z)
+        if mask is None:
+            return torch.arange(z[0].numel(), device=z.device)
+        return torch.nonzero(mask.flatten()).flatten()
+
     def scale(self, net: nn.Module, x: Inputs, y: Tensor) -> float:
         """Return the size of the unknowns: their root mean square, or one."""
         return _root_mean_square(self.variable(net, x, y), self)
 
     def unknowns(self, z: Tensor) -> int:
         """Return the number of unknowns of one record."""
-        mask = self.mask_for(z)
-        return int(z[0].numel() if mask is None else mask.sum())
+        return len(self.entries(z))
 
     def unknowns_each(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
         """Return the number of unknowns of each record, ``(B,)``."""
@@ -371,6 +377,17 @@ def leaves(x: Inputs) -> list[Tensor]:
     return found
 
 
+def check_labels(x: Inputs, y: Any) -> None:
+    """Raise unless there is one label for each record."""
+    counts = {len(value) for value in leaves(x)}
+    labels = "no" if isinstance(y, Tensor) and y.dim() == 0 else len(y)
+    if counts != {labels}:
+        raise InputError(
+            f"There are {' and '.join(map(str, sorted(counts)))} records but {labels} labels; give "
+            "one label for each record."
+        )
+
+
 def batch_size(x: Inputs) -> int:
     """Return the number of records."""
     return int(leaves(x)[0].shape[0])
@@ -402,6 +419,18 @@ def plain_run(net: nn.Module) -> Iterator[None]:
                 if hooks:
                     _unhook(stack, hooks)
         yield
+
+
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """While inside, dropout and the like are off; every module's mode is restored."""
+    modes = [(module, module.training) for module in net.modules()]
+    net.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def switch_off(stack: ExitStack, owner: Any, name: str, off: Any) -> None:
