@@ -45,9 +45,9 @@ from private_steps import (
     vmap_step,
 )
 from reproduction.private_sgd.networks import mnist_cnn
-from seepage.nn.measures.traces import exact_diagonal
+from seepage.nn.measures.information_matrices import exact_diagonal
 from seepage.nn.problem.problem import cross_entropy
-from seepage.nn.training.sum_check import SumCheck
+from seepage.nn.training.opacus import SumCheck
 
 PLAIN = "plain training step"
 MOST_GIB = {"124M": 20, "1.3B": 60}

@@ -115,7 +115,7 @@ def measure(
     print(f"\n{title}, {count / 1e6:.2f} M parameters, batch {len(y)}")
     table(found, "plain training step")
     base = found["plain training step"]["seconds"]
-    held = 6 * engine._network.bytes_per_record()
+    held = 6 * engine._network.bytes_per_record
     size = engine.chunks.step(len(y), held, device)
     parts = Parts(engine, x, y, device)
     for _ in range(3):  # the last of them counts

@@ -252,7 +252,7 @@ def test_a_state_goes_on_where_it_was_taken():
         ({"n": N + 1}, "records = 12"),
         ({"probes": 3}, "probes = 2"),
         ({"individual": False}, "keep different things"),
-        ({"view": Input(torch.tensor([True, False, False, False, False]))}, "about ="),
+        ({"view": Input(torch.tensor([True, False, False, False, False]))}, "view ="),
         ({"sketch": 2}, "sketched = None"),
     ],
 )

@@ -1,5 +1,6 @@
 """What one run can know: records never drawn, and the mean over redrawn batches."""
 
+import copy
 import math
 
 import numpy as np
@@ -94,19 +95,21 @@ def _surveyed(net, x, y, steps, accountant=None, seed=0):
 
 
 def test_every_process_keeps_the_passes_of_its_own_records():
-    both, halves = Survey(4, 2, 2, 0, 4), [Survey(4, 2, 2, 0, 4) for _ in range(2)]
+    both = Survey(4, 2, 2, 0, 4)
     first, second = (step for step in range(4) if both.due(step))
     value, none = torch.arange(4.0).double(), torch.zeros(4).double()
     both.add(first, (value, none), (value, none))
+    halves = [copy.deepcopy(both) for _ in range(2)]
     for rank, half in enumerate(halves):  # as when a checkpoint of the whole is gone on from
-        half.take({name: tensor.clone() for name, tensor in both.tensors().items()})
         own = torch.arange(rank, 4, 2)
         half.keep(own)
         seen = torch.zeros(4).double().index_copy_(0, own, 2 * value[own])
         half.add(second, (seen, none), (seen, none))
     both.add(second, (2 * value, none), (2 * value, none))
-    for name, tensor in both.tensors().items():
-        assert sum(half.tensors()[name] for half in halves).tolist() == tensor.tolist()
+    for kind in ("amplified", "plain"):
+        for name, tensor in vars(getattr(both, kind)).items():
+            parts = [getattr(getattr(half, kind), name) for half in halves]
+            assert sum(parts).tolist() == tensor.tolist()
 
 
 @pytest.mark.slow

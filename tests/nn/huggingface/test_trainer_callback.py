@@ -16,7 +16,6 @@ from hf_models import adapted, collated, model
 from torch.utils.data import DataLoader, TensorDataset
 
 import seepage as sp
-from seepage.nn.training.opacus import without_opacus
 
 torch.set_num_threads(1)
 
@@ -82,7 +81,7 @@ class PrivateAdapters:
         self.accountant = sp.nn.attach(self.optimizer, self.net, "own", self.loader, **how)
         given = {"noise_multiplier": 1.3, "max_grad_norm": 0.4, "sampler": "poisson"}
         self.beside = sp.nn.FisherAccountant(
-            without_opacus(self.net),
+            self.net,
             "own",
             n=len(texts),
             sample_rate=self.accountant.sample_rate,

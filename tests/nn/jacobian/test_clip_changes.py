@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import seepage.nn as snn
-from seepage.nn.measures.traces import exact_diagonal
+from seepage.nn.measures.information_matrices import exact_diagonal
 
 torch.set_num_threads(1)
 

@@ -15,7 +15,7 @@ import seepage.nn.jacobian.random_directions
 from sampled import sampled
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.jacobian.random_directions import random_direction
-from seepage.nn.measures.traces import exact_diagonal
+from seepage.nn.measures.information_matrices import exact_diagonal
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same'")

@@ -18,14 +18,14 @@ import seepage as sp
 import seepage.nn.jacobian.engine as engine_module
 import seepage.nn.jacobian.replays as replays
 from seepage.nn import Embedding, Engine, HardClip, Input, NoClip, SmoothClip
-from seepage.nn.jacobian.random_directions import row_signs
-from seepage.nn.jacobian.thin_changes import (
+from seepage.nn.jacobian.finite_changes import (
     THIN,
     balanced_step,
     narrowed,
     random_rows,
     thin_change,
 )
+from seepage.nn.jacobian.random_directions import row_signs
 
 torch.set_num_threads(1)
 

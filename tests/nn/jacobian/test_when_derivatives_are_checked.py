@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import seepage as sp
 import seepage.nn.jacobian.engine as jacobian_engine
-from seepage.nn.jacobian.derivative_check import _ToldAndSeen, spread_over_classes
+from seepage.nn.jacobian.derivative_check import _apart, spread_over_classes
 
 torch.set_num_threads(1)
 
@@ -117,5 +117,5 @@ def test_a_second_step_tells_a_bend_from_a_hidden_dependence(kind: torch.dtype) 
         # The first record changes at the same rate over any step; the second crosses a bend.
         return told, torch.tensor([1.0, 1.0 if step == 0.01 else 2.0], dtype=kind)
 
-    found = _ToldAndSeen(at, torch.ones(2, dtype=kind), 0.01).apart(kinked=True)
+    found = _apart(at, torch.ones(2, dtype=kind), 0.01, kinked=True)
     assert found[0].tolist() == [True, False]

@@ -11,7 +11,7 @@ from torch import nn
 import seepage as sp
 import seepage.nn as snn
 from sampled import sampled
-from seepage.nn.measures.largest_eigenvalues import lanczos
+from seepage.nn.measures.information_matrices import lanczos
 
 torch.set_num_threads(1)
 

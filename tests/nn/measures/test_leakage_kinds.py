@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import seepage as sp
 import seepage.nn as snn
 from seepage.nn.measures.estimate import Estimate
-from seepage.nn.measures.largest_eigenvalues import lanczos
+from seepage.nn.measures.information_matrices import lanczos
 
 torch.set_num_threads(1)
 

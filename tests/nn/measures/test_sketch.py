@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import seepage as sp
 import seepage.nn as snn
 from sampled import sampled
-from seepage.nn.measures.nystrom import _factor
+from seepage.nn.measures.information_matrices import _factor
 
 torch.set_num_threads(1)
 

@@ -10,10 +10,10 @@ from torch.utils.data import DataLoader, TensorDataset
 import seepage as sp
 from sampled import sampled
 from seepage.errors import InputError
+from seepage.nn.gradients.network_checks import unwrapped
 from seepage.nn.problem.clipping import HardClip
-from seepage.nn.problem.views import Input
+from seepage.nn.problem.views import Input, plain_run
 from seepage.nn.sampling.batch_check import SamplerWarning
-from seepage.nn.training.opacus import innermost, without_opacus
 
 opacus = pytest.importorskip("opacus")
 pytestmark = [
@@ -145,7 +145,7 @@ def test_watching_changes_nothing(mode):
         if watched:
             accountant = sp.nn.attach(optimizer, module, "cross_entropy", loader)
         _train(module, optimizer, criterion, loader, accountant)
-        trained.append([p.detach().clone() for p in innermost(module).parameters()])
+        trained.append([p.detach().clone() for p in unwrapped(module).parameters()])
     for plain, seen in zip(*trained, strict=True):
         assert torch.equal(plain, seen)
 
@@ -252,7 +252,7 @@ def test_other_clips_and_other_objects_are_refused():
         sp.nn.attach(opacus.PrivacyEngine(), net, "cross_entropy", loader)
 
 
-def test_a_shadow_shares_parameters_but_no_hooks_of_opacus():
+def test_a_plain_run_is_without_the_hooks_of_opacus_and_with_those_of_the_user():
     class Twice(nn.Module):
         def __init__(self):
             super().__init__()
@@ -264,16 +264,16 @@ def test_a_shadow_shares_parameters_but_no_hooks_of_opacus():
             return self.same(self.layer(x)) * self.scale
 
     net = Twice()
-    calls = []
-    net.layer.register_forward_hook(lambda *_: calls.append(1))
+    net.layer.register_forward_hook(lambda *_: None)
     wrapped = opacus.GradSampleModule(net, strict=False)
-    shadow = without_opacus(wrapped)
-    assert shadow.layer is shadow.same
-    assert shadow.layer.weight is net.layer.weight
-    assert shadow.scale is net.scale
-    assert len(net.layer._forward_hooks) == 2
-    assert len(shadow.layer._forward_hooks) == 1  # the user's own stays
-    assert not shadow.layer._backward_hooks
+    assert unwrapped(wrapped) is net
+    assert unwrapped(net) is net
+    before = list(net.layer._forward_hooks), list(net.layer._backward_hooks)
     x = torch.randn(2, 3)
-    assert torch.equal(shadow(x), net(x))
-    assert innermost(net) is net
+    with plain_run(net):
+        assert len(net.layer._forward_hooks) == 1  # the user's own stays
+        assert not net.layer._backward_hooks
+        plain = net(x)
+    assert (list(net.layer._forward_hooks), list(net.layer._backward_hooks)) == before
+    assert len(before[0]) == 2
+    assert torch.equal(plain, net(x))

@@ -14,8 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import seepage as sp
 from seepage.errors import InputError
-from seepage.nn.training.batch_mean import BatchMeanLoss
-from seepage.nn.training.sum_check import SumCheck
+from seepage.nn.training.opacus import BatchMeanLoss, SumCheck
 
 opacus = pytest.importorskip("opacus")
 pytestmark = [

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import seepage as sp
 from sampled import sampled
 from seepage.errors import InputError
+from seepage.nn.training.private_sgd import PrivateUpdate
 
 torch.set_num_threads(1)
 
@@ -48,13 +49,24 @@ def weights(run: sp.nn.PrivateSGD) -> Tensor:
     return torch.cat([p.detach().flatten() for p in run.net.parameters()])
 
 
-@pytest.mark.slow
-def test_sgd_of_torch_takes_the_steps_of_the_own_update() -> None:
+def test_the_own_update_is_momentum_with_weight_decay(monkeypatch: Any) -> None:
+    """``w ← w − ρ v``, ``v ← m v + g + λ w``, by hand, from the noisy gradients of the run."""
     X, y = data()
-    own = trainer(learning_rate=0.5, momentum=0.9, weight_decay=0.01).fit(X, y)
-    make = partial(torch.optim.SGD, lr=0.5, momentum=0.9, weight_decay=0.01)
-    theirs = trainer(optimizer=make).fit(X, y)
-    assert torch.allclose(weights(own), weights(theirs), atol=1e-6)
+    run = trainer(learning_rate=0.5, momentum=0.9, weight_decay=0.01)
+    w = {name: p.detach().clone() for name, p in run.net.named_parameters() if p.requires_grad}
+    v = {name: torch.zeros_like(value) for name, value in w.items()}
+    take = PrivateUpdate.take
+
+    def by_hand(update: PrivateUpdate, gradient: dict[str, Tensor]) -> None:
+        for name in w:
+            v[name] = 0.9 * v[name] + gradient[name] + 0.01 * w[name]
+            w[name] = w[name] - 0.5 * v[name]
+        take(update, gradient)
+
+    monkeypatch.setattr(PrivateUpdate, "take", by_hand)
+    run.fit(X, y)
+    for name, value in w.items():
+        torch.testing.assert_close(run.net.get_parameter(name).detach(), value, rtol=0, atol=1e-6)
 
 
 def test_adamw_sees_the_noisy_mean_of_clipped_gradients() -> None:

@@ -64,7 +64,7 @@ class SimulatedGradients:
 
     def held(self) -> int:
         """Return about how many numbers the simulation of one release holds at a time."""
-        outputs = int(self._network.bytes_per_record()) // 4
+        outputs = int(self._network.bytes_per_record) // 4
         return 6 * self.size + 8 * self.batch_size * outputs
 
     def variable(self, x: Tensor, y: Tensor) -> Tensor:

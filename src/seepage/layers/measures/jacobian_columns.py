@@ -78,7 +78,7 @@ class TargetColumns:
     """
 
     def __init__(self, network: WatchedNetwork, batch: Batch) -> None:
-        self._zeros = network.zeros(batch)
+        self._zeros = [s.zeros(len(batch), batch.z.device) for s in network.outputs]
         self._edges: list[Any] = []
 
         def tap(output: Tensor) -> Tensor:

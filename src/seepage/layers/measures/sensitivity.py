@@ -120,7 +120,7 @@ def sensitivity(
         places = torch.arange(rows.start, rows.start + len(batch))
         return _ratios(norms.of(watched, batch, places), sizes, norm)
 
-    held = _COPIES * watched.bytes_per_record()
+    held = _COPIES * watched.bytes_per_record
     parts = Chunks(chunk_size).run(work, len(y), held, next(net.parameters()).device)
     values, errors = (np.concatenate(part) for part in zip(*parts, strict=True))
     mean, low, high = mean_interval(values)

@@ -30,7 +30,7 @@ from seepage.nn.gradients.network_checks import refuse_modes, unwrapped
 from seepage.nn.jacobian.random_directions import key_of, row_signs
 from seepage.nn.measures.estimate import Estimate
 from seepage.nn.measures.gradient_leakage import check_batch, check_view
-from seepage.nn.measures.traces import check_probes
+from seepage.nn.measures.information_matrices import check_probes
 from seepage.nn.problem.problem import Loss, NetworkProblem, per_record
 from seepage.nn.problem.views import Input, Inputs, View, call, rows_of
 from seepage.support.chunks import progress

@@ -8,11 +8,9 @@ the amplification by hidden batches (``sampling/amplification``).
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,30 +19,27 @@ from torch import Tensor, nn
 from seepage.errors import InputError, nearest
 from seepage.nn.accounting.measured_run import MeasuredRun, read_facts
 from seepage.nn.accounting.processes import own_part, world_size
-from seepage.nn.accounting.reading import RunReader
 from seepage.nn.accounting.run_identity import describe_measurement
-from seepage.nn.accounting.spectrum_sketch import SpectrumBracket, SpectrumSketch
+from seepage.nn.accounting.spectrum_sketch import SpectrumSketch
 from seepage.nn.accounting.survey import Survey
 from seepage.nn.jacobian.engine import Engine, Step
-from seepage.nn.privacy.individual_loss import IndividualLoss
-from seepage.nn.privacy.individual_privacy import IndividualPrivacy
 from seepage.nn.privacy.randomness import UNSTATED, check_randomness
-from seepage.nn.privacy.run_privacy import Entry, Ledger
+from seepage.nn.privacy.run_privacy import Entry
 from seepage.nn.problem.clipping import Clip, make_clip
 from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import View, rows_of
 from seepage.nn.sampling.amplification import Amplification, FailureBudget
-from seepage.nn.sampling.batch_check import SamplerCheck, check_apart, checked_index
+from seepage.nn.sampling.batch_check import SamplerCheck, checked_index
 from seepage.nn.sampling.samplers import OTHER, POISSON, SAMPLERS, check_rate
 from seepage.support.number_check import check_noise
 
 
-class FisherAccountant(RunReader):
+class FisherAccountant(MeasuredRun):
     """Accounts for the leakage of a training run, record by record.
 
     Call :meth:`observe` with every batch before the update is made. Results are cheap to read at
-    any time: :meth:`records`, :meth:`privacy`, :meth:`individual_privacy`, ``ledger``. The sums are
-    kept as a :class:`~seepage.nn.MeasuredRun`, under ``run``.
+    any time: :meth:`records`, :meth:`privacy`, :meth:`individual_privacy`, ``ledger``. An
+    accountant is a :class:`~seepage.nn.MeasuredRun`, with the network that is still in training.
 
     Parameters
     ----------
@@ -166,10 +161,10 @@ class FisherAccountant(RunReader):
                 f"sampler must be one of {', '.join(SAMPLERS)}, not "
                 f"{sampler!r}{nearest(sampler, SAMPLERS)}."
             )
-        survey = None
+        passes = None
         if survey_every is not None:
-            survey = Survey(int(n), survey_every, int(probes), seed, steps)
-        if survey is not None and sampler == OTHER:
+            passes = Survey(int(n), survey_every, int(probes), seed, steps)
+        if passes is not None and sampler == OTHER:
             raise InputError(
                 "A survey estimates the mean over redrawn batches, so the way they are drawn "
                 "must be known; sampler must be 'poisson' or 'fixed', not 'other'."
@@ -177,15 +172,13 @@ class FisherAccountant(RunReader):
         check_noise(noise_multiplier)
         check_randomness(randomness)
         self.randomness = randomness
-        followed = range(n) if sketch_records is None else sketch_records
-        made = make_clip(clip, max_grad_norm)
         self.sampler = sampler
         self.sample_rate = _rate(n, batch_size, sample_rate)
         self.noise_multiplier = noise_multiplier
         self.engine = Engine(
             net,
             loss,
-            clip=made,
+            clip=make_clip(clip, max_grad_norm),
             view=view,
             clip_derivative=clip_derivative,
             method=method,
@@ -193,19 +186,20 @@ class FisherAccountant(RunReader):
             chunk_size=chunk_size,
             seed=seed,
         )
-        view = self.engine.view
-        budget = _budget(n, delta, steps)
+        # The failure probability of theorem 4: by default 1/n, refused for a single record.
+        budget = None
+        if delta is not None or n > 1:
+            budget = FailureBudget(1 / n if delta is None else delta, steps)
         self.amplification = Amplification(amplification, sampler, self.sample_rate, budget)
-        self.run = MeasuredRun(
+        followed = range(n) if sketch_records is None else sketch_records
+        super().__init__(
             int(n),
             int(probes),
-            view.describe(),
+            self.engine.view.describe(),
             individual=individual,
             sketch=SpectrumSketch(followed, sketch, n) if sketch else None,
-            survey=survey,
-            measurement=describe_measurement(
-                view, made, clip_derivative, method, scale, self.amplification
-            ),
+            passes=passes,
+            measurement=describe_measurement(self.engine, method, scale, self.amplification),
         )
         share = n / world_size()
         self.check = SamplerCheck(sampler, self.sample_rate * share, share, shared=share < n)
@@ -219,43 +213,9 @@ class FisherAccountant(RunReader):
         return self.engine.clip
 
     @property
-    def n(self) -> int:
-        """The number of training records."""
-        return self.run.n
-
-    @property
-    def ledger(self) -> Ledger:
-        """The releases so far, step by step."""
-        return self.run.ledger
-
-    @property
-    def unknowns(self) -> int:
-        """The number of unknowns of one record; zero until one is observed."""
-        return self.run.unknowns
-
-    @property
-    def about(self) -> str:
-        """The unknowns, in words; a model's own input is named once it has been seen."""
-        return self.engine.view.describe()
-
-    @property
-    def step_size(self) -> float:
-        """The size of the finite steps; zero for derivatives."""
-        return self.run.step_size
-
-    @property
-    def doubt(self) -> float:
-        """How much the results for half and twice the step differ; zero if not tried."""
-        return self.run.doubt
-
-    @property
-    def failure_probability(self) -> float:
-        """The probability that the factor κ fails over the steps taken so far."""
-        return self.run.failure_probability
-
-    def degrees(self, amplified: bool = True) -> float | Tensor:
-        """Return the degrees of freedom of the variances; infinite if unknown."""
-        return self.run.degrees(amplified)
+    def run(self) -> MeasuredRun:
+        """The accountant itself, as the measured run that it is."""
+        return self
 
     def observe(
         self,
@@ -285,22 +245,28 @@ class FisherAccountant(RunReader):
         Step
             Losses, gradient norms and traces of the batch.
         """
-        run = self.run
-        chosen = checked_index(index, len(y), run.n)
-        check_apart(chosen, self._open)
+        chosen = checked_index(index, len(y), self.n, self._open)
         if self._survey_is_due():
             raise InputError(
-                f"survey_every asks for all records to be measured before step {run.steps}; call "
+                f"survey_every asks for all records to be measured before step {self.steps}; call "
                 "survey(everyone) before every observe(); it does nothing except at the chosen "
                 "steps."
             )
-        noise = self._noise()
-        company = self.engine.in_company(x, y)
+        check_noise(self.noise_multiplier)
+        entry, engine = self._entry(), self.engine
+        company = engine.in_company(x, y)
         if len(company[1]):
             self._get_to_know(*company)
-        step = self._measure(chosen, x, y, update)
+        how = {"probes": self.probes, "key": self.steps, "index": chosen}
+        sketched = self.sketch is not None and len(chosen) > 0
+        # Sketches use derivatives even if the rest does not.
+        apart = sketched and self.step_size > 0
+        pulls = engine.step(x, y, pulls=True, **how).pulls if apart else None
+        step = engine.step(x, y, update=update, pulls=sketched and not apart, **how)
+        if apart:
+            step = replace(step, pulls=pulls)
         if len(chosen):
-            self._account(chosen.to(step.norms.device), step, noise)
+            self._account(chosen.to(step.norms.device), step, entry)
         self._open = torch.cat((self._open, chosen))
         if not more:
             self.close_step()
@@ -322,16 +288,15 @@ class FisherAccountant(RunReader):
         bool
             Whether a pass was made.
         """
-        run = self.run
-        if run.survey is None:
+        if self.passes is None:
             raise InputError("The accountant has no steps to survey; give it survey_every=….")
         if not self._survey_is_due():
             return False
-        shape = (2, 2, run.n)  # with and without κ, means and variances
-        found = torch.zeros(shape, dtype=torch.float64)
-        seen = torch.zeros(run.n, dtype=torch.int64)
+        shape = (2, 2, self.n)  # with and without κ, means and variances
+        moments = torch.zeros(shape, dtype=torch.float64)
+        seen = torch.zeros(self.n, dtype=torch.int64)
         for index, x, y in everyone:
-            chosen = checked_index(index, len(y), run.n)
+            chosen = checked_index(index, len(y), self.n)
             seen[chosen] += 1
             mine = own_part(chosen)
             if len(mine) < len(chosen):  # other processes measure the rest
@@ -341,23 +306,23 @@ class FisherAccountant(RunReader):
             if not len(company[1]):
                 continue
             self._get_to_know(*company)
-            found[:, :, mine] = self._mean_over_batches(x, y, mine).cpu()
+            moments[:, :, mine] = self._mean_over_batches(x, y, mine).cpu()
         if not bool((seen == 1).all()):
             odd = int(torch.nonzero(seen != 1)[0])
             raise InputError(
                 f"A survey must have every record once, but record {odd} came {int(seen[odd])} "
                 "times."
             )
-        device = run.sums.uses.device
-        amplified, plain = found.to(device)
-        run.survey.add(run.steps, (amplified[0], amplified[1]), (plain[0], plain[1]))
-        self._surveyed = run.steps
+        device = self.sums.uses.device
+        amplified, plain = moments.to(device)
+        self.passes.add(self.steps, (amplified[0], amplified[1]), (plain[0], plain[1]))
+        self._surveyed = self.steps
         return True
 
     def _get_to_know(self, x: Any, y: Tensor) -> None:
         """Learn the number of unknowns and the finite step from the first records."""
-        run, engine = self.run, self.engine
-        if run.unknowns:
+        engine = self.engine
+        if self.unknowns:
             return
         if engine.takes_finite_steps(x, y):
             if engine.scale is None and world_size() > 1:
@@ -365,92 +330,49 @@ class FisherAccountant(RunReader):
                     "All processes must measure over the same finite steps; give them the same "
                     f"scale, for instance scale={engine.step_size(x, y):g}."
                 )
-            run.step_size, run.doubt = engine.step_size(x, y), engine.doubt
-        run.unknowns = engine.unknowns(x, y)
-
-    def _measure(self, index: Tensor, x: Any, y: Tensor, update: bool) -> Step:
-        """Return the step of a batch; sketches use derivatives even if the rest does not."""
-        run, step = self.run, partial(self.engine.step, x, y, probes=self.run.probes, index=index)
-        sketched = run.sketch is not None and len(index) > 0
-        if not (sketched and run.step_size):
-            return step(key=run.ledger.steps, update=update, pulls=sketched)
-        pulls = step(key=run.ledger.steps, pulls=True).pulls
-        return replace(step(key=run.ledger.steps, update=update), pulls=pulls)
+            self.step_size, self.doubt = engine.step_size(x, y), engine.doubt
+        self.unknowns = engine.unknowns(x, y)
+        self.about = engine.view.describe()  # a model's own input is named once it has been seen
 
     def _mean_over_batches(self, x: Any, y: Tensor, index: Tensor) -> Tensor:
         """Return means and variances of the records' leakage in a step, with and without κ."""
-        run, clip, noise = self.run, self.clip, self._noise()
-        key = ("survey", run.steps)
-        step = self.engine.step(x, y, probes=run.probes, key=key, index=index)
+        check_noise(self.noise_multiplier)
+        noise, clip, key = self._entry().noise, self.clip, ("survey", self.steps)
+        step = self.engine.step(x, y, probes=self.probes, key=key, index=index)
         lengths = step.norms * clip.factor(step.norms)
-        factors = self.amplification.factors(lengths, noise, clip.sensitivity, run.steps + 1)
+        factors = self.amplification.factors(lengths, noise, clip.sensitivity, self.steps + 1)
         traces = self.sample_rate * step.traces.double() / noise**2
         mean = traces.mean(1)
-        variance = traces.var(1) / run.probes if run.probes > 1 else torch.zeros_like(mean)
+        variance = traces.var(1) / self.probes if self.probes > 1 else torch.zeros_like(mean)
         return torch.stack(
             (torch.stack((factors * mean, factors**2 * variance)), torch.stack((mean, variance)))
         )
 
     def _survey_is_due(self) -> bool:
-        run = self.run
-        if run.survey is None or self._surveyed == run.steps or len(self._open):
+        if self.passes is None or self._surveyed == self.steps or len(self._open):
             return False
-        return run.survey.due(run.steps)
+        return self.passes.due(self.steps)
 
     def close_step(self) -> None:
         """Count the observed step as taken."""
-        self._count_step()
+        self.ledger.add(self._entry())
         self.check.step(len(self._open), self._repeats)
         self._open = self._open[:0]
 
-    def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
-        """Return the trace of the information about each record so far, and its variance."""
-        return self.run.information(amplified)
-
-    def measured(self) -> Tensor:
-        """Return which records were measured at all."""
-        return self.run.measured()
-
-    def chance(self) -> tuple[str, ...]:
-        """Return, in words, the sources of chance that the standard errors cover."""
-        return self.run.chance()
-
-    def fil(self) -> SpectrumBracket:
-        """Return FIL, ``sqrt(‖I‖₂)``, of the sketched records, between two bounds."""
-        return self.run.fil()
-
-    def individual_privacy(self) -> IndividualPrivacy:
-        """Return the Rényi differential privacy of each record.
-
-        No record's ε exceeds that of the whole run, which holds for every record.
-        """
-        return self.run.individual_privacy()
-
-    def individual_loss(self) -> IndividualLoss:
-        """Return the privacy loss of each record, as μ, ε and Rényi divergence.
-
-        It is against an adversary who knows the batches and all other records.
-        """
-        return self.run.individual_loss()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything as tensors by name, and the rest as text under ``"facts"``.
-
-        No pickle is needed to store it: safetensors takes the tensors and the text.
-        """
-        seen = {
+    def facts(self) -> dict[str, Any]:
+        """Return everything but the sums, in a form that a file can hold."""
+        return super().facts() | {
             "check": self.check.facts(),
             "repeats": self._repeats,
             "surveyed": self._surveyed,
             "measured_kinks": self.engine.measured_kinks,  # decides the method of the whole run
         }
-        return self.run.state_dict() | {"facts": json.dumps(self.run.facts() | seen)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a state that :meth:`state_dict` returned for a run like this one."""
-        self.run.load_state_dict(state)
-        if self.run.step_size:
-            self.engine.scale, self.engine.doubt = self.run.step_size, self.run.doubt
+        super().load_state_dict(state)
+        if self.step_size:
+            self.engine.scale, self.engine.doubt = self.step_size, self.doubt
         facts = read_facts(state)
         self.check.take(facts["check"])
         self._repeats = facts["repeats"]
@@ -458,40 +380,33 @@ class FisherAccountant(RunReader):
         self.engine.measured_kinks = facts.get("measured_kinks")
         self._open = self._open[:0]
 
-    def _count_step(self) -> None:
-        clip = self.clip
-        self.run.ledger.add(
-            Entry(
-                steps=1,
-                sampler=self.sampler,
-                sample_rate=self.sample_rate,
-                noise_multiplier=float(self.noise_multiplier),
-                max_grad_norm=float(clip.max_grad_norm),
-                sensitivity=float(clip.sensitivity),
-                records=self.run.n,
-                randomness=self.randomness,
-            )
+    def _entry(self) -> Entry:
+        """Return one step with the present settings, as the ledger keeps it."""
+        clip = self.engine.clip
+        return Entry(
+            steps=1,
+            sampler=self.sampler,
+            sample_rate=self.sample_rate,
+            noise_multiplier=float(self.noise_multiplier),
+            max_grad_norm=float(clip.max_grad_norm),
+            sensitivity=float(clip.sensitivity),
+            records=self.n,
+            randomness=self.randomness,
         )
 
-    def _account(self, chosen: Tensor, step: Step, noise: float) -> None:
-        run, clip = self.run, self.clip
-        if run.sums.uses.device != chosen.device:
-            run.to(chosen.device)
+    def _account(self, chosen: Tensor, step: Step, entry: Entry) -> None:
+        if self.sums.uses.device != chosen.device:
+            self.to(chosen.device)
         if self.check.watching:  # only then, since the sum waits for an accelerator
-            self._repeats += int((run.sums.uses[chosen] > 0).sum())
-        lengths = step.norms * clip.factor(step.norms)
-        number = run.ledger.steps + 1
-        factors = self.amplification.factors(lengths, noise, clip.sensitivity, number)
-        run.sums.add(chosen, step.traces, factors, lengths, noise)
-        clipped = clip.sensitivity < math.inf
-        if run.individual is not None and self.sampler == POISSON and clipped:
-            run.individual.add(chosen, self.sample_rate, lengths / noise)
-        if run.sketch is not None and step.pulls is not None:
-            run.sketch.add(chosen, step.pulls, factors, noise)
-
-    def _noise(self) -> float:
-        check_noise(self.noise_multiplier)
-        return float(self.noise_multiplier) * self.clip.max_grad_norm
+            self._repeats += int((self.sums.uses[chosen] > 0).sum())
+        lengths = step.norms * self.engine.clip.factor(step.norms)
+        noise, sensitivity = entry.noise, entry.sensitivity
+        factors = self.amplification.factors(lengths, noise, sensitivity, self.steps + 1)
+        self.sums.add(chosen, step.traces, factors, lengths, noise)
+        if self.individual is not None and self.sampler == POISSON and sensitivity < math.inf:
+            self.individual.add(chosen, self.sample_rate, lengths / noise)
+        if self.sketch is not None and step.pulls is not None:
+            self.sketch.add(chosen, step.pulls, factors, noise)
 
 
 def _rate(n: int, batch_size: float | None, sample_rate: float | None) -> float:
@@ -501,10 +416,3 @@ def _rate(n: int, batch_size: float | None, sample_rate: float | None) -> float:
     assert rate is not None  # noqa: S101 - one of the two was given
     check_rate(rate)
     return float(rate)
-
-
-def _budget(n: int, delta: float | None, steps: int | None) -> FailureBudget | None:
-    """Return the failure probability of theorem 4; by default 1/n, refused for a single record."""
-    if delta is None and n == 1:
-        return None
-    return FailureBudget(1 / n if delta is None else delta, steps)

@@ -8,25 +8,21 @@ with different seeds are averaged instead, because their expectation bounds the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from seepage.errors import InputError
-from seepage.nn.accounting.measured_run import MeasuredRun
+from seepage.nn.accounting.measured_run import MeasuredRun, RunReader
 from seepage.nn.accounting.processes import own_part, process_rank, reduced, world_size
-from seepage.nn.accounting.reading import RunReader
 from seepage.nn.accounting.run_identity import first_difference, identity, ledger_difference
 from seepage.nn.accounting.spectrum_sketch import SpectrumBracket, SpectrumSketch
 from seepage.nn.privacy.run_privacy import Ledger
 
-if TYPE_CHECKING:
-    from seepage.nn.accounting.accountant import FisherAccountant
 
-
-def join_shares(shares: Sequence[MeasuredRun | FisherAccountant]) -> MeasuredRun:
+def join_shares(shares: Sequence[MeasuredRun]) -> MeasuredRun:
     """Return the whole run, given the share that each of its processes saw.
 
     In data-parallel training every process observes its own part of each batch; the sums of a
@@ -34,30 +30,29 @@ def join_shares(shares: Sequence[MeasuredRun | FisherAccountant]) -> MeasuredRun
     """
     if not shares:
         raise InputError("There are no shares to join; give one per process.")
-    records = _checked_alike(shares)
-    first = records[0]
+    _check_alike(shares)
+    # A share without records does not know what a model calls its own input.
+    first = next((share for share in shares if share.unknowns), shares[0])
     whole = MeasuredRun(
         first.n,
         first.probes,
         first.about,
         individual=first.individual is not None,
         sketch=None if first.sketch is None else first.sketch.emptied(),
-        survey=None if first.survey is None else first.survey.emptied(),
+        passes=None if first.passes is None else first.passes.emptied(),
         measurement=first.measurement,
     )
-    whole.unknowns = max(share.unknowns for share in records)  # zero if all batches were empty
-    whole.step_size = max(share.step_size for share in records)
-    whole.doubt = max(share.doubt for share in records)
+    whole.unknowns = max(share.unknowns for share in shares)  # zero if all batches were empty
+    whole.step_size = max(share.step_size for share in shares)
+    whole.doubt = max(share.doubt for share in shares)
     whole.ledger = Ledger(tuple(first.ledger))
-    whole.unobserved = max(share.unobserved for share in records)
-    for share in records:
+    whole.unobserved = max(share.unobserved for share in shares)
+    for share in shares:
         whole.absorb(share)
     return whole
 
 
-def gather_shares(
-    mine: MeasuredRun | FisherAccountant, group: dist.ProcessGroup | None = None
-) -> MeasuredRun:
+def gather_shares(mine: MeasuredRun, group: dist.ProcessGroup | None = None) -> MeasuredRun:
     """Return the record of the whole run, the same in every process.
 
     Every process of the group must call it. The shares are not changed, so training can continue
@@ -77,29 +72,28 @@ def gather_shares(
     return whole
 
 
-def whole_state(mine: FisherAccountant) -> dict[str, Any]:
+def whole_state(mine: MeasuredRun) -> dict[str, Any]:
     """Return the state of the whole run, to store or to load; every process must call it."""
     if world_size() == 1:
         return mine.state_dict()
     whole = gather_shares(mine)
     # A process that has seen no record yet does not know these.
-    mine.run.unknowns, mine.run.step_size = whole.unknowns, whole.step_size
-    mine.run.doubt = whole.doubt
+    mine.unknowns, mine.step_size, mine.doubt = whole.unknowns, whole.step_size, whole.doubt
     sums = {name: tensor for name, tensor in whole.state_dict().items() if name != "facts"}
     return mine.state_dict() | sums
 
 
-def keep_one_share(whole: FisherAccountant) -> None:
+def keep_one_share(whole: MeasuredRun) -> None:
     """Leave the sums of a whole run to the first process, so that they are counted once.
 
     A survey is no plain sum (two passes are compared): every process keeps its own records of it.
     """
-    survey, whole.run.survey = whole.run.survey, None
+    passes, whole.passes = whole.passes, None
     if process_rank() > 0:
-        whole.run.clear()
-    whole.run.survey = survey
-    if survey is not None:
-        survey.keep(own_part(torch.arange(whole.n)))
+        whole.clear()
+    whole.passes = passes
+    if passes is not None:
+        passes.keep(own_part(torch.arange(whole.n)))
 
 
 def _check_steps(record: MeasuredRun, group: dist.ProcessGroup | None) -> None:
@@ -141,18 +135,12 @@ class MergedRuns(RunReader):
     Each run keeps the privacy loss of single records; an average would promise nothing.
     """
 
-    n: int
-    ledger: Ledger
-    unknowns: int
-    about: str
-    step_size: float
-    doubt: float
-
-    def __init__(self, runs: Sequence[MeasuredRun | FisherAccountant]) -> None:
+    def __init__(self, runs: Sequence[MeasuredRun]) -> None:
         if len(runs) < 2:
             raise InputError(f"An average needs at least two runs, not {len(runs)}.")
-        self.runs = tuple(_checked_alike(runs))
-        first = self.runs[0]
+        _check_alike(runs)
+        self.runs = tuple(runs)
+        first = next((run for run in runs if run.unknowns), runs[0])
         self.n, self.ledger, self.about = first.n, first.ledger, first.about
         self.unknowns = max(run.unknowns for run in runs)  # zero if all batches were empty
         self.step_size = max(run.step_size for run in runs)
@@ -197,7 +185,7 @@ class MergedRuns(RunReader):
         return mean.bracket().among(drawn)
 
 
-def merge_runs(runs: Sequence[MeasuredRun | FisherAccountant]) -> MergedRuns:
+def merge_runs(runs: Sequence[MeasuredRun]) -> MergedRuns:
     """Average the accountants of several runs of one training procedure.
 
     Examples
@@ -219,32 +207,30 @@ def merge_runs(runs: Sequence[MeasuredRun | FisherAccountant]) -> MergedRuns:
     return MergedRuns(runs)
 
 
-def _checked_alike(runs: Sequence[MeasuredRun | FisherAccountant]) -> list[MeasuredRun]:
-    """Return the measured runs, or raise unless they are comparable, step by step."""
-    records = [run if isinstance(run, MeasuredRun) else run.run for run in runs]
-    if len({id(record) for record in records}) < len(records):
+def _check_alike(runs: Sequence[MeasuredRun]) -> None:
+    """Raise unless measured runs are comparable, step by step."""
+    if len({id(run) for run in runs}) < len(runs):
         raise InputError("The same run is given twice; give different runs.")
-    for other in records[1:]:
-        _check_pair(records[0], other)
+    for other in runs[1:]:
+        _check_pair(runs[0], other)
     # A run that saw only empty batches does not know the number of unknowns.
-    sizes = sorted({record.unknowns for record in records} - {0})
+    sizes = sorted({run.unknowns for run in runs} - {0})
     if len(sizes) > 1:
         raise InputError(
             f"The runs are about records with {sizes[0]} and with {sizes[1]} unknowns; measure "
             "all of them with the same view."
         )
-    steps = sorted({record.step_size for record in records if record.unknowns})
+    steps = sorted({run.step_size for run in runs if run.unknowns})
     if len(steps) > 1:
         raise InputError(
             f"The runs were measured over steps of {steps[0]:g} and of {steps[1]:g}, as set by "
             "their first batches; give all of them the same scale, for instance "
             f"scale={steps[1]:g}."
         )
-    return records
 
 
 def _check_pair(first: MeasuredRun, other: MeasuredRun) -> None:
-    names = ("records", "probes", "about")
+    names = ("records", "probes")
     mine, theirs = (identity(run.facts(), names) for run in (first, other))
     name = first_difference(mine, theirs)
     if name is not None:
@@ -252,7 +238,7 @@ def _check_pair(first: MeasuredRun, other: MeasuredRun) -> None:
     difference = ledger_difference(first.ledger, other.ledger)
     if difference is not None:
         raise InputError(f"The runs did not take the same steps: {difference}.")
-    if list(first.kept()) != list(other.kept()):
+    if list(first.places()) != list(other.places()):
         raise InputError(
             "Only some of the runs kept sketches, or the privacy of single records; set all runs "
             "up alike."

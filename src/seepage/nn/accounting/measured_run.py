@@ -1,30 +1,42 @@
-"""The measurements of one run: sums for every record, and the ledger of its steps."""
+"""The measurements of one run: sums for every record, the ledger of its steps, and its readings."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from seepage.errors import InputError
-from seepage.nn.accounting.reading import RunReader
 from seepage.nn.accounting.run_identity import Measurement, first_difference, identity
 from seepage.nn.accounting.spectrum_sketch import SpectrumBracket, SpectrumSketch
 from seepage.nn.accounting.survey import Survey
+from seepage.nn.jacobian.finite_changes import condition_of_steps, over_steps
 from seepage.nn.privacy.individual_loss import CONDITIONS, IndividualLoss
 from seepage.nn.privacy.individual_privacy import IndividualCosts, IndividualPrivacy
-from seepage.nn.privacy.run_privacy import Ledger, guarantee, renyi
+from seepage.nn.privacy.run_membership import RunMembership, run_membership
+from seepage.nn.privacy.run_privacy import Ledger, PrivacyGuarantee, guarantee, renyi
 from seepage.nn.sampling.amplification import FailureBudget
-from seepage.nn.sampling.samplers import POISSON
+from seepage.nn.sampling.samplers import OTHER, POISSON
+
+if TYPE_CHECKING:
+    from seepage.nn.measures.estimate import Estimate
 
 VERSION = 5
 
+_RELEASED = (
+    "Nothing leaves but the noisy gradients of the steps, or results computed from them.",
+    "The figure is a Monte-Carlo estimate: the mean over runs is what bounds the information "
+    "(paper 004, theorem 3).",
+)
+_HIDDEN = "Nobody learns which records were in which batch, nor how many."
 _OWN_BATCHES = (
     "It is about the batches that this one run drew, and its interval covers the probes alone: "
     "survey_every=… shows what other batches would have given away, merge_runs what other runs "
@@ -37,9 +49,187 @@ _REDRAWN = (
 )
 
 
+class RunReader(ABC):
+    """Reads a run, or the average of several; shared by all classes that keep runs."""
+
+    n: int  # the number of training records
+    ledger: Ledger  # the steps that were taken
+    unknowns: int  # the number of unknowns of one record; zero until one is seen
+    about: str  # the unknowns, in words
+    step_size: float  # the size of the finite steps; zero for derivatives
+    doubt: float  # how much the results for half and twice the step differ; zero if not tried
+
+    @abstractmethod
+    def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
+        """Return the trace of the information about each record, and its variance.
+
+        ``amplified=False`` leaves out the factor κ of subsampling.
+        """
+
+    @abstractmethod
+    def measured(self) -> Tensor:
+        """Return which records were measured at all, ``(n,)``."""
+
+    @abstractmethod
+    def degrees(self, amplified: bool = True) -> float | Tensor:
+        """Return the degrees of freedom of the variances; infinite if unknown."""
+
+    @abstractmethod
+    def chance(self) -> tuple[str, ...]:
+        """Return, in words, the sources of chance that the standard errors cover."""
+
+    @property
+    @abstractmethod
+    def failure_probability(self) -> float:
+        """The probability that the factor κ fails over the steps taken so far.
+
+        Zero except for ``amplification="theorem4"``, where it is the part of ``delta`` spent so
+        far.
+        """
+
+    @property
+    def steps(self) -> int:
+        """The number of steps taken."""
+        return self.ledger.steps
+
+    def records(self, measure: str | None = None, *, amplified: bool = True) -> Estimate:
+        """Return the leakage of every record over the run, with standard errors; also ``rows()``.
+
+        A record that was in no batch is not measured: its number and error are nan. With
+        ``survey_every`` all records are measured.
+
+        Parameters
+        ----------
+        measure
+            ``"dfil"``: ``η̄ = sqrt(Tr I/d)`` (paper 004, section 7.1). ``"fil"``: ``sqrt(Tr I)``,
+            an upper bound on FIL ``η = sqrt(‖I‖₂)``, since no norm exceeds the trace. There is no
+            default.
+        amplified
+            Whether the factor κ for hidden batches is applied.
+        """
+        # Imported here, so that training needs only torch and numpy.
+        from seepage.nn.measures.estimate import Estimate
+
+        if measure is None:
+            raise InputError(
+                "Name the measure: 'dfil', the average over a record's unknowns, or 'fil', for "
+                "which the same sums give an upper bound at no extra cost (fil() is tighter, for "
+                "records whose sketches were kept)."
+            )
+        if measure not in ("dfil", "fil"):
+            raise InputError(f"measure must be 'dfil' or 'fil', not {measure!r}.")
+        trace, variance = (np.asarray(t.cpu()) for t in self.information(amplified))
+        if not self.unknowns:
+            raise InputError(
+                "No record has been observed yet; call observe(index, x, y) with the batches of "
+                "the run first."
+            )
+        broken = np.flatnonzero(~np.isfinite(trace))
+        if broken.size:
+            raise InputError(
+                f"The leakage of record {broken[0]} is not a finite number (and that of "
+                f"{broken.size - 1} more): its loss or gradient overflowed during the run; clip "
+                "the gradients, or use a smaller learning rate."
+            )
+        size = self.unknowns if measure == "dfil" else 1
+        measured = np.asarray(self.measured().cpu())
+        values = np.where(measured, np.sqrt(trace / size), np.nan)
+        # d sqrt(t) = dt/(2 sqrt(t)); a record that does not leak at all has no error.
+        scale = 2 * size * values
+        errors = np.where(measured, 0.0, np.nan)
+        np.divide(np.sqrt(variance), scale, out=errors, where=scale > 0)
+        unseen: tuple[str, ...] = ()
+        if not measured.all():
+            unseen = (
+                f"{np.count_nonzero(~measured):,} of {self.n:,} records were in no batch and are "
+                "not measured (nan), which says nothing about what the procedure gives away about "
+                "them.",
+            )
+        degrees = self.degrees(amplified)
+        hidden = amplified and any(entry.sampler != OTHER for entry in self.ledger)
+        return Estimate(
+            values,
+            "rows",
+            measure,
+            "estimate",
+            about=over_steps(self.about, self.step_size) if self.step_size else self.about,
+            standard_errors=errors,
+            conditions=(
+                *_RELEASED,
+                *self.chance(),
+                *((condition_of_steps(self.step_size, self.doubt),) if self.step_size else ()),
+                *unseen,
+                *(self._of_hidden_batches() if hidden else ()),
+                *self.ledger.conditions,
+            ),
+            degrees=degrees.cpu().numpy() if isinstance(degrees, Tensor) else degrees,
+        )
+
+    rows = records
+
+    def _of_hidden_batches(self) -> tuple[str, ...]:
+        """Return the assumptions of the factor κ."""
+        if not self.failure_probability:
+            return (_HIDDEN,)
+        may_fail = (
+            "The factor κ of theorem 4 fails to hold for a record with a probability of at most "
+            f"{self.failure_probability:.3g} over the steps of the run."
+        )
+        return _HIDDEN, may_fail
+
+    def worst(self) -> float:
+        """Return the largest dFIL of any record that was measured."""
+        trace, _ = self.information()
+        return math.sqrt(float(trace.max()) / self.unknowns) if self.unknowns else 0.0
+
+    def rdp(self, order: float = 2.0) -> float:
+        """Return the Rényi differential privacy of the run at an order."""
+        return float(renyi(self.ledger, [order])[0])
+
+    def privacy(
+        self,
+        delta: float | None = None,
+        *,
+        method: str = "rdp",
+        orders: Sequence[float] | None = None,
+    ) -> PrivacyGuarantee:
+        """Return the (ε, δ)-differential privacy of the run.
+
+        Parameters
+        ----------
+        delta
+            δ; by default one over the number of records.
+        method
+            ``"rdp"``, or ``"pld"``: privacy loss distributions, tighter but slower.
+        orders
+            The Rényi orders to choose from; by default those of dp-accounting.
+        """
+        chosen = self.default_delta() if delta is None else delta
+        return guarantee(self.ledger, chosen, method=method, orders=orders)
+
+    def membership(self) -> RunMembership:
+        """Return how well anybody can tell whether a record was in the data: a trade-off curve.
+
+        It holds for every record, because the clip bounds the contribution of each to a step, and
+        is refused without a clip; ``individual_privacy().membership(record)`` estimates one
+        record's own.
+        """
+        return run_membership(self.ledger)
+
+    def default_delta(self) -> float:
+        """Return the default δ: one over the number of records."""
+        if self.n == 1:
+            raise InputError(
+                "With a single record 1/n is not a usable δ; give delta, for instance 1e-5."
+            )
+        return 1 / self.n
+
+
 @dataclass
 class TraceSums:
     """Sums over steps of a trace estimate ``t`` of every record, each ``(n,)``."""
+
+    kept: ClassVar[tuple[str, ...]] = ("total", "within", "squares")
 
     total: Tensor  # ``Σ t``
     within: Tensor  # ``Σ`` of the variance of ``t`` between the probes of a step
@@ -48,13 +238,7 @@ class TraceSums:
     @classmethod
     def zeros(cls, n: int) -> TraceSums:
         """Return the sums before the first step."""
-        return cls(*(torch.zeros(n, dtype=torch.float64) for _ in fields(cls)))
-
-    def add(self, index: Tensor, mean: Tensor, variance: Tensor) -> None:
-        """Add a step for the records of a batch."""
-        self.total.index_add_(0, index, mean)
-        self.within.index_add_(0, index, variance)
-        self.squares.index_add_(0, index, mean**2)
+        return cls(*(torch.zeros(n, dtype=torch.float64) for _ in cls.kept))
 
 
 class InformationSums:
@@ -65,6 +249,8 @@ class InformationSums:
     bound on) ``Tr I``, and ``plain`` the same with κ = 1; ``privacy_loss`` has the sums of
     ``‖g̃‖²/s²``.
     """
+
+    kept: ClassVar[tuple[str, ...]] = ("uses", "privacy_loss")
 
     def __init__(self, n: int) -> None:
         self.uses = torch.zeros(n, dtype=torch.int64)
@@ -86,8 +272,10 @@ class InformationSums:
         mean = traces.mean(1)
         variance = traces.var(1) / probes if probes > 1 else torch.zeros_like(mean)
         self.uses.index_add_(0, index, torch.ones_like(index))
-        self.amplified.add(index, factors * mean, factors**2 * variance)
-        self.plain.add(index, mean, variance)
+        for sums, factor in ((self.amplified, factors), (self.plain, torch.ones_like(factors))):
+            sums.total.index_add_(0, index, factor * mean)
+            sums.within.index_add_(0, index, factor**2 * variance)
+            sums.squares.index_add_(0, index, (factor * mean) ** 2)
 
     def moments(self, probes: int, amplified: bool) -> tuple[Tensor, Tensor]:
         """Return the totals and their variances.
@@ -103,30 +291,6 @@ class InformationSums:
         between = (sums.squares - sums.total**2 / count.clamp(min=1.0)).clamp(min=0.0)
         scaled = between * count / (count - 1).clamp(min=1.0)
         return sums.total, torch.where(count == 1, float("nan"), scaled)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the sums by name."""
-        return {
-            "uses": self.uses,
-            "privacy_loss": self.privacy_loss,
-            "total": self.amplified.total,
-            "within": self.amplified.within,
-            "squares": self.amplified.squares,
-            "plain_total": self.plain.total,
-            "plain_within": self.plain.within,
-            "plain_squares": self.plain.squares,
-        }
-
-    def take(self, tensors: Mapping[str, Tensor]) -> None:
-        """Replace the sums by others, named as by :meth:`tensors`."""
-        self.uses, self.privacy_loss = tensors["uses"], tensors["privacy_loss"]
-        self.amplified = TraceSums(*(tensors[name] for name in ("total", "within", "squares")))
-        self.plain = TraceSums(
-            *(tensors[name] for name in ("plain_total", "plain_within", "plain_squares"))
-        )
-
-
-Sums = InformationSums | IndividualCosts | SpectrumSketch | Survey
 
 
 class MeasuredRun(RunReader):
@@ -144,19 +308,12 @@ class MeasuredRun(RunReader):
         Whether the differential privacy of each record is kept.
     sketch
         Sketches of the information about some records, or ``None``.
-    survey
+    passes
         Passes over all records, or ``None``.
     measurement
         What identifies the measurement (:mod:`seepage.nn.accounting.run_identity`); ``None`` if a
         state that contains it is to be loaded.
     """
-
-    n: int
-    ledger: Ledger
-    unknowns: int
-    about: str
-    step_size: float
-    doubt: float
 
     def __init__(
         self,
@@ -166,7 +323,7 @@ class MeasuredRun(RunReader):
         *,
         individual: bool,
         sketch: SpectrumSketch | None,
-        survey: Survey | None = None,
+        passes: Survey | None = None,
         measurement: Measurement | None = None,
     ) -> None:
         self.n = n
@@ -181,7 +338,7 @@ class MeasuredRun(RunReader):
         self.sums = InformationSums(n)
         self.individual = IndividualCosts(n) if individual else None
         self.sketch = sketch
-        self.survey = survey
+        self.passes = passes
 
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
         """Return the trace of the information about each record, and its variance.
@@ -194,31 +351,31 @@ class MeasuredRun(RunReader):
                 f"{self.unobserved} steps were taken without observe(), so their leakage is not "
                 "known; call observe(index, x, y) before every step."
             )
-        if self.survey is not None:
-            return self.survey.moments(self.steps, amplified)
+        if self.passes is not None:
+            return self.passes.moments(self.steps, amplified)
         return self.sums.moments(self.probes, amplified)
 
     def measured(self) -> Tensor:
         """Return which records were measured: those in any batch, or all after a survey pass."""
-        if self.survey is not None:
-            any_pass = bool(self.survey.passes(self.steps))
+        if self.passes is not None:
+            any_pass = bool(self.passes.passes(self.steps))
             return torch.full_like(self.sums.uses, any_pass, dtype=torch.bool)
         return self.sums.uses > 0
 
     def degrees(self, amplified: bool = True) -> float | Tensor:
         """Return the degrees of freedom of the variances; infinite if unknown."""
-        if self.survey is None:
+        if self.passes is None:
             return math.inf
-        return self.survey.degrees(self.steps, amplified)
+        return self.passes.degrees(self.steps, amplified)
 
     def chance(self) -> tuple[str, ...]:
         """Return, in words, the sources of chance that the standard errors cover."""
-        if self.survey is None:
+        if self.passes is None:
             return (_OWN_BATCHES,)
-        passes = sum(self.survey.passes(self.steps))
+        count = sum(self.passes.passes(self.steps))
         beside = int(self.sums.uses.sum())
         cost = (
-            f"It rests on {passes} passes over all {self.n:,} records, {passes * self.n:,} "
+            f"It rests on {count} passes over all {self.n:,} records, {count * self.n:,} "
             f"measurements in addition to the {beside:,} of the batches themselves."
         )
         return _REDRAWN, cost
@@ -252,17 +409,10 @@ class MeasuredRun(RunReader):
         conditions = (*CONDITIONS, *self.ledger.conditions)
         return IndividualLoss(self.sums.privacy_loss.cpu().numpy(), conditions)
 
-    def individual_privacy(
-        self, run_epsilon: Callable[[Ledger, float], float] | None = None
-    ) -> IndividualPrivacy:
+    def individual_privacy(self) -> IndividualPrivacy:
         """Return the Rényi differential privacy of each record.
 
         No record's ε exceeds that of the whole run, which holds for every record.
-
-        Parameters
-        ----------
-        run_epsilon
-            The ε of a ledger's steps at δ; by default that of :meth:`privacy`.
         """
         if self.individual is None:
             raise InputError(
@@ -286,26 +436,45 @@ class MeasuredRun(RunReader):
             orders,
             total.cpu().numpy(),
             error.cpu().numpy(),
-            partial(run_epsilon or _renyi_epsilon, so_far),
+            partial(self.run_epsilon, so_far),
             so_far,
             (self.sums.uses > 0).cpu().numpy(),
         )
 
-    def kept(self) -> dict[str, Sums]:
-        """Return the kept sums by name; each record's add up over processes."""
-        found = {
-            "information": self.sums,
-            "individual": self.individual,
-            "sketch": self.sketch,
-            "survey": self.survey,
+    def run_epsilon(self, ledger: Ledger, delta: float) -> float:
+        """Return the ε at δ of a ledger's steps, which bounds that of every record."""
+        return guarantee(ledger, delta).epsilon
+
+    def places(self) -> dict[str, tuple[Any, str]]:
+        """Return each kept tensor's owner and attribute, by its name in a stored state.
+
+        Every record's numbers in them add up over processes, but for the sketch's.
+        """
+        owners: list[tuple[str, Any]] = [
+            ("information.", self.sums),
+            ("information.", self.sums.amplified),
+            ("information.plain_", self.sums.plain),
+            ("individual.", self.individual),
+            ("sketch.", self.sketch),
+        ]
+        if self.passes is not None:
+            owners.append(("survey.amplified_", self.passes.amplified))
+            owners.append(("survey.plain_", self.passes.plain))
+        return {
+            f"{prefix}{name}": (owner, name)
+            for prefix, owner in owners
+            if owner is not None
+            for name in owner.kept
         }
-        return {name: sums for name, sums in found.items() if sums is not None}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the kept tensors by name."""
+        return {name: getattr(*place) for name, place in self.places().items()}
 
     def replace_sums(self, change: Callable[[str, Tensor], Tensor]) -> None:
-        """Replace every sum by a function of its name and value."""
-        for kind, sums in self.kept().items():
-            old = sums.tensors().items()
-            sums.take({name: change(f"{kind}.{name}", tensor) for name, tensor in old})
+        """Replace every kept tensor by a function of its name and value."""
+        for name, (owner, attribute) in self.places().items():
+            setattr(owner, attribute, change(name, getattr(owner, attribute)))
 
     def to(self, device: torch.device) -> None:
         """Move all sums to a device."""
@@ -321,7 +490,7 @@ class MeasuredRun(RunReader):
         No pickle is needed to store it: safetensors takes the tensors and the text.
         """
         state: dict[str, Any] = {
-            name: tensor.detach().cpu().clone() for name, tensor in self._tensors().items()
+            name: tensor.detach().cpu().clone() for name, tensor in self.tensors().items()
         }
         state["facts"] = json.dumps(self.facts())
         return state
@@ -332,7 +501,7 @@ class MeasuredRun(RunReader):
         mine = self.facts()
         if self.measurement is None:
             mine["measurement"] = facts["measurement"]
-        names = ("records", "probes", "about", "sketched", "survey_every")
+        names = ("records", "probes", "sketched", "survey_every")
         theirs, own = identity(facts, names), identity(mine, names)
         name = first_difference(theirs, own)
         if name is not None:
@@ -340,7 +509,7 @@ class MeasuredRun(RunReader):
                 f"The state is of a run with {name} = {theirs.get(name)!r}, not "
                 f"{own.get(name)!r}; resume with the same settings."
             )
-        wanted = self._tensors()
+        wanted = self.tensors()
         odd = sorted((set(state) - {"facts"}) ^ set(wanted))
         if odd:
             raise InputError(
@@ -356,9 +525,9 @@ class MeasuredRun(RunReader):
                     f"{tuple(tensor.shape)}."
                 )
         self.replace_sums(lambda name, tensor: state[name].to(tensor.device, copy=True))
-        if self.survey is not None:
-            self.survey.follow(facts["survey_plan"])
-        self.measurement = facts["measurement"]
+        if self.passes is not None:
+            self.passes.follow(facts["survey_plan"])
+        self.measurement, self.about = facts["measurement"], facts["about"]
         self.unknowns, self.step_size = facts["unknowns"], facts["step_size"]
         self.doubt = facts["doubt"]
         self.unobserved = facts["unobserved"]
@@ -368,17 +537,10 @@ class MeasuredRun(RunReader):
         """Add another process's share of the same run."""
         if self.sketch is not None and share.sketch is not None:
             self.sketch.absorb(share.sketch)
-        theirs = share._tensors()
-        for name, tensor in self._tensors().items():
+        theirs = share.tensors()
+        for name, tensor in self.tensors().items():
             if not name.startswith("sketch."):
                 tensor += theirs[name].to(tensor.device)
-
-    def _tensors(self) -> dict[str, Tensor]:
-        return {
-            f"{kind}.{name}": tensor
-            for kind, sums in self.kept().items()
-            for name, tensor in sums.tensors().items()
-        }
 
     def facts(self) -> dict[str, Any]:
         """Return everything but the sums, in a form that a file can hold."""
@@ -389,8 +551,8 @@ class MeasuredRun(RunReader):
             "about": self.about,
             "measurement": self.measurement,
             "sketched": None if self.sketch is None else self.sketch.chosen.tolist(),
-            "survey_every": None if self.survey is None else self.survey.every,
-            "survey_plan": None if self.survey is None else self.survey.plan(),
+            "survey_every": None if self.passes is None else self.passes.every,
+            "survey_plan": None if self.passes is None else self.passes.plan(),
             "unknowns": self.unknowns,
             "step_size": self.step_size,
             "doubt": self.doubt,
@@ -415,7 +577,3 @@ def read_facts(state: Mapping[str, Any]) -> dict[str, Any]:
             "seepage do not fully identify a run, so start this run afresh."
         )
     return dict(facts)
-
-
-def _renyi_epsilon(ledger: Ledger, delta: float) -> float:
-    return guarantee(ledger, delta).epsilon

@@ -15,14 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from seepage.nn.jacobian.engine import Engine
 from seepage.nn.privacy.run_privacy import Ledger
-from seepage.nn.problem.clipping import Clip
-from seepage.nn.problem.views import Inputs, View, leaves
+from seepage.nn.problem.views import Inputs, leaves
 from seepage.nn.sampling.amplification import Amplification
 
 Measurement = dict[str, Any]
-
-_LOOKED_AT = 256  # records hashed, spread evenly over the data
 
 
 def data_fingerprint(X: Inputs, y: Tensor) -> str:
@@ -30,7 +28,7 @@ def data_fingerprint(X: Inputs, y: Tensor) -> str:
     mark = hashlib.blake2b(digest_size=16)
     for tensor in (*leaves(X), y):
         mark.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-        rows = torch.linspace(0, len(tensor) - 1, min(_LOOKED_AT, len(tensor))).long()
+        rows = torch.linspace(0, len(tensor) - 1, min(256, len(tensor))).long()
         some = tensor[rows.to(tensor.device)].detach().cpu().contiguous()
         mark.update(some.flatten().view(torch.uint8).numpy().tobytes())
     return mark.hexdigest()
@@ -77,22 +75,17 @@ def loss_name(loss: str | nn.Module | Callable[..., Any]) -> str:
 
 
 def describe_measurement(
-    view: View,
-    clip: Clip,
-    clip_derivative: str,
-    method: str,
-    scale: float | None,
-    amplification: Amplification,
+    engine: Engine, method: str, scale: float | None, amplification: Amplification
 ) -> Measurement:
     """Return what identifies a measurement, in plain words and numbers.
 
-    ``scale`` is as asked for; the measured run knows the step that was used.
+    ``method`` and ``scale`` are as asked for; the measured run knows the step that was used.
     """
     budget = amplification.budget
     return {
-        "view": plain_setting(view),
-        "clip": plain_setting(clip),
-        "clip_derivative": clip_derivative,
+        "view": plain_setting(engine.view),
+        "clip": plain_setting(engine.clip),
+        "clip_derivative": engine.clip_derivative,
         "method": method,
         "scale": plain_setting(scale),
         "sampler": amplification.sampler,

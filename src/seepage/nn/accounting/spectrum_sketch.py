@@ -8,8 +8,9 @@ leading directions are kept for each record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -70,6 +71,8 @@ class SpectrumSketch:
     vectors and keeps the ``rank`` leading directions. With ``S`` the sum of all ``yyᵀ`` and ``B``
     the kept rows, ``BᵀB ⪯ S ⪯ BᵀB + lost·1``.
     """
+
+    kept: ClassVar[tuple[str, ...]] = ("rows", "lost")
 
     def __init__(self, index: Sequence[int], rank: int, records: int) -> None:
         chosen = torch.unique(torch.as_tensor(index, dtype=torch.int64))
@@ -143,14 +146,6 @@ class SpectrumSketch:
     def emptied(self) -> SpectrumSketch:
         """Return a sketch of the same records and rank to which nothing has been added."""
         return SpectrumSketch(self.chosen.tolist(), self.rank, len(self._place))
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the kept tensors by name."""
-        return {"rows": self.rows, "lost": self.lost}
-
-    def take(self, tensors: Mapping[str, Tensor]) -> None:
-        """Replace the directions by others, named as by :meth:`tensors`."""
-        self.rows, self.lost = tensors["rows"], tensors["lost"]
 
 
 def _gram(rows: Tensor) -> Tensor:

@@ -16,8 +16,8 @@ this also holds for a run that ends within a block.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -31,6 +31,8 @@ from seepage.nn.jacobian.random_directions import key_of
 class SurveyedTraces:
     """The estimates of the passes for every record, each ``(n,)``."""
 
+    kept: ClassVar[tuple[str, ...]] = ("total", "variance", "squares", "first", "first_noise")
+
     total: Tensor  # the estimate of ``M``
     variance: Tensor  # that of its variance
     squares: Tensor  # the sum over blocks of the squares of their variances
@@ -41,7 +43,7 @@ class SurveyedTraces:
     @classmethod
     def zeros(cls, n: int) -> SurveyedTraces:
         """Return the estimates before the first pass."""
-        return cls(*(torch.zeros(n, dtype=torch.float64) for _ in fields(cls)))
+        return cls(*(torch.zeros(n, dtype=torch.float64) for _ in cls.kept))
 
 
 class Survey:
@@ -149,10 +151,10 @@ class Survey:
 
     def keep(self, rows: Tensor) -> None:
         """Keep only these records."""
-        for tensor in self.tensors().values():
-            kept = tensor[rows].clone()
+        for tensor in (*vars(self.amplified).values(), *vars(self.plain).values()):
+            own = tensor[rows].clone()
             tensor.zero_()
-            tensor[rows] = kept
+            tensor[rows] = own
 
     def plan(self) -> dict[str, Any]:
         """Return what the choice of steps depends on, besides ``every``."""
@@ -161,17 +163,3 @@ class Survey:
     def follow(self, plan: Mapping[str, Any]) -> None:
         """Resume the choice of steps that :meth:`plan` returned."""
         self.seed, self.steps = plan["seed"], plan["steps"]
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the kept tensors by name."""
-        return {
-            f"{kind}_{name}": tensor
-            for kind, kept in (("amplified", self.amplified), ("plain", self.plain))
-            for name, tensor in vars(kept).items()
-        }
-
-    def take(self, tensors: Mapping[str, Tensor]) -> None:
-        """Replace the values by others, named as by :meth:`tensors`."""
-        for kind in ("amplified", "plain"):
-            named = {f.name: tensors[f"{kind}_{f.name}"] for f in fields(SurveyedTraces)}
-            setattr(self, kind, SurveyedTraces(**named))

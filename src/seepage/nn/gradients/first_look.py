@@ -14,16 +14,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from seepage.errors import InputError
-from seepage.nn.gradients.fallback import Fallback
 from seepage.nn.gradients.per_record_gradients import Key
 from seepage.nn.gradients.rules import RULES
 from seepage.nn.gradients.watching import (
     SMALL,
     Arguments,
+    Fallback,
     Layout,
     Narrowing,
     OutputShape,
@@ -34,66 +33,39 @@ from seepage.nn.gradients.watching import (
 )
 from seepage.nn.problem.problem import Batch, NetworkProblem
 
-LARGE = SMALL + 1
-
-_KINDS: dict[str, tuple[Any, ...]] = {
-    "abs": (torch.abs, Tensor.abs, Tensor.abs_, Tensor.__abs__, functional.l1_loss),
-    "AdaptiveMaxPool": (
-        functional.adaptive_max_pool1d,
-        functional.adaptive_max_pool2d,
-        functional.adaptive_max_pool3d,
-    ),
-    "amax": (torch.amax, torch.amin, Tensor.amax, Tensor.amin),
-    "clamp": (
-        *(torch.clamp, torch.clamp_min, torch.clamp_max, torch.clip),
-        *(Tensor.clamp, Tensor.clamp_min, Tensor.clamp_max, Tensor.clip),
-        *(Tensor.clamp_, Tensor.clamp_min_, Tensor.clamp_max_, Tensor.clip_),
-    ),
-    "cummax": (torch.cummax, torch.cummin, Tensor.cummax, Tensor.cummin),
-    "ELU": (functional.elu, functional.elu_),
-    "Hardshrink": (functional.hardshrink, torch.hardshrink),
-    "Hardsigmoid": (functional.hardsigmoid,),
-    "Hardswish": (functional.hardswish,),
-    "Hardtanh": (functional.hardtanh,),
-    "LeakyReLU": (functional.leaky_relu,),
-    "maximum": (
-        *(torch.maximum, torch.minimum, torch.max, torch.min, torch.fmax, torch.fmin),
-        *(Tensor.maximum, Tensor.minimum, Tensor.max, Tensor.min, Tensor.fmax, Tensor.fmin),
-    ),
-    "MaxPool": (
-        *(functional.max_pool1d, functional.max_pool2d, functional.max_pool3d),
-        *(torch.max_pool1d, torch.max_pool2d, torch.max_pool3d),
-    ),
-    "median": (torch.median, Tensor.median, torch.kthvalue, Tensor.kthvalue),
-    "PReLU": (functional.prelu, torch.prelu),
-    "remainder": (
-        *(torch.remainder, torch.fmod, torch.frac, Tensor.__mod__, Tensor.remainder, Tensor.fmod),
-        *(Tensor.frac, Tensor.remainder_, Tensor.fmod_, Tensor.frac_),
-    ),
-    "ReLU": (
-        *(functional.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_),
-        *(torch.rnn_relu, torch.rnn_relu_cell),
-    ),
-    "ReLU6": (functional.relu6,),
-    "round": (
-        *(torch.round, torch.floor, torch.ceil, torch.sign, torch.trunc),
-        *(Tensor.round, Tensor.floor, Tensor.ceil, Tensor.sign, Tensor.trunc),
-    ),
-    "RReLU": (functional.rrelu,),
-    "SELU": (functional.selu, functional.selu_, torch.selu, torch.selu_),
-    "Softshrink": (functional.softshrink,),
-    "sort": (torch.sort, Tensor.sort, torch.topk, Tensor.topk),
-    "Threshold": (functional.threshold,),
+# Functions with kinks, under the names that people know: by the names that ``torch``, its tensors
+# and ``torch.nn.functional`` share, without the underscores of in-place and special methods.
+_KINKED = {
+    name: kind
+    for kind, names in {
+        "abs": "abs l1_loss",
+        "AdaptiveMaxPool": "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d",
+        "amax": "amax amin",
+        "clamp": "clamp clamp_min clamp_max clip",
+        "cummax": "cummax cummin",
+        "ELU": "elu",
+        "Hardshrink": "hardshrink",
+        "Hardsigmoid": "hardsigmoid",
+        "Hardswish": "hardswish",
+        "Hardtanh": "hardtanh",
+        "LeakyReLU": "leaky_relu",
+        "maximum": "maximum minimum max min fmax fmin",
+        "MaxPool": "max_pool1d max_pool2d max_pool3d",
+        "median": "median kthvalue",
+        "PReLU": "prelu",
+        "remainder": "remainder fmod frac mod",
+        "ReLU": "relu rnn_relu rnn_relu_cell",
+        "ReLU6": "relu6",
+        "round": "round floor ceil sign trunc",
+        "RReLU": "rrelu",
+        "SELU": "selu",
+        "Softshrink": "softshrink",
+        "sort": "sort topk",
+        "Threshold": "threshold",
+    }.items()
+    for name in names.split()
 }
-_KINKED = {function: kind for kind, functions in _KINDS.items() for function in functions}
-_ELU = _KINDS["ELU"]  # whose slopes at zero are α and 1
-_CHOOSING = {  # by a condition, which may depend on the unknowns
-    torch.where: "where",
-    Tensor.where: "where",
-    torch.masked_fill: "masked_fill",
-    Tensor.masked_fill: "masked_fill",
-    Tensor.masked_fill_: "masked_fill",
-}
+_CHOOSING = ("where", "masked_fill")  # by a condition, which may depend on the unknowns
 
 
 def _ends_alike(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -102,7 +74,7 @@ def _ends_alike(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
 
 
 @dataclass
-class _ModuleRun:
+class ModuleRun:
     """One run of a module's ``forward``: its arguments and its results."""
 
     module: nn.Module
@@ -110,7 +82,7 @@ class _ModuleRun:
     outputs: list[tuple[int, ...] | None] = field(default_factory=list)
 
 
-_Runs = dict[nn.Module, list[_ModuleRun]]
+_Runs = dict[nn.Module, list[ModuleRun]]
 _Axes = list[int | None]  # the records' axis of every leaf
 _RunAxes = tuple[list[_Axes], list[_Axes]]  # of all runs of a module: inputs, outputs
 
@@ -123,7 +95,7 @@ class _Use:
     arguments: Arguments | None
     names: tuple[str, ...]
     shape: tuple[int, ...]
-    around: tuple[_ModuleRun, ...]
+    around: tuple[ModuleRun, ...]
     function: str
     silent: bool  # under torch.no_grad()
     weight: str | None = None  # the weight whose gradients its rule can narrow
@@ -132,7 +104,7 @@ class _Use:
 class _UseFinder(Watcher):
     """Notes every use of a parameter and changes nothing."""
 
-    def __init__(self, names: Mapping[int, str], stack: list[_ModuleRun]) -> None:
+    def __init__(self, names: Mapping[int, str], stack: list[ModuleRun]) -> None:
         super().__init__(RULES, names)
         self.stack = stack
         self.uses: list[_Use] = []
@@ -146,6 +118,7 @@ class _UseFinder(Watcher):
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        self._notice(function, args, kwargs or {})
         output = super().__torch_function__(function, types, args, kwargs)
         if isinstance(output, Tensor) and output.dtype == torch.bool:
             given = [a for a in args if isinstance(a, Tensor)]
@@ -153,23 +126,24 @@ class _UseFinder(Watcher):
                 self._decided[id(output)] = output
         return output
 
-    def notice(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def _notice(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note kinks in functions of the unknowns, and regions without gradients."""
+        name = getattr(function, "__name__", "").strip("_").removesuffix("_with_indices")
         if function is torch._C._set_grad_enabled:
             self.closed = not args[0]
             self.closes |= self.closed
             self.reopens &= not (self.closed and self.uses)
-        elif function in _CHOOSING:
+        elif name in _CHOOSING:
             if any(id(a) in self._decided for a in (*args, *kwargs.values())):
-                self.kinks.add(_CHOOSING[function])
-        elif function in _KINKED and not (function in _ELU and _ends_alike(args, kwargs)):
+                self.kinks.add(name)
+        elif name in _KINKED and not (name == "elu" and _ends_alike(args, kwargs)):
             given = (
                 b
                 for a in (*args, *kwargs.values())
                 for b in (a if isinstance(a, list | tuple) else (a,))
             )
             if any(isinstance(a, Tensor) and a.requires_grad for a in given):
-                self.kinks.add(_KINKED[function])
+                self.kinks.add(_KINKED[name])
 
     def known(
         self, rule: Rule, arguments: Arguments, keys: dict[str, Key], run: Callable[[], Tensor]
@@ -181,7 +155,8 @@ class _UseFinder(Watcher):
         # A torch.autograd.Function has a backward pass of its own: no rule sees into it.
         inside = not self.closed and not torch.is_grad_enabled()
         seen = None if inside else arguments
-        self._add(rule, seen, names, output, type(rule).__name__.removesuffix("Rule"), weight)
+        what = getattr(rule, "function", type(rule)).__name__.removesuffix("Rule")
+        self._add(rule, seen, names, output, what, weight)
         return output
 
     def unknown(self, function: Any, used: set[str], output: Any) -> Any:
@@ -211,13 +186,13 @@ _Look = tuple[_UseFinder, _Runs]
 
 
 @contextmanager
-def _module_runs(net: nn.Module) -> Iterator[tuple[list[_ModuleRun], _Runs]]:
-    """Keep, while inside, the stack of running modules and every run of each module."""
-    stack: list[_ModuleRun] = []
+def module_runs(net: nn.Module) -> Iterator[tuple[list[ModuleRun], _Runs]]:
+    """Yield the stack of running modules, the innermost last, and every finished run of each."""
+    stack: list[ModuleRun] = []
     runs: _Runs = {}
 
     def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-        stack.append(_ModuleRun(module, _shapes((args, kwargs))))
+        stack.append(ModuleRun(module, _shapes((args, kwargs))))
 
     def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         run = stack.pop()
@@ -257,7 +232,7 @@ def small_batch(batch: Batch, size: int) -> Batch:
 
 
 def _planned(problem: NetworkProblem, batch: Batch, repeat: bool) -> WatchedNetwork:
-    batches = [small_batch(batch, size) for size in (SMALL, LARGE)]
+    batches = [small_batch(batch, size) for size in (SMALL, SMALL + 1)]
     problem.reopened = False
     small, large = (_uses(problem, b) for b in batches)
     pairs = zip(small[0].uses, large[0].uses, strict=False)
@@ -283,7 +258,7 @@ def _uses(problem: NetworkProblem, batch: Batch) -> _Look:
     parameters = problem.detached()
     names = {id(tensor): name for name, tensor in parameters.items()}
     z = batch.z.detach().requires_grad_()
-    with torch.enable_grad(), _module_runs(problem.net) as (stack, runs):
+    with torch.enable_grad(), module_runs(problem.net) as (stack, runs):
         finder = _UseFinder(names, stack)
         unknown = z.clone()  # a copy, which may be written into
         with problem.in_place(parameters, batch, unknown) as losses, finder:
@@ -395,7 +370,7 @@ def _layout(small: tuple[int, ...], large: tuple[int, ...]) -> Layout | None:
     if len(small) != len(large) or len(grown) != 1:
         return None
     axis = grown[0]
-    if small[axis] * LARGE != large[axis] * SMALL or small[axis] % SMALL:
+    if small[axis] * (SMALL + 1) != large[axis] * SMALL or small[axis] % SMALL:
         return None
     return Layout(axis, small[axis] // SMALL)
 
@@ -416,7 +391,7 @@ def _axes(small: list[tuple[int, ...] | None], large: list[tuple[int, ...] | Non
     return axes
 
 
-def _run_axes(small: list[_ModuleRun], large: list[_ModuleRun]) -> _RunAxes | None:
+def _run_axes(small: list[ModuleRun], large: list[ModuleRun]) -> _RunAxes | None:
     """Return the axes of inputs and outputs for all runs of a module that sees its records."""
     if len(small) != len(large):
         return None

@@ -19,10 +19,20 @@ from torch.utils._pytree import tree_leaves
 
 from seepage.errors import InputError
 from seepage.nn.gradients.first_look import look_over, small_batch
-from seepage.nn.gradients.norms import norms, weighted_gradient
+from seepage.nn.gradients.norms import norms, record_gradients
+from seepage.nn.gradients.per_record_gradients import at_least_single
 from seepage.nn.gradients.watching import WatchedNetwork, differentiable_backends
 from seepage.nn.problem.problem import Batch, NetworkProblem, class_axis, without_output
-from seepage.nn.problem.views import Inputs, Label, call, leaves, numbers_of, rows_of
+from seepage.nn.problem.views import (
+    Inputs,
+    Label,
+    call,
+    check_labels,
+    leaves,
+    numbers_of,
+    rows_of,
+)
+from seepage.support.library_classes import library_of
 
 _NORMS = nn.modules.batchnorm._BatchNorm
 _SMOOTH = "tanh, SiLU or GELU for the activations, average pooling for max pooling"
@@ -32,7 +42,6 @@ _UNTOLD = (
     f"so. For derivatives, use {_SMOOTH}."
 )
 _WITHOUT_GRADIENT = (Tensor.detach, Tensor.data.__get__, Tensor.grad.__get__)
-_TRIES = 16  # runs, and records in each, if random numbers are drawn without visible effect
 _LAYOUT_FREE = {
     *(nn.Sequential, nn.Conv2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.MaxPool2d, nn.Flatten),
     *(nn.Linear, nn.Identity, nn.Dropout),
@@ -49,13 +58,15 @@ class FallbackWarning(UserWarning):
 
 
 def unwrapped(net: nn.Module) -> nn.Module:
-    """Return the network inside one that ``torch.compile`` returned, or a data-parallel wrapper."""
+    """Return the network inside the wrappers of ``torch.compile``, data parallelism and Opacus."""
     if not isinstance(net, nn.Module):
         raise InputError(f"net must be a torch.nn.Module, not {type(net).__name__}.")
-    inner = getattr(net, "_orig_mod", net)
-    if isinstance(inner, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        inner = inner.module
-    return getattr(inner, "_orig_mod", inner)
+    parallel = isinstance(net, nn.parallel.DistributedDataParallel | nn.DataParallel)
+    names = ["_orig_mod"]
+    if parallel or library_of(type(net)) == "opacus":
+        names += ["module", "_module"]
+    inside = next((getattr(net, name) for name in names if hasattr(net, name)), None)
+    return net if inside is None else unwrapped(inside)
 
 
 class Validator:
@@ -103,8 +114,11 @@ class Validator:
 
     def key(self, x: Inputs, y: Tensor) -> Any:
         """Return the facts that a plan depends on: kinds of tensors, modes, released parameters."""
+        # Structure, shapes but for the first axis, types
+        structure = tuple(x) if isinstance(x, Mapping) else isinstance(x, Tensor)
+        kinds = tuple((t.shape[1:], t.dtype, t.device) for t in (*leaves(x), y))
         modes = tuple(module.training for module in self.problem.net.modules())
-        return (_kind(x), _kind(y), modes, tuple(self.problem.released()))
+        return (structure, kinds, modes, tuple(self.problem.released()))
 
     def _checked(self, x: Inputs, y: Tensor) -> tuple[Any, Batch]:
         """Refuse what no method can measure; return the key and a small batch."""
@@ -164,7 +178,8 @@ class Validator:
         In 16-bit precision, rounding alone makes them differ by a hundredth.
         """
         by_rules, _ = norms(network, batch)
-        alone = torch.stack([_norm_alone(self.problem, batch, k) for k in range(2)])
+        two, kind = batch.records(torch.arange(2, device=batch.z.device)), at_least_single(batch.z)
+        alone = record_gradients(self.problem, two).to(kind).norm(dim=1)
         # Products on a GPU may be rounded to ten bits.
         rough = 3e-2 if alone.is_cuda or batch.z.dtype.itemsize < 4 else 1e-3
         loose = 1e-9 if batch.z.dtype == torch.float64 else rough
@@ -220,13 +235,6 @@ def _changing_buffers(net: nn.Module, x: Inputs) -> tuple[str, ...]:
     return tuple(replaced)
 
 
-def _run(net: nn.Module, x: Inputs, changing: tuple[str, ...]) -> Any:
-    """Run a network without changing it."""
-    buffers = dict(net.named_buffers())
-    copies = {name: buffers[name].clone() for name in changing}
-    return call(net, x, copies)
-
-
 def _random_states() -> tuple[Any, ...]:
     """Return the states of all global generators that a network may draw from."""
     on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
@@ -242,12 +250,7 @@ def _refuse_values(x: Inputs, y: Any) -> None:
         raise InputError(
             f"y must be a torch tensor, not of type {type(y).__name__}; use torch.as_tensor(y)."
         )
-    counts = {len(value) for value in tensors}
-    if y.dim() == 0 or counts != {len(y)}:
-        raise InputError(
-            f"There are {' and '.join(str(n) for n in sorted(counts))} records but "
-            f"{len(y) if y.dim() else 'no'} labels; give one label for each record."
-        )
+    check_labels(x, y)
     for name, value in (*(("x", value) for value in tensors), ("y", y)):
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             bad = torch.isfinite(value).reshape(len(value), -1).all(1).logical_not().nonzero()
@@ -260,8 +263,10 @@ def _refuse_values(x: Inputs, y: Any) -> None:
 def _count_classes(problem: NetworkProblem, x: Inputs) -> int | None:
     """Return the number of classes of the loss, or ``None``; also try the network once."""
     try:
+        buffers = dict(problem.net.named_buffers())
+        copies = {name: buffers[name].clone() for name in problem.changing}
         with torch.no_grad():
-            output = _run(problem.net, rows_of(x, slice(0, 1)), problem.changing)
+            output = call(problem.net, rows_of(x, slice(0, 1)), copies)
     except (InputError, Warning):  # the network runs where no filter makes a warning an error
         raise
     except Exception as error:
@@ -310,10 +315,15 @@ def _likes_channels_last(net: nn.Module) -> bool:
     return images and all(type(module) in _LAYOUT_FREE for module in modules)
 
 
+def module_label(name: str, module: nn.Module) -> str:
+    """Return the name of a module as people are told it: its class, and where it is."""
+    return f"{type(module).__name__} {name!r}" if name else type(module).__name__
+
+
 def refuse_modes(net: nn.Module) -> None:
     """Raise where a module mixes records, or is random, in its present mode."""
     for name, module in net.named_modules():
-        label = f"{type(module).__name__} {name!r}" if name else type(module).__name__
+        label = module_label(name, module)
         if isinstance(module, _NORMS) and (module.training or module.running_mean is None):
             raise InputError(
                 f"{label} mixes the records of a batch in training mode, so there is no gradient "
@@ -346,16 +356,16 @@ def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
             ) from error
         again = [problem.losses(parameters, batch, batch.z)]
         if _random_states() != before:  # a rare draw shows only in many runs of many records
-            many = small_batch(batch, _TRIES)
-            again += [problem.losses(parameters, many, many.z) for _ in range(_TRIES)]
-        ones = [_single(batch, k) for k in range(len(batch))]
+            many = small_batch(batch, 16)
+            again += [problem.losses(parameters, many, many.z) for _ in range(16)]
+        ones = [batch.records(torch.tensor([k], device=batch.z.device)) for k in range(len(batch))]
         alone = torch.cat([problem.losses(parameters, one, one.z) for one in ones])
     if not bool(torch.isfinite(first).all()):
         raise InputError("The losses are not finite; check the data and the parameters for NaN.")
     # Products on a GPU may be rounded to ten bits, differently for other batch sizes.
     rough = 1e-2 if first.is_cuda or first.dtype.itemsize < 4 else 1e-4
     loose = 1e-8 if first.dtype == torch.float64 else rough
-    repeated = first.repeat(_TRIES)
+    repeated = first.repeat(16)
     if not all(torch.allclose(repeated[: len(a)], a, rtol=loose, atol=loose) for a in again):
         raise InputError(
             "Two runs of the network on the same data differ, so it draws random numbers; switch "
@@ -392,23 +402,3 @@ class _Strays(TorchFunctionMode):  # type: ignore[misc]
                         "use it as an attribute of the module that holds it."
                     )
         return output
-
-
-def _single(batch: Batch, k: int) -> Batch:
-    return batch.records(torch.tensor([k], device=batch.z.device))
-
-
-def _norm_alone(problem: NetworkProblem, batch: Batch, k: int) -> Tensor:
-    one = _single(batch, k)
-    _, found = weighted_gradient(problem, one, torch.ones((), device=one.z.device))
-    kind = batch.at_least_single()
-    return torch.stack([g.square().sum(dtype=kind) for g in found.values()]).sum().sqrt()
-
-
-def _kind(x: Any) -> Any:
-    """Return what a plan depends on: structure, shapes but for the first axis, types."""
-    if isinstance(x, Tensor):
-        return (tuple(x.shape[1:]), x.dtype, x.device)
-    if isinstance(x, Mapping):
-        return tuple((name, _kind(value)) for name, value in x.items())
-    return tuple(_kind(value) for value in x)

@@ -1,40 +1,123 @@
 """Per-record gradient norms, and the clipped sum that is released.
 
-Gradients per record are formed only for layers where that is cheaper.
+Gradients per record are formed only for layers where that is cheaper: those of a whole batch,
+record by record, would take many times the memory of the network. For the same reason
+:func:`layer_by_layer` frees every layer once its gradients are processed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from seepage.nn.gradients.layerwise import layer_by_layer
 from seepage.nn.gradients.per_record_gradients import (
     GradientTerm,
     GramMatrices,
     Key,
+    at_least_single,
     gradients_of,
     grouped,
     sum_of,
     value_of,
     weighted_sums,
 )
-from seepage.nn.gradients.watching import WatchedNetwork
+from seepage.nn.gradients.watching import Call, WatchedNetwork, connected
 from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.problem import Batch, NetworkProblem
 from seepage.nn.problem.sharding import GatheredGradients
 
+Take = Callable[[Key, list[GradientTerm]], None]
 
-@dataclass(frozen=True)
-class ClippedSum:
-    """The sum of the clipped gradients of a batch, with each record's norm and loss."""
 
-    gradient: dict[str, Tensor]
-    norms: Tensor
-    losses: Tensor
+def layer_by_layer(
+    network: WatchedNetwork,
+    batch: Batch,
+    take: Take,
+    thin: Mapping[str, Tensor] = MappingProxyType({}),
+) -> Tensor:
+    """Hand the terms of each parameter to ``take`` when they are complete; return the losses.
+
+    ``thin`` are random matrices by the names of weights whose gradients are narrowed by them.
+    """
+    with torch.enable_grad():
+        return _LayerwisePass(network, batch, take).run(thin)
+
+
+class _LayerwisePass:
+    def __init__(self, network: WatchedNetwork, batch: Batch, take: Take) -> None:
+        self.network, self.batch, self.take = network, batch, take
+        self.remaining: Counter[Key] = Counter()
+        self.waiting: dict[Key, list[GradientTerm]] = {}
+        self.open: dict[int, _OpenCall] = {}  # by the number of an output
+
+    def run(self, thin: Mapping[str, Tensor]) -> Tensor:
+        """Return the losses."""
+        anchor = torch.zeros((), dtype=self.batch.z.dtype, device=self.batch.z.device)
+        anchor.requires_grad_()
+        places = iter(range(len(self.network.outputs)))
+
+        def hook(output: Tensor) -> Tensor:
+            place = next(places)
+            if self.network.outputs[place].first:
+                output = output + anchor.to(output.dtype)
+            output.register_hook(lambda delta: self._receive(place, delta))
+            return output
+
+        parameters, z = self.network.problem.detached(), connected(self.batch.z)
+        with self.network.running(parameters, self.batch, z, hook, thin=thin) as run:
+            losses = run.losses
+            self._open(run.calls)
+            run.calls.clear()  # a call is kept only by its outputs, and freed with them
+            torch.autograd.grad(losses.sum(), anchor, materialize_grads=True)
+        while self.open:  # the remaining calls have outputs that the loss does not depend on
+            self._finish(next(iter(self.open.values())))
+        return losses.detach()
+
+    def _open(self, calls: list[Call]) -> None:
+        first = 0
+        for call in calls:
+            self.remaining.update(call.keys())
+            unfinished = _OpenCall(call, first, [None] * call.outputs)
+            self.open.update(dict.fromkeys(range(first, first + call.outputs), unfinished))
+            first += call.outputs
+
+    def _receive(self, place: int, delta: Tensor) -> None:
+        unfinished = self.open[place]
+        unfinished.deltas[place - unfinished.first] = delta
+        if all(value is not None for value in unfinished.deltas):
+            self._finish(unfinished)
+
+    def _finish(self, unfinished: _OpenCall) -> None:
+        count, device = len(unfinished.deltas), self.batch.z.device
+        for place in range(unfinished.first, unfinished.first + count):
+            self.open.pop(place, None)
+        deltas = [
+            self.network.outputs[unfinished.first + k].zeros(len(self.batch), device)
+            if delta is None
+            else delta
+            for k, delta in enumerate(unfinished.deltas)
+        ]
+        for term in unfinished.call.terms(deltas):
+            key = term.key
+            self.waiting.setdefault(key, []).append(term)
+            self.remaining[key] -= 1
+            if self.remaining[key] == 0:
+                with torch.no_grad():
+                    self.take(key, self.waiting.pop(key))
+
+
+@dataclass
+class _OpenCall:
+    """A call whose output gradients have not all arrived."""
+
+    call: Call
+    first: int
+    deltas: list[Tensor | None]
 
 
 def squared_norms(terms: Sequence[GradientTerm]) -> Tensor:
@@ -53,7 +136,7 @@ def _squared_norm(uses: Sequence[GradientTerm]) -> Tensor:
 
 def norms(network: WatchedNetwork, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the norm of every record's gradient, and the losses."""
-    squared = torch.zeros(len(batch), dtype=batch.at_least_single(), device=batch.z.device)
+    squared = torch.zeros(len(batch), dtype=at_least_single(batch.z), device=batch.z.device)
 
     def take(_: Key, terms: list[GradientTerm]) -> None:
         squared.add_(_squared_norm(terms))
@@ -62,8 +145,10 @@ def norms(network: WatchedNetwork, batch: Batch) -> tuple[Tensor, Tensor]:
     return squared.sqrt(), losses
 
 
-def clipped_gradient(network: WatchedNetwork, batch: Batch, clip: Clip) -> ClippedSum:
-    """Return ``Σ_i g_i/φ(‖g_i‖)`` from one backward pass.
+def clipped_gradient(
+    network: WatchedNetwork, batch: Batch, clip: Clip
+) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    """Return ``Σ_i g_i/φ(‖g_i‖)`` by parameter, the norms and the losses, from one backward pass.
 
     The terms are kept until all norms are known, and then summed with their weights (Bu, Wang, Zha
     and Karypis 2023), so no second pass is needed.
@@ -71,10 +156,10 @@ def clipped_gradient(network: WatchedNetwork, batch: Batch, clip: Clip) -> Clipp
     losses, terms = network.terms(batch)
     with torch.no_grad():
         gradients = gradients_of(terms)
-        kind = batch.at_least_single()
+        kind = at_least_single(batch.z)
         size = sum_of([g.dot(g, GramMatrices()).to(kind) for g in gradients.values()]).sqrt()
         total = weighted_sums(gradients, clip.factor(size), network.problem.detached())
-    return ClippedSum(total, size, losses)
+    return total, size, losses
 
 
 def weighted_gradient(
@@ -89,7 +174,17 @@ def weighted_gradient(
         losses = losses_of_run()
         total = (losses * weights).sum()
         if apart is None:
-            found: Sequence[Tensor] = torch.autograd.grad(total, every, materialize_grads=True)
+            gradients: Sequence[Tensor] = torch.autograd.grad(total, every, materialize_grads=True)
         else:
-            found = apart.of(total, every)
-    return losses.detach(), dict(zip(parameters, found, strict=True))
+            gradients = apart.of(total, every)
+    return losses.detach(), dict(zip(parameters, gradients, strict=True))
+
+
+def record_gradients(problem: NetworkProblem, batch: Batch) -> Tensor:
+    """Return the gradient of every record, ``(B, P)``, by one training pass each."""
+    rows = []
+    for k in range(len(batch)):
+        one = batch.records(torch.tensor([k], device=batch.z.device))
+        _, gradient = weighted_gradient(problem, one, torch.ones((), device=one.z.device))
+        rows.append(torch.cat([part.flatten() for part in gradient.values()]))
+    return torch.stack(rows)

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 Key = tuple[str, int]  # a parameter, and its first row if a layer uses only some
-_MANY = 4  # with this many terms, outer products are concatenated
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,41 +80,36 @@ class OuterProducts:
         return (left @ right.transpose(0, 1).flatten(1, 2)).flatten()
 
 
-class GramMatrices:
+class GramMatrices(dict[tuple[int, int], Tensor]):
     """Gram matrices between the positions of factors, each computed once.
 
-    The cache identifies factors by ``id``, so it must not outlive them.
+    They are kept by the factors' ``id``, so the cache must not outlive them.
     """
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, int], Tensor] = {}
 
     def inner(self, a: OuterProducts, b: OuterProducts) -> Tensor:
         """Return the inner product of two sums of outer products, for every record."""
-        return summed_products(self._gram(a.left, b.left), self._gram(a.right, b.right))
+        return summed_products(self.between(a.left, b.left), self.between(a.right, b.right))
 
-    def _gram(self, a: Factor, b: Factor) -> Tensor:
-        if (id(b), id(a)) in self._known:
-            return self._known[id(b), id(a)].transpose(2, 3)
+    def between(self, a: Factor, b: Factor) -> Tensor:
+        """Return the inner products of all positions of one factor with all of another."""
+        if (id(b), id(a)) in self:
+            return self[id(b), id(a)].transpose(2, 3)
         key = (id(a), id(b))
-        if key not in self._known:
-            self._known[key] = _gram(a, b)
-        return self._known[key]
-
-
-def _gram(a: Factor, b: Factor) -> Tensor:
-    """Return the inner products of all positions of one factor with all of another."""
-    if isinstance(a, OneHot) and isinstance(b, OneHot):
-        same = a.index[..., :, None] == b.index[..., None, :]
-        return _kept(_kept(same, a.keep, -1), b.keep, -2)
-    if isinstance(a, OneHot):
-        return _gram(b, a).transpose(2, 3)
-    if isinstance(b, OneHot):
-        columns = b.index[:, :, None, :].expand(*a.shape[:3], b.index.shape[2])
-        return _kept(torch.gather(a, 3, columns), b.keep, -2)
-    if a.shape[2] == 1 and b.shape[2] == 1:
-        return (a * b).sum(3, keepdim=True)
-    return a @ b.transpose(2, 3)
+        if key in self:
+            return self[key]
+        if isinstance(a, OneHot) and isinstance(b, OneHot):
+            same = a.index[..., :, None] == b.index[..., None, :]
+            self[key] = _kept(_kept(same, a.keep, -1), b.keep, -2)
+        elif isinstance(a, OneHot):
+            self[key] = self.between(b, a).transpose(2, 3)
+        elif isinstance(b, OneHot):
+            columns = b.index[:, :, None, :].expand(*a.shape[:3], b.index.shape[2])
+            self[key] = _kept(torch.gather(a, 3, columns), b.keep, -2)
+        elif a.shape[2] == 1 and b.shape[2] == 1:
+            self[key] = (a * b).sum(3, keepdim=True)
+        else:
+            self[key] = a @ b.transpose(2, 3)
+        return self[key]
 
 
 def _kept(gram: Tensor, keep: Tensor | None, axis: int) -> Tensor:
@@ -124,18 +119,15 @@ def _kept(gram: Tensor, keep: Tensor | None, axis: int) -> Tensor:
 RecordGradients: TypeAlias = OuterProducts | Tensor  # of all records; plain ones are (B, …)
 
 
-def _same(tensor: Tensor) -> Tensor:
-    return tensor
-
-
 @dataclass(frozen=True)
 class GradientTerm:
     """The contribution of one use of a parameter to its per-record gradient."""
 
     key: Key  # which parameter
     tensors: tuple[Tensor, ...]  # the tensors it is made of
-    # Joins them to the gradient of every record; multilinear
-    join: Callable[..., RecordGradients] = _same
+    # Joins them to the gradient of every record, multilinearly; ``None`` for a single tensor that
+    # is the gradient itself
+    join: Callable[..., RecordGradients] | None = None
     # For each tensor, a linear map to apply first (the patches of a convolution, which should not
     # be kept), or ``None``
     expand: tuple[Callable[[Tensor], Tensor], ...] = ()
@@ -150,6 +142,8 @@ class GradientTerm:
 
     def joined(self, expanded: Sequence[Tensor]) -> RecordGradients:
         """Return the gradient of every record from expanded tensors."""
+        if self.join is None:
+            return expanded[0]
         return self.join(*expanded) if self.fixed is None else self.join(self.fixed, *expanded)
 
     def sides(self) -> tuple[GradientTerm, GradientTerm]:
@@ -158,25 +152,23 @@ class GradientTerm:
         ahead, behind = zip(*(tensor.chunk(2) for tensor in self.tensors), strict=True)
         return replace(self, tensors=ahead, fixed=fixed), replace(self, tensors=behind, fixed=fixed)
 
-    def expanded(self) -> tuple[Tensor, ...]:
-        """Return the tensors as they enter the join."""
-        return self._expanded(self.tensors)
+    def expanded(self, tensors: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
+        """Return the tensors, or their changes, as they enter the join."""
+        given = self.tensors if tensors is None else tensors
+        if not self.expand:
+            return tuple(given)
+        return tuple(f(tensor) for f, tensor in zip(self.expand, given, strict=True))
 
     def change(
         self, expanded: Sequence[Tensor], tangents: Sequence[Tensor]
     ) -> list[RecordGradients]:
         """Return the change of the gradient for a change of the tensors."""
         changed = []
-        for k, tangent in enumerate(self._expanded(tangents)):
+        for k, tangent in enumerate(self.expanded(tangents)):
             inputs = list(expanded)
             inputs[k] = tangent
             changed.append(self.joined(inputs))
         return changed
-
-    def _expanded(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        if not self.expand:
-            return tuple(tensors)
-        return tuple(f(tensor) for f, tensor in zip(self.expand, tensors, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +184,8 @@ class ParameterGradient:
         every = list(parts)
         outers: list[OuterProducts] = []
         plain: Tensor | None = None
-        for part in _side_by_side(every) if len(every) > _MANY else every:
+        # A few products are cheaper than the copy that puts their terms side by side.
+        for part in _side_by_side(every) if len(every) > 4 else every:
             if isinstance(part, OuterProducts) and not part.cheaper_written_out():
                 outers.append(part)
                 continue
@@ -207,8 +200,10 @@ class ParameterGradient:
     def dot(self, other: ParameterGradient, grams: GramMatrices) -> Tensor:
         """Return the inner product of two gradients of the same parameter, ``(B,)``."""
         if self.plain is None and other.plain is None:
-            if other is self:
-                return _square(self.outers, grams)
+            if other is self:  # each pair of terms is computed once
+                squares = [grams.inner(a, a) for a in self.outers]
+                pairs = combinations(self.outers, 2)
+                return sum_of(squares + [2 * grams.inner(a, b) for a, b in pairs])
             return sum_of([grams.inner(a, b) for a in self.outers for b in other.outers])
         # A weight with uses of both kinds, which is rare, is formed in full.
         return summed_products(self.dense(), other.dense())
@@ -239,15 +234,6 @@ def _side_by_side(parts: list[RecordGradients]) -> list[RecordGradients]:
         return parts
     left = torch.cat([part.left for part in dense], 2)
     return [OuterProducts(left, torch.cat([part.right for part in dense], 2)), *others]
-
-
-def _square(outers: list[OuterProducts], grams: GramMatrices) -> Tensor:
-    """Return the squared norm, with each pair of terms computed once."""
-    terms = []
-    for i, a in enumerate(outers):
-        terms.append(grams.inner(a, a))
-        terms.extend(2 * grams.inner(a, b) for b in outers[i + 1 :])
-    return sum_of(terms)
 
 
 def at_least_single(*tensors: Tensor) -> torch.dtype:

@@ -17,9 +17,6 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
-_SLOPE = math.sqrt(2 / math.pi)
-_CUBE = 0.044715
-
 
 def layer_norm(
     x: Tensor,
@@ -149,10 +146,11 @@ def _gelu_tanh_bend(x: Tensor, v: Tensor, delta: Tensor) -> Tensor:
 
     ``s = c(1 + 3κx²)``, ``c = √(2/π)``, ``κ = 0.044715``.
     """
-    square = x * x
-    t = (square * (_SLOPE * _CUBE)).add_(_SLOPE).mul_(x).tanh_()
-    s = (square * (3 * _SLOPE * _CUBE)).add_(_SLOPE)
-    inside = torch.addcmul(torch.add(s, square, alpha=3 * _SLOPE * _CUBE), x * t, s * s, value=-1)
+    c, square = math.sqrt(2 / math.pi), x * x
+    cubic = c * 0.044715  # κ of torch's formula
+    t = (square * cubic).add_(c).mul_(x).tanh_()
+    s = (square * (3 * cubic)).add_(c)
+    inside = torch.addcmul(torch.add(s, square, alpha=3 * cubic), x * t, s * s, value=-1)
     return inside.mul_(1 - t.square_()).mul_(v).mul_(delta)
 
 

@@ -4,7 +4,7 @@ Per-record gradients follow from the inputs of the operations that use parameter
 gradients at their outputs. A :class:`Watcher` sees every torch function that the network calls
 (also inside ``nn.MultiheadAttention``, and for weights used twice), and a :class:`Rule` says what
 its arguments are and which terms it adds to the gradients. A module with a use that no rule covers
-answers for it itself (:class:`UnruledModule`).
+answers for it itself (:class:`Fallback`).
 
 The gradients at the outputs are obtained in three ways, for three purposes: hooks that free each
 layer as soon as it is processed (norms); edges of the graph (for a second differentiation); zero
@@ -16,24 +16,26 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
-from torch.func import vjp, vmap
+from torch.func import functional_call, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from seepage.errors import InputError
 from seepage.nn.gradients.per_record_gradients import GradientTerm, Key
-from seepage.nn.gradients.plain_kernels import PlainRecurrence
+from seepage.nn.gradients.plain_kernels import PlainNorms, PlainRecurrence
 from seepage.nn.gradients.second_order import SUBSTITUTES
 from seepage.nn.problem.problem import Batch, NetworkProblem
-from seepage.nn.problem.views import twice_differentiable_run
+from seepage.nn.problem.views import plain_run, switch_off
 
 SMALL = 2  # records in the batch that the shapes of outputs are taken from
 
@@ -128,10 +130,7 @@ class RuleBook:
 class Call(ABC):
     """A use of released parameters, whose terms follow from the gradients at its outputs."""
 
-    @property
-    def outputs(self) -> int:
-        """The number of watched outputs."""
-        return 1
+    outputs: int = 1  # the number of watched outputs
 
     @abstractmethod
     def keys(self) -> list[Key]:
@@ -165,20 +164,14 @@ class LayerCall(Call):
                 "replace the in-place operation (x += …, inplace=True) by one that returns a new "
                 "tensor."
             )
-        return self.rule.terms(*self._of_one_type(deltas[0]))
-
-    def _of_one_type(self, delta: Tensor) -> tuple[LayerCall, Tensor]:
-        """Return call and gradient in one dtype, where autocast inside has mixed two."""
-        given = self.arguments.input
-        if given is None or not given.is_floating_point() or given.dtype == delta.dtype:
-            return self, delta
-        if torch.is_autocast_enabled(
-            delta.device.type
-        ):  # autocast then does the same where it matters
-            return self, delta
-        longer = torch.promote_types(given.dtype, delta.dtype)
-        arguments = replace(self.arguments, input=given.to(longer))
-        return replace(self, arguments=arguments), delta.to(longer)
+        call, delta, given = self, deltas[0], self.arguments.input
+        mixed = given is not None and given.is_floating_point() and given.dtype != delta.dtype
+        # Autocast inside the network has mixed two types; around it, it does this where it matters.
+        if mixed and not torch.is_autocast_enabled(delta.device.type):
+            longer = torch.promote_types(given.dtype, delta.dtype)
+            call = replace(self, arguments=replace(self.arguments, input=given.to(longer)))
+            delta = delta.to(longer)
+        return self.rule.terms(call, delta)
 
 
 @dataclass(frozen=True)
@@ -210,34 +203,30 @@ class SharedCall(Call):
         before, rest = self.follow, args[place + 1 :]
 
         def follow(output: Tensor) -> Tensor:
-            found: Tensor = function(*args[:place], before(output), *rest, **kwargs)
-            return found
+            value: Tensor = function(*args[:place], before(output), *rest, **kwargs)
+            return value
 
         return replace(self, follow=follow)
 
 
+@dataclass(eq=False)
 class Watcher(TorchFunctionMode):  # type: ignore[misc]
-    """Sees every torch function with a released parameter among its arguments.
+    """Sees every torch function with a released parameter among its arguments."""
 
-    ``names`` are the released parameters as the network will see them, ``id(tensor) → name``, and
-    ``substitutes`` functions to call in place of others (where no released parameter is involved).
-    """
-
-    def __init__(
-        self,
-        book: RuleBook,
-        names: Mapping[int, str],
-        substitutes: Mapping[Any, Any] = MappingProxyType({}),
-    ) -> None:
-        super().__init__()
-        self.book, self.names, self.substitutes = book, names, substitutes
+    book: RuleBook
+    names: Mapping[int, str]  # released parameters as the network will see them: id(tensor) → name
+    # Functions to call in place of others, where no released parameter is involved
+    substitutes: Mapping[Any, Any] = field(default_factory=dict)
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
-        self.notice(function, args, kwargs)
-        used = self.released(args, kwargs)
+        kwargs, names = kwargs or {}, self.names
+        given = (*args, *kwargs.values())
+        used = {names[id(value)] for value in given if id(value) in names}
+        for several in given:
+            if isinstance(several, list | tuple):
+                used |= {names[id(value)] for value in several if id(value) in names}
         if not used:
             substitute = self.substitutes.get(function)
             output = NotImplemented if substitute is None else substitute(*args, **kwargs)
@@ -268,19 +257,6 @@ class Watcher(TorchFunctionMode):  # type: ignore[misc]
         }
         return self.known(rule, arguments, keys, run) if keys else run()
 
-    def released(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[str]:
-        """Return the names of the released parameters among a call's arguments."""
-        names, used = self.names, set()
-        for value in (*args, *kwargs.values()):
-            if id(value) in names:
-                used.add(names[id(value)])
-            elif isinstance(value, list | tuple):
-                used.update(names[id(item)] for item in value if id(item) in names)
-        return used
-
-    def notice(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Note a function, whatever its arguments."""
-
     def known(
         self, rule: Rule, arguments: Arguments, keys: dict[str, Key], run: Callable[[], Tensor]
     ) -> Tensor:
@@ -292,61 +268,39 @@ class Watcher(TorchFunctionMode):  # type: ignore[misc]
         return output
 
 
+@dataclass(eq=False, kw_only=True)
 class CallKeeper(Watcher):
-    """Keeps the calls that use released parameters, under a plan made beforehand.
+    """Keeps the calls that use released parameters, under a plan made beforehand."""
 
-    The plan has the layout of each call's output, in order; a call whose entry is ``None`` is left
-    to its module. ``on_output`` is called with the output of each call that is kept. ``versions``
-    watches for inputs that are overwritten (not possible inside a transformation); ``twice`` says
-    that a second backward pass will follow, for which some layers have their own formulas; ``thin``
-    are random matrices that narrow the inputs of wide weights.
-    """
-
-    def __init__(
-        self,
-        book: RuleBook,
-        names: Mapping[int, str],
-        layouts: list[Layout | None],
-        on_output: OnOutput,
-        batch: int,
-        versions: bool,
-        twice: bool,
-        thin: Mapping[str, Tensor],
-    ) -> None:
-        super().__init__(book, names, SUBSTITUTES if twice else MappingProxyType({}))
-        self.thin = thin
-        self.layouts, self.on_output, self.batch = layouts, on_output, batch
-        self.versions, self.twice = versions, twice
-        self.calls: list[Call] = []
-        self.seen = 0
-        self._shared: dict[int, tuple[Tensor, SharedCall]] = {}  # by the tensor's identity
-        self._unrepeated: set[int] = set()  # those of these that are not repeated yet
+    layouts: list[Layout | None]  # of each call's output, in order; ``None``: left to its module
+    on_output: OnOutput  # called with the output of each call that is kept
+    batch: int  # the number of records
+    versions: bool  # watch for overwritten inputs, which is not possible inside a transformation
+    twice: bool  # a second backward pass will follow, for which some layers have their own formulas
+    thin: Mapping[str, Tensor]  # random matrices that narrow the inputs of wide weights
+    calls: list[Call] = field(default_factory=list)
+    seen: int = 0
+    # Outputs that all records share, by identity, and those of them that are not repeated yet
+    shared: dict[int, tuple[Tensor, SharedCall]] = field(default_factory=dict)
+    unrepeated: set[int] = field(default_factory=set)
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         output = super().__torch_function__(function, types, args, kwargs)
-        if not self._shared or not isinstance(output, Tensor):
+        if not self.shared or not isinstance(output, Tensor):
             return output
         given = [value for value in args if isinstance(value, Tensor)]
-        _, call = self._shared.get(id(given[0]), (None, None)) if len(given) == 1 else (None, None)
+        _, call = self.shared.get(id(given[0]), (None, None)) if len(given) == 1 else (None, None)
         if call is None:
             return output
         call = call.followed_by(function, args, kwargs or {})
         if output.shape[:1] != (1,):
-            self._shared[id(output)] = output, call
+            self.shared[id(output)] = output, call
             return output
-        self._unrepeated.discard(id(call.made))
+        self.unrepeated.discard(id(call.made))
         self.calls.append(replace(call, follow=_first_of(call.follow)))
         return self.on_output(output.expand(self.batch, *output.shape[1:]))
-
-    def check_end(self) -> None:
-        """Raise if the network ran differently from the first look."""
-        if self.seen != len(self.layouts) or self._unrepeated:
-            raise InputError(
-                "The network uses its parameters less often than on its first run; its control "
-                "flow must not depend on the data."
-            )
 
     def known(
         self, rule: Rule, arguments: Arguments, keys: dict[str, Key], run: Callable[[], Tensor]
@@ -375,8 +329,8 @@ class CallKeeper(Watcher):
         # Shared by all records: as if each had its own, without a copy.
         call = LayerCall(rule, arguments, keys, Layout(0), version)
         if output.dim() > 2 and output.shape[0] != 1:
-            self._shared[id(output)] = output, SharedCall(call, output, lambda value: value)
-            self._unrepeated.add(id(call))
+            self.shared[id(output)] = output, SharedCall(call, output, lambda value: value)
+            self.unrepeated.add(id(call))
             return output
         alone = output[0] if output.shape[0] == 1 else output
         self.calls.append(call)
@@ -387,22 +341,125 @@ def _first_of(follow: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return lambda output: follow(output)[0]
 
 
-class UnruledModule(ABC):
-    """A module responsible for a use of the parameters ``names`` that no rule covers."""
+@dataclass(frozen=True)
+class Fallback:
+    """A module with a use of the parameters ``names`` that no rule covers.
+
+    ``vmap`` over that module alone gives their gradients.
+    """
 
     module: nn.Module
     names: tuple[str, ...]
+    inputs: list[list[int | None]]  # per run of the module, per leaf: the axis of the records
+    outputs: list[list[int | None]]
     functions: tuple[str, ...]  # the functions that use them
 
-    @abstractmethod
+    @contextmanager
     def watched(
         self,
         net: nn.Module,
         parameters: Mapping[str, Tensor],
         on_output: OnOutput,
         calls: list[Call],
-    ) -> AbstractContextManager[None]:
-        """Return a context in which the module's outputs are shown and its calls kept."""
+    ) -> Iterator[None]:
+        """While inside, show the module's outputs, and keep its inputs among the calls."""
+        inside = dict(self.module.named_parameters())
+        aliases = {id(p): name for name, p in net.named_parameters()}
+        full = {name: aliases[id(p)] for name, p in inside.items()}
+        values = {name: parameters.get(full[name], p.detach()) for name, p in inside.items()}
+        own = {name: full[name] for name in inside if full[name] in self.names}
+        if len(own) < len(self.names):
+            raise InputError(
+                f"A parameter among {', '.join(self.names)} is used inside "
+                f"{type(self.module).__name__} but belongs to another module, and its use has no "
+                "rule; register it in the module that uses it."
+            )
+        runs = iter(range(len(self.inputs)))
+
+        def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+            run = next(runs)
+            leaves, structure = tree_flatten(output)
+            # Copies: one output may have been computed from another, and its gradient must come
+            # only from what follows the module.
+            shown = [
+                leaf if axis is None else on_output(leaf.clone())
+                for leaf, axis in zip(leaves, self.outputs[run], strict=True)
+            ]
+            calls.append(ModuleCall(self, run, (args, kwargs), values, own))
+            return tree_unflatten(shown, structure)
+
+        handle = self.module.register_forward_hook(leave, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+@dataclass(frozen=True)
+class ModuleCall(Call):
+    """One run of a module that falls back, with its arguments."""
+
+    fallback: Fallback
+    run: int
+    arguments: Any
+    parameters: Mapping[str, Tensor]  # all of the module's, under its own names
+    own: Mapping[str, str]  # name in the module → name in the network, of those released here
+
+    @property
+    def outputs(self) -> int:  # type: ignore[override]
+        """The number of outputs that run over the records."""
+        return sum(axis is not None for axis in self.fallback.outputs[self.run])
+
+    def keys(self) -> list[Key]:
+        """Return the parameter of each term to come."""
+        return [(name, 0) for name in self.own.values()]
+
+    def terms(self, deltas: list[Tensor]) -> list[GradientTerm]:
+        """Return the per-record gradients, given the gradients at the outputs."""
+        leaves, structure = tree_flatten(self.arguments)
+        axes = self.fallback.inputs[self.run]
+        out_axes = [a for a in self.fallback.outputs[self.run] if a is not None]
+        module, others = self.fallback.module, dict(self.parameters)
+        batch = deltas[0].shape[out_axes[0]]
+        # One copy of the parameters per record (a view): torch's recurrent layers add in place,
+        # which vmap allows only where everything has the batch axis.
+        theta = {
+            name: others.pop(name).expand(batch, *self.parameters[name].shape) for name in self.own
+        }
+        given = [leaf for leaf, axis in zip(leaves, axes, strict=True) if axis is not None]
+        in_axes = [axis for axis in axes if axis is not None]
+
+        def one_record(
+            weights: dict[str, Tensor], inputs: list[Tensor], cotangents: list[Tensor]
+        ) -> dict[str, Tensor]:
+            alone = iter(zip(inputs, in_axes, strict=True))
+            full = [
+                leaf if axis is None else torch.unsqueeze(*next(alone))
+                for leaf, axis in zip(leaves, axes, strict=True)
+            ]
+            args, kwargs = tree_unflatten(full, structure)
+
+            def outputs(values: dict[str, Tensor]) -> list[Tensor]:
+                out = functional_call(module, {**others, **values}, args, kwargs)
+                pairs = zip(tree_leaves(out), self.fallback.outputs[self.run], strict=True)
+                return [leaf for leaf, axis in pairs if axis is not None]
+
+            pulled = vjp(outputs, weights)[1](
+                [torch.unsqueeze(c, a) for c, a in zip(cotangents, out_axes, strict=True)]
+            )
+            gradients: dict[str, Tensor] = pulled[0]
+            return gradients
+
+        try:
+            with differentiable_backends(module), PlainNorms(), plain_run(module):
+                values = vmap(one_record, in_dims=(0, in_axes, out_axes))(theta, given, deltas)
+        except RuntimeError as problem:
+            raise InputError(
+                f"{type(module).__name__} has no rule for per-record gradients, and torch's vmap "
+                f"cannot run it ({str(problem).splitlines()[0]}); measure with method='finite', "
+                "which can run every record on its own, or freeze it."
+            ) from problem
+        return [GradientTerm((full, 0), (values[name],)) for name, full in self.own.items()]
 
 
 @dataclass(frozen=True)
@@ -414,7 +471,7 @@ class Plan:
     """
 
     layouts: list[Layout | None]
-    unruled: Sequence[UnruledModule]
+    unruled: Sequence[Fallback]
     kinks: frozenset[str]
     narrow: Mapping[str, Narrowing]
 
@@ -480,14 +537,28 @@ class WatchedNetwork:
         """
         names = {id(tensor): name for name, tensor in parameters.items()}
         layouts, net = self.plan.layouts, self.problem.net
-        keeper = CallKeeper(self.book, names, layouts, on_output, len(batch), versions, twice, thin)
+        keeper = CallKeeper(
+            self.book,
+            names,
+            SUBSTITUTES if twice else {},
+            layouts=layouts,
+            on_output=on_output,
+            batch=len(batch),
+            versions=versions,
+            twice=twice,
+            thin=thin,
+        )
         with self.problem.in_place(parameters, batch, z) as losses_of_run:
             with ExitStack() as stack:
                 for module in self.plan.unruled:
                     stack.enter_context(module.watched(net, parameters, on_output, keeper.calls))
                 stack.enter_context(keeper)
                 losses = losses_of_run()
-            keeper.check_end()
+            if keeper.seen != len(layouts) or keeper.unrepeated:
+                raise InputError(
+                    "The network uses its parameters less often than on its first run; its control "
+                    "flow must not depend on the data."
+                )
             yield NetworkRun(losses, keeper.calls)
 
     def terms(self, batch: Batch) -> tuple[Tensor, list[GradientTerm]]:
@@ -526,13 +597,10 @@ class WatchedNetwork:
         outputs = [replace(o, dtype=dtype) for o in self.outputs]
         return replace(self, problem=replace(self.problem, wider=dtype), outputs=outputs)
 
+    @cached_property
     def bytes_per_record(self) -> int:
-        """Return the number of entries in the watched outputs of one record."""
+        """The memory that the watched outputs of one record take."""
         return sum(math.prod(s.small) // SMALL * s.dtype.itemsize for s in self.outputs)
-
-    def zeros(self, batch: Batch) -> list[Tensor]:
-        """Return a zero for every watched output, to be added to it."""
-        return [shape.zeros(len(batch), batch.z.device) for shape in self.outputs]
 
 
 def connected(z: Tensor) -> Tensor:
@@ -549,24 +617,21 @@ def differentiable_backends(net: nn.Module) -> Iterator[None]:
     """While inside, use plain attention and recurrent layers that can be differentiated twice.
 
     The fused attention kernels have no forward-mode rule, the fused encoder layer has no gradient
-    at all, and fused recurrent layers cannot be differentiated twice. Gradients are switched on:
-    without them, torch uses formulas for SiLU and GroupNorm that cannot be differentiated.
+    at all, and fused recurrent layers cannot be differentiated twice; nor can the checkpointing of
+    Hugging Face's layers, and the autocast that accelerate puts around a model's forward pass but
+    not around its backward pass. Gradients are switched on: without them, torch uses formulas for
+    SiLU and GroupNorm that cannot be differentiated.
     """
+    mha = torch.backends.mha
     with ExitStack() as stack:
+        stack.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())
+        mha.set_fastpath_enabled(False)
         stack.enter_context(torch.enable_grad())
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        stack.enter_context(_without_fast_path())
-        stack.enter_context(twice_differentiable_run(net))
+        for module in net.modules():
+            switch_off(stack, module, "gradient_checkpointing", False)
+            if "_original_forward" in module.__dict__:
+                switch_off(stack, module, "forward", module.__dict__["_original_forward"])
         if any(isinstance(module, nn.RNNBase) for module in net.modules()):
             stack.enter_context(PlainRecurrence())
         yield
-
-
-@contextmanager
-def _without_fast_path() -> Iterator[None]:
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)

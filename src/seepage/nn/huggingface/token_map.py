@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from seepage.errors import InputError
 from seepage.nn.jacobian.random_directions import key_of, row_signs
 from seepage.nn.measures.gradient_leakage import CONDITIONS, GradientLeakage, leakage
-from seepage.nn.measures.traces import check_probes
+from seepage.nn.measures.information_matrices import check_probes
 from seepage.nn.problem.own_loss import IGNORED
 from seepage.nn.problem.views import Label, rows_of
 from seepage.risks.guessing import best_guess, checked_prior
@@ -177,8 +177,7 @@ class TokenMap:
         if labels is not None and labels.shape == changed[_IDS].shape:
             labels[0, position] = token if int(labels[0, position]) == own else labels[0, position]
         y = changed[_LABELS] if _LABELS in changed else self.leak.y[:1]
-        total = self.leak.engine.clipped_gradient(changed, y).gradient
-        return torch.cat([part.flatten() for part in total.values()])
+        return self.leak.engine.flat_gradient(changed, y)
 
 
 def token_leakage(

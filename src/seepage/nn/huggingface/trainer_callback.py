@@ -8,8 +8,7 @@ run has told about every record is counted by an accountant
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from transformers import TrainerCallback
 from seepage.errors import InputError
 from seepage.nn.measures.estimate import Estimate
 from seepage.nn.measures.gradient_leakage import leakage
+from seepage.nn.problem.views import evaluating
 from seepage.tables.source import build_frame
 
 
@@ -92,18 +92,6 @@ class LeakageCallback(TrainerCallback):  # type: ignore[misc]
     def _measure(self, step: int, model: nn.Module) -> None:
         device = next(model.parameters()).device
         batch = {name: value.to(device) for name, value in self.batch.items()}
-        with _evaluated(model):
+        with evaluating(model):
             leak = leakage(model, batch, **self.options)
             self.history_[step] = leak.records("dfil", probes=self.probes)
-
-
-@contextmanager
-def _evaluated(model: nn.Module) -> Iterator[None]:
-    """Switch dropout off while inside; every module's mode is restored."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

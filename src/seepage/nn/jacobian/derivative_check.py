@@ -8,8 +8,8 @@ too small, without any other sign. A central difference of plain gradients sees 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,17 +17,18 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from seepage.errors import InputError
+from seepage.nn.gradients.first_look import ModuleRun, module_runs
+from seepage.nn.gradients.network_checks import module_label
+from seepage.nn.gradients.norms import record_gradients
 from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.jacobian.finite_changes import (
     FiniteChange,
     FiniteStep,
     longer_types,
-    record_gradients,
 )
 from seepage.nn.jacobian.probes import dense_probe
-from seepage.nn.jacobian.pullbacks import radial_pull
 from seepage.nn.jacobian.random_directions import Direction, key_of, row_signs
-from seepage.nn.jacobian.tangents import inner_products
+from seepage.nn.jacobian.tangents import inner_products, radial_pull
 from seepage.nn.problem.clipping import NoClip
 from seepage.nn.problem.problem import Batch, NetworkProblem
 
@@ -35,8 +36,8 @@ REMEDY = (
     "Take it out, or measure with method='finite', which runs plain training passes and needs no "
     "derivative."
 )
-_STEPS = {torch.float64: 5e-5}  # relative to the variable's scale; 1.5e-3 in float32
-_SLACK = {torch.float64: 1e-4}
+# Of a step's size: every record's change by derivative and by difference, (B,)
+_Changes = Callable[[float], tuple[Tensor, Tensor]]
 _HIDING: dict[Any, str] = {
     Tensor.detach: ".detach()",
     Tensor.detach_: ".detach_()",
@@ -98,11 +99,12 @@ def _check(network: WatchedNetwork, batch: Batch, scale: float, way: str, kinked
     mask = problem.view.mask_for(z)
     v = row_signs(key_of("check"), torch.arange(len(batch)), tuple(z.shape[1:]), z)
     v = v if mask is None else v * mask
-    h = scale * _STEPS.get(z.dtype, 1.5e-3)
+    # Rounding and curvature balance at larger steps in shorter numbers.
+    h = scale * (5e-5 if z.dtype == torch.float64 else 1.5e-3)
+    changes = {"tangents": _by_tangents, "pulls": _by_pulls, "probes": _by_probes}[way]
     with _full_precision(z.device):
-        compare = {"tangents": _by_tangents, "pulls": _by_pulls, "probes": _by_probes}[way]
         try:
-            wrong, told, seen = compare(network, batch, v, h).apart(kinked)
+            wrong, derived, difference = _apart(*changes(network, batch, v), h, kinked)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, NotImplementedError) as error:
@@ -114,112 +116,93 @@ def _check(network: WatchedNetwork, batch: Batch, scale: float, way: str, kinked
     if bool(wrong.any()):
         k = int(wrong.nonzero()[0])
         raise InputError(
-            f"The gradient of a record changes by {float(seen[k]):.3g} per unit along a random "
-            f"direction, where its derivative says {float(told[k]):.3g}: something hides from "
-            f"torch how the gradient depends on the record{_where(problem, batch, h * v)}. "
-            f"{REMEDY}"
+            f"The gradient of a record changes by {float(difference[k]):.3g} per unit along a "
+            f"random direction, where its derivative says {float(derived[k]):.3g}: something hides "
+            "from torch how the gradient depends on the "
+            f"record{_where(problem, batch, h * v)}. {REMEDY}"
         )
 
 
-@dataclass(frozen=True)
-class _ToldAndSeen:
-    """The change of every record's gradient by derivatives and by differences."""
+def _apart(at: _Changes, norms: Tensor, step: float, kinked: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the records whose changes by derivative and by difference differ, and both changes.
 
-    at: Callable[
-        [float], tuple[Tensor, Tensor]
-    ]  # over a step of this size: by derivative and by difference, (B,)
-    norms: Tensor  # of the gradients
-    step: float  # the initial size
+    In doubtful cases a second step decides: in float64 a much smaller one, so that a bend near
+    the record (of ELU, or a Huber loss) is no longer crossed; in shorter types, whose rounding
+    rules that out, one twice as large, which shows the first one's error.
+    """
 
-    def apart(self, kinked: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the records for which the two differ, and both values.
+    def far(derived: Tensor, difference: Tensor, h: float, error: Tensor | float = 0.0) -> Tensor:
+        rounding = 64 * torch.finfo(difference.dtype).eps * norms / h
+        share = 1e-4 if double else 2e-2
+        slack = share * (difference + 0.05 * difference.max()) + rounding
+        return (derived - difference).abs() > slack + 2 * error
 
-        In doubtful cases a second step decides: in float64 a much smaller one, so that a bend near
-        the record (of ELU, or a Huber loss) is no longer crossed; in shorter types, whose rounding
-        rules that out, one twice as large, which shows the first one's error.
-        """
-        told, seen = self.at(self.step)
-        wrong = self._far(told, seen, self.step, 0.0)
-        if kinked:
-            wrong &= told.abs() < 1e-3 * seen
-        if not bool(wrong.any()):
-            return wrong, told, seen
-        double = seen.dtype == torch.float64
-        second = self.step * (1 / 64 if double else 2)
-        told_then, seen_then = self.at(second)
-        error = (seen_then - seen).abs()
-        if double:
-            wrong &= self._far(told_then, seen_then, second, 0.0)
-        else:
-            wrong &= self._far(told, seen, self.step, error)
-        if kinked:
-            wrong &= error < seen / 2
-        return wrong, told, seen
-
-    def _far(self, told: Tensor, seen: Tensor, step: float, error: Tensor | float) -> Tensor:
-        kind = seen.dtype
-        rounding = 64 * torch.finfo(kind).eps * self.norms / step
-        slack = _SLACK.get(kind, 2e-2) * (seen + 0.05 * seen.max()) + rounding
-        return (told - seen).abs() > slack + 2 * error
+    derived, difference = at(step)
+    double = difference.dtype == torch.float64
+    wrong = far(derived, difference, step)
+    if kinked:
+        wrong &= derived.abs() < 1e-3 * difference
+    if not bool(wrong.any()):
+        return wrong, derived, difference
+    second = step * (1 / 64 if double else 2)
+    derived_then, difference_then = at(second)
+    error = (difference_then - difference).abs()
+    if double:
+        wrong &= far(derived_then, difference_then, second)
+    else:
+        wrong &= far(derived, difference, step, error)
+    if kinked:
+        wrong &= error < difference / 2
+    return wrong, derived, difference
 
 
-def _by_tangents(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> _ToldAndSeen:
+def _by_tangents(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Changes, Tensor]:
     """Compare ``‖Jv‖``."""
-    found = inner_products(network, batch, v[None])
-    told = found.dd[0].sqrt()
-
-    def at(step: float) -> tuple[Tensor, Tensor]:
-        return told, _change(network, batch, v, step).squared.sqrt()
-
-    return _ToldAndSeen(at, found.norms, h)
+    products = inner_products(network, batch, v[None])
+    derived = products.dd[0].sqrt()
+    return lambda h: (derived, _change(network, batch, v, h).squared.sqrt()), products.norms
 
 
-def _by_pulls(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> _ToldAndSeen:
+def _by_pulls(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Changes, Tensor]:
     """Compare ``ĝ·Jv = v·Jᵀĝ``, with the component across it taken from the difference."""
     pull, norms, _ = radial_pull(network, batch)
     unit = torch.where(norms > 0, norms, 1.0)
     along = (pull * v).flatten(1).sum(1) / unit
 
-    def at(step: float) -> tuple[Tensor, Tensor]:
-        change = _change(network, batch, v, step)
-        slope = (change.ahead**2 - change.behind**2) / (4 * step * unit)
+    def at(h: float) -> tuple[Tensor, Tensor]:
+        change = _change(network, batch, v, h)
+        slope = (change.ahead**2 - change.behind**2) / (4 * h * unit)
         across = (change.squared - slope**2).clamp(min=0.0)
         return (across + along**2).sqrt(), (across + slope**2).sqrt()
 
-    return _ToldAndSeen(at, norms, h)
+    return at, norms
 
 
 def _change(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> FiniteChange:
     return FiniteStep(network.problem, network, batch, v, h, NoClip()).change()
 
 
-def _by_probes(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> _ToldAndSeen:
+def _by_probes(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Changes, Tensor]:
     """Compare ``u·Jv`` for the direction ``u`` of each record's own change, one by one."""
-    problem = network.problem
+    problem, released = network.problem, network.problem.released()
+    sizes = [p.numel() for p in released.values()]
 
-    def gradients(sign: int, step: float) -> Tensor:
-        return record_gradients(problem, replace(batch, z=batch.z + sign * step * v))
+    def gradients(h: float) -> Tensor:
+        return record_gradients(problem, replace(batch, z=batch.z + h * v))
 
-    def at(step: float) -> tuple[Tensor, Tensor]:
-        change = (gradients(1, step) - gradients(-1, step)) / (2 * step)
-        seen = change.norm(dim=1)
-        told = [_told_along(network, batch, v, k, change[k], seen[k]) for k in range(len(batch))]
-        return torch.stack(told), seen
+    def derivative(k: int, u: Tensor) -> Tensor:
+        pieces = zip(released.items(), u.split(sizes), strict=True)
+        along = {name: Direction(piece.reshape(p.shape)) for (name, p), piece in pieces}
+        one = batch.records(torch.tensor([k], device=v.device))
+        return (dense_probe(network, one, NoClip(), lambda: [along]).pulls[0, 0] * v[k]).sum()
 
-    return _ToldAndSeen(at, gradients(1, 0.0).norm(dim=1), h)
+    def at(h: float) -> tuple[Tensor, Tensor]:
+        change = (gradients(h) - gradients(-h)) / (2 * h)
+        difference = change.norm(dim=1)
+        units = change / difference[:, None].clamp(min=torch.finfo(v.dtype).tiny)
+        return torch.stack([derivative(k, u) for k, u in enumerate(units)]), difference
 
-
-def _told_along(
-    network: WatchedNetwork, batch: Batch, v: Tensor, k: int, change: Tensor, size: Tensor
-) -> Tensor:
-    """Return the derivative of a record's gradient along ``v``, in the direction of its change."""
-    released = network.problem.released()
-    u = change / size.clamp(min=torch.finfo(v.dtype).tiny)
-    pieces = zip(released.items(), u.split([p.numel() for p in released.values()]), strict=True)
-    along = {name: Direction(piece.reshape(p.shape)) for (name, p), piece in pieces}
-    one = batch.records(torch.tensor([k], device=v.device))
-    pull = dense_probe(network, one, lambda: [along], NoClip()).pulls
-    return (pull[0, 0] * v[k]).sum()
+    return at, gradients(0.0).norm(dim=1)
 
 
 @contextmanager
@@ -240,14 +223,20 @@ def _where(problem: NetworkProblem, batch: Batch, move: Tensor) -> str:
     """Return, in words, where the dependence on the record is hidden; empty if not found."""
     looks = []
     for sign in (1, -1):
-        with torch.no_grad(), _HidingPlaces(problem.net) as places:
+        with (
+            torch.no_grad(),
+            module_runs(problem.net) as (stack, _),
+            _HidingPlaces(stack) as places,
+        ):
             problem.losses(problem.detached(), batch, batch.z + sign * move)
-        looks.append(places.found)
+        looks.append(places.seen)
+    labels = {module: module_label(name, module) for name, module in problem.net.named_modules()}
     named: list[str] = []
-    for (what, place, value), other in zip(*looks, strict=False):
+    for (what, module, value), other in zip(*looks, strict=False):
         moved = value is None or other[2] is None or not torch.equal(value, other[2])
-        if moved and f"{what} in {place}" not in named:
-            named.append(f"{what} in {place}")
+        place = f"{what} in {labels[module] if module else 'the loss'}"
+        if moved and place not in named:
+            named.append(place)
     if not named:
         named = _custom_functions(problem, batch)
     return f" ({', '.join(named[:3])})" if named else ""
@@ -256,40 +245,19 @@ def _where(problem: NetworkProblem, batch: Batch, move: Tensor) -> str:
 class _HidingPlaces(TorchFunctionMode):  # type: ignore[misc]
     """Notes every function that hides its input from torch, and the module that called it."""
 
-    def __init__(self, net: nn.Module) -> None:
+    def __init__(self, stack: list[ModuleRun]) -> None:
         super().__init__()
-        self.net = net
-        self.found: list[tuple[str, str, Tensor | None]] = []
-        self.running: list[str] = []
-        self._hooks = ExitStack()
-
-    def __enter__(self) -> _HidingPlaces:
-        for name, module in self.net.named_modules():
-            label = f"{type(module).__name__} {name!r}" if name else type(module).__name__
-            handles = (
-                module.register_forward_pre_hook(self._entering(label)),
-                module.register_forward_hook(lambda *_: self.running.pop() and None),
-            )
-            for handle in handles:
-                self._hooks.callback(handle.remove)
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self._hooks.close()
-
-    def _entering(self, label: str) -> Callable[..., None]:
-        return lambda *_: self.running.append(label)
+        self.stack = stack
+        self.seen: list[tuple[str, nn.Module | None, Tensor | None]] = []
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         opens = function is torch._C._set_grad_enabled and args[0]
         if function in _HIDING and not opens:
-            place = self.running[-1] if self.running else "the loss"
+            module = self.stack[-1].module if self.stack else None
             value = args[0].detach().clone() if isinstance(args[0], Tensor) else None
-            self.found.append((_HIDING[function], place, value))
+            self.seen.append((_HIDING[function], module, value))
         return function(*args, **(kwargs or {}))
 
 

@@ -9,9 +9,8 @@ chooses between:
   diagonal at once; clipped exactly with ``Jᵀg``, or safely bounded without it;
 * *tangents of the record* (``tangents.py``): exact clipped norms from three scalars;
 * *finite tangents* (``finite_changes.py``): changes of clipped gradients over a step of a stated
-  size, for networks with kinks and anything else without a derivative;
-* *thin finite tangents* (``thin_changes.py``): the same in one plain pass, at training precision,
-  where derivatives cost several training steps.
+  size, for networks with kinks and anything else without a derivative; *thin* ones in one plain
+  pass, at training precision, where derivatives cost several training steps.
 
 Derivatives are checked against differences now and then (``derivative_check.py``), and the first
 batch shows whether the network has kinks that its functions' names do not (``kink_search.py``).
@@ -23,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import torch
@@ -33,37 +32,43 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 from seepage.errors import InputError, nearest
 from seepage.nn.accounting.processes import check_agreement, largest_of_all, of_the_first
 from seepage.nn.gradients.network_checks import Validator, unwrapped
-from seepage.nn.gradients.norms import ClippedSum, clipped_gradient, norms, weighted_gradient
+from seepage.nn.gradients.norms import (
+    clipped_gradient,
+    norms,
+    record_gradients,
+    weighted_gradient,
+)
 from seepage.nn.gradients.per_record_gradients import weighted_sums
 from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.jacobian.derivative_check import check_derivative, spread_over_classes
 from seepage.nn.jacobian.finite_changes import (
     FiniteChange,
     FiniteStep,
+    ThinChange,
+    balanced_step,
     measured_type,
-    record_gradients,
+    narrowed,
+    random_rows,
+    rounding_of_products,
+    thin_change,
 )
 from seepage.nn.jacobian.kink_search import has_kinks, line_count
-from seepage.nn.jacobian.probes import dense_probe, thin_probe
-from seepage.nn.jacobian.pullbacks import RadialPull, information_product, radial_pull
+from seepage.nn.jacobian.probes import ClippedProbes, dense_probe, thin_probe
 from seepage.nn.jacobian.random_directions import (
     Direction,
     Directions,
-    Draw,
     is_wide,
     key_of,
     random_direction,
     row_signs,
 )
 from seepage.nn.jacobian.replays import Replays
-from seepage.nn.jacobian.tangents import inner_products, summed_change
-from seepage.nn.jacobian.thin_changes import (
-    ThinChange,
-    balanced_step,
-    narrowed,
-    random_rows,
-    rounding_of_products,
-    thin_change,
+from seepage.nn.jacobian.tangents import (
+    RadialPull,
+    information_product,
+    inner_products,
+    radial_pull,
+    summed_change,
 )
 from seepage.nn.problem.clipping import Clip, HardClip, NoClip
 from seepage.nn.problem.model_input import ModelInput
@@ -81,16 +86,9 @@ from seepage.nn.problem.views import (
 from seepage.support.number_check import check_positive
 
 Value = TypeVar("Value")
+Work = Callable[[Batch, slice], Value]  # of a chunk, and of its place in the batch
 
 _METHODS = ("auto", "derivative", "finite", "thin")
-_STEP = 0.01  # of a finite change, relative to the unknowns' scale
-
-# All records of the first batch are checked against differences (by probes, some of them one by
-# one), which takes as long as two or three steps. Later checks sample some records now and then:
-# something hidden in a few records of one class, and not in the first batch, may be found late.
-_SOME = {"tangents": 16, "pulls": 16, "probes": 6}
-_KINDS = 8  # most kinds of shapes and modes that are checked when new
-_TRIED = 4  # records on which the step size is chosen
 
 
 @dataclass(frozen=True)
@@ -197,27 +195,16 @@ class Engine:
         self.method, self.scale = method, scale
         self.doubt = 0.0  # how much thin steps of half and twice the size differ
         losses = per_record(loss)
-        found = ModelInput() if isinstance(losses, OwnLoss) else Input()
-        self.problem = NetworkProblem(
-            spread(unwrapped(net)), losses, found if view is None else view
-        )
-        self.problem.wider = measured_type(self.problem.net)
+        if view is None:
+            view = ModelInput() if isinstance(losses, OwnLoss) else Input()
+        self.net, self.view = spread(unwrapped(net)), view
+        self.problem = NetworkProblem(self.net, losses, view, wider=measured_type(self.net))
         self.chunks = Chunks(chunk_size)
         self._validator = Validator(self.problem)
         self._checked: set[tuple[Any, str]] = set()
         self._passes = 0  # with derivatives
         self.measured_kinks: bool | None = None  # without a name, seen in the first batch
         self._replays = Replays()
-
-    @property
-    def net(self) -> nn.Module:
-        """The network."""
-        return self.problem.net
-
-    @property
-    def view(self) -> View:
-        """The view of the records: what is unknown."""
-        return self.problem.view
 
     def step(
         self,
@@ -258,51 +245,58 @@ class Engine:
             return self._empty(x, probes, update, pulls)
         if self.problem.sharded:
             self._keep_together(x, y)
-        if probes > 0 and not pulls and self.takes_finite_steps(x, y):
-            keys = [key_of(self.seed, key, k) for k in range(probes)]
-            step = self._thin_step if self._way(x, y) == "thin" else self._finite_step
+        keys = [key_of(self.seed, key, k) for k in range(probes)]
+        way = self._way(x, y) if probes > 0 and not pulls else "derivative"
+        if way != "derivative":
+            step = self._thin_step if way == "thin" else self._finite_step
             return step(x, y, keys, own, update)
-        thin = probes > 0 and self._thin(x, y)
-        if not thin:
-            self._prepare(x, y, rules=not isinstance(self.clip, NoClip))
-        if probes > 0:
-            unruled = isinstance(self.clip, NoClip) and not thin
-            self._differentiate(x, y, "pulls" if thin else "probes" if unruled else "tangents")
-        bounded = self.clip_derivative == "conservative" or isinstance(self.clip, NoClip)
-        released = probes > 0 and (thin or pulls or bounded)
+        clipped = not isinstance(self.clip, NoClip)
+        wide = any(p.requires_grad and is_wide(p.shape) for p in self.net.parameters())
+        thin = probes > 0 and wide and self._rules_hold(x, y)
+        network = self._validator.watched(x, y, rules=clipped or thin)
+        if not probes:
+            work = partial(self._unprobed, network, update)
+            return _joined(self._in_chunks(x, y, 3, work, network))
+        self._check(network, x, y, "pulls" if thin else "tangents" if clipped else "probes")
+        if thin or pulls or not clipped or self.clip_derivative == "conservative":
 
-        @cache
-        def draw() -> list[Directions]:  # drawn when needed, while the device is busy
-            keys = ((self.seed, key, k) for k in range(probes))
-            return [random_direction(self.problem, *each, thin=thin) for each in keys]
+            @cache
+            def draw() -> list[Directions]:  # drawn when needed, while the device is busy
+                drawn = ((self.seed, key, k) for k in range(probes))
+                return [random_direction(self.problem, *each, thin=thin) for each in drawn]
 
-        def work(batch: Batch, rows: slice) -> Step:
-            if not probes:
-                return self._unprobed(batch, update)
-            if released:
-                return self._from_probes(batch, draw, thin, update, pulls)
+            probe = partial(thin_probe if thin else dense_probe, network, draw=draw)
+            copies = (4 if thin else 8) + 3 * (probes - 1)
+            from_probes = partial(self._from_probes, network, probe, update, pulls)
+            return _joined(self._in_chunks(x, y, copies, from_probes, network))
+
+        def from_tangents(batch: Batch, rows: slice) -> Step:
             shape = tuple(batch.z.shape[1:])
-            keys = [key_of(self.seed, key, k) for k in range(probes)]
             v = torch.stack([row_signs(k, own[rows], shape, batch.z) for k in keys])
-            return self._from_tangents(batch, self.masked(v, 2), update)
+            products = inner_products(network, batch, self.masked(v, 2), keep=update)
+            gradient = None
+            if update:
+                weights = self.clip.factor(products.norms)
+                gradient = weighted_sums(products.gradients, weights, self.problem.detached())
+            traces = products.clipped(self.clip).T
+            return Step(products.losses, products.norms, traces, gradient)
 
-        copies = (4 if thin else 8 if released else 5) + 3 * max(0, probes - 1)
-        return _joined(self._in_chunks(x, y, copies if probes else 3, work, self._network))
+        return _joined(self._in_chunks(x, y, 5 + 3 * (probes - 1), from_tangents, network))
 
     def norms(self, x: Inputs, y: Tensor) -> Tensor:
         """Return the norm of every record's gradient, before clipping."""
-        self._prepare(x, y)
+        network = self._validator.watched(x, y)
+        return torch.cat(self._in_chunks(x, y, 3, lambda b, _: norms(network, b)[0], network))
 
-        def work(batch: Batch, rows: slice) -> Tensor:
-            return norms(self._network, batch)[0]
-
-        return torch.cat(self._in_chunks(x, y, 3, work, self._network))
-
-    def clipped_gradient(self, x: Inputs, y: Tensor) -> ClippedSum:
+    def clipped_gradient(self, x: Inputs, y: Tensor) -> Step:
         """Return the sum of the clipped gradients, with norms and losses."""
-        step = self.step(x, y, probes=0, update=True)
-        assert step.gradient is not None  # noqa: S101 - it was asked for
-        return ClippedSum(step.gradient, step.norms, step.losses)
+        return self.step(x, y, probes=0, update=True)
+
+    def flat_gradient(self, x: Inputs, y: Tensor) -> Tensor:
+        """Return the sum of the clipped gradients as one vector, ``(P,)``."""
+        gradient = self.clipped_gradient(x, y).gradient
+        assert gradient is not None  # noqa: S101 - it was asked for
+        return torch.cat([part.flatten() for part in gradient.values()])
 
     def squared_changes(
         self, x: Inputs, y: Tensor, v: Tensor, *, derivative: bool = False
@@ -313,65 +307,53 @@ class Engine:
         """
         if not derivative and self.takes_finite_steps(x, y):
             return self._finite_changes(x, y, lambda rows: v[:, rows], FiniteStep.precise_change)
-        self._prepare(x, y)
-        self._differentiate(x, y, "tangents")
 
-        def work(batch: Batch, rows: slice) -> Tensor:
+        def work(network: WatchedNetwork, batch: Batch, rows: slice) -> Tensor:
             along = self.masked(v[:, rows].to(batch.z.dtype), 2)
-            found = inner_products(self._network, batch, along)
-            return found.clipped(self.clip).T
+            return inner_products(network, batch, along).clipped(self.clip).T
 
-        return torch.cat(self._in_chunks(x, y, 2 + 3 * len(v), work, self._network))
+        return torch.cat(self._derivatives(x, y, 2 + 3 * len(v), work))
 
     def information_product(self, x: Inputs, y: Tensor, v: Tensor) -> Tensor:
         """Return ``J̃ᵀJ̃v`` for one direction ``v (B, …)`` of every record."""
-        self._prepare(x, y)
-        self._differentiate(x, y, "tangents")
 
-        def work(batch: Batch, rows: slice) -> Tensor:
+        def work(network: WatchedNetwork, batch: Batch, rows: slice) -> Tensor:
             along = self.masked(v[rows].to(batch.z.dtype))
-            return self.masked(information_product(self._network, batch, along, self.clip))
+            return self.masked(information_product(network, batch, along, self.clip))
 
-        return torch.cat(self._in_chunks(x, y, 8, work, self._network))
+        return torch.cat(self._derivatives(x, y, 8, work))
 
     def summed_changes(self, x: Inputs, y: Tensor, v: Tensor) -> dict[str, Tensor]:
         """Return ``Σ_i J̃_i v_i`` by parameter, for one direction ``v (B, …)`` of every record."""
-        self._prepare(x, y)
-        self._differentiate(x, y, "tangents")
 
-        def work(batch: Batch, rows: slice) -> dict[str, Tensor]:
+        def work(network: WatchedNetwork, batch: Batch, rows: slice) -> dict[str, Tensor]:
             along = self.masked(v[rows].to(batch.z.dtype))
-            return summed_change(self._network, batch, along, self.clip)
+            return summed_change(network, batch, along, self.clip)
 
-        parts = self._in_chunks(x, y, 5, work, self._network)
-        return {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
+        return _summed(self._derivatives(x, y, 5, work))
 
     def pulls_along(self, x: Inputs, y: Tensor, u: Mapping[str, Tensor]) -> Tensor:
         """Return ``J̃_iᵀu_k``, ``(K, B, …)``, for K directions of every parameter, ``(K, …)``."""
-        self._prepare(x, y, rules=not isinstance(self.clip, NoClip))
-        self._differentiate(x, y, "probes" if isinstance(self.clip, NoClip) else "tangents")
-        count = len(next(iter(u.values())))
-        like = self.problem.detached()
-        given = [
+        count, like = len(next(iter(u.values()))), self.problem.detached()
+        directions = [
             {name: Direction(values[k].to(like[name].dtype)) for name, values in u.items()}
             for k in range(count)
         ]
 
-        def work(batch: Batch, rows: slice) -> Tensor:
-            found = dense_probe(self._network, batch, lambda: given, self.clip)
-            return self.masked(found.pulls, 2)
+        def work(network: WatchedNetwork, batch: Batch, rows: slice) -> Tensor:
+            probes = dense_probe(network, batch, self.clip, lambda: directions)
+            return self.masked(probes.pulls, 2)
 
-        return torch.cat(self._in_chunks(x, y, 8 + 3 * (count - 1), work, self._network), 1)
+        way = "probes" if isinstance(self.clip, NoClip) else "tangents"
+        return torch.cat(self._derivatives(x, y, 8 + 3 * (count - 1), work, way), 1)
 
     def radial_pull(self, x: Inputs, y: Tensor) -> RadialPull:
         """Return ``Jᵀg = ½∇‖g‖²`` of every record, before clipping, with norms and losses."""
-        self._prepare(x, y)
-        self._differentiate(x, y, "pulls")
 
-        def work(batch: Batch, rows: slice) -> RadialPull:
-            return radial_pull(self._network, batch)
+        def work(network: WatchedNetwork, batch: Batch, rows: slice) -> RadialPull:
+            return radial_pull(network, batch)
 
-        pulls, sizes, losses = zip(*self._in_chunks(x, y, 6, work, self._network), strict=True)
+        pulls, sizes, losses = zip(*self._derivatives(x, y, 6, work, "pulls"), strict=True)
         return self.masked(torch.cat(pulls)), torch.cat(sizes), torch.cat(losses)
 
     def unknowns(self, x: Inputs, y: Tensor) -> int:
@@ -386,10 +368,6 @@ class Engine:
         """Return the present value of the view's variable for the first record."""
         return self.view.variable(self.net, rows_of(x, slice(0, 1)), y[:1])
 
-    def _prepare(self, x: Inputs, y: Tensor, rules: bool = True) -> None:
-        """Inspect the network if that has not been done."""
-        self._network: WatchedNetwork = self._validator.watched(x, y, rules)
-
     def takes_finite_steps(self, x: Inputs, y: Tensor) -> bool:
         """Return whether traces and squared changes of such a batch are over finite steps."""
         return self._way(x, y) != "derivative"
@@ -399,18 +377,17 @@ class Engine:
         if self.method != "auto":
             return self.method
         network = self._validator.watched(x, y, rules=False)
-        if self._kinked(x, y):
+        if self._kinked(network, x, y):
             return "finite"
         short = has_short_numbers(self.net, self.problem.device())
         otherwise = "finite" if self.problem.sharded else "derivative"
         return "thin" if short and narrowed(network) else otherwise
 
-    def _kinked(self, x: Inputs, y: Tensor) -> bool:
+    def _kinked(self, network: WatchedNetwork, x: Inputs, y: Tensor) -> bool:
         """Return whether the network has kinks, by the names of its functions or as measured.
 
         The first batch decides for all: a run must not change its method on the way.
         """
-        network = self._validator.watched(x, y, rules=False)
         if network.plan.kinks or self.problem.sharded:
             return bool(network.plan.kinks)
         if self.measured_kinks is None:
@@ -421,10 +398,10 @@ class Engine:
 
     def _look_for_kinks(self, network: WatchedNetwork, x: Inputs, y: Tensor) -> bool:
         """Return whether losses jump, or their slopes do, on lines between some of the records."""
-        count = line_count(network.bytes_per_record())
+        count = line_count(network.bytes_per_record)
         scale, some = self.view.scale(self.net, x, y), spread_over_classes(y, count, 0)
         batch = self.problem.batch(rows_of(x, some), y[some])
-        held = 6 * network.bytes_per_record()  # twice as long numbers, and what lies in between
+        held = 6 * network.bytes_per_record  # twice as long numbers, and what lies in between
 
         def in_chunks(work: Callable[[slice], Tensor], rows: int) -> list[Tensor]:
             return self.chunks.run(work, rows, held, self.problem.device())
@@ -436,17 +413,17 @@ class Engine:
         if self.scale is None:
             size = self.view.scale(self.net, x, y)
             if self._way(x, y) == "thin":
-                self.scale, self.doubt = balanced_step(self._tried(x, y), size)
+                self.scale, self.doubt = balanced_step(self._few_changes(x, y), size)
             else:
-                self.scale = float(f"{_STEP * size:.0e}")
+                self.scale = float(f"{size / 100:.0e}")
             if self.problem.sharded:
-                told = torch.tensor([self.scale, self.doubt], dtype=torch.float64)
-                self.scale, self.doubt = of_the_first(told).tolist()
+                chosen = torch.tensor([self.scale, self.doubt], dtype=torch.float64)
+                self.scale, self.doubt = of_the_first(chosen).tolist()
         return self.scale
 
-    def _tried(self, x: Inputs, y: Tensor) -> Callable[[float], Tensor]:
-        """Return the squared changes of a few records as a function of the size of the step."""
-        some = slice(min(_TRIED, len(y)))
+    def _few_changes(self, x: Inputs, y: Tensor) -> Callable[[float], Tensor]:
+        """Return the squared changes of four records as a function of the size of the step."""
+        some = slice(min(4, len(y)))
         x, y = rows_of(x, some), y[some]
         network, batch = self._validator.watched(x, y), self.problem.batch(x, y)
         key = key_of(self.seed, "size of steps")
@@ -457,46 +434,32 @@ class Engine:
 
     def _thin_step(self, x: Inputs, y: Tensor, keys: list[int], own: Tensor, update: bool) -> Step:
         """Return a step whose traces are changes over finite steps, narrowed by thin matrices."""
-        h = self.step_size(x, y)
-        self._prepare(x, y)
-        exact = self.clip_derivative == "exact" and not isinstance(self.clip, NoClip)
-
-        network = self._network
+        h, network = self.step_size(x, y), self._validator.watched(x, y)
+        clipped = not isinstance(self.clip, NoClip)
+        exact = clipped and self.clip_derivative == "exact"
 
         def pass_over(batch: Batch, v: Tensor, drawn: Tensor) -> tuple[Tensor, ...]:
             return tuple(vars(thin_change(network, batch, v, h, drawn, along=exact)).values())
 
-        def probed(batch: Batch, rows: slice) -> list[ThinChange]:
-            found = []
+        def probed(batch: Batch, rows: slice) -> list[Tensor]:
+            passes = []
             for k in keys:
                 v = self.masked(row_signs(k, own[rows], tuple(batch.z.shape[1:]), batch.z))
                 more = v, random_rows(network, k)
-                found.append(
-                    ThinChange(*self._replayed(("thin", h, exact), pass_over, batch, more))
-                )
-            return found
+                passes.append(self._replayed(("thin", h, exact), pass_over, batch, more))
+            return [torch.stack(part) for part in zip(*passes, strict=True)]
 
         chunks = self._in_chunks(x, y, 6, probed, network)
-        found = [
-            ThinChange(
-                *(torch.cat(part) for part in zip(*(vars(c).values() for c in each), strict=True))
-            )
-            for each in zip(*chunks, strict=True)
-        ]
-        if isinstance(self.clip, NoClip) and not update:  # which needs nothing beyond these passes
-            traces = torch.stack([each.squared for each in found], 1)
-            losses = found[0].losses
-            return Step(losses, torch.full_like(losses, torch.nan), traces)
-        plain = _joined(
-            self._in_chunks(x, y, 3, lambda b, _: self._unprobed(b, update), self._network)
-        )
-        if exact:
-            changes = [each.clipped(self.clip, plain.norms) for each in found]
-        elif isinstance(self.clip, NoClip):
-            changes = [each.squared for each in found]
-        else:
-            changes = [each.squared * self.clip.conservative(plain.norms) for each in found]
-        return replace(plain, traces=torch.stack(changes, 1))
+        change = ThinChange(*(torch.cat(part, 1) for part in zip(*chunks, strict=True)))
+        if not clipped and not update:  # which needs nothing beyond these passes
+            losses = change.losses[0]
+            return Step(losses, torch.full_like(losses, torch.nan), change.squared.T)
+        work = partial(self._unprobed, network, update)
+        plain = _joined(self._in_chunks(x, y, 3, work, network))
+        squared = change.clipped(self.clip, plain.norms) if exact else change.squared
+        if clipped and not exact:
+            squared = squared * self.clip.conservative(plain.norms)
+        return replace(plain, traces=squared.T)
 
     def _finite_step(
         self, x: Inputs, y: Tensor, keys: list[int], own: Tensor, update: bool
@@ -508,17 +471,9 @@ class Engine:
             return torch.stack([row_signs(k, own[rows], tuple(like.shape[1:]), like) for k in keys])
 
         traces = self._finite_changes(x, y, drawn, FiniteStep.quick_change)
-        watched = self._validator.watched_if_possible(x, y)
-        if watched is not None:
-            self._network = watched
-
-        def work(batch: Batch, rows: slice) -> Step:
-            if watched is None and not isinstance(self.clip, NoClip):
-                return self._alone(batch, update)
-            return self._unprobed(batch, update)
-
-        plain = _joined(self._in_chunks(x, y, 3, work, watched))
-        return replace(plain, traces=traces)
+        network = self._validator.watched_if_possible(x, y)
+        work = partial(self._unprobed, network, update)
+        return replace(_joined(self._in_chunks(x, y, 3, work, network)), traces=traces)
 
     def _finite_changes(
         self,
@@ -528,19 +483,35 @@ class Engine:
         change: Callable[[FiniteStep], FiniteChange],
     ) -> Tensor:
         """Return ``‖g̃₊ − g̃₋‖²/4h²`` along directions ``(K, B, …)`` of some rows, ``(B, K)``."""
-        watched, h = self._validator.watched_if_possible(x, y), self.step_size(x, y)
+        network, h = self._validator.watched_if_possible(x, y), self.step_size(x, y)
 
         def work(batch: Batch, rows: slice) -> Tensor:
             every = self.masked(v(rows).to(batch.z.dtype), 2)
-            steps = [FiniteStep(self.problem, watched, batch, a, h, self.clip) for a in every]
+            steps = [FiniteStep(self.problem, network, batch, a, h, self.clip) for a in every]
             return torch.stack([change(step).squared for step in steps], 1)
 
-        return torch.cat(self._in_chunks(x, y, 6, work, watched))
+        return torch.cat(self._in_chunks(x, y, 6, work, network))
 
-    def _differentiate(self, x: Inputs, y: Tensor, way: str) -> None:
+    def _derivatives(
+        self,
+        x: Inputs,
+        y: Tensor,
+        copies: int,
+        work: Callable[[WatchedNetwork, Batch, slice], Value],
+        way: str = "tangents",
+    ) -> list[Value]:
+        """Apply work that needs derivatives to chunks, once the derivatives have been checked."""
+        network = self._validator.watched(x, y, rules=way != "probes")
+        self._check(network, x, y, way)
+        return self._in_chunks(x, y, copies, partial(work, network), network)
+
+    def _check(self, network: WatchedNetwork, x: Inputs, y: Tensor, way: str) -> None:
         """Check derivatives against differences: for new shapes or modes, and now and then.
 
-        Now and then means at passes 10, 100, 1,000 and so on.
+        Now and then means at passes 10, 100, 1,000 and so on. All records of the first batch are
+        checked (by probes, some of them one by one), which takes as long as two or three steps.
+        Later checks sample some records: something hidden in a few records of one class, and not
+        in the first batch, may be found late.
         """
         if self.problem.sharded:
             raise InputError(
@@ -556,19 +527,20 @@ class Engine:
             )
         self._passes += 1
         kind = self._validator.key(x, y), way
-        new = kind not in self._checked and len(self._checked) < _KINDS
+        # Batches of ever new shapes (texts) must not be checked every time.
+        new = kind not in self._checked and len(self._checked) < 8
         if not new and self._passes != 10 ** round(math.log10(self._passes)):
             return
         first = not any(each == way for _, each in self._checked)
-        kinked, scale = self._kinked(x, y), self.view.scale(self.net, x, y)
+        kinked, scale = self._kinked(network, x, y), self.view.scale(self.net, x, y)
         if not first or way == "probes":
-            some = spread_over_classes(y, _SOME[way], self._passes)
+            some = spread_over_classes(y, 6 if way == "probes" else 16, self._passes)
             x, y = rows_of(x, some), y[some]
 
         def work(batch: Batch, rows: slice) -> None:
-            check_derivative(self._network, batch, scale=scale, way=way, kinked=kinked)
+            check_derivative(network, batch, scale=scale, way=way, kinked=kinked)
 
-        self._in_chunks(x, y, 8, work, self._network)
+        self._in_chunks(x, y, 8, work, network)
         self._checked.add(kind)
 
     def _in_chunks(
@@ -576,8 +548,8 @@ class Engine:
         x: Inputs,
         y: Tensor,
         copies: int,
-        work: Callable[[Batch, slice], Value],
-        watched: WatchedNetwork | None,
+        work: Work[Value],
+        network: WatchedNetwork | None,
     ) -> list[Value]:
         """Apply work to chunks; each record holds ``copies`` of its layers' outputs.
 
@@ -588,21 +560,25 @@ class Engine:
         def of(rows: slice) -> Value:
             return work(self.problem.batch(rows_of(x, rows), y[rows]), rows)
 
-        held = 0 if watched is None else copies * watched.bytes_per_record()
+        held = 0 if network is None else copies * network.bytes_per_record
         count, device = batch_size(x), self.problem.device()
         if not self.problem.sharded:
             return self.chunks.run(of, count, held, device)
         size = self.chunks.step(count, held, device)
         own = [slice(start, min(start + size, count)) for start in range(0, count, size)]
         more = largest_of_all(len(own)) - len(own)
-        found = [of(rows) for rows in own]
+        values = [of(rows) for rows in own]
         for _ in range(more):  # passes in which others wait for this process's shards
             of(slice(0, 1))
-        return found
+        return values
 
     def _keep_together(self, x: Inputs, y: Tensor) -> None:
         """Raise in all processes if one of them would make different passes from the rest."""
-        kinds = [(name, tuple(t.shape[1:]), str(t.dtype)) for name, t in _named(x)]
+        names = x if isinstance(x, Mapping) else map(str, range(len(leaves(x))))
+        kinds = [
+            (name, tuple(t.shape[1:]), str(t.dtype))
+            for name, t in zip(names, leaves(x), strict=True)
+        ]
         modes = tuple(module.training for module in self.net.modules())
         check_agreement((kinds, tuple(y.shape[1:]), str(y.dtype), modes))
 
@@ -619,12 +595,10 @@ class Engine:
 
         return tree_map_only(Tensor, made_up, x), y.new_zeros(1, *y.shape[1:])
 
-    def _thin(self, x: Inputs, y: Tensor) -> bool:
-        """Return whether wide layers make thin directions worthwhile, and rules allow them."""
-        if not any(p.requires_grad and is_wide(p.shape) for p in self.net.parameters()):
-            return False
+    def _rules_hold(self, x: Inputs, y: Tensor) -> bool:
+        """Return whether rules cover the network, which thin directions need, or raise."""
         try:
-            self._prepare(x, y)
+            self._validator.watched(x, y)
         except InputError:
             if isinstance(self.clip, NoClip):  # which needs no rules
                 return False
@@ -639,33 +613,32 @@ class Engine:
         mask = self.view.mask_for(values.flatten(0, lead - 1))
         return values if mask is None else values * mask
 
-    def _alone(self, batch: Batch, update: bool) -> Step:
-        """Return norms, losses and the clipped sum, every record run on its own."""
-        each = record_gradients(self.problem, batch)
-        size = each.norm(dim=1)
-        gradient = None
-        if update:
-            like = self.problem.detached()
-            pieces = (self.clip.factor(size) @ each).split([p.numel() for p in like.values()])
-            gradient = {n: g.reshape(like[n].shape) for n, g in zip(like, pieces, strict=True)}
-        with torch.no_grad():
-            losses = self.problem.losses(self.problem.detached(), batch, batch.z)
-        return Step(losses, size, torch.zeros(len(batch), 0).to(size), gradient)
+    def _unprobed(
+        self, network: WatchedNetwork | None, update: bool, batch: Batch, _: slice | None = None
+    ) -> Step:
+        """Return norms and losses, and the clipped sum if asked for.
 
-    def _unprobed(self, batch: Batch, update: bool) -> Step:
-        """Return norms and losses, and the clipped sum if asked for."""
+        Without a network that can be watched, every record is run on its own.
+        """
         none = torch.zeros(len(batch), 0, dtype=batch.z.dtype, device=batch.z.device)
-        if isinstance(self.clip, NoClip):
+        clip = self.clip
+        if isinstance(clip, NoClip):
             unknown = torch.full_like(none.sum(1), torch.nan)
-            weights = self.clip.factor(unknown)
-            losses, gradient = weighted_gradient(self.problem, batch, weights)
+            losses, gradient = weighted_gradient(self.problem, batch, clip.factor(unknown))
             return Step(losses, unknown, none, gradient if update else None)
-        network, clip = self._network, self.clip
+        if network is None:
+            each = record_gradients(self.problem, batch)
+            size, like = each.norm(dim=1), self.problem.detached()
+            pieces = (clip.factor(size) @ each).split([p.numel() for p in like.values()])
+            parts = {n: g.reshape(like[n].shape) for n, g in zip(like, pieces, strict=True)}
+            with torch.no_grad():
+                losses = self.problem.losses(like, batch, batch.z)
+            return Step(losses, size, none.to(size), parts if update else None)
         if update:
-            clipped = self._replayed(
-                ("update", clip), lambda b: vars(clipped_gradient(network, b, clip)), batch
+            total, size, losses = self._replayed(
+                ("update", clip), lambda b: clipped_gradient(network, b, clip), batch
             )
-            return Step(clipped["losses"], clipped["norms"], none, clipped["gradient"])
+            return Step(losses, size, none, total)
         size, losses = self._replayed("norms", lambda b: norms(network, b), batch)
         return Step(losses, size, none)
 
@@ -690,49 +663,38 @@ class Engine:
         modes = self._validator.key(batch.x, batch.y), rounding_of_products(), numbers
         return self._replays.run((what, memory, modes), of, [*leaves, *more])
 
-    def _from_tangents(self, batch: Batch, v: Tensor, update: bool) -> Step:
-        """Return a step from tangents of the records, clipped exactly."""
-        found = inner_products(self._network, batch, v, keep=update)
-        gradient = None
-        if update:
-            weights = self.clip.factor(found.norms)
-            gradient = weighted_sums(found.gradients, weights, self.problem.detached())
-        return Step(found.losses, found.norms, found.clipped(self.clip).T, gradient)
-
-    def _from_probes(self, batch: Batch, draw: Draw, thin: bool, update: bool, pulls: bool) -> Step:
+    def _from_probes(
+        self,
+        network: WatchedNetwork,
+        probe: Callable[..., ClippedProbes],
+        update: bool,
+        pulls: bool,
+        batch: Batch,
+        _: slice,
+    ) -> Step:
         """Return a step from probes of the release, clipped exactly or bounded."""
         bounded = self.clip_derivative == "conservative" and not isinstance(self.clip, NoClip)
         clip = NoClip() if bounded else self.clip
-        probe = thin_probe if thin else dense_probe
-        found = probe(self._network, batch, draw, clip, keep=update and not bounded)
-        back, size, gradient = self.masked(found.pulls, 2), found.norms, found.gradient
+        probes = probe(batch, clip, keep=update and not bounded)
+        back, size, gradient = self.masked(probes.pulls, 2), probes.norms, probes.gradient
         if bounded:
-            plain = self._unprobed(batch, update)
+            plain = self._unprobed(network, update, batch)
             size, gradient = plain.norms, plain.gradient
             scale = self.clip.conservative(size).sqrt()
             back = back * scale.reshape(-1, *[1] * (back.dim() - 2))
         traces = back.flatten(2).square().sum(2).T
-        return Step(found.losses, size, traces, gradient, back.transpose(0, 1) if pulls else None)
+        return Step(probes.losses, size, traces, gradient, back.transpose(0, 1) if pulls else None)
 
     def _empty(self, x: Inputs, probes: int, update: bool, pulls: bool) -> Step:
         like = next(iter(self.problem.released().values()))
         none = torch.zeros(0, dtype=like.dtype, device=like.device)
-        gradient = {
-            name: torch.zeros(p.shape, dtype=p.dtype, device=p.device)
-            for name, p in self.problem.detached().items()
-        }
+        gradient = {name: torch.zeros_like(p) for name, p in self.problem.detached().items()}
         kept = None
         if pulls:
             if not isinstance(x, Tensor) or not isinstance(self.view, Input):
                 raise InputError("An empty batch has no pullbacks for this view; skip it.")
             kept = torch.zeros(0, probes, *x.shape[1:], dtype=like.dtype, device=like.device)
         return Step(none, none, none.reshape(0, probes), gradient if update else None, kept)
-
-
-def _named(x: Inputs) -> list[tuple[str, Tensor]]:
-    """Return the tensors of the inputs, with their names or else numbers."""
-    names = x if isinstance(x, Mapping) else map(str, range(len(leaves(x))))
-    return list(zip(names, leaves(x), strict=True))
 
 
 def _joined(steps: list[Step]) -> Step:
@@ -745,11 +707,14 @@ def _joined(steps: list[Step]) -> Step:
         torch.cat([s.losses for s in steps]),
         torch.cat([s.norms for s in steps]),
         torch.cat([s.traces for s in steps]),
-        {n: torch.stack([g[n] for g in gradients]).sum(0) for n in gradients[0]}
-        if gradients
-        else None,
+        _summed(gradients) if gradients else None,
         torch.cat(pulls) if pulls else None,
     )
+
+
+def _summed(gradients: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the sum of the chunks' gradients by parameter."""
+    return {name: torch.stack([g[name] for g in gradients]).sum(0) for name in gradients[0]}
 
 
 def has_short_numbers(net: nn.Module, device: torch.device) -> bool:

@@ -37,27 +37,16 @@ Values = Callable[
     [Tensor, Tensor], Tensor
 ]  # of some lines, (L,), and places on each of them, (L, m): the losses there, (L, m)
 
-_MOST, _FEWEST = 48, 4  # lines along which small and large networks are looked at
-_MOVED = 8192  # bytes of layers' outputs that all lines together should move
-_GRID = 32  # first intervals of a line
-_HALVINGS = 20  # of their length
-_OVER = 6  # last halvings that the order of the difference is read from
-_ORDER = 1.5  # between one of a kink and two of a jump of f″
-_JUMP = 1e-4  # the least jump of the slope, relative to what the loss spans on the line,
-_STEP = 0.01  # over a step of that size where the loss itself jumps (as finite steps would see it)
-_SMOOTH = 1e-6  # what the fourth difference over the spacing may fall to before a line is dropped
-_QUIET = 0.618  # where on the lines, and at which spacing, rounding is measured
-_FINE = 2.0**-20
 _ROUNDING = 16  # a difference must be that many times what rounding alone gives
-_LENGTHS = (1.0, 1 / 8, 1.0, 1 / 64)  # of lines, in turn: short ones see a weak kink beside bends
 
 
 def line_count(held: int) -> int:
     """Return the number of lines for a network whose layers put out so many bytes per record.
 
-    The more units a network has, the more kinks lie on every line.
+    The more units a network has, the more kinks lie on every line: all lines together should move
+    8,192 bytes of outputs.
     """
-    return max(_FEWEST, min(_MOST, _MOVED // max(1, held)))
+    return max(4, min(48, 8192 // max(1, held)))
 
 
 def has_kinks(
@@ -114,7 +103,8 @@ class _Lines:
         size = float(apart.square().mean().sqrt())
         drawn = row_signs(key_of("kinks"), number, tuple(z.shape[1:]), z)
         move = apart + (size / 2 or scale) * free * drawn
-        length = torch.tensor(_LENGTHS).to(z)[number % len(_LENGTHS)]
+        lengths = (1.0, 1 / 8, 1.0, 1 / 64)  # in turn: short lines see a weak kink beside bends
+        length = torch.tensor(lengths).to(z)[number % len(lengths)]
         return cls(problem, batch, start, move * length.reshape(-1, *[1] * (z.dim() - 1)))
 
     def losses(self, which: Tensor, places: Tensor, rows: slice) -> Tensor:
@@ -130,18 +120,19 @@ class _Lines:
 def jumps_somewhere(values: Values, lines: int, device: torch.device) -> bool:
     """Return whether a function of a place in [0, 1] jumps on some line, or its slope does."""
     which = torch.arange(lines, device=device)
-    steps = torch.arange(_GRID + 1, device=device, dtype=torch.float64)
-    places, spacing = (steps / _GRID).repeat(lines, 1), 1 / _GRID
+    spacing = 1 / 32
+    steps = torch.arange(33, device=device, dtype=torch.float64)
+    places = (steps * spacing).repeat(lines, 1)
     seen = values(which, places)
     finite = seen.nan_to_num(0.0, 0.0, 0.0)
     span = finite.amax(1) - finite.amin(1)
-    quiet = torch.full_like(span, _QUIET)
-    floor = _ROUNDING * _rounding(values, which, quiet, _FINE)
+    # Rounding is measured at a place and a spacing where the function itself hardly bends.
+    floor = _ROUNDING * _rounding(values, which, torch.full_like(span, 0.618), 2.0**-20)
     five, centre, difference = _around_largest(seen, places)
     history = difference[:, None]
-    for _ in range(_HALVINGS):
+    for _ in range(20):
         # What is smooth by now, or hidden by rounding, stays so at smaller spacings.
-        kept = (difference > floor) & (difference > _SMOOTH * span * spacing)
+        kept = (difference > floor) & (difference > 1e-6 * span * spacing)
         which, span, floor, history = which[kept], span[kept], floor[kept], history[kept]
         five, centre = five[kept], centre[kept]
         if not len(which):
@@ -152,10 +143,14 @@ def jumps_somewhere(values: Values, lines: int, device: torch.device) -> bool:
         nine[:, ::2], nine[:, 1::2] = five, values(which, places[:, 1::2])
         five, centre, difference = _around_largest(nine, places)
         history = torch.cat((history, difference[:, None]), 1)
-    before = history[:, -1 - _OVER]
-    itself = difference > before * 2.0 ** (-_OVER / 2)  # it does not fall: the loss itself jumps
-    least = _JUMP * span * torch.where(itself, _STEP, spacing)
-    jumps = (difference > before * 2.0 ** (-_ORDER * _OVER)) & (difference > least)
+    # The order of the difference is read from the last six halvings: zero where the loss itself
+    # jumps, one at a kink, two where f″ jumps. In between lie 0.5 and 1.5.
+    before = history[:, -7]
+    itself = difference > before * 2.0 ** (-0.5 * 6)
+    # The least jump of the slope, relative to what the loss spans on the line; of the loss itself,
+    # over a step of a hundredth, as finite steps would see it.
+    least = 1e-4 * span * torch.where(itself, 0.01, spacing)
+    jumps = (difference > before * 2.0 ** (-1.5 * 6)) & (difference > least)
     jumps &= difference > floor
     if not bool(jumps.any()):
         return False

@@ -39,8 +39,8 @@ from seepage.nn.gradients.per_record_gradients import (
 from seepage.nn.gradients.plain_kernels import weight_norm
 from seepage.nn.gradients.rules.linear import summed
 from seepage.nn.gradients.watching import WatchedNetwork, differentiable_backends
-from seepage.nn.jacobian.pullbacks import radial_pull
 from seepage.nn.jacobian.random_directions import Direction, Directions, Draw
+from seepage.nn.jacobian.tangents import radial_pull
 from seepage.nn.problem.clipping import Clip, NoClip
 from seepage.nn.problem.problem import Batch
 
@@ -57,7 +57,7 @@ class ClippedProbes:
 
 
 def dense_probe(
-    network: WatchedNetwork, batch: Batch, draw: Draw, clip: Clip, keep: bool = False
+    network: WatchedNetwork, batch: Batch, clip: Clip, draw: Draw, keep: bool = False
 ) -> ClippedProbes:
     """Return ``J̃ᵀu`` for every direction, clipped exactly; with ``keep`` the clipped sum too.
 
@@ -148,7 +148,7 @@ def _lookup(
 
 
 def thin_probe(
-    network: WatchedNetwork, batch: Batch, draw: Draw, clip: Clip, keep: bool = False
+    network: WatchedNetwork, batch: Batch, clip: Clip, draw: Draw, keep: bool = False
 ) -> ClippedProbes:
     """Return ``J̃ᵀu`` for every direction, clipped exactly; with ``keep`` the clipped sum too."""
     z = batch.z.detach().requires_grad_()

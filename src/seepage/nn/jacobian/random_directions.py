@@ -27,10 +27,6 @@ from seepage.nn.problem.problem import NetworkProblem
 WIDE = 256  # with this many rows and columns, a weight's direction has thin factors
 RANK = 31
 
-_GOLDEN = 0x9E3779B97F4A7C15
-_FIRST = 0xBF58476D1CE4E5B9
-_SECOND = 0x94D049BB133111EB
-
 
 def key_of(*parts: object) -> int:
     """Return a 64-bit key made of any printable parts: a seed, a step, a parameter's name."""
@@ -59,21 +55,16 @@ def row_signs(key: int, rows: Tensor, shape: tuple[int, ...], like: Tensor) -> T
 
 
 def _mixed(counter: Tensor, key: int) -> Tensor:
-    """Return a well-mixed 64-bit word for each counter; products wrap around by design."""
-    z = counter * _signed(_GOLDEN) + _signed(key)
-    z = (z ^ _shifted(z, 30)) * _signed(_FIRST)
-    z = (z ^ _shifted(z, 27)) * _signed(_SECOND)
-    return z ^ _shifted(z, 31)
+    """Return a well-mixed 64-bit word for each counter; products wrap around by design.
 
-
-def _shifted(z: Tensor, by: int) -> Tensor:
-    """Shift right as if unsigned, though torch's integers are signed."""
-    return (z >> by) & ((1 << (64 - by)) - 1)
-
-
-def _signed(word: int) -> int:
-    word &= (1 << 64) - 1
-    return word - (1 << 64) if word >= 1 << 63 else word
+    The multipliers are those of SplitMix64, as signed numbers, since torch's integers have a sign;
+    for the same reason the mask after a shift to the right.
+    """
+    signed = key - 2**64 if key >= 2**63 else key
+    z = counter * -0x61C8864680B583EB + signed
+    for shift, multiplier in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
+        z = (z ^ ((z >> shift) & (2 ** (64 - shift) - 1))) * multiplier
+    return z
 
 
 def _unpack(words: Tensor) -> Tensor:

@@ -21,9 +21,7 @@ from torch.utils._pytree import tree_map_only
 
 Function = Callable[..., Any]  # of tensors; its result may contain tensors
 
-_RECORDINGS = 4  # at most, since each keeps its memory
 _BOUND = 0.7  # share of a pass's time above which it counts as launch-bound
-_ROOM = 4  # a recording may keep at most this fraction, 1/_ROOM, of the memory
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Replays:
             return function(*inputs)
         if self._runs[key] == 2:
             found, bound = _timed(function, inputs)
-            if not bound or len(self._recordings) >= _RECORDINGS:
+            if not bound or len(self._recordings) >= 4:  # each keeps its memory
                 self._plain.add(key)
             return found
         try:
@@ -81,7 +79,7 @@ class Replays:
         return recording.replay(inputs)
 
     def _record(self, function: Function, inputs: Sequence[Tensor]) -> _Recording | None:
-        """Return a recording, or ``None`` if it would keep too much memory."""
+        """Return a recording, or ``None`` if it would keep more than a quarter of the memory."""
         held = [tensor.clone() for tensor in inputs]
         before = torch.cuda.memory_reserved()
         aside = torch.cuda.Stream()
@@ -94,7 +92,7 @@ class Replays:
         with _uncached(), torch.cuda.graph(graph, pool=self._pool, **mode):
             outputs = function(*held)
         total = torch.cuda.get_device_properties(held[0].device).total_memory
-        if _ROOM * (torch.cuda.memory_reserved() - before) > total:
+        if 4 * (torch.cuda.memory_reserved() - before) > total:
             return None
         self._pool = graph.pool()
         return _Recording(graph, held, outputs)

@@ -1,8 +1,13 @@
-"""Tangents on the record's side: exact clipped norms from three scalars per record.
+"""Tangents and pullbacks on the record's side: exact clipped norms from three scalars per record.
 
-For a direction ``v`` of the record, ``∂g = (∂g/∂z)v`` follows from the tangents of the layers'
+For a direction ``v`` of the record, ``∂g = (∂g/∂z)v = Jv`` follows from the tangents of the layers'
 inputs and output gradients (one forward-over-reverse pass for the whole batch), and with it
 ``g·g``, ``g·∂g`` and ``∂g·∂g`` without a gradient per record.
+
+Pullbacks ``Jᵀw`` are for directions ``w`` of the parameters that differ from record to record. They
+are given by the same factors as the gradients, so that ``g(z)·w`` needs no gradient per record
+either; a double-backward pass differentiates it. With ``w = g`` this is ``Jᵀg = ½∇_z‖g‖²``, which
+exact clipping needs.
 """
 
 from __future__ import annotations
@@ -14,14 +19,18 @@ import torch
 from torch import Tensor
 from torch.func import jvp, vjp, vmap
 
+from seepage.nn.gradients.norms import squared_norms
 from seepage.nn.gradients.per_record_gradients import (
     GradientTerm,
     GramMatrices,
     Key,
+    OuterProducts,
     ParameterGradient,
     RecordGradients,
     at_least_single,
+    gradients_of,
     grouped,
+    sum_of,
     weighted_sums,
 )
 from seepage.nn.gradients.plain_kernels import PlainNorms
@@ -30,25 +39,23 @@ from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.problem import Batch
 
 Pieces = list[tuple[Tensor, ...]]
+RadialPull = tuple[Tensor, Tensor, Tensor]  # Jᵀg, norms, losses
+_Parts = tuple[ParameterGradient, ParameterGradient]  # a gradient, and its change
 
 
 @dataclass(frozen=True)
 class InnerProducts:
     """The scalars for clipping K changes of the gradient, with losses and gradients.
 
-    ``gg`` and ``losses`` are ``(B,)``, ``gd`` and ``dd`` are ``(K, B)``.
+    ``gg``, its root ``norms`` and ``losses`` are ``(B,)``, ``gd`` and ``dd`` are ``(K, B)``.
     """
 
     gg: Tensor
+    norms: Tensor
     gd: Tensor
     dd: Tensor
     losses: Tensor
     gradients: dict[Key, ParameterGradient]
-
-    @property
-    def norms(self) -> Tensor:
-        """The norms of the gradients."""
-        return self.gg.sqrt()
 
     def clipped(self, clip: Clip) -> Tensor:
         """Return ``‖(∂g̃/∂z)v‖²`` of every record and direction, ``(K, B)``."""
@@ -96,7 +103,8 @@ def tangents(network: WatchedNetwork, batch: Batch, directions: Tensor) -> Tange
                 runs.append(run)
             return run.losses.sum(), run.losses
 
-        value, pull, losses = vjp(total, network.zeros(batch), has_aux=True)
+        zeros = [shape.zeros(len(batch), batch.z.device) for shape in network.outputs]
+        value, pull, losses = vjp(total, zeros, has_aux=True)
         (deltas,) = pull(torch.ones_like(value))
         made[:] = runs[0].terms(deltas)
         return losses, [term.tensors for term in made]
@@ -143,7 +151,26 @@ def inner_products(
             for k in members:  # a layer is freed once its scalars are computed
                 seen.changes[k] = ()
                 seen.terms[k] = replace(seen.terms[k], tensors=())
-    return InnerProducts(gg, gd, dd, seen.losses, gradients)
+    return InnerProducts(gg, gg.sqrt(), gd, dd, seen.losses, gradients)
+
+
+def _summed_parts(seen: Tangents) -> tuple[Tensor, Tensor, dict[Key, _Parts]]:
+    """Return ``g·g`` and ``g·∂g`` of one direction, with each parameter's ``g`` and ``∂g``."""
+    gg = torch.zeros_like(seen.losses, dtype=at_least_single(seen.losses))
+    gd = torch.zeros_like(gg)
+    parts: dict[Key, _Parts] = {}
+    for key, members in grouped(seen.terms).items():
+        value, (change,) = seen.gradients(members)
+        parts[key] = value, change
+        grams = GramMatrices()
+        gg += value.dot(value, grams)
+        gd += value.dot(change, grams)
+    return gg, gd, parts
+
+
+def _along(gg: Tensor, gd: Tensor) -> Tensor:
+    """Return ``g·∂g/g·g``, zero for a gradient of zero."""
+    return torch.where(gg > 0, gd / torch.where(gg > 0, gg, 1.0), 0.0)
 
 
 def summed_change(
@@ -154,20 +181,69 @@ def summed_change(
     With ``∂g = Jv``, ``∂g̃ = (∂g − (1 − ρ) ĝ ĝᵀ∂g)/φ`` (see ``clipping``).
     """
     seen = tangents(network, batch, v[None])
-    gg = torch.zeros_like(seen.losses, dtype=at_least_single(seen.losses))
-    gd = torch.zeros_like(gg)
-    values: dict[Key, ParameterGradient] = {}
-    changes: dict[Key, ParameterGradient] = {}
     with torch.no_grad():
-        for key, members in grouped(seen.terms).items():
-            values[key], (changes[key],) = seen.gradients(members)
-            grams = GramMatrices()
-            gg += values[key].dot(values[key], grams)
-            gd += values[key].dot(changes[key], grams)
+        gg, gd, parts = _summed_parts(seen)
         norms = gg.sqrt()
-        along = torch.where(gg > 0, gd / torch.where(gg > 0, gg, 1.0), 0.0)
-        back = (clip.radial(norms) - 1) * along * clip.factor(norms)
+        back = (clip.radial(norms) - 1) * _along(gg, gd) * clip.factor(norms)
         like = network.problem.detached()
+        values, changes = ({key: pair[k] for key, pair in parts.items()} for k in (0, 1))
         across = weighted_sums(changes, clip.factor(norms), like)
         radial = weighted_sums(values, back, like)
     return {name: across[name] + radial[name] for name in like}
+
+
+def radial_pull(network: WatchedNetwork, batch: Batch) -> RadialPull:
+    """Return ``Jᵀg``, the norms of the gradients and the losses."""
+    z = batch.z.detach().requires_grad_()
+    losses, terms = network.differentiable_terms(batch, z)
+    with torch.enable_grad():
+        squared = squared_norms(terms)
+        (pull,) = torch.autograd.grad(squared.sum() / 2, z, materialize_grads=True)
+    return pull, squared.detach().sqrt(), losses.detach()
+
+
+def information_product(network: WatchedNetwork, batch: Batch, v: Tensor, clip: Clip) -> Tensor:
+    """Return ``J̃ᵀJ̃v`` of every record: a tangent pass, then a pullback.
+
+    With ``∂g = Jv``, ``J̃ᵀJ̃v = Jᵀw`` for ``w = (∂g − (1 − ρ²) ĝ ĝᵀ∂g)/φ²`` (see ``clipping``).
+    """
+    seen = tangents(network, batch, v[None])
+    with torch.no_grad():
+        w = _clipped_twice(seen, clip)
+    z = batch.z.detach().requires_grad_()
+    _, again = network.differentiable_terms(batch, z)
+    with torch.enable_grad():
+        gradients = gradients_of(again).items()
+        each = [gradient.dot(w[key], GramMatrices()) for key, gradient in gradients]
+        (pull,) = torch.autograd.grad(sum_of(each).sum(), z, materialize_grads=True)
+    return pull
+
+
+def _clipped_twice(seen: Tangents, clip: Clip) -> dict[Key, ParameterGradient]:
+    """Return ``w`` for every parameter, given the gradients and their changes."""
+    gg, gd, parts = _summed_parts(seen)
+    norms = gg.sqrt()
+    inside = 1 / clip.phi(norms) ** 2
+    back = (clip.radial(norms) ** 2 - 1) * _along(gg, gd) * inside
+    return {
+        key: ParameterGradient(
+            _scaled(change.outers, inside) + _scaled(value.outers, back),
+            _weighted(change.plain, inside, value.plain, back),
+        )
+        for key, (value, change) in parts.items()
+    }
+
+
+def _scaled(outers: list[OuterProducts], by: Tensor) -> list[OuterProducts]:
+    """Return outer products with every record scaled by its own number."""
+    return [
+        OuterProducts(outer.left, outer.right * by.to(outer.right.dtype)[:, None, None, None])
+        for outer in outers
+    ]
+
+
+def _weighted(a: Tensor | None, by: Tensor, b: Tensor | None, times: Tensor) -> Tensor | None:
+    """Return ``by·a + times·b``, either of which may be missing."""
+    pairs = ((a, by), (b, times))
+    parts = [value * factor[:, None] for value, factor in pairs if value is not None]
+    return sum_of(parts) if parts else None

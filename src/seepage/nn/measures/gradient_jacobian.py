@@ -22,7 +22,7 @@ from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
-from seepage.nn.measures.traces import squared_changes_along
+from seepage.nn.measures.information_matrices import squared_changes_along
 from seepage.nn.problem.views import Input, Inputs, Label, View, rows_of
 from seepage.tables.source import Chunk, as_numpy
 
@@ -60,12 +60,10 @@ class GradientJacobian(ReleaseJacobian):
     def __init__(self, engine: Engine, x: Inputs, y: Tensor, noise: float) -> None:
         self.engine, self.inputs, self.target, self.noise = engine, x, y, noise
         z = engine.view.variable(engine.net, x, y)
-        mask = engine.view.mask_for(z)
         self._shape = tuple(z.shape[1:])
-        unknown = torch.ones(self._shape, dtype=torch.bool) if mask is None else mask
-        self.entries = torch.nonzero(unknown.flatten()).flatten().to(z.device)
+        self.entries = engine.view.entries(z)
         flat = z.reshape(len(z), -1)
-        self.X = flat if mask is None else flat[:, self.entries]
+        self.X = flat if len(self.entries) == flat.shape[1] else flat[:, self.entries]
         self.rows, self.features = self.X.shape
         self.size = sum(p.numel() for p in engine.problem.released().values())
 
@@ -305,6 +303,4 @@ class GradientMoves:
         return GradientJacobian(self._at.engine, x, y, float(noise.sigma))
 
     def _flat(self, x: Inputs, y: Tensor) -> np.ndarray:
-        total = self._at.engine.clipped_gradient(x, y).gradient
-        flat = torch.cat([part.flatten() for part in total.values()])
-        return np.asarray(as_numpy(flat), dtype=float)
+        return np.asarray(as_numpy(self._at.engine.flat_gradient(x, y)), dtype=float)

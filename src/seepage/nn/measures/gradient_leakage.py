@@ -27,20 +27,22 @@ from seepage.nn.jacobian.engine import Engine
 from seepage.nn.jacobian.finite_changes import condition_of_steps, over_steps
 from seepage.nn.measures.estimate import Estimate
 from seepage.nn.measures.gradient_jacobian import GradientJacobian, GradientRelease
-from seepage.nn.measures.largest_eigenvalues import LargestEigenvalues, lanczos
-from seepage.nn.measures.nystrom import InformationSketch, nystrom
-from seepage.nn.measures.traces import (
+from seepage.nn.measures.information_matrices import (
+    InformationSketch,
+    LargestEigenvalues,
     TraceEstimate,
     check_probes,
     exact,
     exact_diagonal,
     hutchpp,
+    lanczos,
+    nystrom,
     rademacher,
 )
 from seepage.nn.problem.clipping import Clip, NoClip, choose_clip
 from seepage.nn.problem.own_loss import labels_of
 from seepage.nn.problem.problem import Loss
-from seepage.nn.problem.views import Input, Inputs, View, batch_size
+from seepage.nn.problem.views import Input, Inputs, View, batch_size, check_labels
 from seepage.support.number_check import check_positive
 from seepage.tables.source import MemorySource, Table
 
@@ -162,12 +164,7 @@ def check_view(view: Any) -> None:
 
 def check_batch(x: Inputs, y: Tensor) -> None:
     """Raise unless there is a label for each of at least one record."""
-    labels = "no" if isinstance(y, Tensor) and y.dim() == 0 else len(y)
-    if batch_size(x) != labels:
-        raise InputError(
-            f"There are {batch_size(x)} records but {labels} labels; give one label for each "
-            "record."
-        )
+    check_labels(x, y)
     if not len(y):
         raise InputError("The batch holds no records; give at least one.")
 

@@ -10,8 +10,9 @@ estimate with a standard error.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -27,9 +28,6 @@ Numbers = NDArray[np.float64]
 
 # The last four are those of dp-accounting: they give the ε of a run with much noise.
 ORDERS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 128, 256, 512, 1024)
-_LARGE = 30.0  # an exponent above which the one in log(1 + …) no longer matters
-_EXACT = 256  # the largest order with the full sum: see sampled_gaussian_renyi
-_FAINT = 90.0  # a weight below e⁻⁹⁰ of the first adds nothing as long as no exponent exceeds 30
 
 
 def sampled_gaussian_renyi(
@@ -66,12 +64,14 @@ def sampled_gaussian_renyi(
             + (order - k) * math.log1p(-sample_rate)
         )
         growth = (k * k - k) / 2
-        large = growth[-1] * squares[:, 0] > _LARGE
+        # Above this exponent the one in log(1 + …) no longer matters. As long as none exceeds it,
+        # weights below e⁻⁹⁰ of the first add nothing.
+        large = growth[-1] * squares[:, 0] > 30.0
         cost = order * squares[:, 0] / 2
-        heavy = weights > weights[0] - _FAINT
+        heavy = weights > weights[0] - 90.0
         small = torch.expm1(growth[heavy] * squares[~large]) @ weights[heavy].exp()
         cost[~large] = torch.log1p(small) / (order - 1)
-        if order <= _EXACT:
+        if order <= 256:
             rest = math.log1p(-sample_rate) * (order - 1) + math.log1p((order - 1) * sample_rate)
             terms = torch.logsumexp(weights + growth * squares[large], 1)
             total = torch.logaddexp(terms, torch.full_like(terms, rest))
@@ -82,6 +82,8 @@ def sampled_gaussian_renyi(
 
 class IndividualCosts:
     """Sums over steps of each record's charge, at every Rényi order."""
+
+    kept: ClassVar[tuple[str, ...]] = ("costs", "squares", "weights")
 
     def __init__(self, records: int, orders: Sequence[int] = ORDERS) -> None:
         self.orders = tuple(orders)
@@ -112,15 +114,6 @@ class IndividualCosts:
         error = torch.sqrt(spread / (count - 1).clamp(min=0.0))
         error = torch.where(count > 1, error, float("nan"))
         return torch.where(seen, steps * mean, worst), steps * error
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the sums by name."""
-        return {"costs": self.costs, "squares": self.squares, "weights": self.weights}
-
-    def take(self, tensors: Mapping[str, Tensor]) -> None:
-        """Replace the sums by others, named as by :meth:`tensors`."""
-        self.costs, self.squares = tensors["costs"], tensors["squares"]
-        self.weights = tensors["weights"]
 
 
 @dataclass(frozen=True, eq=False)

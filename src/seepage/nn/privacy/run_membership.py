@@ -10,7 +10,7 @@ distributions of dp-accounting, which round towards more loss, so every number i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from seepage.nn.privacy.run_privacy import Ledger
-
-_GRID = 2000  # values of ε whose lines make up the curve
-_LEAST = 1e-12  # lines with a smaller δ no longer matter
-_FURTHEST = 700.0  # the largest ε tried: e^ε is still a number, and fewer lines bound as well
-_COARSE = 1e-4  # the grid step of privacy losses
-_HALVINGS = 60
-_FEW = 20  # rates up to which it is quicker to look for the lowest line of each by halving
 
 GUARANTEED = (
     "Nothing leaves but the noisy gradients of the steps, or results computed from them.",
@@ -67,16 +60,15 @@ class RunMembership:
 
     def excess(self, epsilon: Any) -> np.ndarray:
         """Return ``δ(ε) = sup_S P(S) − e^ε Q(S)`` at any real ε."""
-        wanted = np.atleast_1d(np.asarray(epsilon, dtype=float))
-        order = np.argsort(wanted, kind="stable")
-        sorted_, found = wanted[order], np.empty_like(wanted)
-        below = sorted_ < 0
-        above = _divergence(self.removed, sorted_[~below])
-        # P(S) − e^ε Q(S) on S is 1 − e^ε + e^ε [Q − e^{−ε} P] on the complement of S.
-        turned = _divergence(self.added, -sorted_[below][::-1])[::-1]
-        found[order[~below]] = above
-        found[order[below]] = 1 - np.exp(sorted_[below]) * (1 - turned)
-        return np.asarray(np.clip(found, 0.0, 1.0).reshape(np.shape(epsilon)))
+
+        def at(one: float) -> float:
+            if one >= 0:
+                return float(self.removed.get_delta_for_epsilon(one))
+            # P(S) − e^ε Q(S) on S is 1 − e^ε + e^ε [Q − e^{−ε} P] on the complement of S.
+            return 1 - math.exp(one) * (1 - float(self.added.get_delta_for_epsilon(-one)))
+
+        # One by one: dp-accounting sums at once for a single ε, and loops over the losses for more.
+        return np.asarray(np.clip(np.vectorize(at, otypes=[float])(epsilon), 0.0, 1.0))
 
     def advantage(self) -> float:
         """Return the largest difference between true and false positives."""
@@ -97,14 +89,13 @@ class RunMembership:
         rate = np.asarray(fpr, dtype=float)
         if not np.all((rate >= 0) & (rate <= 1)):
             raise InputError("A false positive rate must lie between 0 and 1.")
-        far = min(max(self.removed.get_epsilon_for_delta(_LEAST), 1.0), _FURTHEST)
-        epsilon = np.linspace(-far, far, 2 * _GRID + 1)
-        if rate.size <= _FEW:
-            height = cache(lambda k: float(self.excess(epsilon[k])))
-            lowest = [_lowest(height, epsilon, each) for each in rate.ravel()]
-            return np.asarray(np.clip(np.reshape(lowest, rate.shape), rate, 1.0))
-        lines = self.excess(epsilon) + np.exp(epsilon) * rate[..., None]
-        return np.asarray(np.clip(lines.min(axis=-1), rate, 1.0))
+        # Lines δ(ε) + e^ε·FPR of 4,001 values of ε. Those with a smaller δ than 1e-12 no longer
+        # matter; up to ε = 700, e^ε is still a number, and fewer lines bound as well.
+        far = min(max(self.removed.get_epsilon_for_delta(1e-12), 1.0), 700.0)
+        epsilon = np.linspace(-far, far, 4001)
+        height = cache(lambda k: float(self.excess(epsilon[k])))
+        lowest = [_lowest(height, epsilon, each) for each in rate.ravel()]
+        return np.asarray(np.clip(np.reshape(lowest, rate.shape), rate, 1.0))
 
     def __repr__(self) -> str:
         most = "at most " if self.kind == "guarantee" else ""
@@ -132,15 +123,6 @@ def _lowest(height: Callable[[int], float], epsilon: np.ndarray, rate: float) ->
     return line(low)
 
 
-def _divergence(losses: Any, epsilon: np.ndarray) -> np.ndarray:
-    """Return δ at increasing ε of a privacy loss distribution."""
-    if not len(epsilon):
-        return epsilon
-    if len(epsilon) == 1:  # dp-accounting sums at once; for several it loops over all losses
-        return np.array([losses.get_delta_for_epsilon(float(epsilon[0]))])
-    return np.asarray(losses.get_delta_for_epsilon(epsilon))
-
-
 def run_membership(ledger: Ledger) -> RunMembership:
     """Return the curve that holds for every record of a run."""
     return RunMembership(*_losses(ledger, 1.0), "guarantee", (*GUARANTEED, *ledger.conditions))
@@ -153,10 +135,10 @@ def own_membership(ledger: Ledger, cost: float, seen: bool) -> RunMembership:
     (Bu, Dong, Long and Su 2020, theorem 5); so all steps get the one norm with that cost.
     """
     if not seen:
-        found = run_membership(ledger)
-        return RunMembership(found.removed, found.added, found.kind, (*found.conditions, UNSEEN))
+        worst = run_membership(ledger)
+        return replace(worst, conditions=(*worst.conditions, UNSEEN))
     low, high = 0.0, 1.0
-    for _ in range(_HALVINGS):
+    for _ in range(60):  # to the last digit
         middle = (low + high) / 2
         low, high = (middle, high) if _order_two(ledger, middle) < cost else (low, middle)
     return RunMembership(*_losses(ledger, high), "estimate", (*MEASURED, *ledger.conditions))
@@ -195,7 +177,7 @@ def _losses(ledger: Ledger, share: float) -> tuple[Any, Any]:
             )
         step = losses.from_gaussian_mechanism(
             entry.noise / max(share * entry.sensitivity, 1e-12),
-            value_discretization_interval=_COARSE,
+            value_discretization_interval=1e-4,  # the grid of losses, which rounds them upwards
             sampling_prob=entry.sample_rate if entry.sampler == POISSON else 1.0,
         )
         steps = step.self_compose(entry.steps)

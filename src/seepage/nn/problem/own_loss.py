@@ -96,6 +96,16 @@ def _key_of(batch: Mapping[str, Any]) -> str:
     )
 
 
+def target_weights(
+    target: Tensor, weight: Tensor | None, ignored: int, dtype: torch.dtype
+) -> Tensor:
+    """Return the weight of every class number in a mean of torch: zero for ignored ones."""
+    kept = target != ignored
+    if weight is None:
+        return kept.to(dtype)
+    return kept * weight.to(dtype)[torch.where(kept, target.long(), 0)]
+
+
 class _ByRecord(TorchFunctionMode):  # type: ignore[misc]
     """Makes torch's loss functions average over each record's entries."""
 
@@ -122,7 +132,10 @@ class _ByRecord(TorchFunctionMode):  # type: ignore[misc]
         if reduction == "batchmean":
             return total / (len(entries) / self.records)
         if function in _OF_CLASSES and not options["target"].is_floating_point():
-            return total / self._counted(options, entries)
+            target = options["target"].reshape(self.records, -1)
+            weight, ignored = options["weight"], options["ignore_index"]
+            shares = target_weights(target, weight, ignored, total.dtype).sum(1)
+            return total / shares.clamp(min=torch.finfo(total.dtype).tiny)
         return total / (entries.numel() // self.records)
 
     def _entries(self, function: Any, options: dict[str, Any], given: Any) -> Tensor:
@@ -163,12 +176,3 @@ class _ByRecord(TorchFunctionMode):  # type: ignore[misc]
             "The label of this model cannot be asked about, because it is not known which label "
             "each row of its loss belongs to; ask about the input."
         )
-
-    def _counted(self, options: dict[str, Any], entries: Tensor) -> Tensor:
-        """Return, for each record, the weight of its targets that count."""
-        target = options["target"].reshape(self.records, -1)
-        kept = target != options["ignore_index"]
-        shares = kept.to(entries.dtype)
-        if options["weight"] is not None:
-            shares = shares * options["weight"][torch.where(kept, target, 0)]
-        return shares.sum(1).clamp(min=torch.finfo(entries.dtype).tiny)

@@ -20,13 +20,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from seepage.errors import InputError, nearest
-from seepage.nn.problem.own_loss import OwnLoss
+from seepage.nn.problem.own_loss import OwnLoss, target_weights
 from seepage.nn.problem.sharding import GatheredGradients, gathered, is_sharded, spread
 from seepage.nn.problem.views import (
     Inputs,
     StaysInDouble,
     View,
     numbers_of,
+    plain_run,
     rows_of,
     run,
     runs_in_double,
@@ -34,10 +35,6 @@ from seepage.nn.problem.views import (
 
 Loss = Callable[[Any, Tensor], Tensor]  # of output and target: one number per record
 Value = TypeVar("Value")
-
-# Bytes that a pass may hold; larger chunks gain nothing.
-_PROCESSOR_BYTES = 1 << 30
-_ACCELERATOR_BYTES = 20 << 30
 
 
 @dataclass(frozen=True)
@@ -58,10 +55,6 @@ class Batch:
             return value.to(dtype) if value.is_floating_point() else value
 
         return Batch(tree_map_only(Tensor, wide, self.x), wide(self.y), wide(self.z))
-
-    def at_least_single(self) -> torch.dtype:
-        """Return the type for sums over parameters: the variable's, but at least 32 bits."""
-        return torch.promote_types(self.z.dtype, torch.float32)
 
     def on_both_sides(self, move: Tensor) -> Batch:
         """Return every record twice: all moved forwards, then all moved backwards."""
@@ -159,7 +152,7 @@ class NetworkProblem:
             return found
 
         whole = gathered(self.net, gradients) if self.sharded else nullcontext()
-        with placed as (x, y), held, whole:
+        with placed as (x, y), held, whole, plain_run(self.net):
             yield losses
 
     def _held(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -309,22 +302,19 @@ class UnreducedLoss:
         if entries.dim() <= 1:
             return entries
         total = entries.flatten(1).sum(1)
-        return total if self._add_up else total / self._counted(entries, target)
-
-    def _counted(self, entries: Tensor, target: Tensor) -> Tensor | int:
+        if self._add_up:
+            return total
         if not isinstance(self.module, _CLASSES) or target.is_floating_point():
-            return entries[0].numel()
-        kept = target != self.module.ignore_index
-        shares = kept.to(entries.dtype)
-        if self.module.weight is not None:
-            shares = shares * self.module.weight[torch.where(kept, target, 0)]
-        tiny = torch.finfo(entries.dtype).tiny  # a record with only ignored positions has loss 0
-        return shares.flatten(1).sum(1).clamp(min=tiny)
+            return total / entries[0].numel()
+        weight, ignored = self.module.weight, self.module.ignore_index
+        shares = target_weights(target, weight, ignored, total.dtype).flatten(1).sum(1)
+        tiny = torch.finfo(total.dtype).tiny  # a record with only ignored positions has loss 0
+        return total / shares.clamp(min=tiny)
 
 
 def class_axis(loss: Loss) -> int | None:
     """Return the axis of the output that holds the classes, or ``None`` without any."""
-    inner = _innermost(loss)
+    inner = getattr(loss, "loss", loss)  # inside a wrapper that only observes it
     if inner is cross_entropy:
         return -1
     classes = isinstance(inner, UnreducedLoss) and isinstance(inner.module, _CLASSES)
@@ -333,17 +323,11 @@ def class_axis(loss: Loss) -> int | None:
 
 def without_output(loss: Loss, target: Tensor, classes: int) -> Tensor:
     """Return which class numbers have no output, except those that the loss ignores."""
-    inner = _innermost(loss)
+    inner = getattr(loss, "loss", loss)
     outside = (target < 0) | (target >= classes)
     if isinstance(inner, UnreducedLoss) and isinstance(inner.module, _CLASSES):
         outside &= target != inner.module.ignore_index
     return outside
-
-
-def _innermost(loss: Loss) -> Loss:
-    """Return the loss inside a wrapper that only observes it and holds it as ``loss``."""
-    inner: Loss = getattr(loss, "loss", loss)
-    return inner
 
 
 class Chunks:
@@ -359,7 +343,13 @@ class Chunks:
         """Return how many of ``count`` records to take at a time, given the bytes of each."""
         if self.size is not None:
             return self.size
-        fits = max(1, _room(device) // max(1, held))
+        # The bytes that a pass may hold; larger chunks gain nothing. Not those that are free now,
+        # so that runs are repeatable.
+        room = 1 << 30
+        if device.type == "cuda":
+            half = int(torch.cuda.get_device_properties(device).total_memory) // 2
+            room = min(20 << 30, half)
+        fits = max(1, room // max(1, held))
         largest = min(count, fits if self.found is None else min(fits, self.found))
         return -(-count // -(-count // largest))  # chunks of about the same size
 
@@ -378,11 +368,3 @@ class Chunks:
                     raise
                 self.found = (step + 1) // 2
             torch.cuda.empty_cache()
-
-
-def _room(device: torch.device) -> int:
-    """Return the bytes a pass may hold; not those free now, so that runs are repeatable."""
-    if device.type != "cuda":
-        return _PROCESSOR_BYTES
-    half = int(torch.cuda.get_device_properties(device).total_memory) // 2
-    return min(_ACCELERATOR_BYTES, half)

@@ -5,11 +5,11 @@ A view names a variable ``z`` with one row per record. The leakage about it foll
 
 The network is run without what training adds for speed or memory alone. None of that changes what a
 network computes, and all of it obstructs watching a network or differentiating its gradients:
-compiled modules hide their functions; the hooks of FSDP replace the parameters that are watched; a
-cache of keys and values is useful only for generating text; a hook that makes the output of an
-embedding require a gradient (Hugging Face's ``enable_input_require_grads``) serves an obsolete kind
-of checkpointing; and checkpointing itself, which reruns parts of a network in the backward pass,
-has no double-backward pass.
+compiled modules hide their functions; the hooks of FSDP replace the parameters that are watched,
+and those of Opacus keep something of every pass; a cache of keys and values is useful only for
+generating text; a hook that makes the output of an embedding require a gradient (Hugging Face's
+``enable_input_require_grads``) serves an obsolete kind of checkpointing; and checkpointing itself,
+which reruns parts of a network in the backward pass, has no double-backward pass.
 """
 
 from __future__ import annotations
@@ -83,14 +83,20 @@ class View(ABC):
             raise InputError("The mask leaves nothing unknown; give at least one true entry.")
         return mask
 
+    def entries(self, z: Tensor) -> Tensor:
+        """Return the positions of the unknown entries in one record's flattened variable."""
+        mask = self.mask_for(z)
+        if mask is None:
+            return torch.arange(z[0].numel(), device=z.device)
+        return torch.nonzero(mask.flatten()).flatten()
+
     def scale(self, net: nn.Module, x: Inputs, y: Tensor) -> float:
         """Return the size of the unknowns: their root mean square, or one."""
         return _root_mean_square(self.variable(net, x, y), self)
 
     def unknowns(self, z: Tensor) -> int:
         """Return the number of unknowns of one record."""
-        mask = self.mask_for(z)
-        return int(z[0].numel() if mask is None else mask.sum())
+        return len(self.entries(z))
 
     def unknowns_each(self, net: nn.Module, x: Inputs, y: Tensor) -> Tensor:
         """Return the number of unknowns of each record, ``(B,)``."""
@@ -329,8 +335,8 @@ class _ReachedError(Exception):
 
 
 def call(net: nn.Module, x: Inputs, held: Mapping[str, Tensor] | None = None) -> Any:
-    """Run a network whose parameters may be sharded over processes; see :func:`run`."""
-    with gathered(net):
+    """Run a network by itself, whose parameters may be sharded over processes; see :func:`run`."""
+    with gathered(net), plain_run(net):
         return run(net, x, held)
 
 
@@ -341,10 +347,9 @@ def run(net: nn.Module, x: Inputs, held: Mapping[str, Tensor] | None = None) -> 
     """
     named = dict(x) if isinstance(x, Mapping) else {}
     given = () if named else tuple(x) if isinstance(x, tuple | list) else (x,)
-    with plain_run(net):
-        if held is None:
-            return net(*given, **named)
-        return functional_call(net, dict(held), given, named, tie_weights=False)
+    if held is None:
+        return net(*given, **named)
+    return functional_call(net, dict(held), given, named, tie_weights=False)
 
 
 def numbers_of(output: Any) -> Any:
@@ -372,6 +377,17 @@ def leaves(x: Inputs) -> list[Tensor]:
     return found
 
 
+def check_labels(x: Inputs, y: Any) -> None:
+    """Raise unless there is one label for each record."""
+    counts = {len(value) for value in leaves(x)}
+    labels = "no" if isinstance(y, Tensor) and y.dim() == 0 else len(y)
+    if counts != {labels}:
+        raise InputError(
+            f"There are {' and '.join(map(str, sorted(counts)))} records but {labels} labels; give "
+            "one label for each record."
+        )
+
+
 def batch_size(x: Inputs) -> int:
     """Return the number of records."""
     return int(leaves(x)[0].shape[0])
@@ -394,29 +410,30 @@ def plain_run(net: nn.Module) -> Iterator[None]:
     """While inside, switch off what a network has for speed or memory alone."""
     with ExitStack() as stack:
         for module in net.modules():
-            _switch(stack, module, "_compiled_call_impl", None)  # of ``module.compile()``
-            _switch(stack, module.__dict__.get("config"), "use_cache", False)
-            _unhook(stack, module._forward_hooks)
-            _unhook(stack, module._forward_pre_hooks)
+            switch_off(stack, module, "_compiled_call_impl", None)  # of ``module.compile()``
+            switch_off(stack, module.__dict__.get("config"), "use_cache", False)
+            for hooks in (
+                *(module._forward_hooks, module._forward_pre_hooks),
+                *(module._backward_hooks, module._backward_pre_hooks),
+            ):
+                if hooks:
+                    _unhook(stack, hooks)
         yield
 
 
 @contextmanager
-def twice_differentiable_run(net: nn.Module) -> Iterator[None]:
-    """While inside, switch off what has no double-backward pass.
-
-    That is the checkpointing of Hugging Face's layers, and the autocast that accelerate puts around
-    a model's forward pass but not around its backward pass.
-    """
-    with ExitStack() as stack:
-        for module in net.modules():
-            _switch(stack, module, "gradient_checkpointing", False)
-            if "_original_forward" in module.__dict__:
-                _switch(stack, module, "forward", module.__dict__["_original_forward"])
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """While inside, dropout and the like are off; every module's mode is restored."""
+    modes = [(module, module.training) for module in net.modules()]
+    net.eval()
+    try:
         yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
-def _switch(stack: ExitStack, owner: Any, name: str, off: Any) -> None:
+def switch_off(stack: ExitStack, owner: Any, name: str, off: Any) -> None:
     """Set an attribute that is on to off, until the stack is left."""
     value = getattr(owner, "__dict__", {}).get(name)
     if value:
@@ -425,29 +442,28 @@ def _switch(stack: ExitStack, owner: Any, name: str, off: Any) -> None:
 
 
 def _unhook(stack: ExitStack, hooks: Any) -> None:
-    """Remove hooks that ask for gradients, and FSDP's, until the stack is left."""
-    every = list(hooks.items())
-    away = [key for key, hook in every if _asks_for_gradients(hook) or _is_of_fsdp(hook)]
-    if not away:
-        return
+    """Remove hooks that obstruct until the stack is left; the order of all of them is restored."""
+    before = dict(hooks)
+    for key, hook in before.items():
+        if _obstructs(hook):
+            del hooks[key]
 
     def put_back() -> None:
-        there = [*every, *((key, hook) for key, hook in hooks.items() if key not in dict(every))]
-        kept = [pair for pair in there if pair[0] in hooks or pair[0] in away]
+        now = dict(hooks)  # without those that removed themselves, with those added meanwhile
+        kept = {k: hook for k, hook in before.items() if k in now or _obstructs(hook)}
         hooks.clear()
-        hooks.update(kept)
+        hooks.update(kept | now)
 
-    for key in away:
-        del hooks[key]
-    stack.callback(put_back)
-
-
-def _asks_for_gradients(hook: Any) -> bool:
-    return getattr(hook, "__name__", "") in _HOOKS
+    if len(hooks) < len(before):
+        stack.callback(put_back)
 
 
-def _is_of_fsdp(hook: Any) -> bool:
-    return str(getattr(hook, "__module__", "")).startswith("torch.distributed.fsdp.")
+def _obstructs(hook: Any) -> bool:
+    """Return whether a hook asks for gradients, or is one of FSDP's or Opacus's."""
+    function = getattr(hook, "func", hook)  # Opacus registers partial functions
+    home = str(getattr(function, "__module__", ""))
+    asks = getattr(function, "__name__", "") in _HOOKS
+    return asks or home.startswith(("torch.distributed.fsdp.", "opacus."))
 
 
 def runs_in_double(net: nn.Module) -> bool:

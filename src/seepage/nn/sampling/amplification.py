@@ -27,8 +27,6 @@ from seepage.nn.sampling.samplers import FIXED, OTHER, POISSON, check_rate
 METHODS = ("mixture", "theorem4", "none")
 
 _STEP = 1 / 128  # of the table of κ, in units of the shift
-_LARGEST_SHIFT = 12.0  # beyond it κ is taken to be one, which is nearly exact
-_QUADRATURE = 0.02
 
 
 class MixtureFactor:
@@ -70,10 +68,12 @@ def _mixture_table(sample_rate: float, device: torch.device) -> Tensor:
     """Return κ at the shifts 0, 1/128, … 12, forced to be non-decreasing, and then one."""
     if sample_rate == 1.0:
         return torch.ones(2, dtype=torch.float64, device=device)
-    x = torch.arange(-9.0, 9.0, _QUADRATURE, dtype=torch.float64)
-    density = torch.exp(-x * x / 2) / math.sqrt(2 * math.pi) * _QUADRATURE
+    spacing = 0.02  # of the quadrature, over nine standard deviations to either side
+    x = torch.arange(-9.0, 9.0, spacing, dtype=torch.float64)
+    density = torch.exp(-x * x / 2) / math.sqrt(2 * math.pi) * spacing
     weights = torch.stack((density, density * x * x))
-    shifts = torch.arange(0.0, _LARGEST_SHIFT + _STEP, _STEP, dtype=torch.float64)
+    # Beyond a shift of 12, κ is taken to be one, which is nearly exact.
+    shifts = torch.arange(0.0, 12.0 + _STEP, _STEP, dtype=torch.float64)
     odds = math.log((1 - sample_rate) / sample_rate)
     largest = [
         (weights @ torch.sigmoid(-(odds + mu[:, None] * x - mu[:, None] ** 2 / 2)).T).amax(0)

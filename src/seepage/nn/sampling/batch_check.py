@@ -13,14 +13,14 @@ from torch import Tensor
 from seepage.errors import InputError
 from seepage.nn.sampling.samplers import FIXED, OTHER, POISSON
 
-_SAME_SIZE = 12  # Poisson batches of equal size in a row: far less likely than one in a million
-_REPEATS = 40.0  # expected repetitions before their absence counts as evidence
-_SURE = 8.0  # standard deviations
 _FACTS = ("steps", "entries", "same_size", "last_size", "warned")
 
 
-def checked_index(index: Any, size: int, records: int) -> Tensor:
-    """Return the numbers of a batch's records, ``(B,)``, or refuse them."""
+def checked_index(index: Any, size: int, records: int, before: Tensor | None = None) -> Tensor:
+    """Return the numbers of a batch's records, ``(B,)``, or refuse them.
+
+    ``before`` are those of earlier parts of the same step.
+    """
     try:
         given = torch.as_tensor(index).flatten().cpu()
     except (TypeError, ValueError, RuntimeError):
@@ -55,18 +55,14 @@ def checked_index(index: Any, size: int, records: int) -> Tensor:
             f"Record {twice} is in the batch {int(counts.max())} times; batches must be drawn "
             "without replacement."
         )
-    return chosen
-
-
-def check_apart(chosen: Tensor, before: Tensor) -> None:
-    """Raise if a record of one part of a batch was in an earlier part of the same step."""
-    again = chosen[torch.isin(chosen, before)]
+    again = chosen[:0] if before is None else chosen[torch.isin(chosen, before)]
     if len(again):
         raise InputError(
             f"Record {int(again[0])} was already observed in this step; a batch in several parts "
             "must have each record in only one of them. End the step (more=False, or the "
             "optimiser's step) before the next one begins."
         )
+    return chosen
 
 
 class SamplerWarning(UserWarning):
@@ -129,18 +125,21 @@ class SamplerCheck:
             return f"Batches of {self.last_size} and of {size} records came, not of one size."
         rate = self.batch_size / self.records
         spread = math.sqrt(self.batch_size * (1 - rate) * self.steps)
-        if abs(self.entries - self.steps * self.batch_size) > _SURE * max(spread, 1.0):
+        # Eight standard deviations, for a check that is made at every step
+        if abs(self.entries - self.steps * self.batch_size) > 8 * max(spread, 1.0):
             return (
                 f"{self.steps} batches had {self.entries / self.steps:.4g} records on average, not "
                 f"{self.batch_size:.4g}."
             )
         varies = self.batch_size * (1 - rate) >= 4
-        if self.sampler == POISSON and varies and self.same_size >= _SAME_SIZE:
-            return f"{_SAME_SIZE} batches in a row had {size} records, which no Poisson sample has."
+        # For Poisson batches far less likely than one in a million
+        if self.sampler == POISSON and varies and self.same_size >= 12:
+            return f"12 batches in a row had {size} records, which no Poisson sample has."
         # Among independent draws, entries²/(2 records) repeat an earlier one (while that is small).
+        # Their absence counts as evidence once 40 are expected.
         log_left_out = math.log1p(-rate) if rate < 1 else -math.inf
         expected = self.entries - self.records * -math.expm1(self.steps * log_left_out)
-        if self.watching and expected >= _REPEATS and repeats < expected / 4:
+        if self.watching and expected >= 40 and repeats < expected / 4:
             return (
                 f"Of {self.entries} draws only {repeats} repeated a record where {expected:.0f} "
                 "were expected: the batches seem to come from shuffled epochs."

@@ -190,34 +190,41 @@ def entries_of(
     and false for every entry; for images also for every pixel, the same for all channels. ``name``
     is the caller's name for it.
     """
+    mask = torch.zeros(shape, dtype=torch.bool)
     cuts = (part,) if isinstance(part, slice) else part
     if isinstance(cuts, tuple) and cuts and all(isinstance(cut, slice) for cut in cuts):
-        mask = _cut(cuts, shape, name)
+        if len(cuts) > len(shape):
+            raise InputError(
+                f"{name!r} slices {len(cuts)} axes, but records have fewer; give at most one slice "
+                "per axis."
+            )
+        try:
+            mask[cuts] = True
+        except (TypeError, ValueError) as error:
+            raise InputError(f"The slices of {name!r} cannot be used: {error}.") from None
     else:
         listed = _listed(part, name)
-        if _is_mask(part, listed):
-            mask = _mask(part, shape, name)
+        # Several values of true and false, perhaps in rows, are a mask.
+        flat = [value for row in listed for value in (row if isinstance(row, list) else [row])]
+        if hasattr(part, "shape"):
+            flat = as_numpy(part).ravel().tolist()
+        single = isinstance(part, str | numbers.Number) or getattr(part, "shape", None) == ()
+        if flat and not single and all(isinstance(value, bool | np.bool_) for value in flat):
+            mask = torch.tensor(as_numpy(part))
+            # Images also take one mask for all channels, (height, width) or (1, height, width).
+            alike = {shape[1:], (1, *shape[1:])} if len(shape) == 3 else set()
+            if tuple(mask.shape) not in {shape, *alike}:
+                raise InputError(
+                    f"The mask of {name!r} has the shape {tuple(mask.shape)}, but records have "
+                    f"{shape}."
+                )
+            mask = mask.expand(shape)
         else:
-            mask = torch.zeros(shape, dtype=torch.bool)
-            mask[_numbers(listed, shape, columns, name)] = True
+            mask[[_position(column, shape, columns, name) for column in listed]] = True
     if not bool(mask.any()):
         raise InputError(
             f"The part {name!r} contains no entry of a record of shape {shape}; give at least one."
         )
-    return mask
-
-
-def _cut(cuts: tuple[slice, ...], shape: tuple[int, ...], name: str) -> Tensor:
-    if len(cuts) > len(shape):
-        raise InputError(
-            f"{name!r} slices {len(cuts)} axes, but records have fewer; give at most one slice "
-            "per axis."
-        )
-    mask = torch.zeros(shape, dtype=torch.bool)
-    try:
-        mask[cuts] = True
-    except (TypeError, ValueError) as error:
-        raise InputError(f"The slices of {name!r} cannot be used: {error}.") from None
     return mask
 
 
@@ -226,8 +233,7 @@ def _listed(part: Part, name: str) -> list[Any]:
     if isinstance(part, str | numbers.Number):
         return [part]
     if hasattr(part, "shape") or hasattr(part, "to_numpy"):
-        found = as_numpy(part).tolist()
-        return found if isinstance(found, list) else [found]
+        return list(np.atleast_1d(as_numpy(part)).tolist())
     if isinstance(part, Iterable):
         return list(part)
     raise InputError(
@@ -236,50 +242,27 @@ def _listed(part: Part, name: str) -> list[Any]:
     )
 
 
-def _is_mask(part: Part, listed: list[Any]) -> bool:
-    if hasattr(part, "dtype"):
-        values = as_numpy(part)
-        return values.dtype == bool and values.ndim > 0
-    nested = [value for row in listed for value in (row if isinstance(row, list) else [row])]
-    several = not isinstance(part, numbers.Number) and bool(nested)
-    return several and as_numpy(nested).dtype == bool
-
-
-def _mask(part: Part, shape: tuple[int, ...], name: str) -> Tensor:
-    mask = torch.tensor(as_numpy(part))
-    # Images also take one mask for all channels, (height, width) or (1, height, width).
-    alike = {shape[1:], (1, *shape[1:])} if len(shape) == 3 else set()
-    if tuple(mask.shape) not in {shape, *alike}:
-        raise InputError(
-            f"The mask of {name!r} has the shape {tuple(mask.shape)}, but records have {shape}."
-        )
-    return mask.expand(shape)
-
-
-def _numbers(
-    listed: list[Any], shape: tuple[int, ...], columns: tuple[str, ...] | None, name: str
-) -> list[int]:
+def _position(
+    column: Any, shape: tuple[int, ...], columns: tuple[str, ...] | None, name: str
+) -> int:
+    """Return the position of a column that is given by its number or its name."""
     if columns is None:
         raise InputError(
             f"{name!r} names columns, but records of shape {shape} have none; give a mask or "
             "slices."
         )
-    found = []
-    for column in listed:
-        if isinstance(column, str):
-            if column not in columns:
-                raise InputError(f"There is no column {column!r}{nearest(column, columns)}.")
-            found.append(columns.index(column))
-        elif isinstance(column, numbers.Integral) and not isinstance(column, bool):
-            found.append(int(column))
-            if not -len(columns) <= found[-1] < len(columns):
-                raise InputError(
-                    f"There is no column {column}; records have {len(columns)} columns, counted "
-                    "from 0."
-                )
-        else:
-            raise InputError(
-                f"{column!r} in {name!r} is not a column; give its number or its name, or true "
-                "and false for every entry of a record."
-            )
-    return found
+    if isinstance(column, str):
+        if column not in columns:
+            raise InputError(f"There is no column {column!r}{nearest(column, columns)}.")
+        return columns.index(column)
+    if not isinstance(column, numbers.Integral) or isinstance(column, bool):
+        raise InputError(
+            f"{column!r} in {name!r} is not a column; give its number or its name, or true "
+            "and false for every entry of a record."
+        )
+    place = int(column)
+    if not -len(columns) <= place < len(columns):
+        raise InputError(
+            f"There is no column {place}; records have {len(columns)} columns, counted from 0."
+        )
+    return place

@@ -29,8 +29,6 @@ from seepage.nn.measures.estimate import Estimate
 from seepage.nn.measures.gradient_leakage import GradientLeakage
 from seepage.nn.problem.views import Inputs
 
-EXACT_UP_TO = 128  # most unknowns per record for "auto" to take every column of the Jacobian
-MOST_STEPS = 200  # of Lanczos' method for the largest singular values
 METHODS = ("auto", "exact", "estimate")
 
 
@@ -108,7 +106,8 @@ def compare(
     if method not in METHODS:
         raise InputError(f"compare must be one of {', '.join(METHODS)}, not {method!r}.")
     leak = GradientLeakage(engine, x, y, 1.0)
-    exact = method == "exact" or (method == "auto" and engine.unknowns(x, y) <= EXACT_UP_TO)
+    # Up to 128 unknowns, "auto" takes every column of the Jacobian.
+    exact = method == "exact" or (method == "auto" and engine.unknowns(x, y) <= 128)
     cells = leak.cells(method="exact") if exact else leak.cells(probes)
     flat = torch.as_tensor(cells.values)
     total = flat.square().sum(1)
@@ -143,9 +142,10 @@ def compare(
 
 def _largest(leak: GradientLeakage, unknowns: int, dtype: torch.dtype) -> tuple[Tensor, str]:
     """Return the largest singular values: exact, or lower bounds if the iteration was stopped."""
-    found = leak.spectrum(1e-7 if dtype == torch.float64 else 1e-4, MOST_STEPS)
-    settled = found.steps < MOST_STEPS or unknowns <= MOST_STEPS
-    return found.lower.sqrt(), "exact" if settled else "estimate"
+    most = 200  # steps of Lanczos' method
+    largest = leak.spectrum(1e-7 if dtype == torch.float64 else 1e-4, most)
+    settled = largest.steps < most or unknowns <= most
+    return largest.lower.sqrt(), "exact" if settled else "estimate"
 
 
 def _renamed(found: Estimate) -> Estimate:

@@ -7,6 +7,7 @@ from hidden batches cannot be assigned to one record, so no amplification is cla
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from seepage.nn.privacy.individual_loss import CONDITIONS, IndividualLoss
 from seepage.nn.problem.clipping import Clip, choose_clip
 from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import View
-from seepage.nn.sampling.batch_check import check_apart, checked_index
+from seepage.nn.sampling.batch_check import checked_index
 from seepage.nn.susceptibility.attribution import Attribution
 from seepage.nn.susceptibility.plis import Susceptibility, as_tensors, named, susceptibility
 from seepage.support.number_check import check_positive
@@ -120,6 +121,8 @@ class PlisOverTraining:
     (torch.Size([20, 4]), (20,))
     """
 
+    _kept = ("steps", "privacy_loss", "uses", "seen", "values", "names", "library", "labels")
+
     def __init__(
         self,
         net: nn.Module,
@@ -147,7 +150,7 @@ class PlisOverTraining:
         self.names: tuple[str, ...] | None = None  # of the columns, once a data frame was seen
         self.library = "torch"
         self.labels: dict[int, Any] = {}  # of the records that came with those of a pandas index
-        self._seen = torch.zeros(n, dtype=torch.bool)
+        self.seen = torch.zeros(n, dtype=torch.bool)  # the records of the present step
         self._warned = False
 
     def observe(self, index: Any, x: Any, y: Any, *, more: bool = False) -> Susceptibility:
@@ -165,29 +168,38 @@ class PlisOverTraining:
         """
         x, y, table = as_tensors(self.engine.net, x, y)
         check_batch(x, y)
-        chosen = self._checked(index, y)
+        chosen = checked_index(index, len(y), self.records, self.seen.nonzero().flatten())
         check_positive(self.noise_multiplier, "noise_multiplier")
         noise = float(self.noise_multiplier) * self.engine.clip.max_grad_norm
-        found = susceptibility(
+        step = susceptibility(
             *self.engine.radial_pull(x, y), self.engine.clip, noise, self.engine.view.describe()
         )
-        found = named(found, table, self.engine.view)
-        self._refuse_other_attributes(found)
-        self._refuse_other_labels(chosen, found.index)
-        if found.names is not None:
-            self.names, self.library = found.names, found.library
-        if found.index is not None:
-            self.labels.update(zip(chosen.tolist(), found.index.tolist(), strict=True))
-        self._seen[chosen] = True
+        step = named(step, table, self.engine.view)
+        self._refuse_other_attributes(step)
+        labels = (
+            {}
+            if step.index is None
+            else dict(zip(chosen.tolist(), step.index.tolist(), strict=True))
+        )
+        for row, label in labels.items():  # its number, or its row, would be another record's
+            if self.labels.get(row, label) != label:
+                raise InputError(
+                    f"Record {row} is labelled {label!r} in the index of x, but was "
+                    f"{self.labels[row]!r} in an earlier step; give the numbers of these rows."
+                )
+        self.labels |= labels
+        if step.names is not None:
+            self.names, self.library = step.names, step.library
+        self.seen[chosen] = True
         self.uses[chosen] += 1
-        self.privacy_loss[chosen] += found.privacy_loss.double().cpu()
-        values = found.values.cpu()
+        self.privacy_loss[chosen] += step.privacy_loss.double().cpu()
+        values = step.values.cpu()
         if self.values is None:
             self.values = torch.zeros(self.records, *values.shape[1:], dtype=values.dtype)
         self.values[chosen] += values
         if not more:
             self._close_step()
-        return found
+        return step
 
     def result(self) -> RunSusceptibility:
         """Return the sums over all steps so far."""
@@ -200,11 +212,15 @@ class PlisOverTraining:
                 f"{sampled} of {self.records} records were left out of some steps; they are "
                 "charged for the steps they took part in, as if it were known which those are.",
             )
+        index = None
+        if self.labels:  # a record's number where no label came with it
+            index = np.empty(self.records, dtype=object)
+            index[:] = [self.labels.get(row, row) for row in range(self.records)]
         return RunSusceptibility(
             self.values.clone(),
             None,
             self.engine.view.describe(),
-            index=self._index(),
+            index=index,
             names=self.names,
             library=self.library,
             privacy_loss=self.privacy_loss.clone(),
@@ -215,16 +231,7 @@ class PlisOverTraining:
 
     def state_dict(self) -> dict[str, Any]:
         """Return all sums, to resume from later."""
-        kept = {} if self.values is None else {"values": self.values.clone()}
-        return kept | {
-            "steps": self.steps,
-            "privacy_loss": self.privacy_loss.clone(),
-            "uses": self.uses.clone(),
-            "seen": self._seen.clone(),
-            "names": self.names,
-            "library": self.library,
-            "labels": dict(self.labels),
-        }
+        return copy.deepcopy({name: getattr(self, name) for name in self._kept})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from what :meth:`state_dict` returned."""
@@ -233,17 +240,13 @@ class PlisOverTraining:
                 f"The state is about {len(state['uses'])} records, but n is {self.records}; give "
                 "the same n."
             )
-        self.steps = int(state["steps"])
-        self.privacy_loss, self.uses = state["privacy_loss"].clone(), state["uses"].clone()
-        self._seen = state["seen"].clone()
-        self.values = state["values"].clone() if "values" in state else None
-        self.names, self.library = state.get("names"), state.get("library", "torch")
-        self.labels = dict(state.get("labels", {}))
+        for name in self._kept:
+            setattr(self, name, copy.deepcopy(state[name]))
 
     def _close_step(self) -> None:
-        missing = int((~self._seen).sum())
+        missing = int((~self.seen).sum())
         self.steps += 1
-        self._seen.zero_()
+        self.seen.zero_()
         if missing and not self._warned:
             self._warned = True
             warnings.warn(
@@ -266,27 +269,3 @@ class PlisOverTraining:
                 "The columns of x are not those of earlier steps; give the same ones, in the "
                 "same order."
             )
-
-    def _refuse_other_labels(self, chosen: Tensor, labels: np.ndarray | None) -> None:
-        """Raise if a record now has another label: its number or its row would be another's."""
-        if labels is None:
-            return
-        for row, label in zip(chosen.tolist(), labels.tolist(), strict=True):
-            if self.labels.get(row, label) != label:
-                raise InputError(
-                    f"Record {row} is labelled {label!r} in the index of x, but was "
-                    f"{self.labels[row]!r} in an earlier step; give the numbers of these rows."
-                )
-
-    def _index(self) -> np.ndarray | None:
-        """Return the label of every record, its number where none came with it."""
-        if not self.labels:
-            return None
-        index = np.empty(self.records, dtype=object)
-        index[:] = [self.labels.get(row, row) for row in range(self.records)]
-        return index
-
-    def _checked(self, index: Any, y: Tensor) -> Tensor:
-        chosen = checked_index(index, len(y), self.records)
-        check_apart(chosen, self._seen.nonzero().flatten())
-        return chosen

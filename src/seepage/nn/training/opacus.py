@@ -2,44 +2,177 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import math
 import warnings
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
 from seepage.nn.accounting.accountant import FisherAccountant
+from seepage.nn.gradients.network_checks import unwrapped
 from seepage.nn.jacobian.engine import Step
-from seepage.nn.privacy.individual_privacy import IndividualPrivacy
 from seepage.nn.privacy.randomness import FAST, SECURE
 from seepage.nn.privacy.run_privacy import ADD_OR_REMOVE, Ledger, PrivacyGuarantee
-from seepage.nn.problem.clipping import HardClip
-from seepage.nn.problem.problem import Loss
-from seepage.nn.problem.views import Label, View
+from seepage.nn.problem.clipping import Clip, HardClip
+from seepage.nn.problem.own_loss import target_weights
+from seepage.nn.problem.problem import Loss, UnreducedLoss
+from seepage.nn.problem.views import Label
 from seepage.nn.sampling.batch_check import SamplerWarning
 from seepage.nn.sampling.samplers import OTHER, POISSON
-from seepage.nn.training.batch_mean import BatchMeanLoss, divides_by_the_batch
-from seepage.nn.training.sum_check import SumCheck
 
 _FLAT = "Opacus's flat clipping (the default), plain or ghost"
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-)
 
 
 class ReleaseWarning(UserWarning):
     """Opacus's release is not what its guarantee assumes."""
+
+
+class SumCheck:
+    """Compares the clipped sum of an optimiser with the one that is accounted for.
+
+    Whatever makes the two differ (another clip, another reduction of the loss, other parameters,
+    another batch) makes the leakage a number about something that is not released. Sums are
+    compared in the first two steps, after changes of settings, and in one step of 64. A schedule
+    may change the settings at every step: only the first eight changes count.
+    """
+
+    def __init__(self) -> None:
+        self._settings: object = None
+        self._changes = 0
+        self._due = False
+        self._ours: dict[str, Tensor] = {}
+        self._lengths = 0.0
+        self._clip = math.inf
+
+    def begin(self, step: int, settings: object) -> None:
+        """Decide whether the sum of this step, counted from zero, is to be compared."""
+        changed = settings != self._settings
+        self._settings = settings
+        self._changes += changed
+        self._due = step < 2 or step % 64 == 0 or (changed and self._changes <= 8)
+        self._ours, self._lengths = {}, 0.0
+
+    @property
+    def due(self) -> bool:
+        """Whether the sum of the present step is compared."""
+        return self._due
+
+    def add(self, part: Step, clip: Clip) -> None:
+        """Add a part of the step's batch, measured with its clipped sum."""
+        assert part.gradient is not None  # noqa: S101 - it was asked for
+        for name, tensor in part.gradient.items():
+            before = self._ours.get(name)
+            self._ours[name] = tensor.clone() if before is None else before + tensor
+        lengths = part.norms * clip.factor(part.norms)
+        self._lengths += float(lengths.sum())
+        self._clip = clip.max_grad_norm
+
+    def compare(self, theirs: Mapping[str, Tensor | None]) -> None:
+        """Raise unless the optimiser's sum, by parameter, equals the one added up here."""
+        self._due = False
+        found = {}
+        for name, own in self._ours.items():
+            their = theirs.get(name)
+            if their is None:
+                raise InputError(
+                    f"The parameter {name!r} is counted as released, but the optimiser has formed "
+                    "no sum for it; give it to the optimiser, or freeze it with "
+                    "requires_grad_(False) before make_private()."
+                )
+            found[name] = their.detach().reshape(own.shape).to(own)
+        apart = {name: float((found[name] - own).norm()) for name, own in self._ours.items()}
+        away = math.hypot(*apart.values())
+        if away <= self._tolerance() * self._lengths + 1e-30:
+            return
+        worst = max(apart, key=lambda name: apart[name])
+        raise InputError(
+            "The optimiser's release is not the one accounted for: its clipped sum differs from "
+            f"the accountant's by {away / max(self._lengths, 1e-30):.2g} of the gradients' "
+            f"lengths, {self._guess(found, worst)}"
+        )
+
+    def _tolerance(self) -> float:
+        """Return the largest difference, relative to the sum of the gradients' norms.
+
+        Rounding leaves 1e-6 in float32, and up to 1e-3 if products are rounded to TF32 or bfloat16.
+        """
+        some = next(iter(self._ours.values()))
+        rounding = 1e-6 / self._clip  # Opacus divides by the norm plus 1e-6
+        if some.dtype.itemsize < 4:
+            return 5e-2
+        return rounding + (3e-3 if some.device.type == "cpu" else 1e-2)
+
+    def _guess(self, theirs: Mapping[str, Tensor], worst: str) -> str:
+        """Return a description of the difference, and the remedy."""
+        square = sum(float(own.double().square().sum()) for own in self._ours.values())
+        product = sum(float((theirs[n] * own).double().sum()) for n, own in self._ours.items())
+        ratio = product / square if square else math.nan
+        rest = math.hypot(
+            *(float((theirs[n] - ratio * own).norm()) for n, own in self._ours.items())
+        )
+        if math.isfinite(ratio) and rest <= self._tolerance() * abs(ratio) * self._lengths:
+            return (
+                f"and is {ratio:.4g} times it throughout: the training loop uses another loss, or "
+                "reduces it differently. Give attach() the criterion used in training, or a "
+                "function of output and target that returns the loss of each record as it counts "
+                "in the loop."
+            )
+        return (
+            f"most in {worst!r}. Observe the batch of the step, before the step, in the mode "
+            "(train or eval) used in training, and give attach() the criterion used in training; "
+            "if all of that holds, Opacus differentiates the module of this parameter "
+            "differently, and its leakage must not be trusted."
+        )
+
+
+class BatchMeanLoss:
+    """The loss of each record times ``N/Σ_j w_j`` of the batch given to :meth:`take`.
+
+    Opacus multiplies the gradient of a mean by the number of records N, which recovers each
+    record's own gradient if the mean divides by N. With class weights or ignored targets torch's
+    mean is ``Σ_j w_j ℓ_j / Σ_j w_j`` (over all positions of all records), so that for record i
+    Opacus clips and releases the gradient of ``N/Σ_j w_j · w_i ℓ_i``. The factor belongs to the
+    batch: leaving a record out changes it for all others, which no clip bounds.
+
+    The module is a ``CrossEntropyLoss`` or ``NLLLoss`` with ``reduction="mean"``; ``loss`` gives
+    the sums ``w_i ℓ_i``, one per record, and ``factor`` is ``N/Σ_j w_j``.
+    """
+
+    def __init__(self, module: nn.CrossEntropyLoss | nn.NLLLoss) -> None:
+        summed = copy.copy(module)
+        summed.reduction = "sum"
+        self.module = summed
+        self.loss = UnreducedLoss(summed)
+        self.factor: Tensor | float = 1.0
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        """Return one number per record."""
+        return self.factor * self.loss(output, target)
+
+    def take(self, target: Tensor) -> bool:
+        """Note a batch's targets; return whether its mean is weighted."""
+        if target.is_floating_point():  # for probabilities torch takes the plain mean
+            self.factor = target.shape[1] * len(target) / max(1, target.numel())
+            return False
+        weight, ignored = self.module.weight, self.module.ignore_index
+        shares = target_weights(target, weight, ignored, torch.float64)
+        if weight is None and bool(shares.all()):
+            self.factor = len(target) / max(1, target.numel())
+            return False
+        self.factor = len(target) / float(shares.sum()) if len(target) else 1.0
+        return True
+
+
+def divides_by_the_batch(loss: object) -> bool:
+    """Return whether a loss is a module whose mean is weighted over the batch."""
+    classes = isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
+    return classes and getattr(loss, "reduction", "") == "mean"
 
 
 class OpacusAccountant(FisherAccountant):
@@ -56,18 +189,17 @@ class OpacusAccountant(FisherAccountant):
         self, source: _Source, net: nn.Module, loss: Any, *args: Any, **options: Any
     ) -> None:
         self._source = source
-        self._original = net
         per_batch = not source.ghost and divides_by_the_batch(loss)
         self._mean = BatchMeanLoss(loss) if per_batch else None
         super().__init__(
-            without_opacus(net),
+            net,
             self._mean or loss,
             *args,
             noise_multiplier=source.settings().noise_multiplier,
             **options,
         )
         # The threshold follows Opacus; the ledger records it for every step.
-        self.run.measurement = (self.run.measurement or {}) | {"clip": HardClip.__name__}
+        self.measurement = (self.measurement or {}) | {"clip": HardClip.__name__}
         self._settings: _OpacusSettings | None = None  # of the step whose batch is being observed
         self._observed = False
         self._warned_of: _OpacusSettings | None = None
@@ -135,15 +267,12 @@ class OpacusAccountant(FisherAccountant):
             epsilon, delta, ADD_OR_REMOVE, method, conditions=self.ledger.conditions
         )
 
-    def individual_privacy(self) -> IndividualPrivacy:
-        """Return the Rényi differential privacy of each record, none above Opacus's."""
+    def run_epsilon(self, ledger: Ledger, delta: float) -> float:
+        """Return the ε at δ of a ledger's steps, by Opacus's own method where it has one."""
         theirs = self._source.accountant()
         if theirs is None or self.sampler != POISSON:
-            return super().individual_privacy()
-        return self.run.individual_privacy(partial(_opacus_epsilon, type(theirs)))
-
-    def _modules(self) -> Any:
-        return innermost(self._original).modules()
+            return super().run_epsilon(ledger, delta)
+        return _opacus_epsilon(type(theirs), ledger, delta)
 
     def _follow(self) -> None:
         """Read the clip and the noise from Opacus, once per step."""
@@ -158,8 +287,6 @@ class OpacusAccountant(FisherAccountant):
                 )
             return
         self._settings = now
-        for mine, theirs in zip(self.engine.net.modules(), self._modules(), strict=True):
-            mine.training = theirs.training
         if now.max_grad_norm != self.clip.max_grad_norm:
             self.engine.clip = HardClip(now.max_grad_norm)
         if now.noise_multiplier != now.stated and now != self._warned_of:
@@ -195,8 +322,8 @@ class OpacusAccountant(FisherAccountant):
         self._follow()
         observed, self._observed, self._settings = self._observed, False, None
         if not observed:
-            self.run.unobserved += 1
-            self._count_step()
+            self.unobserved += 1
+            self.ledger.add(self._entry())
             return
         if self._sums.due:
             sums = self._source.sums(self.engine.problem.released())
@@ -233,20 +360,23 @@ class _Source:
     """An optimiser of Opacus, from which noise, clipping and sums are read; its hook is chained.
 
     With hooks the optimiser clips. In ghost mode the module clips, at its own threshold, and the
-    optimiser adds the noise.
+    optimiser adds the noise. ``named`` are a noise multiplier and a threshold that were given once,
+    for a privacy engine, and must not change.
     """
 
-    def __init__(self, optimizer: Any, net: nn.Module) -> None:
+    def __init__(
+        self, optimizer: Any, net: nn.Module, named: tuple[float, float] | None = None
+    ) -> None:
         from opacus.optimizers import AdaClipDPOptimizer, DPPerLayerOptimizer
 
         if isinstance(optimizer, AdaClipDPOptimizer | DPPerLayerOptimizer):
             raise InputError(
                 f"{type(optimizer).__name__} clips in a way that is not supported; use {_FLAT}."
             )
-        self.optimizer = optimizer
+        self.optimizer, self._named = optimizer, named
         self._before = optimizer.step_hook
         self._clipping_module = _clipping_module(net)
-        known = {id(p) for p in innermost(net).parameters()}
+        known = {id(p) for p in unwrapped(net).parameters()}
         if any(id(p) not in known for p in optimizer.params):
             raise InputError(
                 "The optimiser also trains parameters outside this network, whose leakage would "
@@ -260,15 +390,22 @@ class _Source:
 
     def settings(self) -> _OpacusSettings:
         """Return the current clipping and noise."""
-        stated, noise_for = float(self.optimizer.noise_multiplier), self._noise_for()
+        stated, noise_for = (
+            float(getattr(self.optimizer, name)) for name in ("noise_multiplier", "max_grad_norm")
+        )
         # With adaptive clipping Opacus adds more noise than it states, to account for the quantile
         # it releases.
         added = float(getattr(self.optimizer, "_adjusted_noise_multiplier", stated))
         owner = self.optimizer if self._clipping_module is None else self._clipping_module
-        return _OpacusSettings(float(owner.max_grad_norm), stated, noise_for, added * noise_for)
-
-    def _noise_for(self) -> float:
-        return float(self.optimizer.max_grad_norm)
+        clipped_at = float(owner.max_grad_norm)
+        changed = (stated, clipped_at, noise_for) != (*(self._named or ()), clipped_at)
+        if self._named is not None and changed:
+            raise InputError(
+                f"Opacus has the noise multiplier {stated:.6g} and clips at {clipped_at:.6g}, with "
+                f"noise for {noise_for:.6g}, but {self._named[0]:.6g} and {self._named[1]:.6g} "
+                "were given; attach to the optimiser, whose schedule is followed."
+            )
+        return _OpacusSettings(clipped_at, stated, noise_for, added * noise_for)
 
     def sums(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor | None] | None:
         """Return Opacus's clipped sums, before noise, by parameter.
@@ -276,13 +413,13 @@ class _Source:
         ``None`` if they are no longer available: with several processes, all but the first divide
         them in place before the hook runs. The first one's comparison stands for all.
         """
-        found: dict[str, Tensor | None] = {}
+        sums: dict[str, Tensor | None] = {}
         for name, parameter in parameters.items():
             summed, mean = getattr(parameter, "summed_grad", None), parameter.grad
             if summed is not None and mean is not None and mean.data_ptr() == summed.data_ptr():
                 return None
-            found[name] = summed
-        return found
+            sums[name] = summed
+        return sums
 
     def accountant(self) -> Any:
         """Return the Opacus accountant whose hook the optimiser had, if it can be found."""
@@ -298,27 +435,6 @@ class _Source:
 
         self.optimizer.attach_step_hook(hook)
         return lambda: self.optimizer.attach_step_hook(before)
-
-
-class _EngineSource(_Source):
-    """A privacy engine, whose noise and threshold were given once and must not change."""
-
-    def __init__(
-        self, engine: Any, net: nn.Module, noise_multiplier: float, max_grad_norm: float
-    ) -> None:
-        super().__init__(_optimizer_of(engine), net)
-        self._named = (noise_multiplier, max_grad_norm)
-
-    def settings(self) -> _OpacusSettings:
-        now = super().settings()
-        if (now.stated, now.max_grad_norm) != self._named or now.noise_for != now.max_grad_norm:
-            raise InputError(
-                f"Opacus has the noise multiplier {now.stated:.6g} and clips at "
-                f"{now.max_grad_norm:.6g}, with noise for {now.noise_for:.6g}, but "
-                f"{self._named[0]:.6g} and {self._named[1]:.6g} were given; attach to the "
-                "optimiser, whose schedule is followed."
-            )
-        return now
 
 
 def _optimizer_of(engine: Any) -> Any:
@@ -343,7 +459,7 @@ def _hooked_accountant(hook: Any) -> Any:
 
 def _clipping_module(net: nn.Module) -> Any:
     """Return the Opacus object that clips in ghost mode, found by its hooks, or ``None``."""
-    for module in innermost(net).modules():
+    for module in unwrapped(net).modules():
         for hook in module._forward_hooks.values():
             owner = getattr(hook, "__self__", None)
             if hasattr(owner, "get_clipping_coef"):
@@ -399,7 +515,7 @@ def attach(
                 "A PrivacyEngine does not keep the noise multiplier and the clipping threshold; "
                 "attach to the optimiser that make_private returned, or give both."
             )
-        source = _EngineSource(target, net, noise_multiplier, max_grad_norm)
+        source = _Source(_optimizer_of(target), net, (noise_multiplier, max_grad_norm))
     else:
         raise InputError(
             f"attach() takes an optimiser or a PrivacyEngine of Opacus, not a "
@@ -424,9 +540,16 @@ def attach(
             SamplerWarning,
             stacklevel=2,
         )
-    criterion = _own_criterion(loss)
-    if not source.ghost and divides_by_the_batch(criterion):
-        _check_view(accounting.get("view"), criterion)
+    # Opacus's ghost clipping puts a wrapper around the criterion.
+    wrapped = type(loss).__module__.split(".")[0] == "opacus" and hasattr(loss, "criterion")
+    criterion: Any = loss.criterion if wrapped else loss  # type: ignore[union-attr]
+    of_batch = not source.ghost and divides_by_the_batch(criterion)
+    if of_batch and isinstance(accounting.get("view"), Label) and criterion.weight is not None:
+        raise InputError(
+            "With class weights the mean of a batch divides by the weights of its labels, so a "
+            "label shows in the gradients of all other records, which is not measured. Use "
+            "reduction='none' and the mean over records, in the loop and in attach()."
+        )
     return OpacusAccountant(
         source,
         net,
@@ -447,85 +570,3 @@ def _check_own(name: str, given: float | None, own: float) -> None:
             f"The optimiser has {name} = {own!r}, not {given!r}; leave it out, since it is read "
             "from the optimiser at every batch."
         )
-
-
-def _check_view(view: View | None, criterion: Any) -> None:
-    """Raise if a record's label changes the divisor of the batch's mean."""
-    if isinstance(view, Label) and criterion.weight is not None:
-        raise InputError(
-            "With class weights the mean of a batch divides by the weights of its labels, so a "
-            "label shows in the gradients of all other records, which is not measured. Use "
-            "reduction='none' and the mean over records, in the loop and in attach()."
-        )
-
-
-def _own_criterion(loss: Any) -> Any:
-    """Return the criterion inside the wrapper that Opacus's ghost clipping puts around it."""
-    wrapped = type(loss).__module__.split(".")[0] == "opacus"
-    return loss.criterion if wrapped and hasattr(loss, "criterion") else loss
-
-
-def innermost(net: nn.Module) -> nn.Module:
-    """Return the user's network inside the wrappers of Opacus and of data parallelism."""
-    while True:
-        inner = getattr(net, "_module", None) or getattr(net, "module", None)
-        if not isinstance(inner, nn.Module) or type(net).__module__.split(".")[0] not in (
-            "opacus",
-            "torch",
-        ):
-            return net
-        net = inner
-
-
-def without_opacus(net: nn.Module) -> nn.Module:
-    """Return a copy of the network inside, without Opacus's hooks.
-
-    The hooks would run in the accountant's own passes and store per-record gradients. The copy has
-    its own modules, but the same parameters and buffers.
-    """
-    inner = innermost(net)
-    handles = getattr(inner, "autograd_grad_sample_hooks", ())
-    theirs = {(id(handle.hooks_dict_ref()), handle.id) for handle in handles}
-    copies: dict[int, nn.Module] = {}
-    whole = _copied(inner, theirs, copies)
-    for copy in copies.values():
-        for name, value in copy.__dict__.items():
-            copy.__dict__[name] = _among_copies(value, copies)
-    return whole
-
-
-def _copied(
-    module: nn.Module, dropped: set[tuple[int, int]], done: dict[int, nn.Module]
-) -> nn.Module:
-    if id(module) in done:  # a module used twice stays one module
-        return done[id(module)]
-    copy = module.__class__.__new__(module.__class__)
-    copy.__dict__ = dict(module.__dict__)
-    done[id(module)] = copy
-    for name in _HOOKS:
-        hooks: OrderedDict[int, Any] = module.__dict__.get(name, OrderedDict())
-        kept = ((key, hook) for key, hook in hooks.items() if (id(hooks), key) not in dropped)
-        copy.__dict__[name] = OrderedDict(kept)
-    copy.__dict__["_modules"] = {
-        name: None if child is None else _copied(child, dropped, done)
-        for name, child in module._modules.items()
-    }
-    return copy
-
-
-def _among_copies(value: Any, copies: dict[int, nn.Module]) -> Any:
-    """Return an attribute with modules replaced by copies, as in ``DPLSTM``'s list of cells.
-
-    An attribute without modules stays the very same object, so that parameters stay shared.
-    """
-    if isinstance(value, nn.Module):
-        return copies.get(id(value), value)
-    if type(value) not in (list, tuple, dict):
-        return value
-    parts = list(value.values() if isinstance(value, dict) else value)
-    changed = [_among_copies(part, copies) for part in parts]
-    if all(a is b for a, b in zip(parts, changed, strict=True)):
-        return value
-    return (
-        dict(zip(value, changed, strict=True)) if isinstance(value, dict) else type(value)(changed)
-    )

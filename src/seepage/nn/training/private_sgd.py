@@ -11,8 +11,9 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,14 @@ from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.own_loss import labels_of
 from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.sharding import put_together, spread_like
-from seepage.nn.problem.views import Inputs, batch_size, leaves, numbers_of, rows_of
+from seepage.nn.problem.views import (
+    Inputs,
+    batch_size,
+    evaluating,
+    leaves,
+    numbers_of,
+    rows_of,
+)
 from seepage.nn.sampling.samplers import make_sampler
 from seepage.nn.training.checkpoints import (
     check_same_run,
@@ -57,14 +65,85 @@ from seepage.nn.training.checkpoints import (
     write_key,
 )
 from seepage.nn.training.secure_noise import quick_noise, secure_noise
-from seepage.nn.training.updates import MakeOptimizer, Momentum, PrivateUpdate, TorchUpdate
 from seepage.support.files import remove_half_written
 from seepage.support.keyed_stream import KeyedStream
 from seepage.support.number_check import check_noise, check_number
 
-_QUICK_ORDERS = tuple(range(2, 65))  # integer orders have a closed form; enough for a progress bar
+Released = Mapping[str, nn.Parameter]
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
 _AT_A_TIME = 1000  # records processed together outside of batches
 _OWN = ("n", "sample_rate", "sampler")  # set by the trainer itself
+
+
+class PrivateUpdate:
+    """Changes the parameters by a noisy gradient; its state can be stored and resumed.
+
+    ``make`` creates the optimiser for the released parameters. It sees nothing but the noisy
+    gradients and the resulting parameters, so it adds no leakage (post-processing of a release
+    gives nothing more away).
+    """
+
+    def __init__(self, released: Released, make: MakeOptimizer) -> None:
+        self.released = released
+        self.optimizer = make(list(released.values()))
+        if not isinstance(self.optimizer, torch.optim.Optimizer):
+            raise InputError(
+                "optimizer must be a function of the parameters that returns an optimiser of "
+                "torch, for instance functools.partial(torch.optim.AdamW, lr=1e-3), not of "
+                f"{type(self.optimizer).__name__}."
+            )
+        owned = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+        if owned != {id(p) for p in released.values()}:
+            raise InputError(
+                "The optimiser must hold exactly the parameters with requires_grad; give it all "
+                "of them and no others."
+            )
+
+    def take(self, gradient: Mapping[str, Tensor]) -> None:
+        """Take a step along the noisy mean gradient of every parameter."""
+        for name, parameter in self.released.items():
+            parameter.grad = spread_like(parameter, gradient[name].to(parameter.dtype))
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the optimiser's class and the settings of its groups."""
+        groups = [
+            {name: repr(value) for name, value in group.items() if name != "params"}
+            for group in self.optimizer.param_groups
+        ]
+        return {"optimizer": type(self.optimizer).__qualname__, "optimizer groups": groups}
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the optimiser's state, by the numbers of its parameters."""
+        tensors: dict[str, Tensor] = {}
+        facts: dict[str, Any] = {}
+        for number, kept in self.optimizer.state_dict()["state"].items():
+            for name, value in kept.items():
+                place = f"{number}.{name}"
+                if isinstance(value, Tensor):
+                    tensors[place] = put_together(value)
+                elif value is None or isinstance(value, bool | int | float | str):
+                    facts[place] = value
+                else:
+                    raise InputError(
+                        f"The optimiser keeps a {type(value).__name__} ({name}) between steps, "
+                        "which a checkpoint cannot hold; use another optimiser, or no checkpoint."
+                    )
+        return tensors, facts
+
+    def go_on(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Resume from such a state; the groups are unchanged."""
+        state: dict[int, dict[str, Any]] = {}
+        owners = [p for group in self.optimizer.param_groups for p in group["params"]]
+        for place, value in (dict(facts) | dict(tensors)).items():
+            number, _, name = place.partition(".")
+            owner = owners[int(number)]
+            if isinstance(value, Tensor) and value.shape == owner.shape:
+                value = spread_like(owner, value)
+            state.setdefault(int(number), {})[name] = value
+        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": state})
 
 
 @dataclass(frozen=True)
@@ -192,7 +271,12 @@ class PrivateSGD:
         evaluate_every: int | None = None,
         **accounting: Any,
     ) -> None:
-        _check_accounting(accounting, PrivateSGD)
+        takers = (PrivateSGD, FisherAccountant)
+        options = (name for taker in takers for name in inspect.signature(taker).parameters)
+        known = [name for name in options if name not in _OWN]
+        for name in accounting:  # an option that belongs neither to the trainer nor the accountant
+            if name not in known:
+                raise InputError(f"PrivateSGD has no option {name!r}{nearest(name, known)}.")
         if steps < 1 or checkpoint_every < 1 or (evaluate_every is not None and evaluate_every < 1):
             raise InputError("steps, checkpoint_every and evaluate_every must be at least one.")
         if randomness not in ("secure", "fast"):
@@ -206,7 +290,14 @@ class PrivateSGD:
             )
         learning_rate = 0.1 if learning_rate is None else learning_rate
         momentum, weight_decay = (0.0 if each is None else each for each in own[1:])
-        _check_update(learning_rate, momentum, weight_decay, noise_multiplier, max_grad_norm)
+        check_noise(noise_multiplier)
+        rates = {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
+        for name, value in (rates | {"max_grad_norm": max_grad_norm}).items():
+            check_number(value, name)
+        if not (learning_rate > 0 and 0 <= momentum < 1 and weight_decay >= 0):
+            raise InputError(
+                "learning_rate must be above zero, momentum in [0, 1), weight_decay not negative."
+            )
         self.net = net
         self.loss = loss
         # Plain numbers from here on, since a checkpoint holds no others.
@@ -267,7 +358,10 @@ class PrivateSGD:
             remove_half_written(self.checkpoint)
             stored = read_checkpoint(self.checkpoint)
         self._stream = self._own_stream(resumed=stored is not None)
-        self._update = self._own_update()
+        released = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
+        rates = {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        own = partial(torch.optim.SGD, lr=self.learning_rate, **rates)
+        self._update = PrivateUpdate(released, self.optimizer or own)
         self._facts = self._settings() | {"data": data_fingerprint(X, y)}
         check_agreement((self._facts, self.steps, stored and stored[1]["step"]))
         start_alike(self.net)
@@ -296,13 +390,6 @@ class PrivateSGD:
         self.accountant_.engine.takes_finite_steps(*first)
         self.accountant_.engine.step_size(*first)
 
-    def _own_update(self) -> PrivateUpdate:
-        """Return the update rule."""
-        released = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
-        if self.optimizer is not None:
-            return TorchUpdate(released, self.optimizer)
-        return Momentum(released, self.learning_rate, self.momentum, self.weight_decay)
-
     def _own_stream(self, resumed: bool) -> KeyedStream:
         """Return the stream that batches, noise and probes of this run come from."""
         if self.seed is not None:
@@ -324,7 +411,7 @@ class PrivateSGD:
 
     def _take_step(self, X: Inputs, y: Tensor, device: torch.device) -> None:
         index = own_part(self._sampler.batch(self._step))
-        if self.accountant_.run.survey is not None:
+        if self.accountant_.passes is not None:
             self.accountant_.survey(
                 (rows, _moved(X, rows, device), y[rows].to(device))
                 for rows in torch.arange(len(y)).split(_AT_A_TIME)
@@ -355,7 +442,8 @@ class PrivateSGD:
         if not bar.disable:
             shown = {} if accuracy is None else {"accuracy": f"{100 * accuracy:.2f} %"}
             if self.accountant_.n > 1:  # for a single record, 1/n is not a usable δ
-                shown["ε"] = f"{self.accountant_.privacy(orders=_QUICK_ORDERS).epsilon:.3g}"
+                # Integer orders have a closed form, and are enough for a progress bar.
+                shown["ε"] = f"{self.accountant_.privacy(orders=range(2, 65)).epsilon:.3g}"
                 if condition:
                     shown["ε"] += f" ({condition.partition(':')[0]})"
             shown["worst dFIL"] = f"{now.worst_dfil:.3g}"
@@ -366,6 +454,9 @@ class PrivateSGD:
         """Return what a checkpoint must share with this trainer to be resumed."""
         names = (
             "batch_size",
+            "learning_rate",
+            "momentum",
+            "weight_decay",
             "noise_multiplier",
             "max_grad_norm",
             "clip",
@@ -475,48 +566,10 @@ def measure_accuracy(net: nn.Module, X: Inputs, y: Tensor) -> float:
     0.75
     """
     device = next((p.device for p in net.parameters()), y.device)
-    modes = {module: module.training for module in net.modules()}
-    net.eval()
     right = 0
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(net):
         for rows in torch.arange(len(y)).split(_AT_A_TIME):
             records = _moved(X, rows, device)
             output = net(**records) if isinstance(records, Mapping) else net(records)
             right += int((numbers_of(output).argmax(-1) == y[rows].to(device)).sum())
-    for module, mode in modes.items():
-        module.training = mode
     return right / len(y)
-
-
-def _check_accounting(given: Iterable[str], trainer: type) -> None:
-    """Raise if an option belongs neither to the trainer nor to the accountant."""
-    mine = list(inspect.signature(trainer).parameters)
-    theirs = [
-        name
-        for name in inspect.signature(FisherAccountant).parameters
-        if name not in mine and name not in _OWN
-    ]
-    for name in given:
-        if name not in theirs:
-            raise InputError(
-                f"{trainer.__name__} has no option {name!r}{nearest(name, (*mine, *theirs))}."
-            )
-
-
-def _check_update(
-    learning_rate: float,
-    momentum: float,
-    weight_decay: float,
-    noise_multiplier: float,
-    max_grad_norm: float,
-) -> None:
-    """Raise unless the update's settings are numbers in range."""
-    check_noise(noise_multiplier)
-    check_number(learning_rate, "learning_rate")
-    check_number(momentum, "momentum")
-    check_number(weight_decay, "weight_decay")
-    check_number(max_grad_norm, "max_grad_norm")
-    if not (learning_rate > 0 and 0 <= momentum < 1 and weight_decay >= 0):
-        raise InputError(
-            "learning_rate must be above zero, momentum in [0, 1), weight_decay not negative."
-        )

@@ -25,13 +25,7 @@ from seepage.nn.gradients.rules.linear import (
     ProductRule,
     watched_linear,
 )
-from seepage.nn.gradients.rules.normalisation import (
-    BatchNormRule,
-    GroupNormRule,
-    InstanceNormRule,
-    LayerNormRule,
-    RMSNormRule,
-)
+from seepage.nn.gradients.rules.normalisation import NormRule
 from seepage.nn.gradients.watching import RuleBook, Watcher
 
 
@@ -51,11 +45,11 @@ RULES = RuleBook(
         torch.conv2d: ConvolutionRule(2),
         torch.conv3d: ConvolutionRule(3),
         functional.embedding: EmbeddingRule(),
-        functional.layer_norm: LayerNormRule(),
-        functional.group_norm: GroupNormRule(),
-        functional.instance_norm: InstanceNormRule(),
-        functional.batch_norm: BatchNormRule(),
-        functional.rms_norm: RMSNormRule(),
+        functional.layer_norm: NormRule(functional.layer_norm, channels=False),
+        functional.rms_norm: NormRule(functional.rms_norm, channels=False),
+        functional.group_norm: NormRule(functional.group_norm, channels=True),
+        functional.instance_norm: NormRule(functional.instance_norm, channels=True),
+        functional.batch_norm: NormRule(functional.batch_norm, channels=True),
         torch.add: AdditionRule(),
         Tensor.add: AdditionRule(),
         Tensor.__add__: AdditionRule(),

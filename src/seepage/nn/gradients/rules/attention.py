@@ -6,7 +6,9 @@ added zeros and precomputed keys are left to the fallback.
 
 from __future__ import annotations
 
+import inspect
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,56 +18,35 @@ from torch.nn import functional
 from seepage.nn.gradients.rules.linear import LINEAR, watched_linear
 from seepage.nn.gradients.watching import Arguments, Watcher
 
+_SIGNATURE = inspect.signature(functional.multi_head_attention_forward)
 
-def attention(
-    watcher: Watcher,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    embed_dim_to_check: int,
-    num_heads: int,
-    in_proj_weight: Tensor | None,
-    in_proj_bias: Tensor | None,
-    bias_k: Tensor | None,
-    bias_v: Tensor | None,
-    add_zero_attn: bool,
-    dropout_p: float,
-    out_proj_weight: Tensor,
-    out_proj_bias: Tensor | None,
-    training: bool = True,
-    key_padding_mask: Tensor | None = None,
-    need_weights: bool = True,
-    attn_mask: Tensor | None = None,
-    use_separate_proj_weight: bool = False,
-    q_proj_weight: Tensor | None = None,
-    k_proj_weight: Tensor | None = None,
-    v_proj_weight: Tensor | None = None,
-    static_k: Tensor | None = None,
-    static_v: Tensor | None = None,
-    average_attn_weights: bool = True,
-    is_causal: bool = False,
-) -> Any:
+
+def attention(watcher: Watcher, *args: Any, **kwargs: Any) -> Any:
     """Return the result of torch's function, sequence axis first: ``(length, batch, features)``."""
-    unusual = (bias_k, bias_v, static_k, static_v)
-    if any(t is not None for t in unusual) or add_zero_attn or query.dim() != 3:
+    bound = _SIGNATURE.bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = SimpleNamespace(**bound.arguments)
+    unusual = (given.bias_k, given.bias_v, given.static_k, given.static_v)
+    if any(t is not None for t in unusual) or given.add_zero_attn or given.query.dim() != 3:
         return NotImplemented
-    size = query.shape[-1]
-    weights = [in_proj_weight] * 3
-    if use_separate_proj_weight:
-        weights = [q_proj_weight, k_proj_weight, v_proj_weight]
+    size = given.query.shape[-1]
+    weights = [given.in_proj_weight] * 3
+    if given.use_separate_proj_weight:
+        weights = [given.q_proj_weight, given.k_proj_weight, given.v_proj_weight]
+    sources = (given.query, given.key, given.value)
     projected = [
-        _project(watcher, source, weight, in_proj_bias, slice(k * size, (k + 1) * size))
-        for k, (source, weight) in enumerate(zip((query, key, value), weights, strict=True))
+        _project(watcher, source, weight, given.in_proj_bias, slice(k * size, (k + 1) * size))
+        for k, (source, weight) in enumerate(zip(sources, weights, strict=True))
     ]
-    q, k, v = (_heads(p, num_heads) for p in projected)
-    scores = q @ k.transpose(-2, -1) / math.sqrt(size // num_heads)
-    mask = _mask(attn_mask, key_padding_mask, scores)
+    q, k, v = (_heads(p, given.num_heads) for p in projected)
+    scores = q @ k.transpose(-2, -1) / math.sqrt(size // given.num_heads)
+    mask = _mask(given.attn_mask, given.key_padding_mask, scores)
     weights_of = torch.softmax(scores if mask is None else scores + mask, -1)
     mixed = (weights_of @ v).permute(2, 0, 1, 3).flatten(2)  # (length, batch, features)
-    out = watched_linear(watcher, mixed, out_proj_weight, out_proj_bias)
-    if not need_weights:
+    out = watched_linear(watcher, mixed, given.out_proj_weight, given.out_proj_bias)
+    if not given.need_weights:
         return out, None
-    return out, weights_of.mean(1) if average_attn_weights else weights_of
+    return out, weights_of.mean(1) if given.average_attn_weights else weights_of
 
 
 def _project(

@@ -19,6 +19,8 @@ from seepage.nn.gradients.watching import Arguments, LayerCall, Layout, Rule, Wa
 class LinearRule(Rule):
     """``out = t Wᵀ + b``, ``W`` of shape (outputs, inputs)."""
 
+    inputs_first = False  # whether the inputs are the first axis of the weight
+
     def bind(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Arguments | None:
         """Return input, weight and bias."""
         return Arguments(input, {"weight": weight, "bias": bias}) if weight.dim() == 2 else None
@@ -33,20 +35,15 @@ class LinearRule(Rule):
         delta = positions(call.layout, delta)
         out = []
         if "weight" in call.names:
-            out.append(
-                GradientTerm(call.names["weight"], self.factors(delta, inputs), OuterProducts)
-            )
+            factors = (inputs, delta) if self.inputs_first else (delta, inputs)
+            out.append(GradientTerm(call.names["weight"], factors, OuterProducts))
         if "bias" in call.names:
             out.append(GradientTerm(call.names["bias"], (delta,), expand=(summed,)))
         return out
 
-    def factors(self, delta: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the factors of the outer products in the order of the weight's axes."""
-        return delta, inputs
-
     def narrow_axis(self, arguments: Arguments) -> int | None:
         """Return the axis of the inputs."""
-        return 1
+        return 0 if self.inputs_first else 1
 
     def narrowed(self, arguments: Arguments, thin: Tensor) -> Arguments:
         """Return the arguments with inputs ``tQ``."""
@@ -56,19 +53,13 @@ class LinearRule(Rule):
 class ProductRule(LinearRule):
     """``out = t W``, ``W`` of shape (inputs, outputs)."""
 
+    inputs_first = True
+
     def bind(self, *args: Any, **kwargs: Any) -> Arguments | None:
         """Return input and weight of a product whose second factor is a matrix."""
         if kwargs or len(args) != 2 or args[1].dim() != 2:
             return None
         return Arguments(args[0], {"weight": args[1]})
-
-    def factors(self, delta: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the factors with the inputs on the left."""
-        return inputs, delta
-
-    def narrow_axis(self, arguments: Arguments) -> int | None:
-        """Return the axis of the inputs."""
-        return 0
 
 
 class AddedProductRule(ProductRule):

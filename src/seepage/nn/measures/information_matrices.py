@@ -1,0 +1,354 @@
+"""Functionals of every record's information matrix: its trace, largest eigenvalue, and a sketch.
+
+For ``A = J̃ᵀJ̃`` of d unknowns, the *trace*: a probe of random signs has the variance
+``2(‖A‖_F² − ΣA_ii²)``, the sampled coordinates of paper 004 have ``dΣA_ii² − tr²``, which is far
+larger. Hutch++ (Meyer, Musco, Musco and Woodruff 2021) first treats a subspace that holds most of
+``A`` exactly, and estimates only the rest; d unit vectors give the trace itself.
+
+The *largest eigenvalue*, with a certified upper bound, comes from Lanczos' method with a random
+start. Its value ``θ`` never exceeds the eigenvalue ``λ``, and ``λ ≤ θ/(1 − ε)`` with
+``ε = (ln(1.648√d/δ)/(2k − 1))²`` after k steps, wrong with a probability of at most ``δ`` over the
+start (Kuczyński and Woźniakowski 1992, theorem 4.2).
+
+A *sketch* of low rank is made by Nyström's method.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Integral
+
+import torch
+from torch import Tensor
+
+from seepage.errors import InputError
+from seepage.nn.jacobian.engine import Engine
+from seepage.nn.jacobian.random_directions import key_of, row_signs
+from seepage.nn.problem.views import Inputs, batch_size
+from seepage.support.chunks import progress
+
+_AT_A_TIME = 4  # directions per pass
+FAILURE = 1e-6  # the probability δ that the upper bound on an eigenvalue is wrong
+
+
+@dataclass(frozen=True)
+class TraceEstimate:
+    """The trace of every record's ``J̃ᵀJ̃`` and its standard error, zero if it is exact.
+
+    ``degrees`` are the standard error's degrees of freedom.
+    """
+
+    values: Tensor
+    standard_errors: Tensor
+    degrees: float = math.inf
+
+
+def check_probes(probes: int) -> None:
+    """Raise unless there are enough probes for a standard error."""
+    if isinstance(probes, bool) or not isinstance(probes, Integral) or probes < 2:
+        raise InputError(
+            "probes must be a whole number of at least 2, so that there is a standard error, not "
+            f"{probes!r}."
+        )
+
+
+def rademacher(
+    engine: Engine, x: Inputs, y: Tensor, probes: int, key: object = "trace"
+) -> TraceEstimate:
+    """Return the mean of independent probes, with the standard error of that mean."""
+    check_probes(probes)
+    estimates = engine.step(x, y, probes=probes, key=key).traces
+    spread = estimates.std(1, correction=1) / probes**0.5
+    return TraceEstimate(estimates.mean(1), spread, probes - 1)
+
+
+def exact(engine: Engine, x: Inputs, y: Tensor) -> TraceEstimate:
+    """Return the trace as the sum of the exact diagonal."""
+    values = exact_diagonal(engine, x, y).flatten(1).sum(1)
+    return TraceEstimate(values, torch.zeros_like(values))
+
+
+def exact_diagonal(engine: Engine, x: Inputs, y: Tensor) -> Tensor:
+    """Return ``(J̃ᵀJ̃)_jj`` of every record, one tangent for each unknown; zero where known."""
+    z = engine.variable(x, y)
+    which, size = engine.view.entries(z), z[0].numel()
+
+    def unit(k: int) -> Tensor:
+        one = torch.zeros(size, dtype=z.dtype, device=z.device)
+        one[which[k]] = 1.0
+        return one.reshape(z.shape[1:])
+
+    squares = squared_changes_along(engine, x, y, unit, len(which))
+    out = torch.zeros(batch_size(x), size, dtype=squares.dtype, device=z.device)
+    out[:, which] = squares
+    return out.reshape(-1, *z.shape[1:])
+
+
+def squared_changes_along(
+    engine: Engine,
+    x: Inputs,
+    y: Tensor,
+    direction: Callable[[int], Tensor],
+    count: int,
+    derivative: bool = False,
+) -> Tensor:
+    """Return ``‖J̃v‖²`` of every record for ``count`` shared directions, ``(B, count)``.
+
+    With ``derivative``, finite steps are never used.
+    """
+    parts = []
+    for start in progress(range(0, count, _AT_A_TIME), "unknowns"):
+        some = [direction(k) for k in range(start, min(start + _AT_A_TIME, count))]
+        v = torch.stack(some)[:, None].expand(-1, batch_size(x), *some[0].shape)
+        parts.append(engine.squared_changes(x, y, v, derivative=derivative))
+    return torch.cat(parts, 1)
+
+
+def hutchpp(
+    engine: Engine, x: Inputs, y: Tensor, probes: int, key: object = "hutch++"
+) -> TraceEstimate:
+    """Return Hutch++ with a third of the probes for each of its three parts.
+
+    The part inside the subspace is exact, so the standard error is that of the rest alone. Each
+    part takes at least two probes.
+    """
+    check_probes(probes)
+    rank = max(2, probes // 3)
+    z = engine.variable(x, y)
+    shape, size = tuple(z.shape[1:]), z[0].numel()
+    if rank >= engine.unknowns(x, y):
+        return exact(engine, x, y)
+    count = batch_size(x)
+    basis = subspace(engine, x, y, rank, key)
+    flat = basis.permute(2, 0, 1).reshape(rank, count, *shape)
+    inside = _changes(engine, x, y, flat).sum(1)
+    rows = torch.arange(count)
+    estimates = []
+    for k in range(rank):
+        v = row_signs(key_of(engine.seed, key, "rest", k), rows, (size,), z)
+        v = engine.masked(v.reshape(count, *shape)).reshape(count, size, 1)
+        rest = (v - basis @ (basis.transpose(1, 2) @ v)).reshape(1, count, *shape)
+        estimates.append(_changes(engine, x, y, rest)[:, 0])
+    outside = torch.stack(estimates, 1)
+    spread = outside.std(1, correction=1) / rank**0.5
+    return TraceEstimate(inside + outside.mean(1), spread, rank - 1)
+
+
+def subspace(engine: Engine, x: Inputs, y: Tensor, rank: int, key: object) -> Tensor:
+    """Return an orthonormal basis ``(B, d, rank)`` of the range of ``A`` times random signs."""
+    z = engine.variable(x, y)
+    rows, shape = torch.arange(batch_size(x)), tuple(z.shape[1:])
+
+    def drawn(k: int) -> Tensor:
+        return engine.masked(row_signs(key_of(engine.seed, key, k), rows, shape, z))
+
+    return torch.linalg.qr(products(engine, x, y, drawn, rank))[0]
+
+
+def products(
+    engine: Engine, x: Inputs, y: Tensor, direction: Callable[[int], Tensor], count: int
+) -> Tensor:
+    """Return ``A`` times ``count`` directions ``(B, …)`` of the records, ``(B, d, count)``."""
+    images = [
+        engine.information_product(x, y, direction(k)).flatten(1)
+        for k in progress(range(count), "products")
+    ]
+    return torch.stack(images, 2)
+
+
+def _changes(engine: Engine, x: Inputs, y: Tensor, v: Tensor) -> Tensor:
+    parts = [
+        engine.squared_changes(x, y, v[k : k + _AT_A_TIME]) for k in range(0, len(v), _AT_A_TIME)
+    ]
+    return torch.cat(parts, 1)
+
+
+@dataclass(frozen=True)
+class LargestEigenvalues:
+    """The largest eigenvalue of every matrix of a batch.
+
+    Parameters
+    ----------
+    lower
+        The value found, ``(B,)``, never above the eigenvalue.
+    upper
+        A bound that fails with a probability of at most ``failure`` each.
+    steps
+        The number of products taken.
+    settled
+        Whether each residual came within the tolerance, ``(B,)``; otherwise the iteration was
+        stopped early, and the eigenvalue may be anywhere between ``lower`` and ``upper``.
+    """
+
+    lower: Tensor
+    upper: Tensor
+    steps: int
+    settled: Tensor
+    failure: float = FAILURE
+
+    def remark(self) -> str:
+        """Return a caveat about the values that did not converge, in words."""
+        return (
+            f"The iteration was stopped after {self.steps} products, before "
+            f"{int((~self.settled).sum())} of the {len(self.settled)} records had converged: "
+            "their values are lower bounds, and their errors reach to upper bounds that each "
+            f"fail with a probability of at most {self.failure:g}."
+        )
+
+
+def lanczos(
+    apply: Callable[[Tensor], Tensor],
+    start: Tensor,
+    tolerance: float = 1e-4,
+    max_steps: int = 100,
+) -> LargestEigenvalues:
+    """Return the largest eigenvalue of every matrix, given products with one vector each.
+
+    ``start`` holds random vectors ``(B, d)``; entries that are zero in all of them are excluded. It
+    stops when every residual is below ``tolerance`` times the value (the value's own error is then
+    of second order: the squared residual over the gap to the next eigenvalue), or after
+    ``max_steps``; the bounds hold either way.
+    """
+    size = int((start != 0).any(0).sum())
+    vector = start / start.norm(dim=1, keepdim=True)
+    basis = [vector]
+    diagonal: list[Tensor] = []
+    beside: list[Tensor] = []
+    eps = torch.finfo(start.dtype).eps
+    while True:
+        image = apply(vector)
+        diagonal.append((image * vector).sum(1))
+        known = torch.stack(basis, 1)
+        for _ in range(2):  # twice, to keep the basis orthogonal to machine precision
+            overlaps = known @ image[:, :, None]
+            image = image - (known.transpose(1, 2) @ overlaps)[:, :, 0]
+        length = image.norm(dim=1)
+        scale = torch.stack(diagonal).amax(0)
+        length = torch.where(length > 16 * eps * scale, length, torch.zeros_like(length))
+        beside.append(length)
+        steps = len(diagonal)
+        values, vectors = torch.linalg.eigh(_tridiagonal(diagonal, beside))
+        residual = length * vectors[:, -1, -1].abs()
+        leading = values[:, -1].clamp(min=0.0)
+        settled = residual <= tolerance * leading
+        if bool(settled.all()) or steps >= min(max_steps, size):
+            upper = _upper(leading, residual, length, steps, size)
+            return LargestEigenvalues(leading, upper, steps, settled | (upper == leading))
+        vector = (
+            torch.where(length > 0, 1 / torch.where(length > 0, length, 1.0), 0.0)[:, None] * image
+        )
+        basis.append(vector)
+
+
+def _upper(leading: Tensor, residual: Tensor, length: Tensor, steps: int, size: int) -> Tensor:
+    """Return the upper bound; exact once the whole space, or an invariant part, is spanned."""
+    if steps >= size:
+        return leading
+    slack = (math.log(1.648 * math.sqrt(size) / FAILURE) / (2 * steps - 1)) ** 2
+    bound = leading / (1 - slack) if slack < 1 else torch.full_like(leading, math.inf)
+    # A random start reaches every eigenvector, so if nothing is left, nothing was missed.
+    return torch.where(
+        (length == 0) | (leading == 0), leading, torch.maximum(bound, leading + residual)
+    )
+
+
+def _tridiagonal(diagonal: list[Tensor], beside: list[Tensor]) -> Tensor:
+    matrix = torch.diag_embed(torch.stack(diagonal, 1))
+    if len(diagonal) > 1:
+        off = torch.stack(beside[:-1], 1)
+        matrix = matrix + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
+    return matrix
+
+
+@dataclass(frozen=True)
+class InformationSketch:
+    """``I ≈ FᵀF`` with a few rows ``F`` per record.
+
+    Up to rounding, the sketch never exceeds the matrix (``FᵀF ⪯ I``), and equals it if its rank
+    suffices.
+
+    Parameters
+    ----------
+    factor
+        ``F``, ``(B, rank, d)``, with a record's unknowns flattened, the strongest direction first.
+    shape
+        The shape of one record's variable.
+    """
+
+    factor: Tensor
+    shape: tuple[int, ...]
+
+    def matrix(self, record: int) -> Tensor:
+        """Return the sketch of one record's information as a matrix, ``(d, d)``."""
+        return self.factor[record].T @ self.factor[record]
+
+    def diagonal(self) -> Tensor:
+        """Return the diagonals, in the shape of the records."""
+        return self.factor.square().sum(1).reshape(-1, *self.shape)
+
+    def traces(self) -> Tensor:
+        """Return the traces."""
+        return self.factor.square().sum((1, 2))
+
+    def eigenvalues(self) -> Tensor:
+        """Return the eigenvalues, ``(B, rank)``, the largest first."""
+        return self.factor.square().sum(2)
+
+
+def nystrom(
+    engine: Engine, x: Inputs, y: Tensor, rank: int, key: object = "sketch"
+) -> InformationSketch:
+    """Return the sketch ``AQ (QᵀAQ)⁺ QᵀA`` of ``A = J̃ᵀJ̃`` from ``rank`` products.
+
+    ``Q`` is an orthonormal basis of a random subspace of the unknowns, the same for every record;
+    ``key`` makes it different from those of other sketches. With all d directions, ``Q`` is the
+    identity and the sketch is the matrix itself.
+    """
+    if isinstance(rank, bool) or not isinstance(rank, Integral) or rank < 1:
+        raise InputError(f"rank must be a whole number of at least 1, not {rank!r}.")
+    z = engine.variable(x, y)
+    unknown = engine.view.entries(z)
+    basis = _directions(len(unknown), min(int(rank), len(unknown)), key_of(engine.seed, key))
+    basis = basis.to(z.device)
+    count, size = batch_size(x), z[0].numel()
+
+    def placed(k: int) -> Tensor:
+        v = torch.zeros(size, dtype=z.dtype, device=z.device)
+        v[unknown] = basis[:, k].to(z.dtype)
+        return v.reshape(1, *z.shape[1:]).expand(count, *z.shape[1:])
+
+    image = products(engine, x, y, placed, basis.shape[1])
+    few = _factor(basis, image[:, unknown].double(), torch.finfo(image.dtype).eps)
+    factor = torch.zeros(*few.shape[:2], size, dtype=z.dtype, device=z.device)
+    factor[:, :, unknown] = few.to(z.dtype)
+    return InformationSketch(factor, tuple(z.shape[1:]))
+
+
+def _directions(size: int, rank: int, key: int) -> Tensor:
+    """Return an orthonormal basis ``(size, rank)`` of a uniformly random subspace, in float64.
+
+    It is drawn on the CPU and orthonormalised before any product: the same on every device,
+    whatever the chunks, and no inverse of the draw is needed.
+    """
+    if rank == size:
+        return torch.eye(size, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(key)
+    normal = torch.randn(size, rank, generator=generator, dtype=torch.float64)
+    return torch.linalg.qr(normal)[0]
+
+
+def _factor(basis: Tensor, image: Tensor, eps: float) -> Tensor:
+    """Return ``F (B, rank, n)`` with ``FᵀF = Y (QᵀY)⁺ Yᵀ`` for the images ``Y = AQ (B, n, rank)``.
+
+    Directions of ``QᵀAQ`` with less than ``τ`` of its largest eigenvalue are left out, which only
+    makes the sketch smaller. ``Y`` is accurate to ``eps·‖A‖``, and dividing by ``√τ`` makes that
+    ``eps/√τ·‖A‖``: both losses are of the same size at ``τ = eps^(2/3)``.
+    """
+    middle = basis.T @ image
+    values, vectors = torch.linalg.eigh((middle + middle.transpose(1, 2)) / 2)
+    kept = values > eps ** (2 / 3) * values[:, -1:].clamp(min=0.0)
+    root = torch.where(kept, 1 / torch.where(kept, values, 1.0).sqrt(), 0.0)
+    left, singular, _ = torch.linalg.svd(image @ (vectors * root[:, None, :]), full_matrices=False)
+    return (left * singular[:, None, :]).transpose(1, 2)
