@@ -14,7 +14,8 @@ import seepage as sp
 from seepage.auditing.audit import audit_table
 from seepage.auditing.findings import Audit
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
-from seepage.auditing.report import summarise, words
+from seepage.auditing.report import words
+from seepage.auditing.report.audit_report import AuditReport
 from seepage.core.jacobian import Moves
 
 
@@ -103,8 +104,8 @@ LEVELS = {
 @pytest.mark.parametrize("column", LEVELS)
 def test_a_rare_value_that_is_recognised_has_no_strong_badge(rare: Audit, column: str) -> None:
     """The true positive rate at 1 % false positives, by refits with scikit-learn."""
-    (found,) = (a for a in summarise(rare)["attributes"] if a["name"] == column)
-    (guess,) = (g for g in summarise(rare)["risks"]["guesses"] if g["name"] == column)
+    (found,) = (a for a in AuditReport(rare).summary()["attributes"] if a["name"] == column)
+    (guess,) = (g for g in AuditReport(rare).summary()["risks"]["guesses"] if g["name"] == column)
     if column == "ht":
         assert found["gain"] <= 0.05  # hardly guessed more often, and yet:
     mu = refitted(LEVELS[column][0], 0.2, LEVELS[column][1], guess["row"])

@@ -8,10 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from seepage.auditing.audit import audit_table
-from seepage.auditing.command import tell_people
 from seepage.auditing.findings import Audit
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
-from seepage.auditing.report import write_report
+from seepage.auditing.report.audit_report import AuditReport
 from seepage.data import load_bundled
 
 L2 = 1e-2
@@ -20,8 +19,8 @@ SIGMA = 0.1
 
 def run(out: Path) -> None:
     """Audit a logistic regression on 569 patients; print what leaks; write the report."""
-    audit = measure()
-    tell_people(audit, write_report(audit, out))
+    report = AuditReport(measure())
+    report.tell(report.write(out), as_json=False)
 
 
 def measure() -> Audit:

@@ -105,6 +105,11 @@ def write_private(path: Path, write: Writer) -> None:
         raise
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text, whatever it holds, to a file that only its owner can read."""
+    write_private(path, lambda file: file.write(text.encode("utf-8", "replace")))
+
+
 def remove_half_written(path: Path) -> None:
     """Remove what killed writers of ``path`` left beside it; running ones keep theirs."""
     ours = re.compile(re.escape(f".{path.name}.") + r"[a-z0-9_]{8}" + re.escape(HALF_WRITTEN))
@@ -346,8 +351,8 @@ def _inside(name: str) -> bool:
 
 def _write_manifest(folder: Path, kind: str) -> None:
     files = {name: _digest(folder / name) for name in sorted(_files_of(folder))}
-    told = json.dumps({"format": _FORMAT, "kind": kind, "files": files}, indent=2) + "\n"
-    write_private(folder / MANIFEST, lambda file: file.write(told.encode()))
+    told = {"format": _FORMAT, "kind": kind, "files": files}
+    write_text(folder / MANIFEST, json.dumps(told, indent=2) + "\n")
 
 
 def _digest(path: Path) -> str:

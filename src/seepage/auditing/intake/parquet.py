@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from seepage.auditing.intake.files import MISSING, clean_column, good_names, with_steps
+from seepage.auditing.intake.files import clean_column, good_names, with_steps
 from seepage.auditing.intake.table import MOST_BYTES, LabelCoding, TableToAudit
 from seepage.auditing.trained_model import ROW
 from seepage.errors import InputError
@@ -129,7 +129,7 @@ class AuditedRows(Batches):
             rows = pa.array(np.arange(at, at + piece.batch.num_rows))
             at += len(rows)
             found = [
-                rows if n == ROW else clean_column(piece.batch.column(self._given[n]), MISSING)
+                rows if n == ROW else clean_column(piece.batch.column(self._given[n]))
                 for n in every
             ]
             batch = pa.RecordBatch.from_arrays(found, names=every)

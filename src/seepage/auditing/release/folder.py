@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from seepage.auditing.intake.model_file import load_model
 from seepage.auditing.release.released_model import ReleasedModel
 from seepage.auditing.trained_model import MODELS
 from seepage.errors import InputError
-from seepage.support.files import read_manifest, whole_folder, write_private
+from seepage.support.files import read_manifest, whole_folder, write_private, write_text
 
 FORMAT = "seepage-release/1"
 _MODEL, _LIST, _CARD = FILES = ("model.safetensors", "release.json", "model-card.md")
@@ -50,17 +49,13 @@ def write_release(
         with whole_folder(out, "release", keep) as folder:
             write_private(folder / _MODEL, lambda file: file.write(content))
             for name, text in texts.items():
-                write_private(folder / name, partial(_write_text, text))
+                write_text(folder / name, text)
     except OSError as error:
         raise InputError(
             f"The release cannot be written to {out.name!r}: {error.strerror or error}; nothing "
             "was left behind."
         ) from error
     return out
-
-
-def _write_text(text: str, file: BinaryIO) -> None:
-    file.write(text.encode("utf-8", "replace"))
 
 
 def load_release(folder: str | Path) -> ReleasedModel:

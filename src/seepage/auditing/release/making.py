@@ -20,12 +20,13 @@ from seepage.auditing.findings import (
     NoiseChoice,
     RiskFinding,
 )
-from seepage.auditing.gates import Limits
+from seepage.auditing.gates import find_gates
 from seepage.auditing.neighbours import most_exposed
+from seepage.auditing.questions import Limits, ReleaseQuestion
 from seepage.auditing.release.card import Usefulness, figures_epsilon, write_release_card
 from seepage.auditing.release.contents import Item, Release
 from seepage.auditing.release.disclosure import find_disclosures
-from seepage.auditing.release.procedure import RELEASE_L2, Prepared, Procedure
+from seepage.auditing.release.procedure import Prepared, Procedure
 from seepage.auditing.release.released_model import ReleasedModel
 from seepage.core.noise import Gaussian, Laplace
 from seepage.core.release import release
@@ -82,7 +83,7 @@ def make_release(
         disclosures=DisclosureCheck(len(most_exposed(prepared.eta)), disclosures, True),
         ledger=_ledger_finding(procedure, prepared),
     )
-    audit = replace(audit, gates=limits.gates(audit))
+    audit = replace(audit, gates=find_gates(limits, audit))
     return MadeRelease(Release(model, items, card), audit, prepared, useful, epsilon)
 
 
@@ -167,7 +168,7 @@ def _items(
         Item("intercept", "noised", noise, int(np.size(model.intercept_))),
     ]
     items.append(_noise_item(procedure, prepared))
-    default = " (the default)" if settings.l2 == RELEASE_L2 else ""
+    default = " (the default)" if settings.l2 == ReleaseQuestion.l2 else ""
     items.append(Item("penalty λ", "declared", f"Given beforehand{default}.", 1, settings.l2))
     items.append(
         Item(
@@ -179,7 +180,7 @@ def _items(
         )
     )
     scaled = [c for c in model.columns if c.kind == "numeric"]
-    declared = [c for c in scaled if c.name in procedure.domain]
+    declared = [c for c in scaled if c.name in procedure.domains]
     if declared:
         how = "Centre and unit are the middle and a quarter of the declared domain."
         items.append(Item("scaling by domains", "declared", how, 2 * len(declared)))
@@ -192,16 +193,16 @@ def _items(
         items.append(Item("scaling", "coarse", how, 2 * (len(scaled) - len(declared))))
     names = sum(len(c.levels) or 2 for c in model.columns if c.kind != "numeric")
     if names:
-        how = f"Only values that at least {procedure.holders} records have are named."
+        how = f"Only values that at least {procedure.least_holders} records have are named."
         items.append(Item("names of levels", "coarse", how, names))
     items.append(Item("names of columns", "declared", "They are the table's.", len(model.columns)))
     if figures["classes"]:
-        how = f"Each has at least {procedure.holders} records."
+        how = f"Each has at least {procedure.least_holders} records."
         items.append(
             Item("classes", "coarse", how, len(figures["classes"]), list(figures["classes"]))
         )
     if "unit of the target" in figures:
-        unit, known = figures["unit of the target"], procedure.target in procedure.domain
+        unit, known = figures["unit of the target"], procedure.target in procedure.domains
         how = (
             "A quarter of its domain."
             if known

@@ -10,14 +10,14 @@ import math
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from seepage.auditing.findings import (
     LEFT_OUT,
-    MAX_GUESS_GAIN,
-    MAX_MEMBERSHIP,
+    ROUNDING,
     WIDEST,
     Advice,
     AttributeFinding,
@@ -29,11 +29,12 @@ from seepage.auditing.findings import (
     RiskFinding,
     no_better,
 )
+from seepage.auditing.questions import MAX_GUESS_GAIN, MAX_MEMBERSHIP
+from seepage.core.result import round_down, round_up
 from seepage.tables.names import counted, listed, shown
 
 SHORT = 48  # characters of a name that fit a table cell
 LONG = 400  # the most characters of a sentence that quotes a long name
-_TOLERANCE = 1e-6  # relative to the limit: noise calibrated to a target meets it up to rounding
 _UNEVEN = 1.25  # a group that leaks a quarter more than another is worth a sentence
 _LITTLE_GAIN, _LARGE_GAIN = 0.05, 0.20  # of a guess from the release, as probabilities
 _LITTLE_TPR, _LARGE_TPR = 0.10, 0.50  # of telling a level at 1 % false positives
@@ -102,6 +103,26 @@ def markdown(text: object, width: int = SHORT) -> str:
     return re.sub(r"(?<=\w)\.(?=\w)", "&#46;", escaped)
 
 
+def at_most(value: float) -> str:
+    """Write a figure that depends on the data as the next point of the coarse grid above it."""
+    return number(round_up(value)) if np.isfinite(value) and value > 0 else number(value)
+
+
+def at_least(value: float) -> str:
+    """Write it as the next point of the coarse grid below it."""
+    return number(round_down(value)) if np.isfinite(value) and value > 0 else number(value)
+
+
+def bits(value: float) -> str:
+    """Write an estimate of bits; below zero counts as zero."""
+    return number(round(max(value, 0.0), 3)) if math.isfinite(value) else "–"
+
+
+def interval(value: float, low: float, high: float) -> str:
+    """Write an estimate of bits with its 95 % interval."""
+    return f"{bits(value)} ({bits(low)} to {bits(high)})"
+
+
 @dataclass(frozen=True)
 class Limit:
     """The leakage a record should not exceed, and where that number comes from, in words."""
@@ -122,7 +143,7 @@ def find_limit(audit: Audit) -> Limit:
 
 def count_over(audit: Audit) -> int:
     """Return how many records leak more than the limit."""
-    return audit.records.over(find_limit(audit).eta * (1 + _TOLERANCE))
+    return audit.records.over(find_limit(audit).eta * (1 + ROUNDING))
 
 
 def relative_error(attribute: AttributeFinding, error: float) -> float:
@@ -152,7 +173,7 @@ def protection(attribute: AttributeFinding) -> str:
             return "strong"
         return "partial" if attribute.gain <= _LARGE_GAIN and tpr <= _LARGE_TPR else "weak"
     error = relative_error(attribute, attribute.smallest_error)
-    if error >= 1 - _TOLERANCE:
+    if error >= 1 - ROUNDING:
         return "strong"
     return "partial" if error >= 0.5 else "weak"
 
@@ -228,6 +249,19 @@ class Verdict:
     gates: tuple[tuple[Gate, str], ...] = ()  # every limit that was set, and what is said of it
     advice: tuple[tuple[str, str], ...] = ()  # what would help: its name, and a sentence
 
+    @property
+    def passed(self) -> bool:
+        """Whether every limit that was set is met."""
+        return all(gate.passed for gate, _ in self.gates)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the verdict and its gates, each with its sentence beside its numbers."""
+        return {
+            "verdict": {"tone": self.tone, "label": self.label, "headline": self.headline},
+            "gates": [asdict(gate) | {"text": text} for gate, text in self.gates],
+            "passed": self.passed,
+        }
+
 
 def judge(audit: Audit) -> Verdict:
     """Return the verdict on an audit."""
@@ -285,7 +319,7 @@ def _stands_out(audit: Audit) -> str:
         return ""
     set_by_caller = {gate.name: gate.limit for gate in audit.gates}
     membership = set_by_caller.get("--max-membership", MAX_MEMBERSHIP)
-    if risks.recognised > membership * (1 + _TOLERANCE):
+    if risks.recognised > membership * (1 + ROUNDING):
         return (
             f"Row {row_name(audit, risks.recognised_row)} can be recognised: membership inference "
             f"succeeds up to {percent(risks.recognised)} of the time (limit {percent(membership)}, "
@@ -293,7 +327,7 @@ def _stands_out(audit: Audit) -> str:
         )
     gain = set_by_caller.get("--max-guess-gain", MAX_GUESS_GAIN)
     most = risks.worst_guess
-    if most is not None and most.gain > gain * (1 + _TOLERANCE):
+    if most is not None and most.gain > gain * (1 + ROUNDING):
         return (
             f"“{short(most.name)}” of row {row_name(audit, most.row)} is guessed right "
             f"{percent(most.right)} of the time, {percent(most.baseline)} without the release "

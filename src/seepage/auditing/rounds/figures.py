@@ -15,32 +15,32 @@ from seepage.auditing.report.figures import (
     render,
     word_ticks,
 )
-from seepage.auditing.report.rounds.words import RecordingReport
 from seepage.auditing.report.words import number, short
 from seepage.layers.measures.first_round import LEVEL
+from seepage.layers.recording_audit import RecordingAudit
 from seepage.tables.names import counted
 
 SHOWN_LAYERS = 24
 SHOWN_CLIENTS = 30
 
 
-def draw_recording(report: RecordingReport) -> tuple[Drawing, ...]:
+def draw_recording(audit: RecordingAudit) -> tuple[Drawing, ...]:
     """Return the figures of a recording."""
-    drawn = [draw_information(report), draw_since(report), draw_clients(report)]
+    drawn = [draw_information(audit), draw_since(audit), draw_clients(audit)]
     return tuple(figure for figure in drawn if figure is not None)
 
 
-def shown_layers(report: RecordingReport) -> list[int]:
+def shown_layers(audit: RecordingAudit) -> list[int]:
     """Return the places of the layers that are drawn, in the order of the network."""
-    information = report.audit.layers.v_information
+    information = audit.layers.v_information
     first = information.ranking()[:SHOWN_LAYERS]
     return [k for k, name in enumerate(information.layers) if name in first]
 
 
-def draw_information(report: RecordingReport) -> Drawing:
+def draw_information(audit: RecordingAudit) -> Drawing:
     """Draw what each layer tells about the property, with intervals."""
-    found, told = report.audit.layers.v_information, set(report.audit.telling())
-    kept = shown_layers(report)
+    found, told = audit.layers.v_information, set(audit.telling())
+    kept = shown_layers(audit)
     entropy = float(found.columns["entropy"][0])
     values = np.maximum(found.values[kept], 0)
     ends = np.maximum(np.stack([found.low[kept], found.high[kept]]), 0)
@@ -84,12 +84,12 @@ def draw_information(report: RecordingReport) -> Drawing:
     return render("layers", alternative, caption, draw, (height, height))
 
 
-def draw_since(report: RecordingReport) -> Drawing | None:
+def draw_since(audit: RecordingAudit) -> Drawing | None:
     """Draw after which rounds which layers tell, or nothing if that was not asked."""
-    over = report.audit.over_rounds
+    over = audit.over_rounds
     if over is None or len(over.rounds) < 2:
         return None
-    kept = shown_layers(report)
+    kept = shown_layers(audit)
     names = [over.layers[k] for k in kept]
     sure = over.p_values[:, kept].T <= LEVEL
     places = np.arange(len(over.rounds))
@@ -143,15 +143,15 @@ def draw_since(report: RecordingReport) -> Drawing | None:
     return render("since", alternative, caption, draw, (height, height))
 
 
-def ranked_clients(report: RecordingReport) -> list[int]:
+def ranked_clients(audit: RecordingAudit) -> list[int]:
     """Return the places of the clients, those who stand out most first."""
-    who = report.audit.clients
+    who = audit.clients
     return [int(k) for k in np.lexsort((-who.times, who.p_value))]
 
 
-def draw_clients(report: RecordingReport) -> Drawing:
+def draw_clients(audit: RecordingAudit) -> Drawing:
     """Draw how far each client's updates lie from the others'."""
-    who, kept = report.audit.clients, ranked_clients(report)[:SHOWN_CLIENTS]
+    who, kept = audit.clients, ranked_clients(audit)[:SHOWN_CLIENTS]
     named = set(map(str, who.named()))
     times = who.times[kept]
     apart = np.array([str(who.clients[k]) in named for k in kept])
