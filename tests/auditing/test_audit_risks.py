@@ -16,7 +16,8 @@ from seepage.auditing.gates import check_limits, find_gates
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.questions import Limits
 from seepage.auditing.report.audit_report import AuditReport
-from seepage.auditing.report.words import in_100, judge, protection, tell_gate, tell_steps
+from seepage.auditing.report.verdict import judge, tell_gate, tell_steps
+from seepage.auditing.report.words import in_100, protection
 from seepage.auditing.tradeoff import split
 
 

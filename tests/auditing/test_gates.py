@@ -16,7 +16,7 @@ from seepage.auditing.findings import RecordLeakage
 from seepage.auditing.gates import find_gates
 from seepage.auditing.questions import Limits
 from seepage.auditing.report.audit_report import AuditReport
-from seepage.auditing.report.words import tell_gate
+from seepage.auditing.report.verdict import tell_gate
 from seepage.errors import InputError
 
 

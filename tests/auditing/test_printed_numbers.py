@@ -33,7 +33,8 @@ from seepage.auditing.findings import (
 from seepage.auditing.gates import find_gates
 from seepage.auditing.questions import Limits
 from seepage.auditing.report.audit_report import AuditReport
-from seepage.auditing.report.words import judge, number, percent, tell_noise, tell_steps
+from seepage.auditing.report.verdict import judge, tell_noise, tell_steps
+from seepage.auditing.report.words import number, percent
 from seepage.cli import app
 
 DOCS = Path(__file__).parents[2] / "docs" / "report.md"

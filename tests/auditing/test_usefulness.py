@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from seepage.auditing.audit import audit_table
 from seepage.auditing.findings import Advice, Audit
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
-from seepage.auditing.report import words
+from seepage.auditing.report import verdict, words
 from seepage.auditing.report.audit_report import AuditReport
-from seepage.auditing.report.words import judge
+from seepage.auditing.report.verdict import judge
 from seepage.auditing.tradeoff import split
 from seepage.cli import app
 
@@ -152,11 +152,11 @@ def test_a_model_that_never_was_useful_keeps_no_advantage(diabetes: Audit) -> No
     curve = replace(diabetes.curve, noiseless_error=diabetes.curve.trivial_error + 1)
     calm = replace(diabetes.risks, membership=0.6, guesses=())
     lucky = replace(diabetes, curve=curve, target_eta=1e9, usefulness=None, risks=calm)
-    assert words.warn_of_constant(lucky) == ""
+    assert verdict.warn_of_constant(lucky) == ""
     assert words.usefulness(lucky, lucky.sigma) == 0
     assert judge(lucky).tone == "caution"
     assert judge(replace(lucky, curve=diabetes.curve)).tone == "good"
-    assert "180, and a constant prediction's 77.2" in words.warn_of_constant(diabetes, 50.0)
+    assert "180, and a constant prediction's 77.2" in verdict.warn_of_constant(diabetes, 50.0)
 
 
 def test_the_card_puts_the_error_beside_a_constants_in_readable_numbers(diabetes: Audit) -> None:

@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 
 from seepage.auditing.findings import ROUNDING, Audit, Gate, RiskFinding
 from seepage.auditing.questions import Limits
-from seepage.auditing.report.words import tell_not_measured
+from seepage.auditing.report.verdict import tell_not_measured
 from seepage.core.result import round_up
 from seepage.errors import InputError
 from seepage.risks.guessing import accuracy_beside

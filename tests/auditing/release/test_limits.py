@@ -14,7 +14,7 @@ import seepage.auditing.neighbours as neighbours
 from seepage.auditing.questions import MAX_GUESS_GAIN, MAX_MEMBERSHIP, Limits
 from seepage.auditing.release.making import make_release
 from seepage.auditing.release.procedure import Procedure
-from seepage.auditing.report.words import tell_gate
+from seepage.auditing.report.verdict import tell_gate
 from seepage.cli import app
 
 

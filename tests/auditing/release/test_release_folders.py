@@ -25,7 +25,7 @@ from seepage.auditing.release.making import make_release
 from seepage.auditing.release.procedure import Procedure
 from seepage.auditing.release.released_model import OTHER, ColumnCoding, ReleasedModel
 from seepage.auditing.report.audit_report import AuditReport
-from seepage.auditing.report.words import tell_noise
+from seepage.auditing.report.verdict import tell_noise
 from seepage.cli import app
 from seepage.core.noise import Laplace
 from seepage.errors import InputError

@@ -14,10 +14,10 @@ from seepage.auditing.findings import Gate
 from seepage.auditing.report import figures as drawing
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.figures import draw_figures, draw_grouping
+from seepage.auditing.report.verdict import judge
 from seepage.auditing.report.words import (
     error_at,
     find_limit,
-    judge,
     markdown,
     number,
     plain,

@@ -24,7 +24,7 @@ from seepage.auditing.release.making import MadeRelease, make_release
 from seepage.auditing.release.procedure import Procedure
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.rendering import to_plain
-from seepage.auditing.report.words import tell_disclosures, tell_ledger, warn_of_constant
+from seepage.auditing.report.verdict import tell_disclosures, tell_ledger, warn_of_constant
 from seepage.errors import InputError
 from seepage.support.files import check_folder, check_path, only_writer
 from seepage.tables.names import shown

@@ -22,15 +22,21 @@ import pyarrow as pa
 
 from seepage.auditing.findings import NUMBERS, SCHEMA, SHARES, Audit, SomeRecords
 from seepage.auditing.report.figures import Drawing, draw_figures
-from seepage.auditing.report.rendering import Report, read_template, render, to_plain, trusted
-from seepage.auditing.report.words import (
+from seepage.auditing.report.rendering import Report, to_plain
+from seepage.auditing.report.templating import read_template, render, trusted
+from seepage.auditing.report.verdict import (
     Verdict,
+    judge,
+    name_change,
+    tell_noise,
+    tell_steps,
+)
+from seepage.auditing.report.words import (
     count_over,
     error_at,
     find_limit,
-    judge,
+    is_useless,
     most_exposed,
-    name_change,
     number,
     plain,
     protection,
@@ -38,9 +44,6 @@ from seepage.auditing.report.words import (
     say_error,
     short,
     spread_kept_of,
-    tell_noise,
-    tell_steps,
-    warn_of_constant,
 )
 from seepage.core.result import COARSER, NOTICE, round_down
 from seepage.support.files import write_private
@@ -183,7 +186,7 @@ class AuditReport(Report):
             least=round_down(audit.records.count, COARSER),
             groups=groups,
             errors=[f"{number(100 * e)}%" if audit.classes else number(e) for e in rounded],
-            useless=warn_of_constant(audit),
+            useless=is_useless(audit, audit.sigma),
         )
 
     def write_records(self, folder: Path) -> None:

@@ -23,11 +23,11 @@ from seepage.auditing.report.words import (
     count,
     count_over,
     find_limit,
+    is_useless,
     most_exposed,
     number,
     relative_error,
     short,
-    warn_of_constant,
 )
 from seepage.tables.names import counted
 
@@ -284,10 +284,7 @@ def draw_attributes(audit: Audit) -> Drawing | None:
 
 def draw_grouping(grouping: GroupingFinding, place: int) -> Drawing:
     """Draw the mean and the worst leakage of every group of one column."""
-    ranked = sorted(grouping.groups, key=lambda group: -group.mean_eta)
-    if len(ranked) > SHOWN_GROUPS:
-        half = SHOWN_GROUPS // 2
-        ranked = ranked[:half] + ranked[-half:]
+    ranked = grouping.ranked(SHOWN_GROUPS)
     means = np.array([group.mean_eta for group in ranked])
     worst = np.array([group.worst_eta for group in ranked])
     places = np.arange(len(ranked))
@@ -331,7 +328,7 @@ def draw_curve(audit: Audit) -> Drawing | None:
     worst = np.asarray(curve.worst_eta, float)[usable]
     marks: list[tuple[float, str, str, Any]] = [(audit.sigma, "this release", INK, "-")]
     if audit.calibrated_sigma and not np.isclose(audit.calibrated_sigma, audit.sigma, rtol=1e-3):
-        useless = warn_of_constant(audit, audit.calibrated_sigma)
+        useless = is_useless(audit, audit.calibrated_sigma)
         meets = ("meets the target, useless", MUTED) if useless else ("meets the target", GREEN)
         marks.append((audit.calibrated_sigma, *meets, (0, (4, 3))))
     scales = np.array([*sigma, *(mark[0] for mark in marks if mark[0] > 0)])

@@ -1,35 +1,23 @@
-"""How an audit of any kind becomes a page, a screen, JSON and a folder: by templates.
-
-Templates of pages are escaped throughout, share one style, and fail on an undefined name.
-"""
+"""How an audit of any kind becomes a page, a screen, JSON and a folder."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import shutil
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from importlib.resources import files
-from io import StringIO
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import typer
-from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
 
-from seepage.auditing.report import words
 from seepage.auditing.report.figures import Drawing
-from seepage.auditing.report.words import Verdict
-from seepage.core.result import NOTICE
+from seepage.auditing.report.templating import render
+from seepage.auditing.report.verdict import Verdict
 from seepage.errors import InputError
 from seepage.support.files import whole_folder, write_text
-from seepage.tables.names import counted, escaped, shown
 
 
 class Report(ABC):
@@ -106,59 +94,6 @@ class Report(ABC):
             if not gate.passed:
                 typer.echo(f"over the limit {gate.name}: {text}", err=True)
         return self.verdict.passed
-
-
-def render(name: str, **values: Any) -> str:
-    """Return a text from the template of this name."""
-    return _environment().get_template(name).render(**values)
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        autoescape=lambda name: name is not None and ".html" in name,  # noqa: S701 - cards, screens
-        loader=FunctionLoader(read_template),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    ours = "number count plain short sentence markdown protection in_100 percent at_most at_least"
-    environment.filters |= {name: getattr(words, name) for name in f"{ours} bits interval".split()}
-    environment.filters |= {"shown": shown, "escaped": escaped, "trusted": trusted, "table": table}
-    environment.globals |= {
-        "counted": counted,
-        "relative_error": words.relative_error,
-        "notice": NOTICE,
-        "style": trusted(read_template("style.css")),
-    }
-    return environment
-
-
-def trusted(text: str) -> Markup:
-    """Mark our own style and script and matplotlib's SVG, which escapes its text itself."""
-    return Markup(text)  # noqa: S704
-
-
-def read_template(name: str) -> str:
-    """Return the text of a file among the templates."""
-    return (files("seepage.auditing.report") / "templates" / name).read_text("utf-8")
-
-
-def table(rows: Iterable[Sequence[str]], heads: Sequence[str], indent: int = 2) -> str:
-    """Return lines of cells below their heads, folded on a terminal and never cut elsewhere."""
-    from rich.console import Console
-    from rich.table import Table
-
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
-    for head in heads:
-        drawn.add_column(head, no_wrap=False, overflow="fold")
-    for row in rows:
-        drawn.add_row(*row)
-    out = StringIO()
-    Console(file=out, width=width - indent, markup=False, emoji=False, highlight=False).print(drawn)
-    return "".join(f"{' ' * indent}{line}".rstrip() + "\n" for line in out.getvalue().splitlines())
 
 
 def json_text(summary: Mapping[str, Any]) -> str:
