@@ -474,7 +474,8 @@ def encode(
         parts = [_publicly_scaled(p, sums[p.name], public, raw.column(p.name)) for p in parts]
     own = parts
     if scaling is not None:
-        parts = [_scaled_as_given(part, scaling) for part in parts]
+        given = (scaling.get(part.name, (0.0, 1.0)) for part in parts)
+        parts = [replace(p, centre=c, unit=u) for p, (c, u) in zip(parts, given, strict=True)]
     coding = TableEncoding(tuple(parts), plan.target, None, scale, drop_first)
     labels, known = _code_labels(plan, used.schema.field(plan.target).type, sums[plan.target])
     source = used.encoded(coding, labels, plan.groups)
@@ -486,7 +487,7 @@ def encode(
         steps.append(f"The data were read in chunks, {used.rows:,} records of them.")
     return EncodedTable(
         source=source,
-        attributes=_attributes(coding) if scaling is None else _given_attributes(coding, own),
+        attributes=_attributes(coding, own, given=scaling is not None),
         target=plan.target,
         target_kind=plan.target_kind,
         labels=known,
@@ -570,10 +571,12 @@ def _publicly_scaled(
                 f"Column {shown(part.name)} has values beyond its declared domain from {low:g} to "
                 f"{high:g}; declare a wider one, or correct them."
             )
-        return replace(part, mean=(low + high) / 2, spread=(high - low) / 4)
+        return replace(
+            part, centre=(low + high) / 2, unit=(high - low) / 4, spread=(high - low) / 4
+        )
     centre, spread = central_scale(floats(plain_numbers(column)), part.spread)
     unit = round_up(spread, UNITS)
-    return replace(part, mean=round_to_multiple(centre, unit), spread=unit)
+    return replace(part, centre=round_to_multiple(centre, unit), unit=unit, spread=unit)
 
 
 def central_scale(values: np.ndarray, deviation: float) -> tuple[float, float]:
@@ -585,30 +588,6 @@ def central_scale(values: np.ndarray, deviation: float) -> tuple[float, float]:
     """
     low, high = np.quantile(values, (0.05, 0.95), method="inverted_cdf").tolist()
     return (low + high) / 2, (high - low) / _CENTRAL_DEVIATIONS if high > low else deviation
-
-
-def _scaled_as_given(
-    part: ColumnEncoding, scaling: Mapping[str, tuple[float, float]]
-) -> ColumnEncoding:
-    """Return the encoding with the centre and the unit of a model's fit."""
-    centre, unit = scaling.get(part.name, (0.0, 1.0))
-    return replace(part, mean=centre, spread=unit, low=centre, step=unit)
-
-
-def _given_attributes(
-    coding: TableEncoding, own: Sequence[ColumnEncoding]
-) -> tuple[Attribute, ...]:
-    """Return every column with its features, scaled as given; spreads are the table's own."""
-    found = []
-    for (part, at), before in zip(coding.places(), own, strict=True):
-        columns = tuple(range(at.start, at.stop))
-        moved = {"numeric": 1 / part.spread, "boolean": before.step / part.step}.get(part.kind, 1.0)
-        steps = np.eye(len(columns)) * moved
-        if part.levels is not None and not coding.drop_first:
-            # A level replaces the first, which has a feature of its own.
-            steps = np.vstack([-np.ones(len(columns) - 1), np.eye(len(columns) - 1)])
-        found.append(Attribute(part.name, part.kind, columns, steps, before.spread))
-    return tuple(found)
 
 
 def _code_labels(
@@ -658,16 +637,25 @@ def _usable_parts(
     return [part for part in parts if not part.constant]
 
 
-def _attributes(coding: TableEncoding) -> tuple[Attribute, ...]:
-    """Return every column with its features, and how far they move for one unit of it."""
+def _attributes(
+    coding: TableEncoding, own: Sequence[ColumnEncoding], given: bool
+) -> tuple[Attribute, ...]:
+    """Return every column with its features, and how far they move for one unit of it.
+
+    Two values move by a whole level, as far apart as they are in the table's ``own`` encoding; a
+    ``given`` model may scale them otherwise.
+    """
     found = []
-    for part, at in coding.places():
-        unit = part.spread if part.kind == "numeric" else 1.0
-        if not coding.scale:  # the model's features are the columns as they are
-            unit = 1 / part.step
+    for (part, at), before in zip(coding.places(), own, strict=True):
         columns = tuple(range(at.start, at.stop))
-        steps = np.eye(len(columns)) / unit
-        found.append(Attribute(part.name, part.kind, columns, steps, part.spread))
+        moved = (before.unit if part.kind == "boolean" else 1.0) / (
+            part.unit if coding.scale else 1.0
+        )
+        steps = np.eye(len(columns)) * moved
+        if given and part.levels is not None and not coding.drop_first:
+            # A level replaces the first, which has a feature of its own.
+            steps = np.vstack([-np.ones(len(columns) - 1), np.eye(len(columns) - 1)])
+        found.append(Attribute(part.name, part.kind, columns, steps, before.spread))
     return tuple(found)
 
 

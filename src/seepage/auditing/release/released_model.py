@@ -34,11 +34,7 @@ class ColumnCoding:
         """Return the part of an encoding that leaves."""
         if part.levels is not None:
             return cls(part.name, part.kind, levels=tuple(level_names(part.levels)))
-        if not scale:
-            return cls(part.name, part.kind)
-        if part.kind == "numeric":
-            return cls(part.name, part.kind, part.mean, part.spread)
-        return cls(part.name, part.kind, part.low, part.step)
+        return cls(part.name, part.kind, *((part.centre, part.unit) if scale else ()))
 
     def told(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
