@@ -278,7 +278,7 @@ def test_columns_become_features_by_their_levels_whatever_the_type_of_a_cell():
         model.predict(table | {"dose": [1, 4]})
     with pytest.raises(InputError, match="'age' must hold numbers"):
         model.predict(table | {"age": ["old", "young"]})
-    bare = ReleasedModel.of_features(Sums())
+    bare = ReleasedModel(Sums())
     np.testing.assert_array_equal(bare.predict([[1, 2], [3, 4]]), [3, 7])
 
 

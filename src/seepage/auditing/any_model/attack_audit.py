@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,15 @@ from seepage.errors import InputError, nearest
 from seepage.support.library_classes import own_name
 from seepage.tables.source import as_numpy
 
-KINDS = ("forest", "boosting", "tree", "svm", "mlp", "neighbours")
+# Where scikit-learn has the classifier and the regressor of a kind
+KINDS = {
+    "forest": ("ensemble", "RandomForestClassifier", "RandomForestRegressor"),
+    "boosting": ("ensemble", "HistGradientBoostingClassifier", "HistGradientBoostingRegressor"),
+    "tree": ("tree", "DecisionTreeClassifier", "DecisionTreeRegressor"),
+    "svm": ("svm", "SVC", "SVR"),
+    "mlp": ("neural_network", "MLPClassifier", "MLPRegressor"),
+    "neighbours": ("neighbors", "KNeighborsClassifier", "KNeighborsRegressor"),
+}
 MOST_RECORDS = 20_000  # the most records, halves of which shadow models are fitted on
 _TARGETS = 2
 
@@ -79,30 +88,9 @@ def make_estimator(kind: str, classes: bool, seed: int = 0) -> Any:
             f"There is no kind of model {kind!r}{nearest(kind, KINDS)}; choose one of "
             f"{', '.join(KINDS)}."
         )
-    from sklearn import ensemble, neighbors, neural_network, svm, tree
-
-    names: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-        "forest": (
-            ensemble.RandomForestClassifier,
-            ensemble.RandomForestRegressor,
-            {"random_state": seed},
-        ),
-        "boosting": (
-            ensemble.HistGradientBoostingClassifier,
-            ensemble.HistGradientBoostingRegressor,
-            {"random_state": seed},
-        ),
-        "tree": (tree.DecisionTreeClassifier, tree.DecisionTreeRegressor, {"random_state": seed}),
-        "svm": (svm.SVC, svm.SVR, {}),
-        "mlp": (
-            neural_network.MLPClassifier,
-            neural_network.MLPRegressor,
-            {"random_state": seed, "max_iter": 200},
-        ),
-        "neighbours": (neighbors.KNeighborsClassifier, neighbors.KNeighborsRegressor, {}),
-    }
-    classifier, regressor, options = names[kind]
-    return (classifier if classes else regressor)(**options)
+    module, *names = KINDS[kind]
+    made = getattr(import_module(f"sklearn.{module}"), names[0 if classes else 1])()
+    return made.set_params(random_state=seed) if "random_state" in made.get_params() else made
 
 
 def audit_estimator(

@@ -571,12 +571,12 @@ def _publicly_scaled(
                 f"Column {shown(part.name)} has values beyond its declared domain from {low:g} to "
                 f"{high:g}; declare a wider one, or correct them."
             )
-        return replace(
-            part, centre=(low + high) / 2, unit=(high - low) / 4, spread=(high - low) / 4
-        )
-    centre, spread = central_scale(floats(plain_numbers(column)), part.spread)
-    unit = round_up(spread, UNITS)
-    return replace(part, centre=round_to_multiple(centre, unit), unit=unit, spread=unit)
+        centre, unit = (low + high) / 2, (high - low) / 4
+    else:
+        middle, spread = central_scale(floats(plain_numbers(column)), part.spread)
+        unit = round_up(spread, UNITS)
+        centre = round_to_multiple(middle, unit)
+    return replace(part, centre=centre, unit=unit, spread=unit)
 
 
 def central_scale(values: np.ndarray, deviation: float) -> tuple[float, float]:

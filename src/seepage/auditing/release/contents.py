@@ -99,7 +99,7 @@ class Release:
         items.append(Item("noise", "declared", f"{noise} was given by whoever made the release."))
         items += [*learnt, *_declared(model)]
         card = ["# Model card", "", "What leaves with this model:", "", *item_table(items), ""]
-        return Release(ReleasedModel.of_features(model), tuple(items), "\n".join(card))
+        return Release(ReleasedModel(model), tuple(items), "\n".join(card))
 
     def write(self, folder: str | Path, *, keep: Sequence[Path] = ()) -> Path:
         """Write the folder that may be shared: the model, what leaves with it, and the card.

@@ -250,8 +250,7 @@ class Procedure(ReleaseQuestion):
 
 def _coded(table: EncodedTable) -> list[ColumnCoding]:
     """Return how the columns of a table become features, in a form that may be published."""
-    parts = () if table.coding is None else table.coding.parts
-    return [ColumnCoding.of(part, scale=True) for part in parts]
+    return [ColumnCoding.of(part) for part in (table.coding.parts if table.coding else ())]
 
 
 def rows_of(trained: TrainedModel) -> np.ndarray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -122,14 +122,8 @@ def house_style(name: str) -> Iterator[None]:
     from matplotlib import rc_context
 
     # The salt names the parts of the file, so two figures on a page never share a name.
-    with rc_context(_STYLE | {"svg.hashsalt": name}), _any_script():
-        yield
-
-
-@contextmanager
-def _any_script() -> Iterator[None]:
-    # Browsers have the letters that matplotlib's font lacks; only their widths are rough.
-    with warnings.catch_warnings():
+    with rc_context(_STYLE | {"svg.hashsalt": name}), warnings.catch_warnings():
+        # Browsers have the letters that matplotlib's font lacks; only their widths are rough.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         warnings.filterwarnings("ignore", message="Matplotlib currently does not support")
         yield
@@ -164,6 +158,13 @@ def word_ticks(axis: Any) -> None:
     axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=7))
     axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
     axis.set_minor_locator(NullLocator())
+
+
+def name_rows(axes: Any, names: Sequence[str], narrow: bool, width: int = 34) -> None:
+    """Write names down the vertical axis, the first on top, cut to fit."""
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_yticks(range(len(names)), [short(name, 16 if narrow else width) for name in names])
+    axes.tick_params(axis="y", colors=INK, length=0)
 
 
 def draw_figures(audit: Audit) -> tuple[Drawing, ...]:
@@ -253,11 +254,10 @@ def draw_attributes(audit: Audit) -> Drawing | None:
         axes.axvline(1, color=INK, lw=1.4, ls=(0, (4, 3)))
         axes.set_xscale("log")
         axes.set_xlim(min(least.min(), 1) / 1.6, max(middle[finite].max(initial=1), 1) * 1.6)
-        axes.set_ylim(len(ranked) - 0.4, -0.6)
-        width = 16 if narrow else 34
-        names = [short(a.name, width) + (" *" if a.sensitive else "") for a in ranked]
-        axes.set_yticks(places, names)
-        axes.tick_params(axis="y", colors=INK, length=0)
+        name_rows(axes, [a.name for a in ranked], narrow)
+        names = (label.get_text() for label in axes.get_yticklabels())
+        marks = (" *" if a.sensitive else "" for a in ranked)
+        axes.set_yticks(places, map(str.__add__, names, marks))
         axes.set_xlabel(
             "least error ÷ spread of the column"
             if narrow
@@ -294,13 +294,10 @@ def draw_grouping(grouping: GroupingFinding, place: int) -> Drawing:
         axes.barh(places, means, 0.6, color=BLUE, label="mean of the group")
         axes.scatter(worst, places, s=46, color=VERMILLION, zorder=3, label="most exposed record")
         axes.set_xlim(0, max(float(worst.max(initial=0)), 1e-300) * 1.08)
-        axes.set_ylim(len(ranked) - 0.4, -0.6)
-        width = 16 if narrow else 34
-        axes.set_yticks(places, [short(group.label, width) for group in ranked])
-        axes.tick_params(axis="y", colors=INK, length=0)
+        name_rows(axes, [group.label for group in ranked], narrow)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("leakage η of a record in the group")
-        axes.xaxis.set_major_locator(_few_ticks(5 if narrow else 8))
+        axes.locator_params(axis="x", nbins=5 if narrow else 8)
         handles, labels = axes.get_legend_handles_labels()
         figure.legend(
             handles[::-1], labels[::-1], loc="outside upper left", ncols=2, columnspacing=1.2
@@ -400,9 +397,3 @@ def _write(axes: Any, x: float, y: float, words: str, side: str, above: bool) ->
         va="bottom" if above else "top",
         bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1},
     )
-
-
-def _few_ticks(most: int) -> Any:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(most)

@@ -12,6 +12,7 @@ from seepage.auditing.report.figures import (
     MUTED,
     VERMILLION,
     Drawing,
+    name_rows,
     render,
     word_ticks,
 )
@@ -59,9 +60,7 @@ def draw_information(audit: RecordingAudit) -> Drawing:
         axes.hlines(places, ends[0], ends[1], color=INK, lw=1.4)
         axes.axvline(entropy, color=INK, lw=1.4, ls=(0, (4, 3)))
         axes.set_xlim(0, max(entropy, float(ends.max())) * 1.06)
-        axes.set_ylim(len(kept) - 0.4, -0.6)
-        axes.set_yticks(places, [short(name, 16 if narrow else 34) for name in names])
-        axes.tick_params(axis="y", colors=INK, length=0)
+        name_rows(axes, names, narrow)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(
             f"V-information ({found.unit})"
@@ -111,11 +110,9 @@ def draw_since(audit: RecordingAudit) -> Drawing | None:
         )
         axes.scatter(columns, rows, s=size, marker="s", color=VERMILLION, label="tells it")
         axes.set_xlim(-0.6, len(places) - 0.4)
-        axes.set_ylim(len(kept) - 0.4, -0.6)
-        axes.set_yticks(np.arange(len(kept)), [short(n, 16 if narrow else 34) for n in names])
+        name_rows(axes, names, narrow)
         step = max(1, len(places) // (6 if narrow else 12))
         axes.set_xticks(places[::step], [str(over.rounds[k]) for k in places[::step]])
-        axes.tick_params(axis="y", colors=INK, length=0)
         axes.grid(visible=False)
         axes.set_xlabel("all updates up to this round")
         figure.legend(loc="outside upper left", ncols=2, handletextpad=0.2, columnspacing=1.2)
@@ -177,9 +174,7 @@ def draw_clients(audit: RecordingAudit) -> Drawing:
         axes.axvline(1, color=INK, lw=1.4, ls=(0, (4, 3)))
         axes.set_xscale("log")
         axes.set_xlim(min(1.0, float(times.min())) / 1.2, max(2.0, float(times.max())) * 1.2)
-        axes.set_ylim(len(kept) - 0.4, -0.6)
-        axes.set_yticks(places, [short(who.clients[k], 14 if narrow else 24) for k in kept])
-        axes.tick_params(axis="y", colors=INK, length=0)
+        name_rows(axes, [str(who.clients[k]) for k in kept], narrow, 24)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(
             "× the median client" if narrow else "distance from the middle ÷ the median client's"
