@@ -29,14 +29,7 @@ from seepage.auditing.intake.table import (
 from seepage.auditing.measures import largest_share, record_leakage
 from seepage.auditing.questions import ReleaseQuestion
 from seepage.auditing.release.ledger import Recognition, ReleaseLedger
-from seepage.auditing.release.noise_vote import (
-    FEWEST_BLOCKS,
-    block_size,
-    count_blocks,
-    least_epsilon,
-    noise_grid,
-    vote_on_noise,
-)
+from seepage.auditing.release.noise_vote import noise_grid, plan_vote, vote_on_noise
 from seepage.auditing.release.rare_names import settle_rare_names
 from seepage.auditing.release.released_model import ColumnCoding
 from seepage.auditing.trained_model import (
@@ -221,16 +214,10 @@ class Procedure(ReleaseQuestion):
         labels = replace(trained.table.labels, spread=unit)
         public = replace(trained, table=replace(trained.table, labels=labels))
         features = trained.source.X.shape[1]  # type: ignore[attr-defined]
-        size = block_size(features, labels.counts is not None)
-        blocks = count_blocks(records, size)
-        if blocks < FEWEST_BLOCKS:
-            if self.sigma_epsilon is None:
-                return None
-            raise InputError(
-                f"A vote on the noise takes {size * FEWEST_BLOCKS:,} records or more; declare it "
-                "with --sigma."
-            )
-        epsilon = least_epsilon(blocks) if self.sigma_epsilon is None else self.sigma_epsilon
+        classes = labels.counts is not None
+        blocks, epsilon = plan_vote(records, features, classes, self.sigma_epsilon)
+        if not blocks:
+            return None
         grid = noise_grid(unit / self.target_eta, records)
         return vote_on_noise(public, allowed, grid, blocks, epsilon, least)
 
