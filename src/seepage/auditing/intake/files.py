@@ -408,7 +408,7 @@ class _TextFile:
         # The types of the first block mostly suit all blocks. Where they do not, all blocks are
         # kept as text until a type is found that does.
         with suppress(pa.ArrowException, ValueError, OSError):
-            return attempt(_in_blocks)
+            return attempt(lambda *given: pcsv.open_csv(*given).read_all())
         bad.clear()
         try:
             return attempt(pcsv.read_csv)
@@ -511,12 +511,6 @@ class _TextFile:
                 f"time, since {why}; if it marks thousands, say --thousands '{decimal}': "
                 f"{listed(doubt)}."
             )
-
-
-def _in_blocks(file: pa.NativeFile, *options: Any) -> pa.Table:
-    """Read a text file block by block, each column with the type of its first block."""
-    with pcsv.open_csv(file, *options) as reader:
-        return reader.read_all()
 
 
 def _cells(sample: str, mark: str) -> list[int]:

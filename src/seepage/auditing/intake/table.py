@@ -140,6 +140,17 @@ class TableToAudit(ABC):
     ) -> RowSource:
         """Return the rows as numbers, with their groups and row numbers."""
 
+    def group_count(self, name: str, sums: ColumnSums) -> int | None:
+        """Return the number of groups of a column, gaps being one; ``None`` for too many."""
+        if sums.levels is not None:
+            return len(sums.levels) + (sums.missing > 0)
+        if self.raw is None:
+            return None
+        try:
+            return len(pc.unique(plain_numbers(self.raw.column(name))))
+        except pa.ArrowNotImplementedError:
+            raise InputError(f"Column {shown(name)} cannot be grouped by: it is nested.") from None
+
     def profile(self, name: str, sums: ColumnSums, as_codes: bool) -> ColumnProfile:
         """Return what a column is; ``as_codes`` takes numbers as codes of categories."""
         counts_up = sums.may_count_up and not (
@@ -181,7 +192,16 @@ class TableInMemory(TableToAudit):
         self, coding: TableEncoding, labels: LabelCoding, groups: Sequence[str]
     ) -> RowSource:
         """Return the rows as numbers, one chunk of them."""
-        _check_size(self.rows, coding)
+        places = coding.places()
+        n, d = self.rows, places[-1][1].stop
+        if 8 * n * d > MOST_BYTES:
+            widest, at = max(places, key=lambda place: place[1].stop - place[1].start)
+            raise InputError(
+                f"Encoded, the table would have {n:,} rows and {d:,} columns and take "
+                f"{8e-9 * n * d:.1f} GB, more than the {MOST_BYTES / 1e9:g} GB allowed; the most "
+                f"columns come from {shown(widest.name)} ({at.stop - at.start:,}): drop it, put "
+                "levels together, or audit a sample of the rows."
+            )
         place, target = self.names.index(coding.target), self.raw.column(coding.target)
         table = self.raw.set_column(place, coding.target, labels(target))
         batches = table.select(list(coding.columns)).to_batches()
@@ -253,7 +273,7 @@ def plan_columns(
         if profiles[name].kind == "categorical":
             raise InputError(f"Column {shown(name)} holds no numbers, so it cannot be a quantity.")
         profiles[name] = replace(profiles[name], kind="numeric")
-    check_groups({n: _group_count(table, n, sums[n]) for n in groups})
+    check_groups({n: table.group_count(n, sums[n]) for n in groups})
     steps = list(table.steps)
     kind = _target_kind(table, target, profiles[target], as_classes=target in categorical)
     if kind == "count":
@@ -279,8 +299,14 @@ def plan_columns(
         )
     if not features:
         raise InputError("No column is left to predict the target from; see what was dropped.")
-    if missing == "refuse":
-        _check_no_gaps([target, *features], profiles)
+    gaps = [n for n in (target, *features) if profiles[n].missing]
+    if missing == "refuse" and gaps:
+        worst = max(gaps, key=lambda n: profiles[n].missing)
+        raise InputError(
+            f"{counted(len(gaps), 'column has', 'columns have')} missing values: {listed(gaps)} "
+            f"(most in {shown(worst)}: {profiles[worst].missing:,} of {profiles[worst].rows:,}); "
+            "say --missing drop to leave out those rows, or --missing impute to fill them."
+        )
     return ColumnPlan(
         target=target,
         target_kind=kind,
@@ -407,18 +433,6 @@ def _many(profile: ColumnProfile) -> str:
     return f"more than {profile.distinct - 1:,}" if profile.capped else f"{profile.distinct:,}"
 
 
-def _group_count(table: TableToAudit, name: str, sums: ColumnSums) -> int | None:
-    """Return the number of groups of a column, a missing value being one; ``None`` for many."""
-    if sums.levels is not None:
-        return len(sums.levels) + (sums.missing > 0)
-    if table.raw is None:
-        return None
-    try:
-        return len(pc.unique(plain_numbers(table.raw.column(name))))
-    except pa.ArrowNotImplementedError:
-        raise InputError(f"Column {shown(name)} cannot be grouped by: it is nested.") from None
-
-
 def check_groups(sizes: Mapping[str, int | None]) -> None:
     """Refuse columns with too many different values to compare groups by."""
     for name, size in sizes.items():
@@ -428,17 +442,6 @@ def check_groups(sizes: Mapping[str, int | None]) -> None:
                 f"Column {shown(name)} has {levels} different values, and at most {MOST_GROUPS:,} "
                 "groups can be compared; merge values first (for instance into age bands)."
             )
-
-
-def _check_no_gaps(names: Sequence[str], profiles: dict[str, ColumnProfile]) -> None:
-    gaps = [n for n in names if profiles[n].missing]
-    if gaps:
-        worst = max(gaps, key=lambda n: profiles[n].missing)
-        raise InputError(
-            f"{counted(len(gaps), 'column has', 'columns have')} missing values: {listed(gaps)} "
-            f"(most in {shown(worst)}: {profiles[worst].missing:,} of {profiles[worst].rows:,}); "
-            "say --missing drop to leave out those rows, or --missing impute to fill them."
-        )
 
 
 def encode(
@@ -464,7 +467,21 @@ def encode(
     needed = [plan.target, *(plan.features if plan.missing == "drop" else ())]
     needed = [n for n in needed if plan.sums[n].missing]
     used = table.complete(needed) if needed else table
-    _tell_lost(table.rows, used.rows, plan.sums[plan.target].missing, steps)
+    if used.rows < 2:
+        raise InputError(
+            f"{counted(used.rows, 'row is', 'rows are')} left of {table.rows:,} once those with "
+            "missing values are dropped, and an audit needs two or more; drop the columns with the "
+            "most gaps, or use --missing impute."
+        )
+    # A missing target is never filled: such a row trains nothing.
+    unlabelled = plan.sums[plan.target].missing
+    if unlabelled:
+        steps.append(f"{counted(unlabelled, 'row')} dropped for a missing target.")
+    if table.rows - used.rows > unlabelled:
+        steps.append(
+            f"{counted(table.rows - used.rows - unlabelled, 'row')} dropped for a missing value in "
+            f"a feature, of {table.rows:,}."
+        )
     sums = used.total([plan.target, *plan.features], scan) if needed else plan.sums
     parts = [_encoding(used, name, plan.kinds[name], sums[name]) for name in plan.features]
     parts = _usable_parts(parts, plan, steps)
@@ -479,10 +496,7 @@ def encode(
     coding = TableEncoding(tuple(parts), plan.target, None, scale, drop_first)
     labels, known = _code_labels(plan, used.schema.field(plan.target).type, sums[plan.target])
     source = used.encoded(coding, labels, plan.groups)
-    steps.extend(_told_steps(parts, scale, drop_first, public is not None or scaling is not None))
-    if scaling is not None:
-        steps.append("Columns were scaled as the model file says.")
-    steps.extend(_told_rare(parts, sums))
+    steps.extend(_told_steps(coding, sums, public is not None, scaling is not None))
     if not source.in_memory:
         steps.append(f"The data were read in chunks, {used.rows:,} records of them.")
     return EncodedTable(
@@ -513,24 +527,6 @@ def _alike(table: TableInMemory, coding: TableEncoding, labels: LabelCoding) -> 
     found = table.encoded(coding, labels, ())
     assert isinstance(found, RecordsInMemory)  # noqa: S101 - the table is in memory
     return found
-
-
-def _tell_lost(before: int, left: int, lost: int, steps: list[str]) -> None:
-    """Say which rows are dropped; a missing target is never filled: such a row trains nothing."""
-    gone = before - left
-    if left < 2:
-        raise InputError(
-            f"{counted(left, 'row is', 'rows are')} left of {before:,} once those with "
-            "missing values are dropped, and an audit needs two or more; drop the columns with the "
-            "most gaps, or use --missing impute."
-        )
-    if lost:
-        steps.append(f"{counted(lost, 'row')} dropped for a missing target.")
-    if gone > lost:
-        steps.append(
-            f"{counted(gone - lost, 'row')} dropped for a missing value in a feature, of "
-            f"{before:,}."
-        )
 
 
 def _encoding(table: TableToAudit, name: str, kind: str, sums: ColumnSums) -> ColumnEncoding:
@@ -659,11 +655,10 @@ def _attributes(
     return tuple(found)
 
 
-def _told_steps(
-    parts: Sequence[ColumnEncoding], scale: bool, drop_first: bool, public: bool
-) -> list[str]:
-    """Return how the columns were encoded, one sentence each."""
-    steps = []
+def _told_steps(coding: TableEncoding, sums: Scan, public: bool, given: bool) -> list[str]:
+    """Return how the columns were encoded, and which rare values' names leave, a sentence each."""
+    steps, parts, scale, drop_first = [], coding.parts, coding.scale, coding.drop_first
+    public = public or given
     numeric = [part.name for part in parts if part.kind == "numeric"]
     if numeric:
         done = "centred and divided by their standard deviations" if scale else "used as they are"
@@ -686,36 +681,19 @@ def _told_steps(
         )
     if scale and numeric and not public:
         steps.append("The means and standard deviations used are taken to be public.")
-    return steps
-
-
-def _told_rare(parts: Sequence[ColumnEncoding], sums: Scan) -> list[str]:
-    """Say which names would be published: values of a category that few records have."""
+    if given:
+        steps.append("Columns were scaled as the model file says.")
     told = []
-    for part in parts:
-        sizes = list((sums[part.name].levels or {}).values()) if part.levels is not None else []
+    for name in levels:
+        sizes = list((sums[name].levels or {}).values())
         rare = sum(size < HOLDERS for size in sizes)
         if rare:
             told.append(
-                f"{shown(part.name)} ({rare:,} of {len(sizes):,}, {sizes.count(1):,} of a single "
-                "record)"
+                f"{shown(name)} ({rare:,} of {len(sizes):,}, {sizes.count(1):,} of a single record)"
             )
-    if not told:
-        return []
-    return [
-        f"Values that fewer than {HOLDERS} records have would leave with the model as names of "
-        f"levels: {', '.join(told[:5])}; put them together or drop the column before a release."
-    ]
-
-
-def _check_size(n: int, coding: TableEncoding) -> None:
-    widths = [part.width(coding.drop_first) for part in coding.parts]
-    d = sum(widths)
-    if 8 * n * d > MOST_BYTES:
-        widest = max(zip(widths, coding.parts, strict=True), key=lambda pair: pair[0])
-        raise InputError(
-            f"Encoded, the table would have {n:,} rows and {d:,} columns and take "
-            f"{8e-9 * n * d:.1f} GB, more than the {MOST_BYTES / 1e9:g} GB allowed; the most "
-            f"columns come from {shown(widest[1].name)} ({widest[0]:,}): drop it, put "
-            "levels together, or audit a sample of the rows."
+    if told:
+        steps.append(
+            f"Values that fewer than {HOLDERS} records have would leave with the model as names of "
+            f"levels: {', '.join(told[:5])}; put them together or drop the column before a release."
         )
+    return steps
