@@ -320,7 +320,7 @@ def reproduce(
 @_command(data_app, "list")
 def list_data(folder: Folder = None) -> None:
     """Print every data set: its name, size, whether it is here, licence, source."""
-    from seepage.auditing.report.templating import table
+    from seepage.auditing.report.rendering import table
     from seepage.data.obtain import find
     from seepage.data.registry import DATA_SETS
 

@@ -16,7 +16,7 @@ from seepage.auditing.findings import Audit
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.report import verdict, words
 from seepage.auditing.report.audit_report import AuditReport
-from seepage.auditing.report.templating import tell
+from seepage.auditing.report.rendering import tell
 from seepage.core.jacobian import Moves
 
 

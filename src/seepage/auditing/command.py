@@ -30,8 +30,7 @@ from seepage.auditing.intake.table import (
 from seepage.auditing.questions import ColumnQuestion, Limits, Question
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.figures import load_beside
-from seepage.auditing.report.rendering import json_text
-from seepage.auditing.report.templating import table
+from seepage.auditing.report.rendering import json_text, table
 from seepage.auditing.report.verdict import tell_noise, warn_of_constant
 from seepage.auditing.report.words import error_at, say_error
 from seepage.auditing.tradeoff import REMEDIES

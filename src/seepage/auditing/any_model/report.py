@@ -14,10 +14,8 @@ import pyarrow.parquet as pq
 from seepage.auditing.any_model.attack_audit import AttackAudit
 from seepage.auditing.any_model.structure import FEW, StructuralRisk
 from seepage.auditing.report.figures import Drawing
-from seepage.auditing.report.rendering import Report, to_plain
-from seepage.auditing.report.templating import render
-from seepage.auditing.report.verdict import Verdict
-from seepage.auditing.report.words import in_100
+from seepage.auditing.report.rendering import Report, render, to_plain
+from seepage.auditing.report.words import Verdict, in_100
 from seepage.core.result import NOTICE
 from seepage.support.files import write_private
 from seepage.tables.names import counted

@@ -11,7 +11,7 @@ from seepage.auditing.questions import Limits
 from seepage.auditing.release.contents import Item, item_table
 from seepage.auditing.release.noise_vote import interval_kept
 from seepage.auditing.release.procedure import Prepared, Procedure
-from seepage.auditing.report.templating import render
+from seepage.auditing.report.rendering import render
 from seepage.auditing.report.words import number, percent
 
 

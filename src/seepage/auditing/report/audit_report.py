@@ -22,16 +22,15 @@ import pyarrow as pa
 
 from seepage.auditing.findings import NUMBERS, SCHEMA, SHARES, Audit, SomeRecords
 from seepage.auditing.report.figures import Drawing, draw_figures
-from seepage.auditing.report.rendering import Report, to_plain
-from seepage.auditing.report.templating import read_template, render, trusted
+from seepage.auditing.report.rendering import Report, read_template, render, to_plain, trusted
 from seepage.auditing.report.verdict import (
-    Verdict,
     judge,
     name_change,
     tell_noise,
     tell_steps,
 )
 from seepage.auditing.report.words import (
+    Verdict,
     count_over,
     error_at,
     find_limit,

@@ -7,8 +7,6 @@ knowledge. Which sentence is said is decided here; how it reads stands in the te
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
 
 from seepage.auditing.findings import (
     LEFT_OUT,
@@ -20,8 +18,10 @@ from seepage.auditing.findings import (
     LedgerFinding,
 )
 from seepage.auditing.questions import MAX_GUESS_GAIN, MAX_MEMBERSHIP
-from seepage.auditing.report.templating import tell
+from seepage.auditing.report.rendering import tell
 from seepage.auditing.report.words import (
+    Answer,
+    Verdict,
     count,
     count_over,
     error_at,
@@ -34,41 +34,6 @@ from seepage.auditing.report.words import (
     usefulness,
 )
 from seepage.tables.names import counted, listed
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A question that readers ask first, and its answer."""
-
-    question: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The answer in words: what every report prints, and what a summary says beside its numbers."""
-
-    tone: str  # ``good``, ``caution`` or ``bad``: the colour of the box; ``label`` says it in words
-    # The kind of answer, and the answer
-    label: str
-    headline: str
-    sentences: tuple[str, ...]  # the reasons, one sentence each
-    answers: tuple[Answer, ...] = ()  # answers to the questions that come before these
-    gates: tuple[tuple[Gate, str], ...] = ()  # every limit that was set, and what is said of it
-    advice: tuple[tuple[str, str], ...] = ()  # what would help: its name, and a sentence
-
-    @property
-    def passed(self) -> bool:
-        """Whether every limit that was set is met."""
-        return all(gate.passed for gate, _ in self.gates)
-
-    def summary(self) -> dict[str, Any]:
-        """Return the verdict and its gates, each with its sentence beside its numbers."""
-        return {
-            "verdict": {"tone": self.tone, "label": self.label, "headline": self.headline},
-            "gates": [asdict(gate) | {"text": text} for gate, text in self.gates],
-            "passed": self.passed,
-        }
 
 
 def judge(audit: Audit) -> Verdict:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
-from seepage.auditing.findings import ROUNDING, AttributeFinding, Audit, no_better
+from seepage.auditing.findings import ROUNDING, AttributeFinding, Audit, Gate, no_better
 from seepage.core.result import round_down, round_up
 
 SHORT = 48  # characters of a name that fit a table cell
@@ -100,6 +101,41 @@ def bits(value: float) -> str:
 def interval(value: float, low: float, high: float) -> str:
     """Write an estimate of bits with its 95 % interval."""
     return f"{bits(value)} ({bits(low)} to {bits(high)})"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question that readers ask first, and its answer."""
+
+    question: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer in words: what every report prints, and what a summary says beside its numbers."""
+
+    tone: str  # ``good``, ``caution`` or ``bad``: the colour of the box; ``label`` says it in words
+    # The kind of answer, and the answer
+    label: str
+    headline: str
+    sentences: tuple[str, ...]  # the reasons, one sentence each
+    answers: tuple[Answer, ...] = ()  # answers to the questions that come before these
+    gates: tuple[tuple[Gate, str], ...] = ()  # every limit that was set, and what is said of it
+    advice: tuple[tuple[str, str], ...] = ()  # what would help: its name, and a sentence
+
+    @property
+    def passed(self) -> bool:
+        """Whether every limit that was set is met."""
+        return all(gate.passed for gate, _ in self.gates)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the verdict and its gates, each with its sentence beside its numbers."""
+        return {
+            "verdict": {"tone": self.tone, "label": self.label, "headline": self.headline},
+            "gates": [asdict(gate) | {"text": text} for gate, text in self.gates],
+            "passed": self.passed,
+        }
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,8 @@ import pyarrow.parquet as pq
 
 from seepage.auditing.findings import Gate
 from seepage.auditing.report.figures import Drawing
-from seepage.auditing.report.rendering import Report, to_plain
-from seepage.auditing.report.templating import render
-from seepage.auditing.report.verdict import Verdict
-from seepage.auditing.report.words import interval
+from seepage.auditing.report.rendering import Report, render, to_plain
+from seepage.auditing.report.words import Verdict, interval
 from seepage.auditing.rounds.figures import draw_recording, ranked_clients
 from seepage.auditing.rounds.words import advise, judge_recording
 from seepage.core.result import NOTICE

@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 
 from seepage.auditing.findings import Gate
-from seepage.auditing.report.verdict import Verdict
-from seepage.auditing.report.words import bits, interval, number, short
+from seepage.auditing.report.words import Verdict, bits, interval, number, short
 from seepage.layers.federated.gradients import BUFFERS, JOINED, METRICS
 from seepage.layers.measures.first_round import LEVEL
 from seepage.layers.recording_audit import RecordingAudit
