@@ -26,7 +26,6 @@ MOST_LEVELS = 1000  # the most different values that are counted
 ENOUGH = 10  # number of rows from which all-different values make an identifier
 FEW = 20  # different texts up to which numbers among them count as codes
 
-_HEAD = 4 * MOST_LEVELS  # rows inspected first, to see at once that a column has more
 # A spread below this share of the largest value is rounding, not variation.
 _ROUNDING = 4 * float(np.finfo(float).eps)
 _DATE = re.compile(
@@ -216,7 +215,8 @@ def column_sums(column: Column) -> ColumnSums:
 
 
 def _levels(column: Column) -> Mapping[Any, int] | None:
-    if len(pc.unique(column[:_HEAD])) > MOST_LEVELS + 1:  # a gap is no level
+    # The first rows show at once that most columns have more; a gap is no level.
+    if len(pc.unique(column[: 4 * MOST_LEVELS])) > MOST_LEVELS + 1:
         return None
     counts = pc.value_counts(column.drop_null())
     if len(counts) > MOST_LEVELS:

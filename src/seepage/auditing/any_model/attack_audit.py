@@ -32,7 +32,6 @@ KINDS = {
     "neighbours": ("neighbors", "KNeighborsClassifier", "KNeighborsRegressor"),
 }
 MOST_RECORDS = 20_000  # the most records, halves of which shadow models are fitted on
-_TARGETS = 2
 
 
 @dataclass(frozen=True)
@@ -162,13 +161,14 @@ def audit_estimator(
             f"The attacked models are of {MOST_RECORDS:,} of the {len(X):,} records, drawn at "
             "random: models of fewer records tend to tell more about them, not less."
         )
+    targets = 2
     told.append(
-        f"{shadows + _TARGETS} models were fitted on random halves of the records; {_TARGETS} of "
+        f"{shadows + targets} models were fitted on random halves of the records; {targets} of "
         "them were attacked, with the others as shadow models."
     )
     say("shadow models")
     attack = MembershipInference(estimator, shadows=shadows, jobs=jobs, seed=seed)
-    results = attack.run_all(rows_of(X, chosen), y[chosen], targets=_TARGETS)
+    results = attack.run_all(rows_of(X, chosen), y[chosen], targets=targets)
     return AttackAudit(
         source=source,
         target=target,
@@ -177,7 +177,7 @@ def audit_estimator(
         attacks=results,
         attacked=chosen,
         shadows=shadows,
-        targets=_TARGETS,
+        targets=targets,
         structure=structure,
         steps=tuple(told),
         versions=find_versions(),

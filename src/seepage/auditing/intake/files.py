@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
-from seepage.auditing.intake.formats import fetched, read_typed, url_of
+from seepage.auditing.intake.formats import LONGEST, fetched, read_typed, url_of
 from seepage.auditing.questions import DECIMALS, THOUSANDS, FileOptions
 from seepage.errors import InputError, not_whole
 from seepage.support.files import check_input
@@ -84,9 +84,6 @@ _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical ba
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _CHUNK = 1 << 20  # bytes decoded at a time
 _MOST_UNPACKED = 8 * 10**9  # the most bytes of a compressed file
-_FIELD = 1 << 24  # characters: the longest cell of the first line
-_SAMPLE = 1 << 16  # characters examined for what separates columns
-_SAMPLE_ROWS = 100
 _NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")  # bytes that occur in no text file
 _NOT_1252 = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
 _LIKE_A_NUMBER = re.compile(r"[-+]?[\d.,' \u00a0\u202f\u2019]*\d([eE][-+]?\d+)?[ \u00a0\u202f]?%?")
@@ -333,8 +330,8 @@ class _TextFile:
     def _find_separator(self) -> str:
         """Return the mark that cuts all first lines into equally many cells, two or more."""
         with self._stream() as stream:
-            sample = stream.read(_SAMPLE)
-        cells = {mark: _cells(sample, mark) for mark in _SEPARATORS}
+            sample, cut = stream.read(1 << 16), bool(stream.read(1))
+        cells = {mark: _cells(sample, mark, cut) for mark in _SEPARATORS}
         fits = [m for m, c in cells.items() if c and c[0] > 1 and len(set(c)) == 1]
         fits = [m for m in fits if m != " "] or fits  # names and texts contain spaces anyway
         if len(fits) > 1:
@@ -354,7 +351,7 @@ class _TextFile:
 
     def _first_line(self) -> tuple[int, list[str]]:
         """Return the number of blank lines at the top, and the cells of the first other line."""
-        before = csv.field_size_limit(_FIELD)
+        before = csv.field_size_limit(LONGEST)
         try:
             with self._stream() as stream:
                 for blank, row in enumerate(csv.reader(stream, delimiter=self.separator)):
@@ -513,17 +510,16 @@ class _TextFile:
             )
 
 
-def _cells(sample: str, mark: str) -> list[int]:
-    """Return the number of cells in each of the first lines, separated by a mark."""
-    whole = len(sample) < _SAMPLE
-    before = csv.field_size_limit(_FIELD)
+def _cells(sample: str, mark: str, cut: bool) -> list[int]:
+    """Return the number of cells in each of the first lines; the last may be cut off."""
+    before = csv.field_size_limit(LONGEST)
     try:
         rows = [len(r) for r in csv.reader(io.StringIO(sample, newline=""), delimiter=mark) if r]
     except csv.Error:
         return []
     finally:
         csv.field_size_limit(before)
-    return (rows if whole else rows[:-1])[:_SAMPLE_ROWS]  # the last may be cut off
+    return (rows[:-1] if cut else rows)[:100]
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,8 +31,6 @@ from seepage.tables.columns import (
 )
 from seepage.tables.source import RowSource
 
-_ROWS_AT_ONCE = 1 << 17  # of a table that is read whole
-
 
 class TableInChunks(TableToAudit):
     """Parquet data as a table to audit, known through scans of its columns."""
@@ -59,7 +57,7 @@ class TableInChunks(TableToAudit):
                 f"{size / 1e9:.1f} GB, more than the {MOST_BYTES / 1e9:g} GB allowed in memory; "
                 "take a sample of its rows."
             )
-        pieces = self._batches.read(list(self.names), _ROWS_AT_ONCE)
+        pieces = self._batches.read(list(self.names), 1 << 17)  # some rows at a time
         tables = [pa.Table.from_batches([piece.batch]) for piece in pieces]
         return with_steps(pa.concat_tables(tables, promote_options="permissive"), self.steps)
 

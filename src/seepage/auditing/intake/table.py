@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seepage.auditing.intake.files import steps_of
+from seepage.auditing.questions import ReleaseQuestion
 from seepage.auditing.trained_model import (
     ROW,
     Attribute,
@@ -62,19 +63,13 @@ from seepage.tables.columns import (
 from seepage.tables.names import SHOWN, counted, listed, shown
 from seepage.tables.source import RowSource
 
-MOST_CLASSES = 100
-MOST_GROUPS = 1000  # the most groups that are compared: the information about each is a matrix
 MOST_BYTES = 8 * 10**9  # of an encoded table in memory
 # The grid of the units of columns; 1 is not one of its points, because many tables are already
 # whitened, and a spread at a point would follow every record.
 UNITS = (2.0, 5.0)
-_CENTRAL_DEVIATIONS = 3.2897  # in the central nine tenths of a normal column
-HOLDERS = 10  # records that should share a value before its name is published
-_FEWEST_PUBLIC = 10
 MISSING_SHARE = 0.99  # share of a column's values: above it the column is dropped
 
 _NUMBER = re.compile(r"[-+]?\d+\.?\d*")
-_64_BITS = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -154,7 +149,7 @@ class TableToAudit(ABC):
     def profile(self, name: str, sums: ColumnSums, as_codes: bool) -> ColumnProfile:
         """Return what a column is; ``as_codes`` takes numbers as codes of categories."""
         counts_up = sums.may_count_up and not (
-            self.total([name, ROW], partial(_surplus, least=sums.least)) & _64_BITS
+            self.total([name, ROW], partial(_surplus, least=sums.least)) % 2**64
         )
         return profile_column(
             sums,
@@ -353,10 +348,10 @@ def _target_kind(
         return "binary"
     if profile.kind != "categorical" and not as_classes:
         return "count" if profile.integer and profile.least == 0 else "numeric"
-    if profile.distinct > MOST_CLASSES:
+    if profile.distinct > 100:
         raise InputError(
-            f"{who} has {_many(profile)} classes, and at most {MOST_CLASSES} can be told apart; "
-            "name another column."
+            f"{who} has {_many(profile)} classes, and at most 100 can be told apart; name another "
+            "column."
         )
     return "binary" if profile.distinct == 2 else "multiclass"
 
@@ -435,11 +430,12 @@ def _many(profile: ColumnProfile) -> str:
 
 def check_groups(sizes: Mapping[str, int | None]) -> None:
     """Refuse columns with too many different values to compare groups by."""
+    most = 1000  # the information about each is a matrix
     for name, size in sizes.items():
-        if size is None or size > MOST_GROUPS:
+        if size is None or size > most:
             levels = f"more than {MOST_LEVELS:,}" if size is None else f"{size:,}"
             raise InputError(
-                f"Column {shown(name)} has {levels} different values, and at most {MOST_GROUPS:,} "
+                f"Column {shown(name)} has {levels} different values, and at most {most:,} "
                 "groups can be compared; merge values first (for instance into age bands)."
             )
 
@@ -519,9 +515,10 @@ def _alike(table: TableInMemory, coding: TableEncoding, labels: LabelCoding) -> 
     lacking = [name for name in coding.columns if name not in table.names]
     if lacking:
         raise InputError(f"The public records have no column {shown(lacking[0])}.")
-    if table.rows < _FEWEST_PUBLIC or labels(table.raw.column(coding.target)).null_count:
+    fewest = 10  # below, they say too little about the shape
+    if table.rows < fewest or labels(table.raw.column(coding.target)).null_count:
         raise InputError(
-            f"The public records must be at least {_FEWEST_PUBLIC}, each with a label that the "
+            f"The public records must be at least {fewest}, each with a label that the "
             "audited table has."
         )
     found = table.encoded(coding, labels, ())
@@ -578,12 +575,12 @@ def _publicly_scaled(
 def central_scale(values: np.ndarray, deviation: float) -> tuple[float, float]:
     """Return the middle and the spread of a column, which no extreme value can move far.
 
-    They are those of a normal column with the same central nine tenths, whose ends move at most to
-    the next value when a record is added, removed or replaced. If these nine tenths are one value,
-    the spread is the standard ``deviation``.
+    They are those of a normal column with the same central nine tenths, 3.29 deviations wide, whose
+    ends move at most to the next value when a record is added, removed or replaced. If these nine
+    tenths are one value, the spread is the standard ``deviation``.
     """
     low, high = np.quantile(values, (0.05, 0.95), method="inverted_cdf").tolist()
-    return (low + high) / 2, (high - low) / _CENTRAL_DEVIATIONS if high > low else deviation
+    return (low + high) / 2, (high - low) / 3.2897 if high > low else deviation
 
 
 def _code_labels(
@@ -683,17 +680,17 @@ def _told_steps(coding: TableEncoding, sums: Scan, public: bool, given: bool) ->
         steps.append("The means and standard deviations used are taken to be public.")
     if given:
         steps.append("Columns were scaled as the model file says.")
-    told = []
+    told, holders = [], ReleaseQuestion.least_holders
     for name in levels:
         sizes = list((sums[name].levels or {}).values())
-        rare = sum(size < HOLDERS for size in sizes)
+        rare = sum(size < holders for size in sizes)
         if rare:
             told.append(
                 f"{shown(name)} ({rare:,} of {len(sizes):,}, {sizes.count(1):,} of a single record)"
             )
     if told:
         steps.append(
-            f"Values that fewer than {HOLDERS} records have would leave with the model as names of "
+            f"Values that fewer than {holders} records have would leave with the model as names of "
             f"levels: {', '.join(told[:5])}; put them together or drop the column before a release."
         )
     return steps

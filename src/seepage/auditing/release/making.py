@@ -32,9 +32,6 @@ from seepage.auditing.release.released_model import ReleasedModel
 from seepage.core.noise import Gaussian, Laplace
 from seepage.core.release import release
 
-SHARE_EPSILON = 0.05  # ε of the noise on the errors of the model and of a constant, together
-_FEWEST = 1000  # records from which these are stated: with fewer, the noise would hide them
-
 
 @dataclass(frozen=True, eq=False)
 class MadeRelease:
@@ -122,7 +119,7 @@ def _usefulness(model: ReleasedModel, prepared: Prepared) -> Usefulness | None:
     """
     source = prepared.trained.source
     least = prepared.figures["number of records"]
-    if least < _FEWEST:
+    if least < 1000:  # with fewer records, the noise would hide them
         return None
     predicted = model.estimator.predict(source.X)  # type: ignore[attr-defined]
     truth, unit = source.y, prepared.figures.get("unit of the target")  # type: ignore[attr-defined]
@@ -130,10 +127,11 @@ def _usefulness(model: ReleasedModel, prepared: Prepared) -> Usefulness | None:
         wrong = np.abs(np.asarray(predicted, float) - np.asarray(truth, float)) > unit
     else:
         wrong = np.asarray(predicted) != np.asarray(truth)
-    noise = Laplace(2 / ((least - 1) * SHARE_EPSILON))
+    epsilon = 0.05  # of both together
+    noise = Laplace(2 / ((least - 1) * epsilon))
     exact = np.array([np.mean(wrong), _wrong_constant(np.asarray(truth), unit)])
     share, constant = np.clip(noise.rounded(exact + noise.draw(2)), 0, 1).tolist()
-    return Usefulness(share, constant, noise.scale, SHARE_EPSILON, unit)
+    return Usefulness(share, constant, noise.scale, epsilon, unit)
 
 
 def _wrong_constant(truth: np.ndarray, unit: float | None) -> float:

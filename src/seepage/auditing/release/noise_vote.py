@@ -37,8 +37,6 @@ from seepage.auditing.trained_model import RecordsInMemory, TrainedModel
 from seepage.core.result import COARSER, round_up
 from seepage.errors import InputError
 
-MARGIN = 3.0  # the margin of a block's opinion
-
 
 def plan_vote(
     records: int, features: int, classes: bool, epsilon: float | None
@@ -149,7 +147,7 @@ def block_opinions(
             # From scratch: the whole table's model would reveal something about the other records.
             alone = replace(trained, table=replace(trained.table, source=records))
             needed = largest_share(alone.refitted(trained.settings), allowed[rows])
-            opinions[k] = MARGIN * needed / blocks
+            opinions[k] = 3 * needed / blocks  # with a margin: see above
         except InputError:
             continue
     return opinions

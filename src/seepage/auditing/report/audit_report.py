@@ -50,9 +50,7 @@ from seepage.tables.names import shown, unique
 
 EMBEDDED_ROWS = 100_000  # above this the page holds only the most exposed records
 _EMBEDDED_CELLS = 6  # sensitive attributes shown per record in the page
-_LISTED_GROUPS = 40
 _OF_A_BOUND = ("adversary", "unit", "value", "guarantee", "assumptions", "reason")
-SMALLEST_GROUP = 20  # records of a group that the card may compare
 
 
 class AuditReport(Report):
@@ -114,7 +112,7 @@ class AuditReport(Report):
             shown_values=sorted(values, key=lambda name: name not in sensitive)[:30],
             guarantees=self._guarantees(),
             groupings=[
-                (grouping, grouping.ranked(_LISTED_GROUPS), drawings.get(f"groups-{place}"))
+                (grouping, grouping.ranked(40), drawings.get(f"groups-{place}"))
                 for place, grouping in enumerate(audit.groupings, 1)
             ],
             records=pack(audit),
@@ -171,8 +169,9 @@ class AuditReport(Report):
     def card(self) -> str:
         """Return the model card, as Markdown."""
         audit, groups = self.audit, []
+        smallest_group = 20  # records of a group that may be compared
         for grouping in audit.groupings:
-            large = [g for g in grouping.ranked() if g.count >= SMALLEST_GROUP and g.mean_eta > 0]
+            large = [g for g in grouping.ranked() if g.count >= smallest_group and g.mean_eta > 0]
             if len(large) > 1:
                 groups.append((grouping.column, large[0], large[-1]))
         curve, error = audit.curve, error_at(audit, audit.sigma)
@@ -181,7 +180,7 @@ class AuditReport(Report):
         return render(
             "model-card.md.j2",
             **self.about(),
-            smallest_group=SMALLEST_GROUP,
+            smallest_group=smallest_group,
             least=round_down(audit.records.count, COARSER),
             groups=groups,
             errors=[f"{number(100 * e)}%" if audit.classes else number(e) for e in rounded],

@@ -31,10 +31,6 @@ from seepage.auditing.report.words import (
 )
 from seepage.tables.names import counted
 
-SHOWN_ATTRIBUTES = 15
-SHOWN_GROUPS = 12
-SHOWN_GROUPINGS = 6
-
 # Okabe and Ito's palette, distinct under every common colour vision.
 BLUE, VERMILLION, ORANGE, GREEN = "#0072b2", "#d55e00", "#e69f00", "#009e73"
 INK, MUTED, GRID, PAPER = "#1c2530", "#55606d", "#dfe3e8", "#ffffff"
@@ -170,7 +166,7 @@ def name_rows(axes: Any, names: Sequence[str], narrow: bool, width: int = 34) ->
 def draw_figures(audit: Audit) -> tuple[Drawing, ...]:
     """Return the figures of an audit, those of the groupings numbered from 1."""
     drawn = [draw_histogram(audit), draw_attributes(audit)]
-    drawn += [draw_grouping(g, i) for i, g in enumerate(audit.groupings[:SHOWN_GROUPINGS], 1)]
+    drawn += [draw_grouping(g, i) for i, g in enumerate(audit.groupings[:6], 1)]
     drawn.append(draw_curve(audit))
     return tuple(figure for figure in drawn if figure is not None)
 
@@ -230,7 +226,7 @@ def draw_histogram(audit: Audit) -> Drawing:
 def draw_attributes(audit: Audit) -> Drawing | None:
     """Draw the least error of attacks on each column, or nothing if no attack exists."""
     ranked = [a for a in most_exposed(audit.attributes) if np.isfinite(a.smallest_error)]
-    ranked = [a for a in ranked if relative_error(a, a.smallest_error) > 0][:SHOWN_ATTRIBUTES]
+    ranked = [a for a in ranked if relative_error(a, a.smallest_error) > 0][:15]
     if not ranked:
         return None
     least = np.array([relative_error(a, a.smallest_error) for a in ranked])
@@ -284,7 +280,7 @@ def draw_attributes(audit: Audit) -> Drawing | None:
 
 def draw_grouping(grouping: GroupingFinding, place: int) -> Drawing:
     """Draw the mean and the worst leakage of every group of one column."""
-    ranked = grouping.ranked(SHOWN_GROUPS)
+    ranked = grouping.ranked(12)
     means = np.array([group.mean_eta for group in ranked])
     worst = np.array([group.worst_eta for group in ranked])
     places = np.arange(len(ranked))

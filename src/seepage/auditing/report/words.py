@@ -17,8 +17,6 @@ import numpy as np
 from seepage.auditing.findings import ROUNDING, AttributeFinding, Audit, Gate, no_better
 from seepage.core.result import round_down, round_up
 
-SHORT = 48  # characters of a name that fit a table cell
-LONG = 400  # the most characters of a sentence that quotes a long name
 _LITTLE_GAIN, _LARGE_GAIN = 0.05, 0.20  # of a guess from the release, as probabilities
 _LITTLE_TPR, _LARGE_TPR = 0.10, 0.50  # of telling a level at 1 % false positives
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -60,7 +58,7 @@ def plain(text: object) -> str:
     return " ".join(safe.split()) or "(no name)"
 
 
-def short(text: object, width: int = SHORT) -> str:
+def short(text: object, width: int = 48) -> str:
     """Return a caller's name or value as one printable line of at most ``width`` characters."""
     line = plain(text)
     return line if len(line) <= width else line[: width - 1].rstrip() + "…"
@@ -71,12 +69,12 @@ def row_name(audit: Audit, row: int) -> str:
     return short(audit.called(row))
 
 
-def sentence(text: object, width: int = LONG) -> str:
+def sentence(text: object, width: int = 400) -> str:
     """Return a sentence that may quote names, shortened if a name made it far too long."""
     return short(text, width)
 
 
-def markdown(text: object, width: int = SHORT) -> str:
+def markdown(text: object, width: int = 48) -> str:
     """Return a caller's name as Markdown that shows it and does nothing else."""
     escaped = "".join(_MARKDOWN.get(c, c) for c in short(text, width))
     # Renderers turn bare addresses, such as www.example.org, into links, but not across an entity.

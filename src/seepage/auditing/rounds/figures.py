@@ -21,9 +21,6 @@ from seepage.layers.measures.first_round import LEVEL
 from seepage.layers.recording_audit import RecordingAudit
 from seepage.tables.names import counted
 
-SHOWN_LAYERS = 24
-SHOWN_CLIENTS = 30
-
 
 def draw_recording(audit: RecordingAudit) -> tuple[Drawing, ...]:
     """Return the figures of a recording."""
@@ -34,7 +31,7 @@ def draw_recording(audit: RecordingAudit) -> tuple[Drawing, ...]:
 def shown_layers(audit: RecordingAudit) -> list[int]:
     """Return the places of the layers that are drawn, in the order of the network."""
     information = audit.layers.v_information
-    first = information.ranking()[:SHOWN_LAYERS]
+    first = information.ranking()[:24]
     return [k for k, name in enumerate(information.layers) if name in first]
 
 
@@ -148,7 +145,7 @@ def ranked_clients(audit: RecordingAudit) -> list[int]:
 
 def draw_clients(audit: RecordingAudit) -> Drawing:
     """Draw how far each client's updates lie from the others'."""
-    who, kept = audit.clients, ranked_clients(audit)[:SHOWN_CLIENTS]
+    who, kept = audit.clients, ranked_clients(audit)[:30]
     named = set(map(str, who.named()))
     times = who.times[kept]
     apart = np.array([str(who.clients[k]) in named for k in kept])
