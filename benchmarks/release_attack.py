@@ -196,7 +196,7 @@ def least_of_grid(tables: Tables, eta: float) -> Iterator[Any]:
 def every_way(partitions: int, times: int) -> dict[str, Any]:
     """Return the results of every way of choosing σ, for all targets and priors."""
     tables = Tables.of(DEFAULT)
-    domain = {"age": (0.0, 120.0), "dose": (0.0, 150.0)}
+    domain = ["age=0:120", "dose=0:150"]
     public = Tables.of(replace(DEFAULT, sigma=0.3, target_eta=2.0, domain=domain))
     opinions = [opinions_by_dose(tables, seed) for seed in range(partitions)]
     found: dict[str, Any] = {"default": {}, "declared": {}, "the least of the grid": {}}

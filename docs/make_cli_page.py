@@ -69,7 +69,8 @@ def _option(parameter: Any) -> str:
     if not parameter.is_flag and not parameter.required and parameter.default not in (None, ""):
         remarks.append(f"default `{parameter.default}`")
     meaning = _cell(parameter.help) + (f" ({', '.join(remarks)})" if remarks else "")
-    return f"| `{parameter.opts[0]}` | {value} | {meaning} |"
+    names = [name for name in (*parameter.opts, *parameter.secondary_opts) if name.strip()]
+    return f"| `{names[0]}` | {value} | {meaning} |"
 
 
 def _cell(words: str) -> str:

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from seepage.auditing.findings import Gate
-from seepage.auditing.report.rounds import RecordingReport
+from seepage.auditing.rounds.report import RecordingReport
 from seepage.layers import LayerGradients, audit_recording
 
 CLIENTS, ROUNDS = 10, 4

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from seepage.auditing.intake.model_saving import save as save
     from seepage.auditing.pipeline import audit as audit
     from seepage.auditing.release.contents import Release as Release
-    from seepage.auditing.release.folder import load_release as load_release
+    from seepage.auditing.release.contents import load_release as load_release
     from seepage.auditing.reporting import report as report
     from seepage.bounds.guarantees import Guarantees as Guarantees
     from seepage.bounds.guarantees import guarantees as guarantees

@@ -13,7 +13,7 @@ import seepage as sp
 from coarse import point_above, point_below
 from sampled import sampled
 from seepage.auditing.audit import DEFAULT_L2, ONLY_NOISE, QUICK, SEPARABLE_L2, Effort, audit_table
-from seepage.auditing.report.words import judge, tell_noise, tell_remedy
+from seepage.auditing.report.verdict import judge, tell_noise, tell_remedy
 from seepage.auditing.tradeoff import split
 from seepage.errors import InputError
 from seepage.glm import LinearRegression

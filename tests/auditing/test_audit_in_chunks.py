@@ -20,10 +20,10 @@ import seepage.support.room as room
 from coarse import point_above
 from sampled import sampled
 from seepage.auditing.audit import EVERYTHING, ONLY_NOISE, QUICK
-from seepage.auditing.command import Question, answer
+from seepage.auditing.command import answer
 from seepage.auditing.findings import NUMBERS, SHARES
-from seepage.auditing.report import summarise, write_report
-from seepage.auditing.report.writing import record_table
+from seepage.auditing.questions import Question
+from seepage.auditing.report.audit_report import AuditReport, record_table
 from seepage.auditing.tradeoff import held_out_rows, losses, noisy_margins
 from seepage.auditing.trained_model import FitSettings
 from seepage.cli import app
@@ -289,7 +289,7 @@ def test_large_files_are_read_in_chunks_too(tmp_path, monkeypatch):
     monkeypatch.setattr("seepage.auditing.command.STREAMED_FROM", 1)
     found = answer(Question(table=file, target="ill", drop=("dose", "visits", "stage")))
     assert any("read in chunks" in step for step in found.steps)
-    assert summarise(found)["records"]["count"] == ROWS
+    assert AuditReport(found).summary()["records"]["count"] == ROWS
 
 
 @pytest.mark.slow
@@ -319,7 +319,7 @@ def test_a_full_disk_leaves_no_part_of_a_report(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (25_000, kept[1]))
     try:
         with pytest.raises(InputError, match="cannot be written to 'report': File too large; noth"):
-            write_report(found, tmp_path / "report")
+            AuditReport(found).write(tmp_path / "report")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, kept)
         signal.signal(signal.SIGXFSZ, ignored)

@@ -12,12 +12,12 @@ import pytest
 import seepage as sp
 from seepage.auditing.audit import QUICK, audit_table
 from seepage.auditing.findings import Advice, AttributeFinding, Audit
-from seepage.auditing.gates import Limits
+from seepage.auditing.gates import check_limits, find_gates
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
-from seepage.auditing.report import to_json
-from seepage.auditing.report.page import render_page
-from seepage.auditing.report.words import in_100, judge, protection, tell_gate, tell_steps
-from seepage.auditing.report.writing import write_card
+from seepage.auditing.questions import Limits
+from seepage.auditing.report.audit_report import AuditReport
+from seepage.auditing.report.verdict import judge, tell_gate, tell_steps
+from seepage.auditing.report.words import in_100, protection
 from seepage.auditing.tradeoff import split
 
 
@@ -124,7 +124,7 @@ def test_somebody_who_stands_out_is_in_the_headline(audit: Audit) -> None:
     assert judge(seen).tone == "caution"
     assert judge(seen).label == "Over the default limit"
     assert "succeeds up to 90 % of the time (limit 75 %, chance 50 %)" in judge(seen).headline
-    allowed = replace(seen, gates=Limits(max_membership=0.95).gates(seen))
+    allowed = replace(seen, gates=find_gates(Limits(max_membership=0.95), seen))
     assert judge(allowed).tone == "good"
     unknown = replace(plain, risks=None)
     assert (judge(unknown).tone, judge(unknown).label) == ("caution", "Membership not measured")
@@ -134,15 +134,15 @@ def test_gates_hold_the_probabilities_to_limits(audit: Audit) -> None:
     risks = audit.risks
     assert risks is not None
     worst = max(guess.gain for guess in risks.guesses)
-    loose = Limits(max_membership=0.999, max_guess_gain=0.99).gates(audit)
+    loose = find_gates(Limits(max_membership=0.999, max_guess_gain=0.99), audit)
     assert [gate.passed for gate in loose] == [True, True]
-    tight = Limits(max_membership=0.501, max_guess_gain=worst / 2).gates(audit)
+    tight = find_gates(Limits(max_membership=0.501, max_guess_gain=worst / 2), audit)
     assert [gate.passed for gate in tight] == [False, False]
     assert tight[0].measured == risks.membership
     assert f"σ = {tight[0].enough:g} would be enough" in tell_gate(audit, tight[0])
     assert tight[1].measured == pytest.approx(worst)
     numbers = replace(audit, risks=replace(risks, guesses=()))
-    (gate,) = Limits(max_guess_gain=0.01).gates(numbers)
+    (gate,) = find_gates(Limits(max_guess_gain=0.01), numbers)
     assert gate.passed
     assert gate.measured == 0.0
     assert tell_gate(numbers, gate) == "There is no class or category to guess."
@@ -150,11 +150,11 @@ def test_gates_hold_the_probabilities_to_limits(audit: Audit) -> None:
 
 def test_limits_that_mean_nothing_are_refused(audit: Audit) -> None:
     with pytest.raises(sp.InputError, match=r"above 0\.5, a coin"):
-        Limits(max_membership=0.3).check(False)
+        check_limits(Limits(max_membership=0.3), False)
     with pytest.raises(sp.InputError, match="between 0 and 1"):
-        Limits(max_guess_gain=2.0).check(False)
+        check_limits(Limits(max_guess_gain=2.0), False)
     with pytest.raises(sp.InputError, match=r"cannot be checked\. Membership and guesses were not"):
-        Limits(max_membership=0.9).gates(replace(audit, risks=None))
+        find_gates(Limits(max_membership=0.9), replace(audit, risks=None))
 
 
 def test_sentences_about_rows_speak_of_rows(audit: Audit) -> None:
@@ -163,8 +163,14 @@ def test_sentences_about_rows_speak_of_rows(audit: Audit) -> None:
     told = " ".join([*verdict.sentences, *(f"{a.question} {a.text}" for a in verdict.answers)])
     assert "right about whether a row is in the table at most" in told
     seen = replace(audit, target_eta=1e9)
-    texts = [told, judge(seen).label, judge(seen).headline, write_card(audit), to_json(audit)]
-    texts += [*tell_steps(audit), render_page(audit, ())]
+    texts = [
+        told,
+        judge(seen).label,
+        judge(seen).headline,
+        AuditReport(audit).card(),
+        AuditReport(audit).to_json(),
+    ]
+    texts += [*tell_steps(audit), AuditReport(audit).page(())]
     people = r"\b(persons?|somebody|someone|nobody|who was in|the people|similar people)\b"
     for text in texts:
         assert not re.search(people, text, re.I)

@@ -14,7 +14,9 @@ import seepage as sp
 from seepage.auditing.audit import audit_table
 from seepage.auditing.findings import Audit
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
-from seepage.auditing.report import summarise, words
+from seepage.auditing.report import verdict, words
+from seepage.auditing.report.audit_report import AuditReport
+from seepage.auditing.report.rendering import tell
 from seepage.core.jacobian import Moves
 
 
@@ -44,7 +46,7 @@ def test_a_release_narrows_a_normal_prior_even_where_unbiased_estimates_are_poor
 def test_what_is_said_of_a_number_is_the_posterior_of_a_normal_prior(sigma: float) -> None:
     audit = doses(sigma)
     (age,) = (a for a in audit.attributes if a.name == "age")
-    said = " ".join(answer.text for answer in words.judge(audit).answers)
+    said = " ".join(answer.text for answer in verdict.judge(audit).answers)
     assert "no more" not in said
     kept = (1 + (age.spread / age.smallest_error) ** 2) ** -0.5
     share = words.number(kept) if sigma < 2 else "more than 0.999"  # never all of it
@@ -53,7 +55,7 @@ def test_what_is_said_of_a_number_is_the_posterior_of_a_normal_prior(sigma: floa
     share = words.number(kept) if sigma < 2 else "more than 0.999"
     assert f"narrows to {share} of it" in said
     flat = replace(audit, attributes=(replace(age, spread=0.0),))
-    told = " ".join(answer.text for answer in words.judge(flat).answers)
+    told = " ".join(answer.text for answer in verdict.judge(flat).answers)
     assert f"“age” is off by ±{words.number(age.smallest_error)} at best (row" in told
 
 
@@ -103,8 +105,8 @@ LEVELS = {
 @pytest.mark.parametrize("column", LEVELS)
 def test_a_rare_value_that_is_recognised_has_no_strong_badge(rare: Audit, column: str) -> None:
     """The true positive rate at 1 % false positives, by refits with scikit-learn."""
-    (found,) = (a for a in summarise(rare)["attributes"] if a["name"] == column)
-    (guess,) = (g for g in summarise(rare)["risks"]["guesses"] if g["name"] == column)
+    (found,) = (a for a in AuditReport(rare).summary()["attributes"] if a["name"] == column)
+    (guess,) = (g for g in AuditReport(rare).summary()["risks"]["guesses"] if g["name"] == column)
     if column == "ht":
         assert found["gain"] <= 0.05  # hardly guessed more often, and yet:
     mu = refitted(LEVELS[column][0], 0.2, LEVELS[column][1], guess["row"])
@@ -114,12 +116,12 @@ def test_a_rare_value_that_is_recognised_has_no_strong_badge(rare: Audit, column
     tpr = ndtr(ndtri(0.01) + mu)
     assert found["tpr"] == guess["tpr"] == pytest.approx(tpr, abs=2e-4)
     assert guess["looked_at"] == rare.records.count
-    told = words._tell_recognised(rare, [g for g in rare.risks.guesses if g.name == column])
+    told = tell("guesses", rare, None, None, [g for g in rare.risks.guesses if g.name == column])
     assert f"for “{column}” is up to {tpr:.1%} (row {guess['tpr_row']}, of the " in told
 
 
 def test_the_report_prints_the_rate_of_the_sensitive_column(rare: Audit) -> None:
-    answers = {answer.question: answer.text for answer in words.judge(rare).answers}
+    answers = {answer.question: answer.text for answer in verdict.judge(rare).answers}
     sure = answers["How sure could an attacker be, with this release and without?"]
     largest = max(a.tpr for a in rare.attributes if a.sensitive)
     assert f"the true positive rate for “ht” is up to {largest:.1%} (row" in sure

@@ -9,8 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from recordings import NODES, make_recording, make_report
-from seepage.auditing.layers_command import _max_bits, tell_layers
-from seepage.auditing.report.rounds.words import judge_recording
+from seepage.auditing.rounds.command import _max_bits
 from seepage.cli import app
 from seepage.layers.federated.gradients import save_gradients
 
@@ -53,7 +52,7 @@ def test_gates_and_json(folder):
 
 
 def test_without_a_report_or_advice_neither_is_spoken_of(capsys):
-    tell_layers(make_report(found=False, seed=3), None)
+    make_report(found=False, seed=3).tell(None, as_json=False)
     said = capsys.readouterr().out
     assert "No layer tells" in said
     assert "What would help" not in said
@@ -75,7 +74,7 @@ def test_the_gate_names_the_layer_or_the_whole_update(bits, layer, where):
     assert gate.where == layer
     assert gate.passed
     assert gate.measured == max(bits, audit.layers.v_information.values.max())
-    ((_, told),) = judge_recording(replace(make_report(), gates=(gate,))).gates
+    ((_, told),) = replace(make_report(), gates=(gate,)).verdict.gates
     assert (
         told == f"Most is given away by {where}: {gate.measured:.3g} bits, within the limit of 2."
     )

@@ -11,9 +11,9 @@ import pytest
 import seepage.auditing.findings as findings
 import seepage.streams.disk.source as reading
 import seepage.support.room as room
-from seepage.auditing.command import Question, answer
-from seepage.auditing.report import to_json
-from seepage.auditing.report.writing import record_table
+from seepage.auditing.command import answer
+from seepage.auditing.questions import Question
+from seepage.auditing.report.audit_report import AuditReport, record_table
 
 FEATURES, CHUNK_ROWS = 4, 2_500
 
@@ -50,7 +50,7 @@ def peak(tmp_path, rows):
     )
     found = answer(question)
     assert found.records.over(found.records.median()) == rows // 2
-    assert f'"count": {rows}' in to_json(found)
+    assert f'"count": {rows}' in AuditReport(found).to_json()
     with (tmp_path / f"{rows}.parquet").open("wb") as file:
         found.records.writer(record_table)(file)
     most = tracemalloc.get_traced_memory()[1]

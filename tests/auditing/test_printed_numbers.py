@@ -18,9 +18,8 @@ from typer.testing import CliRunner
 import seepage as sp
 from coarse import point_above
 from recordings import make_report
-from seepage.auditing.any_model.report import summarise_attack
+from seepage.auditing.any_model.report import AttackReport
 from seepage.auditing.audit import audit_table
-from seepage.auditing.command import tell_people
 from seepage.auditing.findings import (
     LEFT_OUT,
     NUMBERS,
@@ -31,14 +30,11 @@ from seepage.auditing.findings import (
     NoiseChoice,
     NoiseVote,
 )
-from seepage.auditing.gates import Limits
-from seepage.auditing.layers_command import tell_layers
-from seepage.auditing.report import summarise
-from seepage.auditing.report.page import render_page
-from seepage.auditing.report.rounds import summarise_recording
-from seepage.auditing.report.rounds.words import judge_recording
-from seepage.auditing.report.words import judge, number, percent, tell_noise, tell_steps
-from seepage.auditing.report.writing import to_json, write_card
+from seepage.auditing.gates import find_gates
+from seepage.auditing.questions import Limits
+from seepage.auditing.report.audit_report import AuditReport
+from seepage.auditing.report.verdict import judge, tell_noise, tell_steps
+from seepage.auditing.report.words import number, percent
 from seepage.cli import app
 
 DOCS = Path(__file__).parents[2] / "docs" / "report.md"
@@ -54,7 +50,7 @@ def over():
     """Too little noise, with every limit exceeded."""
     encoded = encoded_people("logistic", n=90, groups=["town"])
     audit = audit_table(encoded, name="people", sigma=0.1, target_eta=1.0)
-    return replace(audit, gates=LIMITS.gates(audit))
+    return replace(audit, gates=find_gates(LIMITS, audit))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +62,7 @@ def met():
     table = replace(encoded, source=parts[0], public=parts[1])
     audit = audit_table(table, name="people", target_eta=0.5)
     loose = Limits(max_eta=0.6, min_mse=0.1, max_membership=0.9, max_guess_gain=0.9)
-    return replace(audit, gates=loose.gates(audit))
+    return replace(audit, gates=find_gates(loose, audit))
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +78,7 @@ def released(over):
         risks=risks,
         risks_reason="",
     )
-    return replace(audit, gates=LIMITS.gates(audit))
+    return replace(audit, gates=find_gates(LIMITS, audit))
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +125,7 @@ def told_by(audit):
 @pytest.mark.parametrize("which", ["over", "met", "released", "noted"])
 def test_a_sentence_has_no_number_without_a_field(which, request):
     audit = request.getfixturevalue(which)
-    summary = json.loads(to_json(audit))
+    summary = json.loads(AuditReport(audit).to_json())
     for unspoken in ("attributes", "groupings", "guarantees", "versions"):
         del summary[unspoken]
     # What sentences count: records and rows beyond those named, and those with one change.
@@ -201,8 +197,8 @@ def expected_of_gates(summary):
 @pytest.mark.parametrize("which", ["over", "met"])
 def test_the_terminal_prints_the_fields(which, request, capsys):
     audit = request.getfixturevalue(which)
-    summary = summarise(audit)
-    tell_people(audit, None)
+    summary = AuditReport(audit).summary()
+    AuditReport(audit).tell(None, as_json=False)
     said = capsys.readouterr().out
     assert f"noise σ = {summary['release']['sigma']:.4g}." in said
     assert len(summary["remedies"]) >= 3
@@ -217,8 +213,8 @@ def test_the_terminal_prints_the_fields(which, request, capsys):
 @pytest.mark.parametrize("which", ["over", "met"])
 def test_the_page_prints_the_fields(which, request):
     audit = request.getfixturevalue(which)
-    summary = summarise(audit)
-    page = unescape(render_page(audit, ()))
+    summary = AuditReport(audit).summary()
+    page = unescape(AuditReport(audit).page(()))
     assert f"σ = {number(summary['release']['sigma'])}</strong>" in page
     for text in (*expected_of_remedies(summary), *expected_of_gates(summary)):
         assert text in page
@@ -229,7 +225,7 @@ def test_the_page_prints_the_fields(which, request):
 
 
 def test_the_card_prints_the_fields_in_coarse_bands(over):
-    summary, card = summarise(over), write_card(over)
+    summary, card = AuditReport(over).summary(), AuditReport(over).card()
     assert f"λ = {number(summary['model']['l2'])}" in card
     assert f"standard deviation σ = {number(summary['release']['sigma'])}." in card
     assert f"η of a record: at most {number(point_above(summary['records']['eta']['1']))}," in card
@@ -245,7 +241,7 @@ def test_the_card_prints_the_fields_in_coarse_bands(over):
 @pytest.mark.parametrize("which", ["over", "met", "released"])
 def test_the_json_has_the_fields_beside_the_sentences(which, request):
     audit = request.getfixturevalue(which)
-    summary, verdict = json.loads(to_json(audit)), judge(audit)
+    summary, verdict = json.loads(AuditReport(audit).to_json()), judge(audit)
     for told, remedy, (name, text) in zip(
         summary["remedies"], audit.remedies, verdict.advice, strict=True
     ):
@@ -268,8 +264,8 @@ def test_the_json_has_the_fields_beside_the_sentences(which, request):
 
 def test_a_recording_prints_its_fields(capsys):
     report = make_report(passed=False)
-    summary = summarise_recording(report)
-    tell_layers(report, None)
+    summary = report.summary()
+    report.tell(None, as_json=False)
     said = capsys.readouterr().out
     (gate,) = summary["gates"]
     assert f"the layer '{gate['where']}': {gate['measured']:.3g} bits, over the limit of" in said
@@ -278,7 +274,7 @@ def test_a_recording_prints_its_fields(capsys):
     for advice in tried:
         left, whole = (number(round(max(advice[key], 0), 3)) for key in ("left", "whole"))
         assert f"tells {left} instead of {whole} bits" in said
-    assert [a["text"] for a in summary["advice"]] == [t for _, t in judge_recording(report).advice]
+    assert [a["text"] for a in summary["advice"]] == [t for _, t in report.verdict.advice]
 
 
 def keys(value, below=""):
@@ -355,15 +351,15 @@ def test_a_refused_release_says_so_and_leaves_nothing(stays):
 def test_every_key_is_documented(which, released, stays):
     page = DOCS.read_text("utf-8")
     if which == "audit":
-        told = summarise(released)
+        told = AuditReport(released).summary()
     elif which == "release":
         told = json.loads(stays["json"][0].stdout)
     elif which == "attack":
         rng = np.random.default_rng(0)
         X, y = rng.standard_normal((80, 3)), rng.integers(0, 2, 80)
-        told = summarise_attack(sp.audit_estimator(DecisionTreeClassifier(), X, y, shadows=4))
+        told = AttackReport(sp.audit_estimator(DecisionTreeClassifier(), X, y, shadows=4)).summary()
     else:
-        told = summarise_recording(make_report(passed=False))
+        told = make_report(passed=False).summary()
     assert f"`{told['schema']}`" in page
     found = set(keys(told))
     assert len(found) > 20

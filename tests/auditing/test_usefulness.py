@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from seepage.auditing.audit import audit_table
 from seepage.auditing.findings import Advice, Audit
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
-from seepage.auditing.report import summarise, words
-from seepage.auditing.report.words import judge
-from seepage.auditing.report.writing import write_card
+from seepage.auditing.report import verdict, words
+from seepage.auditing.report.audit_report import AuditReport
+from seepage.auditing.report.verdict import judge
 from seepage.auditing.tradeoff import split
 from seepage.cli import app
 
@@ -48,7 +48,7 @@ def diabetes_errors(sigma: float, l2: float) -> tuple[float, float]:
 
 
 def test_a_remedy_worse_than_a_constant_prediction_is_useless_and_last(diabetes: Audit) -> None:
-    summary = summarise(diabetes)
+    summary = AuditReport(diabetes).summary()
     assert [r["name"] for r in summary["remedies"]] == [
         "more regularisation",
         "reweighting",
@@ -152,18 +152,21 @@ def test_a_model_that_never_was_useful_keeps_no_advantage(diabetes: Audit) -> No
     curve = replace(diabetes.curve, noiseless_error=diabetes.curve.trivial_error + 1)
     calm = replace(diabetes.risks, membership=0.6, guesses=())
     lucky = replace(diabetes, curve=curve, target_eta=1e9, usefulness=None, risks=calm)
-    assert words.warn_of_constant(lucky) == ""
+    assert verdict.warn_of_constant(lucky) == ""
     assert words.usefulness(lucky, lucky.sigma) == 0
     assert judge(lucky).tone == "caution"
     assert judge(replace(lucky, curve=diabetes.curve)).tone == "good"
-    assert "180, and a constant prediction's 77.2" in words.warn_of_constant(diabetes, 50.0)
+    assert "180, and a constant prediction's 77.2" in verdict.warn_of_constant(diabetes, 50.0)
 
 
 def test_the_card_puts_the_error_beside_a_constants_in_readable_numbers(diabetes: Audit) -> None:
     table = TableInMemory(births())
     found = audit_table(encode(table, plan_columns(table, "low")), name="births", sigma=0.5)
-    error, constant = summarise(found)["release"]["test_error"], found.curve.trivial_error
-    said = write_card(found).partition("**Usefulness.** ")[2].partition("\n")[0]
+    error, constant = (
+        AuditReport(found).summary()["release"]["test_error"],
+        found.curve.trivial_error,
+    )
+    said = AuditReport(found).card().partition("**Usefulness.** ")[2].partition("\n")[0]
     rates = (
         f"{float(f'{100 * e:.2g}'):g}%" for e in (error, constant, found.curve.noiseless_error)
     )
@@ -171,7 +174,7 @@ def test_the_card_puts_the_error_beside_a_constants_in_readable_numbers(diabetes
         "The model's error rate on held-out records is {}, a constant prediction's {}; without "
         "noise it would be {}. It is no better than a constant prediction.".format(*rates)
     )
-    said = write_card(diabetes).partition("**Usefulness.** ")[2].partition("\n")[0]
+    said = AuditReport(diabetes).card().partition("**Usefulness.** ")[2].partition("\n")[0]
     assert said == (
         "The model's root mean squared error on held-out records is 53, a constant prediction's "
         "77; without noise it would be 53."

@@ -35,7 +35,7 @@ def tells(folder, **changes):
 @pytest.fixture(params=["exchange", "inside", "another system", "an old library", "no locks"])
 def way(request, monkeypatch):
     name, value = {
-        "exchange": ("_EXCHANGE", 2),
+        "exchange": ("MANIFEST", "manifest.json"),
         "inside": ("_exchange", lambda one, other: False),
         "another system": ("sys.platform", "darwin"),
         "an old library": ("ctypes.CDLL", lambda name, use_errno: object()),

@@ -8,20 +8,16 @@ import numpy as np
 import pyarrow as pa
 
 from seepage.auditing.audit import audit_table
-from seepage.auditing.command import tell_people
 from seepage.auditing.findings import Audit
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
-from seepage.auditing.report import write_report
+from seepage.auditing.report.audit_report import AuditReport
 from seepage.data import load_bundled
-
-L2 = 1e-2
-SIGMA = 0.1
 
 
 def run(out: Path) -> None:
     """Audit a logistic regression on 569 patients; print what leaks; write the report."""
-    audit = measure()
-    tell_people(audit, write_report(audit, out))
+    report = AuditReport(measure())
+    report.tell(report.write(out), as_json=False)
 
 
 def measure() -> Audit:
@@ -31,4 +27,4 @@ def measure() -> Audit:
     diagnosis = np.where(np.asarray(patients.y) == 1, "benign", "malignant")
     table = TableInMemory(pa.table({**columns, "diagnosis": diagnosis}))
     plan = plan_columns(table, "diagnosis", sensitive=["worst area"], groups=["diagnosis"])
-    return audit_table(encode(table, plan), name="breast_cancer", l2=L2, sigma=SIGMA)
+    return audit_table(encode(table, plan), name="breast_cancer", l2=0.01, sigma=0.1)

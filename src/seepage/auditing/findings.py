@@ -24,21 +24,17 @@ if TYPE_CHECKING:
 
 SCHEMA = "seepage-audit/2"
 NUMBERS = ("eta", "eta_features", "eta_label", "exact_error")
-# The largest risks with which a release passes unless the caller sets other limits: how often
-# membership inference succeeds, and what the release adds to a guess
-MAX_MEMBERSHIP = 0.75
-MAX_GUESS_GAIN = 0.20
 LEFT_OUT, RELABELLED = "left out", "with another label"  # what is done to a record
 WIDEST = 60  # features up to which the leakage of reweighting as a whole is quick to compute
 FALSE_POSITIVES = 0.01  # the rate at which true positives of telling a value are stated
-_ROUNDING = 1e-9  # errors this close are the same, and leakages
+ROUNDING = 1e-9  # errors this close, relative to each other, are the same, and leakages
 WRITTEN = 1 << 17  # records written to a file at a time
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of the records, at which quantiles are reported
 
 
 def no_better(error: float, constant: float) -> bool:
     """Return whether an error is no smaller than that of a constant prediction, up to rounding."""
-    return bool(error >= constant * (1 - _ROUNDING))
+    return bool(error >= constant * (1 - ROUNDING))
 
 
 @dataclass(frozen=True)
@@ -85,6 +81,13 @@ class GroupingFinding:
     ratio: float
     most_protected: str
     least_protected: str
+
+    def ranked(self, most: int | None = None) -> list[GroupFinding]:
+        """Return the groups, the most exposed first; of more than ``most``, those at both ends."""
+        every = sorted(self.groups, key=lambda group: -group.mean_eta)
+        if most is None or len(every) <= most:
+            return every
+        return every[: most // 2] + every[-(most // 2) :]
 
 
 @dataclass(frozen=True)
@@ -551,7 +554,7 @@ class Audit:
     def meets_target(self) -> bool:
         """Whether no record leaks more than the target, or than η = 1 if there is none."""
         target = 1.0 if self.target_eta is None else self.target_eta
-        return self.records.largest("eta") <= target * (1 + _ROUNDING)
+        return self.records.largest("eta") <= target * (1 + ROUNDING)
 
     @property
     def row_index(self) -> np.ndarray:

@@ -6,16 +6,16 @@ import os
 from pathlib import Path
 
 from seepage.auditing.any_model.attack_audit import AttackAudit
-from seepage.auditing.any_model.report import write_attack_report
+from seepage.auditing.any_model.report import AttackReport
 from seepage.auditing.findings import Audit
-from seepage.auditing.report.writing import write_report
+from seepage.auditing.report.audit_report import AuditReport
 from seepage.errors import InputError
 
 
 def report(audit: Audit | AttackAudit, folder: str | os.PathLike[str] = "seepage-audit") -> Path:
     """Write the report of an audit into a folder, private to its owner; return its page's path.
 
-    The folder holds what :func:`~seepage.auditing.report.writing.write_report`
+    The folder holds what :func:`~seepage.auditing.report.rendering.Report.write`
     lists; for an audit by attack, of
     :func:`seepage.audit_estimator`, the page, ``summary.json`` and ``records.parquet``. In a
     notebook, an audit of a linear model shows the same page.
@@ -31,9 +31,9 @@ def report(audit: Audit | AttackAudit, folder: str | os.PathLike[str] = "seepage
     'report.html'
     """
     if isinstance(audit, Audit):
-        return write_report(audit, folder)
+        return AuditReport(audit).write(folder)
     if isinstance(audit, AttackAudit):
-        return write_attack_report(audit, Path(folder))
+        return AttackReport(audit).write(folder)
     raise InputError(
         "sp.report writes what sp.audit(model, X, y) or sp.audit_estimator(model, X, y) found, not "
         f"a {type(audit).__name__}."

@@ -20,9 +20,6 @@ from pathlib import Path, PurePosixPath
 from seepage.data.registry import RemoteFile
 from seepage.errors import InputError
 
-_BLOCK = 1 << 16
-_TIMEOUT = 30.0  # seconds without a byte before the server counts as silent
-
 
 class _WrongContentError(Exception):
     """The server sent something other than the published file."""
@@ -89,7 +86,8 @@ def _continue(url: str, part: Path, file: RemoteFile) -> None:
     if have:
         headers["Range"] = f"bytes={have}-"
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 (scheme checked above)
-    with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310
+    # After 30 seconds without a byte the server counts as silent.
+    with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
         start = have if _resumes(answer, have) else 0
         with (
             part.open("r+b" if start else "wb") as out,
@@ -104,7 +102,7 @@ def _continue(url: str, part: Path, file: RemoteFile) -> None:
         ):
             out.seek(start)
             # One byte beyond the published length is enough to know that the file is wrong.
-            while block := answer.read(min(_BLOCK, file.size + 1 - out.tell())):
+            while block := answer.read(min(1 << 16, file.size + 1 - out.tell())):
                 out.write(block)
                 bar.update(len(block))
             out.flush()

@@ -102,7 +102,6 @@ def _read_adult(path: Path, count: int) -> Records:
 _IWPC_COLUMNS = "race age height weight amiodarone decr cyp2c9 vkorc1 dose"
 # The genotype cyp2c9 looks like a number (11, 12, …) and is a name.
 IWPC_NOMINAL = ("cyp2c9", "race", "vkorc1")
-_PATIENTS = 4_819
 
 
 def load_iwpc(folder: Folder = None, *, download: bool = True) -> Records:
@@ -114,8 +113,8 @@ def load_iwpc(folder: Folder = None, *, download: bool = True) -> Records:
     """
     path = locate("iwpc", folder, download=download) / "iwpc-scaled.csv"
     records = read_csv(path, "iwpc", leading=_IWPC_COLUMNS.split(), further=None, text=IWPC_NOMINAL)
-    if len(records) != _PATIENTS:
-        raise broken(path, f"has {len(records):,} rows instead of {_PATIENTS:,}", "iwpc")
+    if len(records) != 4_819:
+        raise broken(path, f"has {len(records):,} rows instead of 4,819", "iwpc")
     return records
 
 
@@ -167,8 +166,6 @@ def _read_digits(home: Path, prefix: str, count: int) -> Images:
 
 
 _OBJECTS = "airplane automobile bird cat deer dog frog horse ship truck"
-_BATCH = 10_000  # images in a file
-_BYTES = 1 + 3 * 32 * 32
 
 
 def load_cifar10(folder: Folder = None, *, download: bool = True) -> ImageSet:
@@ -188,23 +185,18 @@ def load_cifar10(folder: Folder = None, *, download: bool = True) -> ImageSet:
 
 
 def _read_batches(paths: Sequence[Path]) -> Images:
-    pixels = np.empty((len(paths) * _BATCH, 32, 32, 3), dtype=np.uint8)
-    labels = np.empty(len(paths) * _BATCH, dtype=np.int64)
-    for k, path in enumerate(paths):
-        size = path.stat().st_size
-        if size != _BATCH * _BYTES:
-            raise broken(
-                path,
-                f"has {size:,} bytes where a CIFAR-10 batch has {_BATCH * _BYTES:,}",
-                "cifar10",
-            )
-        records = np.fromfile(path, dtype=np.uint8).reshape(_BATCH, _BYTES)
-        if records[:, 0].max() > 9:
-            raise broken(path, f"holds the class {records[:, 0].max()} of 0 to 9", "cifar10")
-        rows = slice(k * _BATCH, (k + 1) * _BATCH)
-        labels[rows] = records[:, 0]
-        pixels[rows] = records[:, 1:].reshape(_BATCH, 3, 32, 32).transpose(0, 2, 3, 1)
-    return Images(pixels, labels)
+    count, size = 10_000, 1 + 3 * 32 * 32  # images in a file, and bytes of one
+    batches = []
+    for path in paths:
+        if path.stat().st_size != count * size:
+            what = f"has {path.stat().st_size:,} bytes where a CIFAR-10 batch has {count * size:,}"
+            raise broken(path, what, "cifar10")
+        batches.append(np.fromfile(path, dtype=np.uint8).reshape(count, size))
+        if batches[-1][:, 0].max() > 9:
+            raise broken(path, f"holds the class {batches[-1][:, 0].max()} of 0 to 9", "cifar10")
+    records = np.concatenate(batches)
+    pixels = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return Images(np.ascontiguousarray(pixels), records[:, 0].astype(np.int64))
 
 
 _X_RAYS = {"train": 4_708, "val": 524, "test": 624}

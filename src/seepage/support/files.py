@@ -44,8 +44,6 @@ MANIFEST = "manifest.json"
 _FORMAT = "seepage-folder/1"
 _NEW = ".seepage-new"  # the suffix of a folder that is being written
 _READY = ".seepage-ready"  # a folder inside the results, its files still to be moved
-_EXCHANGE = 2  # RENAME_EXCHANGE of renameat2
-_NAMED = 3  # the most foreign files that a refusal names
 
 
 def check_path(path: str | os.PathLike[str]) -> None:
@@ -90,7 +88,18 @@ def write_private(path: Path, write: Writer) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_half_written(path)
-    handle, temporary = _locked_temporary(path)
+    handle = -1
+    while handle < 0:
+        # Private to its owner whatever the umask
+        handle, name = tempfile.mkstemp(
+            dir=path.parent, prefix=f".{path.name}.", suffix=HALF_WRITTEN
+        )
+        temporary = Path(name)
+        if fcntl is not None:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if not os.fstat(handle).st_nlink:  # removed by another process before it was locked
+                os.close(handle)
+                handle = -1
     try:
         # The lock ends with the handle, and so only after the file has its name.
         with os.fdopen(handle, "wb") as file:
@@ -103,6 +112,11 @@ def write_private(path: Path, write: Writer) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text, whatever it holds, to a file that only its owner can read."""
+    write_private(path, lambda file: file.write(text.encode("utf-8", "replace")))
 
 
 def remove_half_written(path: Path) -> None:
@@ -151,20 +165,6 @@ def hold(path: Path) -> int | None:
     return handle
 
 
-def _locked_temporary(path: Path) -> tuple[int, Path]:
-    """Return a new locked file, private to its owner whatever the umask."""
-    while True:
-        handle, name = tempfile.mkstemp(
-            dir=path.parent, prefix=f".{path.name}.", suffix=HALF_WRITTEN
-        )
-        if fcntl is None:
-            return handle, Path(name)
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        if os.fstat(handle).st_nlink:  # not removed by another process before it was locked
-            return handle, Path(name)
-        os.close(handle)
-
-
 @contextmanager
 def only_writer(path: Path) -> Iterator[None]:
     """Wait until no other process or thread is in here for the same path.
@@ -208,13 +208,16 @@ def whole_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> Iterator[Pa
     if (out / _READY).is_dir():  # a run was killed while it moved files to their places
         _move_into_place(out)
         check_folder(out, kind, keep)
-    made = _make_parents(out)
+    made = [folder for folder in out.parents if not folder.exists()]  # the innermost first
+    out.parent.mkdir(parents=True, exist_ok=True)
     try:
         _remove_leftovers(out)
         new, handle = _start(out)
         try:
             yield new
-            _write_manifest(new, kind)
+            files = {name: _digest(new / name) for name in sorted(_files_of(new))}
+            told = {"format": _FORMAT, "kind": kind, "files": files}
+            write_text(new / MANIFEST, json.dumps(told, indent=2) + "\n")
             check_folder(out, kind, keep)
             _take_place(new, out)
         finally:
@@ -257,11 +260,11 @@ def check_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> None:
             "folder with --out."
         )
     if foreign:
-        more = f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
+        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         raise InputError(
             f"{name} holds files not written by seepage "
-            f"({', '.join(map(_shown, foreign[:_NAMED]))}{more}) and was left unchanged; name "
-            "another folder with --out, or an empty one."
+            f"({', '.join(map(_shown, foreign[:3]))}{more}) and was left unchanged; name another "
+            "folder with --out, or an empty one."
         )
     inputs = [source.stat() for source in keep if source.exists()]
     for file, digest in own.items():
@@ -331,23 +334,12 @@ def _manifest_of(folder: Path) -> tuple[dict[str, str], str | None]:
     try:
         told = json.loads(path.read_text("utf-8"))
         files = {str(name): str(digest) for name, digest in told["files"].items()}
-        if told["format"] != _FORMAT or any(not _inside(name) for name in files):
-            return {}, None
-        return files, str(told["kind"])
+        # A name that leaves the folder, or might on another system, makes a manifest worthless.
+        parts = {part for name in files for part in name.split("/")}
+        good = told["format"] == _FORMAT and parts.isdisjoint(("", ".", ".."))
+        return (files, str(told["kind"])) if good and "\\" not in "".join(parts) else ({}, None)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}, None
-
-
-def _inside(name: str) -> bool:
-    """Say whether a name in a manifest stays within its folder."""
-    parts = name.split("/")
-    return not any(part in ("", ".", "..") for part in parts) and "\\" not in name
-
-
-def _write_manifest(folder: Path, kind: str) -> None:
-    files = {name: _digest(folder / name) for name in sorted(_files_of(folder))}
-    told = json.dumps({"format": _FORMAT, "kind": kind, "files": files}, indent=2) + "\n"
-    write_private(folder / MANIFEST, lambda file: file.write(told.encode()))
 
 
 def _digest(path: Path) -> str:
@@ -355,16 +347,11 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _make_parents(out: Path) -> list[Path]:
-    """Make the folders above ``out``, and return those that did not exist, the innermost first."""
-    missing = [folder for folder in out.parents if not folder.exists()]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    return missing
-
-
 def _start(out: Path) -> tuple[Path, int | None]:
     """Return a new folder to fill, with a lock that says it is in use."""
-    inside = out.is_dir() and not _exchangeable(out)
+    # Another folder can take the name of one that is neither mounted nor the working directory.
+    fixed = out.is_mount() or not os.access(out.parent, os.W_OK) or Path.cwd().is_relative_to(out)
+    inside = out.is_dir() and fixed
     while True:
         new = Path(
             tempfile.mkdtemp(dir=out if inside else out.parent, prefix=f".{out.name}.", suffix=_NEW)
@@ -375,13 +362,6 @@ def _start(out: Path) -> tuple[Path, int | None]:
                 return new, handle
             if handle is not None:
                 os.close(handle)
-
-
-def _exchangeable(out: Path) -> bool:
-    """Say whether another folder can take the name of this one."""
-    here = Path.cwd()
-    mounted = out.is_mount() or not os.access(out.parent, os.W_OK)
-    return not mounted and not here.is_relative_to(out)
 
 
 def _take_place(new: Path, out: Path) -> None:
@@ -400,8 +380,8 @@ def _exchange(one: Path, other: Path) -> bool:
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False
-    here = -100  # AT_FDCWD
-    return bool(rename(here, os.fsencode(one), here, os.fsencode(other), _EXCHANGE) == 0)
+    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE
+    return bool(rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0)
 
 
 def _move_into_place(out: Path) -> None:

@@ -26,7 +26,6 @@ MOST_LEVELS = 1000  # the most different values that are counted
 ENOUGH = 10  # number of rows from which all-different values make an identifier
 FEW = 20  # different texts up to which numbers among them count as codes
 
-_HEAD = 4 * MOST_LEVELS  # rows inspected first, to see at once that a column has more
 # A spread below this share of the largest value is rounding, not variation.
 _ROUNDING = 4 * float(np.finfo(float).eps)
 _DATE = re.compile(
@@ -216,7 +215,8 @@ def column_sums(column: Column) -> ColumnSums:
 
 
 def _levels(column: Column) -> Mapping[Any, int] | None:
-    if len(pc.unique(column[:_HEAD])) > MOST_LEVELS + 1:  # a gap is no level
+    # The first rows show at once that most columns have more; a gap is no level.
+    if len(pc.unique(column[: 4 * MOST_LEVELS])) > MOST_LEVELS + 1:
         return None
     counts = pc.value_counts(column.drop_null())
     if len(counts) > MOST_LEVELS:
@@ -335,17 +335,16 @@ class ColumnEncoding:
 
     name: str
     kind: str  # ``numeric``, ``boolean`` or ``categorical``
+    # The feature of a number is ``(value − centre)/unit``: the mean and the deviation of a column,
+    # or what makes 0 and 1 of two values; their gaps filled first
+    centre: float = 0.0
+    unit: float = 1.0
+    spread: float = 1.0  # the deviation, of two values as 0 and 1, of a category `category_spread`
+    levels: pa.Array | None = None  # the values of a category in order, as they are in the table
     # How many gaps it has, and what fills them: a number, or the position of a level
     filled: int = 0
     fill: Any = None
-    # Of numbers with their gaps filled; of two values coded 0 and 1; or `category_spread`
-    mean: float = 0.0
-    spread: float = 1.0
-    levels: pa.Array | None = None  # the values of a category in order, as they are in the table
     constant: bool = False  # whether all values are the same
-    # For a column of two values, the smaller one, and how much larger the other is
-    low: float = 0.0
-    step: float = 1.0
 
     @classmethod
     def of_two_values(cls, name: str, sums: ColumnSums) -> ColumnEncoding:
@@ -357,8 +356,7 @@ class ColumnEncoding:
         spread = math.sqrt(share * (1 - share))
         fill = (sums.most if often else low) if sums.missing else None
         constant = spread * step <= _ROUNDING * max(abs(sums.least), abs(sums.most))
-        filled = sums.missing
-        return cls(name, "boolean", filled, fill, share, spread, None, constant, low, step)
+        return cls(name, "boolean", low, step, spread, None, sums.missing, fill, constant)
 
     @classmethod
     def of_numbers(cls, name: str, sums: ColumnSums, fill: float | None = None) -> ColumnEncoding:
@@ -372,7 +370,8 @@ class ColumnEncoding:
             )
         filled = 0 if fill is None else sums.missing
         constant = whole.spread <= _ROUNDING * largest
-        return cls(name, "numeric", filled, fill, whole.mean, whole.spread, None, constant)
+        mean, spread = whole.mean, whole.spread
+        return cls(name, "numeric", mean, spread, spread, None, filled, fill, constant)
 
     @classmethod
     def of_category(
@@ -392,7 +391,7 @@ class ColumnEncoding:
         if fill is not None:
             sizes[fill] += filled
         spread = category_spread(sizes / sizes.sum())
-        return cls(name, "categorical", filled, fill, 0.0, spread, levels, len(levels) < 2)
+        return cls(name, "categorical", 0, 1, spread, levels, filled, fill, len(levels) < 2)
 
     @property
     def fill_is(self) -> str:
@@ -418,27 +417,14 @@ class ColumnEncoding:
 
     def write(self, piece: Piece, out: np.ndarray, scale: bool, drop_first: bool) -> None:
         """Write the column of a piece into its place among the features, which holds zeros."""
-        column = decoded(piece.batch.column(self.name))
-        if self.fill is None:
-            _refuse_gaps(column, self.name, piece)
-        if self.levels is not None:
-            self._write_levels(column, piece, out, drop_first)
+        if self.levels is None:
+            # A matrix product is as fast with columns that lie together, so nothing is transposed.
+            np.copyto(out[0], _numbers(piece, self.name, self.fill), casting="unsafe")
+            if scale:
+                out[0] -= self.centre
+                out[0] /= self.unit
             return
-        numbers = out[0]
-        np.copyto(numbers, _numbers(column), casting="unsafe")
-        if self.fill is not None:
-            numbers[np.isnan(numbers)] = self.fill
-        _refuse_nan(numbers, self.name, piece)
-        if scale and self.kind == "numeric":
-            numbers -= self.mean
-            numbers /= self.spread
-        elif scale:
-            numbers -= self.low
-            numbers /= self.step
-
-    def _write_levels(
-        self, column: pa.Array, piece: Piece, out: np.ndarray, drop_first: bool
-    ) -> None:
+        column = _cells(piece, self.name, gaps=self.fill is not None)
         codes = pc.index_in(plain_numbers(column), value_set=self.levels)
         if self.fill is not None:
             codes = pc.fill_null(codes, self.fill)
@@ -632,10 +618,36 @@ def level_names(levels: pa.Array) -> list[str]:
     return unique(printable(str(value)) for value in levels.to_pylist())
 
 
-def _numbers(column: pa.Array) -> np.ndarray:
+def _cells(piece: Piece, name: str, gaps: bool = False) -> pa.Array:
+    """Return a column of a piece, which has a value in every row unless gaps are allowed."""
+    column = decoded(piece.batch.column(name))
+    if column.null_count and not gaps:
+        row = piece.first + int(pc.index(pc.is_null(column), True).as_py())
+        raise InputError(
+            f"Column {name!r} has no value in row {row:,} of {piece.file}; fill the gaps, or leave "
+            "out those rows or the column."
+        )
+    return column
+
+
+def _numbers(piece: Piece, name: str, fill: float | None = None) -> np.ndarray:
+    """Return a column of a piece as finite numbers, its gaps filled."""
+    column = _cells(piece, name, gaps=fill is not None)
     if column.null_count or pa.types.is_decimal(column.type):
-        return floats(column)
-    return np.asarray(column.to_numpy(zero_copy_only=False))
+        numbers = floats(column)
+    else:
+        numbers = np.asarray(column.to_numpy(zero_copy_only=False))
+    if numbers.dtype.kind != "f":
+        return numbers
+    if fill is not None:
+        numbers = np.where(np.isnan(numbers), fill, numbers)
+    row = first_not_finite(numbers)
+    if row is not None:
+        raise InputError(
+            f"Column {name!r} holds NaN or infinity in row {piece.first + row:,} of {piece.file}; "
+            "drop such rows or fill the gaps."
+        )
+    return numbers
 
 
 def _as_numpy(column: pa.Array) -> np.ndarray:
@@ -649,21 +661,13 @@ def _as_numpy(column: pa.Array) -> np.ndarray:
 
 
 def _labels(piece: Piece, name: str) -> np.ndarray:
-    column = decoded(piece.batch.column(name))
-    _refuse_gaps(column, name, piece)
-    if is_text(column.type):
-        return _as_numpy(column)
-    labels = _numbers(column)
-    if labels.dtype.kind == "f":
-        _refuse_nan(labels, name, piece)
-    return labels
+    if is_text(plain_type(piece.batch.schema.field(name).type)):
+        return _as_numpy(_cells(piece, name))
+    return _numbers(piece, name)
 
 
 def _weights(piece: Piece, name: str) -> np.ndarray:
-    column = decoded(piece.batch.column(name))
-    _refuse_gaps(column, name, piece)
-    weights = np.array(_numbers(column), dtype=float)
-    _refuse_nan(weights, name, piece)
+    weights = np.array(_numbers(piece, name), dtype=float)
     if weights.size and weights.min() < 0:
         row = piece.first + int(np.argmin(weights))
         raise InputError(
@@ -671,22 +675,3 @@ def _weights(piece: Piece, name: str) -> np.ndarray:
             f"{piece.file} has {weights.min():g}."
         )
     return weights
-
-
-def _refuse_gaps(column: pa.Array, name: str, piece: Piece) -> None:
-    if column.null_count == 0:
-        return
-    row = piece.first + int(pc.index(pc.is_null(column), True).as_py())
-    raise InputError(
-        f"Column {name!r} has no value in row {row:,} of {piece.file}; fill the gaps, or leave out "
-        "those rows or the column."
-    )
-
-
-def _refuse_nan(numbers: np.ndarray, name: str, piece: Piece) -> None:
-    row = first_not_finite(numbers)
-    if row is not None:
-        raise InputError(
-            f"Column {name!r} holds NaN or infinity in row {piece.first + row:,} of {piece.file}; "
-            "drop such rows or fill the gaps."
-        )

@@ -21,14 +21,9 @@ import seepage as sp
 from seepage.auditing.any_model import attack_audit
 from seepage.auditing.any_model.attack_audit import KINDS, make_estimator
 from seepage.auditing.any_model.command import run_attack_audit
-from seepage.auditing.any_model.report import (
-    judge_attack,
-    summarise_attack,
-    tell_risk,
-    write_attack_report,
-)
+from seepage.auditing.any_model.report import AttackReport, tell_risk
 from seepage.auditing.any_model.structure import FEW, parameters_of, structural_risks
-from seepage.auditing.command import Question
+from seepage.auditing.questions import Question
 from seepage.cli import app
 
 RNG = np.random.default_rng(0)
@@ -106,7 +101,7 @@ def test_the_verdict_follows_the_lower_ends(
         interval=SimpleNamespace(low=low, high=0.7),
         tpr=lambda fpr: rate,
     )
-    verdict = judge_attack(replace(tree_audit, attacks=(best,)))
+    verdict = AttackReport(replace(tree_audit, attacks=(best,))).verdict
     assert (verdict.tone, verdict.label) == (tone, label)
     assert f"between {100 * low:.0f} and 70 with 95 % confidence" in verdict.sentences[0]
 
@@ -135,16 +130,16 @@ def test_a_tree_that_learns_by_heart_is_told_apart_and_says_so(tmp_path: Path) -
         "RMIA, online",
         "RMIA, offline",
     ]
-    verdict = judge_attack(audit)
+    verdict = AttackReport(audit).verdict
     assert verdict.tone == "bad"
     assert "a coin toss: 50" in verdict.sentences[0]
     assert "not a bound" in verdict.sentences[-1]
-    page = write_attack_report(audit, tmp_path / "report")
+    page = AttackReport(audit).write(tmp_path / "report")
     assert "Can one tell which rows were in" in page.read_text("utf-8")
     for file in page.parent.iterdir():
         assert stat.S_IMODE(file.stat().st_mode) & 0o077 == 0
     summary = json.loads((page.parent / "summary.json").read_text("utf-8"))
-    assert summary == json.loads(json.dumps(summarise_attack(audit)))
+    assert summary == json.loads(json.dumps(AttackReport(audit).summary()))
     assert summary["attacks"][0]["kind"] == "attack"
 
 
@@ -152,7 +147,7 @@ def test_a_hostile_name_stays_text(tmp_path: Path) -> None:
     audit = sp.audit_estimator(
         DecisionTreeClassifier(), X, Y, shadows=4, source="<script>alert(1)</script>"
     )
-    page = write_attack_report(audit, tmp_path / "report").read_text("utf-8")
+    page = AttackReport(audit).write(tmp_path / "report").read_text("utf-8")
     assert "<script>alert" not in page
 
 

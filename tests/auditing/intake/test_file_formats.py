@@ -24,7 +24,8 @@ import pytest
 from pyarrow import orc
 
 from seepage.auditing.intake import files
-from seepage.auditing.intake.files import FORMATS, Dialect, FileOptions, read_file, steps_of
+from seepage.auditing.intake.files import FORMATS, read_file, steps_of
+from seepage.auditing.questions import FileOptions
 from seepage.errors import InputError
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "files.md"
@@ -321,9 +322,7 @@ CASES = [
 def options_of(case: Case) -> FileOptions:
     name, _, value = case.options.partition(" ")
     key = name.removeprefix("--")
-    if key == "sheet":
-        return FileOptions(sheet=value)
-    return FileOptions(dialect=Dialect(**{key: value}) if key else Dialect())
+    return FileOptions(**{key: value}) if key else FileOptions()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.what)
@@ -331,10 +330,10 @@ def test_a_file_is_read_right_and_said_or_refused(case, tmp_path):
     path = case.write(tmp_path)
     if case.numbers is None:
         with pytest.raises(InputError) as caught:
-            options_of(case).read(path)
+            read_file(path, options_of(case))
         assert str(caught.value) == case.said
         return
-    table = options_of(case).read(path)
+    table = read_file(path, options_of(case))
     assert " ".join(steps_of(table)) == case.said
     assert table.column("x").to_pylist() == case.numbers
     assert table.column("town").to_pylist() == TOWN
@@ -357,12 +356,12 @@ def test_a_url_is_fetched_only_where_asked(tmp_path):
     path.write_bytes(PLAIN)
     url = Path(f"file://{path}")
     with pytest.raises(InputError, match="nothing is fetched unasked: say --fsspec"):
-        FileOptions().read(url)
-    assert FileOptions(fetch=True).read(url).column("x").to_pylist() == DOSE
+        read_file(url)
+    assert read_file(url, FileOptions(fsspec=True)).column("x").to_pylist() == DOSE
     with pytest.raises(InputError, match="cannot be fetched"):
-        FileOptions(fetch=True).read(Path(f"file://{tmp_path}/gone.csv"))
+        read_file(Path(f"file://{tmp_path}/gone.csv"), FileOptions(fsspec=True))
     with pytest.raises(InputError, match="cannot be fetched"):
-        FileOptions(fetch=True).read(Path("nonsense://somewhere/people.csv"))
+        read_file(Path("nonsense://somewhere/people.csv"), FileOptions(fsspec=True))
 
 
 @pytest.mark.parametrize(
@@ -377,25 +376,25 @@ def test_a_url_is_fetched_only_where_asked(tmp_path):
 )
 def test_a_dialect_that_means_nothing_is_refused(options, said):
     with pytest.raises(InputError, match=said):
-        Dialect(**options)
+        FileOptions(**options)
 
 
 def test_a_wrong_encoding_that_is_named_is_refused(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes(lines("1", "2", "3", encoding="cp1252"))
     with pytest.raises(InputError, match="not text in the encoding 'ascii'"):
-        read_file(path, dialect=Dialect(encoding="ascii"))
+        read_file(path, FileOptions(encoding="ascii"))
 
 
 def test_sheets_and_dialects_are_for_files_that_have_them(tmp_path):
     pq.write_table(TABLE, tmp_path / "t.parquet")
     with pytest.raises(InputError, match="is a single table"):
-        read_file(tmp_path / "t.parquet", sheet="people")
+        read_file(tmp_path / "t.parquet", FileOptions(sheet="people"))
     with pytest.raises(InputError, match="carries its own columns"):
-        read_file(tmp_path / "t.parquet", dialect=Dialect(decimal=","))
+        read_file(tmp_path / "t.parquet", FileOptions(decimal=","))
     sqlite(tmp_path / "t.db")
     with pytest.raises(InputError, match="has no table 'animals'; it has 'people'"):
-        read_file(tmp_path / "t.db", sheet="animals")
+        read_file(tmp_path / "t.db", FileOptions(sheet="animals"))
 
 
 @pytest.mark.parametrize(
@@ -505,7 +504,7 @@ def test_a_column_with_another_decimal_mark_than_the_named_one_stays_text(tmp_pa
     (tmp_path / "t.csv").write_text("a;b\n1,5;2.5%\n2,5;3.5%\n")
     with pytest.raises(InputError, match="decimal points in column 'b' and decimal commas in"):
         read_file(tmp_path / "t.csv")
-    found = read_file(tmp_path / "t.csv", dialect=Dialect(decimal=","))
+    found = read_file(tmp_path / "t.csv", FileOptions(decimal=","))
     assert found.to_pydict() == {"a": [1.5, 2.5], "b": ["2.5%", "3.5%"]}
 
 
@@ -536,9 +535,9 @@ def test_letters_of_windows_far_apart_are_read(tmp_path, monkeypatch):
     ("options", "said"),
     [
         (FileOptions(header=False), "--no-header cannot"),
-        (FileOptions(names=["a"]), "--names cannot"),
+        (FileOptions(names="a"), "--names cannot"),
         (FileOptions(sheet="people"), "--sheet cannot"),
-        (FileOptions(dialect=Dialect(decimal=",")), "--separator, --decimal, --thousands or"),
+        (FileOptions(decimal=","), "--separator, --decimal, --thousands or"),
     ],
 )
 def test_options_of_text_are_not_for_data_read_in_chunks(options, said):

@@ -10,6 +10,7 @@ import pytest
 from seepage.auditing.intake import parquet
 from seepage.auditing.intake.files import read_file, steps_of
 from seepage.auditing.intake.parquet import TableInChunks
+from seepage.auditing.questions import FileOptions
 from seepage.errors import InputError
 from seepage.streams.disk.files import open_batches
 
@@ -30,7 +31,7 @@ def write(path, text):
 
 def refusal(path, **options):
     with pytest.raises(InputError) as caught:
-        read_file(path, **options)
+        read_file(path, FileOptions(**options))
     message = str(caught.value)
     assert message.endswith(".")
     assert "\n" not in message
@@ -76,21 +77,21 @@ def test_every_format_gives_the_same_table(tmp_path, name, writer):
 
 def test_headerless_csv_with_padded_cells_and_question_marks(tmp_path):
     path = write(tmp_path / "adult.data", "39, State-gov, ?, <=50K\n50, ?, 13,  >50K \n")
-    table = read_file(path, header=False, names=["age", "work", "hours", "income"])
+    table = read_file(path, FileOptions(header=False, names="age, work, hours, income"))
     assert table.to_pydict() == {
         "age": [39, 50],
         "work": ["State-gov", None],
         "hours": [None, 13],
         "income": ["<=50K", ">50K"],
     }
-    unnamed = read_file(path, header=False)
+    unnamed = read_file(path, FileOptions(header=False))
     assert unnamed.column_names == ["column 1", "column 2", "column 3", "column 4"]
 
 
 def test_names_replace_a_header_and_must_be_as_many(tmp_path):
     path = write(tmp_path / "t.csv", "a,b\n1,2\n")
-    assert read_file(path, names=["c", "d"]).to_pydict() == {"c": [1], "d": [2]}
-    assert "2 columns, but 3 names" in refusal(path, names=["c", "d", "e"])
+    assert read_file(path, FileOptions(names="c,d")).to_pydict() == {"c": [1], "d": [2]}
+    assert "2 columns, but 3 names" in refusal(path, names="c,d,e")
 
 
 def test_a_record_taken_for_a_header_is_pointed_out(tmp_path):
@@ -102,7 +103,6 @@ def test_a_record_taken_for_a_header_is_pointed_out(tmp_path):
 def test_missing_markers_are_the_callers(tmp_path):
     path = write(tmp_path / "t.csv", "country,n\nNA,1\nDE,-\n")
     assert read_file(path).to_pydict() == {"country": [None, "DE"], "n": ["1", "-"]}
-    assert read_file(path, missing=["-"]).to_pydict() == {"country": ["NA", "DE"], "n": [1, None]}
 
 
 def test_numbers_padded_by_more_than_one_space_are_numbers(tmp_path):
@@ -185,7 +185,7 @@ def test_wrong_extension_is_named_with_the_right_one(tmp_path):
 def test_header_options_are_for_csv_only(tmp_path):
     pq.write_table(TABLE, tmp_path / "t.parquet")
     assert "--no-header" in refusal(tmp_path / "t.parquet", header=False)
-    assert "--names" in refusal(tmp_path / "t.parquet", names=["a", "b", "c", "d"])
+    assert "--names" in refusal(tmp_path / "t.parquet", names="a,b,c,d")
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_the_numbers_alone_do_tell_something():
 
 @pytest.mark.slow
 def test_declared_figures_leave_the_whole_interval():
-    domain = {"age": (0.0, 120.0), "dose": (0.0, 150.0)}
+    domain = ["age=0:120", "dose=0:150"]
     public = release_attack.Tables.of(replace(DEFAULT, sigma=0.3, target_eta=2.0, domain=domain))
     for prior in PRIORS.values():
         sigmas = release_attack.held(0.3, np.ones(151))

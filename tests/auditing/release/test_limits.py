@@ -11,11 +11,10 @@ from release_cases import people, stays
 from typer.testing import CliRunner
 
 import seepage.auditing.neighbours as neighbours
-from seepage.auditing.findings import MAX_GUESS_GAIN, MAX_MEMBERSHIP
-from seepage.auditing.gates import Limits
+from seepage.auditing.questions import MAX_GUESS_GAIN, MAX_MEMBERSHIP, Limits
 from seepage.auditing.release.making import make_release
 from seepage.auditing.release.procedure import Procedure
-from seepage.auditing.report.words import tell_gate
+from seepage.auditing.report.verdict import tell_gate
 from seepage.cli import app
 
 
@@ -43,7 +42,7 @@ def test_a_figure_that_gives_a_row_away_counts_as_certain_membership():
     made = make_release(
         Procedure(target="los", sigma=1.0),
         stays(200, outlier=False),
-        limits=Limits.of_release(None, None),
+        limits=Limits(max_membership=MAX_MEMBERSHIP, max_guess_gain=MAX_GUESS_GAIN),
         name="stays",
         tell=lambda words: None,
     )
@@ -63,7 +62,7 @@ def test_what_is_drawn_beside_the_numbers_counts():
         made = make_release(
             procedure,
             people(),
-            limits=Limits.of_release(None, None),
+            limits=Limits(max_membership=MAX_MEMBERSHIP, max_guess_gain=MAX_GUESS_GAIN),
             name="people",
             tell=lambda words: None,
         )

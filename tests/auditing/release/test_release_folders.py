@@ -18,14 +18,14 @@ from sklearn.linear_model import Ridge
 from typer.testing import CliRunner
 
 import seepage as sp
-from seepage.auditing.gates import Limits
+from seepage.auditing.questions import Limits
 from seepage.auditing.release import making
 from seepage.auditing.release.ledger import ReleaseLedger
 from seepage.auditing.release.making import make_release
 from seepage.auditing.release.procedure import Procedure
 from seepage.auditing.release.released_model import OTHER, ColumnCoding, ReleasedModel
-from seepage.auditing.report.words import tell_noise
-from seepage.auditing.report.writing import write_card
+from seepage.auditing.report.audit_report import AuditReport
+from seepage.auditing.report.verdict import tell_noise
 from seepage.cli import app
 from seepage.core.noise import Laplace
 from seepage.errors import InputError
@@ -196,9 +196,9 @@ def test_the_column_that_tells_records_apart_is_no_feature():
     fitted = Procedure(target="ill", identity="number", rare="merge").fit(people())
     assert [part.name for part in fitted.table.coding.parts] == ["age", "job"]
     with pytest.raises(InputError, match="least-holders must be at least one, not 0"):
-        Procedure(target="ill", holders=0).fit(people())
+        Procedure(target="ill", least_holders=0).fit(people())
     with pytest.raises(InputError, match="Only 4 rows can be used, too few for a release"):
-        Procedure(target="response", holders=1).fit(patients().slice(0, 4))
+        Procedure(target="response", least_holders=1).fit(patients().slice(0, 4))
 
 
 def test_what_sp_release_returns_becomes_a_release(tmp_path):
@@ -278,7 +278,7 @@ def test_columns_become_features_by_their_levels_whatever_the_type_of_a_cell():
         model.predict(table | {"dose": [1, 4]})
     with pytest.raises(InputError, match="'age' must hold numbers"):
         model.predict(table | {"age": ["old", "young"]})
-    bare = ReleasedModel.of_features(Sums())
+    bare = ReleasedModel(Sums())
     np.testing.assert_array_equal(bare.predict([[1, 2], [3, 4]]), [3, 7])
 
 
@@ -309,7 +309,7 @@ def test_how_often_a_large_release_is_wrong_is_told_with_noise(numeric, made, mo
     x = rng.normal(size=1200)
     y = x + rng.normal(size=1200) + 0.5
     raw = pa.table({"x": x, "y": y if numeric else np.where(y > 0, "yes", "no")})
-    domain = {"x": (-8.0, 8.0), "y": (-8.0, 8.0)} if numeric else {}
+    domain = ["x=-8:8", "y=-8:8"] if numeric else []
     found = made(raw, domain=domain, sigma=1.0, target_eta=1000.0)
     model, card = found.release.model, found.release.card
     name = "share of predictions off by more than 4" if numeric else "error rate"
@@ -351,7 +351,7 @@ def test_a_count_is_not_called_a_wrong_prediction(made, monkeypatch):
     best = min(np.mean(np.abs(c - y) > unit) for c in np.arange(0, 20, 0.5))
     assert values[f"{name}, for a constant prediction"] == pytest.approx(best, abs=0.03)
     assert not any("wrong" in item.name for item in found.release.items)
-    card = write_card(found.audit)
+    card = AuditReport(found.audit).card()
     assert "The model's root mean squared error (predictions capped at the largest" in card
 
 

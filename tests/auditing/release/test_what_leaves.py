@@ -136,14 +136,14 @@ def test_no_value_however_extreme_moves_the_scaling():
 def test_a_column_of_mostly_one_value_is_scaled_by_its_deviation():
     values = np.where(np.arange(200) < 5, 3.0, 0.0)
     raw = patients().append_column("rare", pa.array(values))
-    found = from_scratch(Procedure(target="response", quantities=["rare"]), raw).figures
+    found = from_scratch(Procedure(target="response", quantity=["rare"]), raw).figures
     assert found["scaling or levels of 'rare'"].unit == 0.5  # deviation 0.47
 
 
 @pytest.mark.slow
 def test_declared_figures_disclose_nothing():
     raw = patients().slice(0, 190)
-    domain = {"age": (0.0, 120.0), "dose": (0.0, 150.0), "response": (-5.0, 10.0)}
+    domain = ["age=0:120", "dose=0:150", "response=-5:10"]
     procedure = Procedure(target="response", sigma=2.0, domain=domain)
     assert find_disclosures(procedure, raw, procedure.prepare(raw)) == ()
 
@@ -153,7 +153,7 @@ def test_whole_numbers_are_replaced_within_their_domain(monkeypatch):
     monkeypatch.setattr(most, lambda eta: np.argsort(-eta)[:2])
     count = np.arange(40) % 10
     raw = pa.table({"count": count, "y": count / 2 + np.sin(np.arange(40))})
-    domain = {"count": (-0.6, 9.6), "y": (-10.0, 20.0)}
+    domain = ["count=-0.6:9.6", "y=-10:20"]
     procedure = Procedure(target="y", sigma=5.0, target_eta=100.0, domain=domain)
     assert find_disclosures(procedure, raw, procedure.prepare(raw)) == ()
 

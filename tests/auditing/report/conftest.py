@@ -6,7 +6,8 @@ import pytest
 from browser import Browser
 from factory import make_audit
 
-from seepage.auditing.report import write_report, writing
+from seepage.auditing.report import audit_report
+from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.figures import draw_figures
 
 
@@ -32,5 +33,5 @@ def figures():
 def written(tmp_path_factory, figures):
     """Return the page of the plain audit, in a folder with all that belongs to it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "draw_figures", lambda audit: figures)
-        return write_report(make_audit(), tmp_path_factory.mktemp("report") / "new" / "folder")
+        patch.setattr(audit_report, "draw_figures", lambda audit: figures)
+        return AuditReport(make_audit()).write(tmp_path_factory.mktemp("report") / "new" / "folder")

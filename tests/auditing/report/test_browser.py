@@ -7,7 +7,7 @@ from browser import DESKTOP, PHONE, SCRIPT, VIEWS, needs_axe, needs_browser
 from factory import NAMES, make_audit, make_gated, make_hostile
 
 from sampled import sampled
-from seepage.auditing.report import write_report
+from seepage.auditing.report.audit_report import AuditReport
 
 pytestmark = needs_browser
 
@@ -24,7 +24,7 @@ def pages(tmp_path_factory, written):
 
     class Pages(dict):
         def __missing__(self, name):
-            self[name] = write_report(audits[name](), tmp_path_factory.mktemp(name))
+            self[name] = AuditReport(audits[name]()).write(tmp_path_factory.mktemp(name))
             return self[name]
 
     return Pages(plain=written)
@@ -64,7 +64,7 @@ def test_the_page_is_never_wider_than_the_screen(browser, pages, name, size):
 
 @pytest.mark.slow
 def test_very_long_names_do_not_break_the_layout(browser, tmp_path):
-    page = write_report(make_hostile("wide" * 2500), tmp_path)
+    page = AuditReport(make_hostile("wide" * 2500)).write(tmp_path)
     browser.open(page, PHONE)
     width, height = browser.run(
         "const e = document.documentElement; return [e.scrollWidth, e.scrollHeight]"

@@ -12,12 +12,12 @@ from factory import changed, make_audit, make_gated, make_hostile
 from sampled import sampled
 from seepage.auditing.findings import Gate
 from seepage.auditing.report import figures as drawing
+from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.figures import draw_figures, draw_grouping
-from seepage.auditing.report.page import render_page
+from seepage.auditing.report.verdict import judge
 from seepage.auditing.report.words import (
     error_at,
     find_limit,
-    judge,
     markdown,
     number,
     plain,
@@ -28,7 +28,7 @@ from seepage.auditing.report.words import (
 
 
 def render(audit):
-    return render_page(audit, draw_figures(audit))
+    return AuditReport(audit).page(draw_figures(audit))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_extreme_audits_are_rendered():
 
 
 def test_the_bounds_on_the_most_exposed_record_say_what_they_assume(figures):
-    page = render_page(make_audit(), figures)
+    page = AuditReport(make_audit()).page(figures)
     section = page.split('<section id="guarantees">')[1].split("</section>")[0]
     lines = {
         name: re.sub(r"<[^>]+>", " ", row)
@@ -183,7 +183,7 @@ def test_the_bounds_on_the_most_exposed_record_say_what_they_assume(figures):
     assert "0.31" in lines["advantage"]
     assert section.count("tightest") == 1
     assert "An indication, not a guarantee" in section
-    assert 'id="guarantees"' not in render_page(make_audit(guarantees=None), figures)
+    assert 'id="guarantees"' not in AuditReport(make_audit(guarantees=None)).page(figures)
 
 
 def test_many_groups_and_columns_are_cut_and_said(figures):
@@ -192,7 +192,7 @@ def test_many_groups_and_columns_are_cut_and_said(figures):
     groups = tuple(replace(grouping.groups[0], label=f"g{i}", mean_eta=i / 99) for i in range(99))
     columns = tuple(replace(column, name=f"c{i}", smallest_error=1.0 + i) for i in range(5000))
     many = replace(audit, attributes=columns, groupings=(replace(grouping, groups=groups),))
-    page = render_page(many, figures)
+    page = AuditReport(many).page(figures)
     assert "The 200 most exposed of 5,000 columns" in page
     assert "c199<" in page
     assert "c200<" not in page
@@ -218,7 +218,7 @@ def test_an_error_that_the_curve_does_not_tell_is_not_told(figures):
     assert error_at(unknown, 1e9) is None
     sentences = [" ".join(judge(audit).sentences) for audit in (known, unknown)]
     assert ["The noise costs accuracy" in told for told in sentences] == [True, False]
-    pages = [render_page(audit, figures) for audit in (known, unknown)]
+    pages = [AuditReport(audit).page(figures) for audit in (known, unknown)]
     assert ["Error on held-out records" in page for page in pages] == [True, False]
     costs = [
         [answer.text for answer in judge(audit).answers if "cost" in answer.question]
@@ -241,8 +241,8 @@ def test_a_number_that_does_not_leak_is_not_spoken_of():
 
 
 def test_values_are_shown_only_when_given_and_then_with_a_second_warning(figures):
-    assert "values of real records" not in render_page(make_audit(), figures)
-    page = render_page(make_audit(values={"age": [f"v{i}v" for i in range(569)]}), figures)
+    assert "values of real records" not in AuditReport(make_audit()).page(figures)
+    page = AuditReport(make_audit(values={"age": [f"v{i}v" for i in range(569)]})).page(figures)
     worst = int(make_audit().eta.argmax())
     assert "values of real records" in page
     assert f"v{worst}v" in page
@@ -273,7 +273,7 @@ def test_hostile_names_and_values_stay_text(text):
 
 
 def test_the_page_asks_nothing_of_the_network(figures):
-    page = render_page(make_audit(), figures)
+    page = AuditReport(make_audit()).page(figures)
     assert not re.search(r"(src|href)=\"(?!#|data:)", page.replace("xlink:href", "href"))
     assert "url(http" not in page
     assert "@import" not in page
@@ -281,7 +281,7 @@ def test_the_page_asks_nothing_of_the_network(figures):
 
 
 def test_names_in_the_page_are_unique(figures):
-    page = render_page(make_audit(), figures)
+    page = AuditReport(make_audit()).page(figures)
     names = re.findall(r"\sid=\"([^\"]+)\"", page)
     assert len(names) == len(set(names))
     used = set(re.findall(r"href=\"#([^\"]+)\"", page)) | set(re.findall(r"url\(#([^)]+)\)", page))

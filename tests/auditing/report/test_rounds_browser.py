@@ -7,7 +7,6 @@ from browser import DESKTOP, PHONE, SCRIPT, VIEWS, needs_axe, needs_browser
 
 from recordings import make_report
 from sampled import sampled
-from seepage.auditing.report.rounds import write_recording_report
 
 pytestmark = needs_browser
 
@@ -21,7 +20,7 @@ def pages(tmp_path_factory):
         "wide": make_report("wide" * 500),
     }
     folder = tmp_path_factory.mktemp("pages")
-    return {name: write_recording_report(r, folder / name) for name, r in reports.items()}
+    return {name: r.write(folder / name) for name, r in reports.items()}
 
 
 @pytest.mark.parametrize(

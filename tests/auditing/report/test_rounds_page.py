@@ -12,15 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from recordings import CLIENTS, NODES, make_recording, make_report
-from seepage.auditing.report.rounds import (
-    SCHEMA,
-    summarise_recording,
-    write_recording_report,
-    writing,
-)
-from seepage.auditing.report.rounds.figures import draw_recording, draw_since
-from seepage.auditing.report.rounds.page import render_recording
-from seepage.auditing.report.rounds.words import advise, judge_recording, several
+from seepage.auditing.rounds.figures import draw_since
+from seepage.auditing.rounds.report import SCHEMA
+from seepage.auditing.rounds.words import advise, several
 from seepage.errors import InputError
 from seepage.layers import audit_recording
 
@@ -48,12 +42,12 @@ def hostile():
 
 @pytest.fixture(scope="module")
 def figures(report):
-    return draw_recording(report)
+    return report.figures()
 
 
 @pytest.fixture(scope="module")
 def page(report, figures):
-    return render_recording(report, figures)
+    return report.page(figures)
 
 
 def listing(folder):
@@ -62,7 +56,7 @@ def listing(folder):
 
 @pytest.mark.slow
 def test_the_verdict_names_the_layers_and_the_round(report):
-    verdict = judge_recording(report)
+    verdict = report.verdict
     assert verdict.tone == "caution"
     assert verdict.headline == "1 layer of 4 gives away “glasses”, the first after round 1."
     assert any("“num-examples” and “loss”: these numbers leave" in s for s in verdict.sentences)
@@ -70,10 +64,10 @@ def test_the_verdict_names_the_layers_and_the_round(report):
 
 
 def test_advice_fits_what_was_found(report):
-    names = [each.name for each in advise(report)]
+    names = [each.name for each in advise(report.audit)]
     # Clipping and noise do not reach buffers, so they are no advice where only these tell.
     assert names == ["Keep statistics at home", "Aggregate securely"]
-    first, told = advise(report)[0], dict(judge_recording(report).advice)
+    first, told = advise(report.audit)[0], dict(report.verdict.advice)
     assert (first.layers, first.remedy) == (("bn1.buffers",), "without bn1.buffers")
     tried = {remedy.name: remedy.value for remedy in report.audit.layers.remedies}
     assert first.left == tried[first.remedy] < first.whole == report.audit.layers.remedies[0].value
@@ -82,15 +76,15 @@ def test_advice_fits_what_was_found(report):
     over = report.audit.over_rounds
     both = replace(over, p_values=over.p_values[:, [1, 1, 2, 3]])
     loud = replace(report, audit=replace(report.audit, over_rounds=both))
-    (clip,) = [each for each in advise(loud) if each.name == "Clip and add noise"]
+    (clip,) = [each for each in advise(loud.audit) if each.name == "Clip and add noise"]
     assert clip.unreached == ("bn1.buffers",)
-    told = dict(judge_recording(loud).advice)
+    told = dict(loud.verdict.advice)
     assert told["Clip and add noise"].endswith("Neither reaches “bn1.buffers”.")
 
 
 def test_what_shows_is_said_with_the_level_of_the_test(report, figures, page):
     for given in (report, make_report(found=False, seed=3)):
-        verdict = judge_recording(given)
+        verdict = given.verdict
         words = " ".join([verdict.headline, *verdict.sentences, str(given.audit)])
         assert "at the 5 % level" in words
         assert "beyond doubt" not in words
@@ -109,7 +103,7 @@ def test_metrics_that_tell_are_better_not_sent(report):
     swapped = replace(over, p_values=over.p_values[:, [0, 3, 2, 1]])
     loud = replace(report, audit=replace(report.audit, over_rounds=swapped))
     assert loud.audit.telling() == ("client metrics",)
-    first, text = judge_recording(loud).advice[0]
+    first, text = loud.verdict.advice[0]
     assert first == "Send fewer metrics"
     assert text.startswith("“num-examples” and “loss” tell the property: round them, or do")
 
@@ -117,27 +111,25 @@ def test_metrics_that_tell_are_better_not_sent(report):
 @pytest.mark.slow
 def test_without_rounds_nothing_is_said_about_when(report, figures, page):
     once = replace(report, audit=replace(report.audit, over_rounds=None))
-    assert draw_since(once) is None
+    assert draw_since(once.audit) is None
     assert "Shows since" in page
-    assert "Shows since" not in render_recording(once, figures)
-    assert not any(
-        "First significant at the 5 % level" in s for s in judge_recording(once).sentences
-    )
-    assert any("First significant at the 5 % level" in s for s in judge_recording(report).sentences)
+    assert "Shows since" not in once.page(figures)
+    assert not any("First significant at the 5 % level" in s for s in once.verdict.sentences)
+    assert any("First significant at the 5 % level" in s for s in report.verdict.sentences)
 
 
 def test_limits_rule_the_verdict():
-    assert judge_recording(make_report(passed=False)).label == "Over the limit"
-    assert judge_recording(make_report(passed=True)).label == "The property shows"
+    assert make_report(passed=False).verdict.label == "Over the limit"
+    assert make_report(passed=True).verdict.label == "The property shows"
 
 
 @pytest.mark.slow
 def test_nothing_found_is_said_with_what_may_have_been_missed():
     quiet = make_report(found=False, seed=3)
-    verdict = judge_recording(quiet)
+    verdict = quiet.verdict
     assert verdict.tone == "good"
     assert any("does not mean that nothing is there" in s for s in verdict.sentences)
-    page = render_recording(quiet, draw_recording(quiet))
+    page = quiet.page(quiet.figures())
     assert "Nothing needs to be done about this property" in page
 
 
@@ -145,11 +137,11 @@ def test_nothing_found_is_said_with_what_may_have_been_missed():
 def test_a_client_who_stands_out_is_named():
     apart = make_report(found=False, apart=True, seed=3)
     assert apart.audit.clients.named() == [int(NODES[3])]
-    verdict = judge_recording(apart)
+    verdict = apart.verdict
     assert verdict.label == "Not everyone blends in"
     words = " ".join(verdict.sentences)
     assert f"“{NODES[3]}” stand out: in “bn1.buffers”" in words
-    assert "Look at who stands out" in [each.name for each in advise(apart)]
+    assert "Look at who stands out" in [each.name for each in advise(apart.audit)]
 
 
 def test_one_client_alone_cannot_be_tested():
@@ -158,7 +150,7 @@ def test_one_client_alone_cannot_be_tested():
     audit = audit_recording(recording, known, family="logistic", permutations=99)
     assert audit.least_p_value() == pytest.approx(0.1)
     assert audit.telling() == ()
-    verdict = judge_recording(replace(make_report(), audit=audit))
+    verdict = replace(make_report(), audit=audit).verdict
     assert verdict.label == "Too few clients to tell"
     assert any("no P-value can be below 0.1" in s for s in verdict.sentences)
     assert any("single client" in note for note in audit.notes)
@@ -168,7 +160,7 @@ def test_what_is_known_of_a_client_is_not_on_the_page_unless_asked(report, figur
     assert "wears glasses</" not in page
     assert str(NODES[0]) in page
     told = replace(report, values={str(n): "wears glasses" for n in NODES})
-    shown = render_recording(told, figures)
+    shown = told.page(figures)
     assert shown.count("wears glasses</span>") == CLIENTS
     assert "because you asked for it" in shown
 
@@ -181,7 +173,7 @@ def test_metrics_leave_too(page):
 @pytest.mark.slow
 def test_files_are_the_owners(report, tmp_path):
     out = tmp_path / "out"
-    assert write_recording_report(report, out) == out / "report.html"
+    assert report.write(out) == out / "report.html"
     assert listing(out) == FILES
     assert stat.S_IMODE(out.stat().st_mode) == 0o700
     assert {stat.S_IMODE((out / name).stat().st_mode) for name in FILES} == {0o600}
@@ -191,7 +183,7 @@ def test_files_are_the_owners(report, tmp_path):
 
 
 def test_the_summary_has_no_client_and_is_plain_json(report):
-    summary = summarise_recording(report)
+    summary = report.summary()
     text = json.dumps(summary, allow_nan=False)
     assert summary["schema"] == SCHEMA
     assert not any(str(node) in text for node in NODES)
@@ -209,7 +201,7 @@ def test_the_page_needs_nothing_else_and_runs_nothing(page):
 
 @pytest.mark.slow
 def test_no_name_can_say_anything_else(hostile, tmp_path):
-    page = write_recording_report(hostile, tmp_path / "out").read_text("utf-8")
+    page = hostile.write(tmp_path / "out").read_text("utf-8")
     assert "<script" not in page
     assert "<img" not in page
     assert "\x00" not in page
@@ -217,10 +209,10 @@ def test_no_name_can_say_anything_else(hostile, tmp_path):
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused(report, figures, tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "draw_recording", lambda report: figures)
+    monkeypatch.setattr("seepage.auditing.rounds.report.draw_recording", lambda report: figures)
     (tmp_path / "out").write_text("mine")
     with pytest.raises(InputError, match="'out' is a file"):
-        write_recording_report(report, tmp_path / "out")
+        report.write(tmp_path / "out")
 
 
 def test_names_in_a_sentence():

@@ -17,9 +17,9 @@ from jinja2 import UndefinedError
 
 import seepage as sp
 from coarse import point_above
+from seepage.auditing.report import audit_report, rendering
 from seepage.auditing.report import figures as drawing
-from seepage.auditing.report import page, summarise, to_json, write_report, writing
-from seepage.auditing.report.writing import record_table, write_card
+from seepage.auditing.report.audit_report import AuditReport, record_table
 from seepage.errors import InputError
 
 FILES = {
@@ -46,7 +46,7 @@ def drawn_before(monkeypatch, figures):
     def take(audit):
         return [f for f in figures if audit.groupings or not f.name.startswith("groups")]
 
-    for module in (drawing, writing):
+    for module in (drawing, audit_report):
         monkeypatch.setattr(module, "draw_figures", take)
 
 
@@ -60,7 +60,7 @@ def test_every_file_is_there_and_private(written):
 
 @pytest.mark.slow
 def test_the_same_audit_gives_the_same_files(written, tmp_path):
-    write_report(make_audit(), tmp_path)
+    AuditReport(make_audit()).write(tmp_path)
     for name in FILES:
         assert (tmp_path / name).read_bytes() == (written.parent / name).read_bytes(), name
 
@@ -107,26 +107,26 @@ def test_figures_are_well_formed_and_have_a_title(written):
 
 @pytest.mark.usefixtures("drawn_before")
 def test_figures_of_an_earlier_audit_go_and_other_files_stay(tmp_path):
-    write_report(make_audit(), tmp_path)
-    write_report(make_audit(groupings=()), tmp_path)
+    AuditReport(make_audit()).write(tmp_path)
+    AuditReport(make_audit(groupings=())).write(tmp_path)
     assert listing(tmp_path) == FILES - {"figures/groups-1.svg"}
     (tmp_path / "figures" / "mine.svg").write_text("<svg/>")
     with pytest.raises(InputError, match=r"'figures/mine\.svg'"):
-        write_report(make_audit(), tmp_path)
+        AuditReport(make_audit()).write(tmp_path)
     assert listing(tmp_path) == (FILES - {"figures/groups-1.svg"}) | {"figures/mine.svg"}
 
 
 @pytest.mark.usefixtures("drawn_before")
 def test_an_interruption_leaves_nothing_half_written(tmp_path, monkeypatch):
-    def interrupted(text, file):
+    def interrupted(path, text):
         if text.startswith("{"):  # the summary, after the records and the figures
             raise KeyboardInterrupt
-        real(text, file)
+        real(path, text)
 
-    real = writing.write_text
-    monkeypatch.setattr(writing, "write_text", interrupted)
+    real = rendering.write_text
+    monkeypatch.setattr(rendering, "write_text", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        write_report(make_audit(), tmp_path)
+        AuditReport(make_audit()).write(tmp_path)
     assert listing(tmp_path) == set()
 
 
@@ -134,7 +134,7 @@ def test_an_interruption_leaves_nothing_half_written(tmp_path, monkeypatch):
 def test_nothing_is_written_where_the_page_cannot_be_made(tmp_path):
     audit = make_audit(values={"age": []})
     with pytest.raises(UndefinedError):
-        write_report(audit, tmp_path / "out")
+        AuditReport(audit).write(tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -142,13 +142,13 @@ def test_nothing_is_written_where_the_page_cannot_be_made(tmp_path):
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / "out").write_text("mine")
     with pytest.raises(InputError, match="'out' is a file: name a folder"):
-        write_report(make_audit(), tmp_path / "out")
+        AuditReport(make_audit()).write(tmp_path / "out")
 
 
 def test_summary_holds_the_numbers(written):
     audit = make_audit()
     summary = json.loads((written.parent / "summary.json").read_text())
-    assert summary == summarise(audit)
+    assert summary == AuditReport(audit).summary()
     assert summary["schema"] == "seepage-audit/2"
     assert summary["records"]["eta"]["1"] == audit.eta.max()
     assert summary["records"]["over_limit"] == (audit.eta > 1).sum()
@@ -156,12 +156,12 @@ def test_summary_holds_the_numbers(written):
     assert summary["records"]["exact_error"]["1"] is None  # infinite
     assert summary["attributes"][0]["protection"] == "weak"
     assert summary["passed"] is True
-    assert summarise(make_gated(False))["passed"] is False
+    assert AuditReport(make_gated(False)).summary()["passed"] is False
 
 
 def test_summary_names_no_values():
     audit = make_audit(values={"age": ["8128"] * 569})
-    assert "8128" not in to_json(audit)
+    assert "8128" not in AuditReport(audit).to_json()
 
 
 def test_the_card_names_no_record_and_no_value():
@@ -172,7 +172,7 @@ def test_the_card_names_no_record_and_no_value():
         row_index=audit.row_index + 770_000,
         attributes=tuple(replace(a, easiest_row=770_017) for a in audit.attributes),
     )
-    card = write_card(audit)
+    card = AuditReport(audit).card()
     assert "7700" not in card
     assert "8128" not in card
     assert "--max-eta 0.5: not met" in card
@@ -181,7 +181,7 @@ def test_the_card_names_no_record_and_no_value():
 
 def test_the_card_tells_figures_in_coarse_bands_and_names_no_small_group():
     audit = make_audit()
-    card = write_card(audit)
+    card = AuditReport(audit).card()
     assert f"η of a record: at most {point_above(audit.eta.max()):g}," in card
     assert f"at most {point_above(np.median(audit.eta)):g}." in card
     assert "fitted to 500 records or more" in card
@@ -189,30 +189,30 @@ def test_the_card_tells_figures_in_coarse_bands_and_names_no_small_group():
     grouping = audit.groupings[0]
     small = replace(grouping.groups[0], label="only-two", count=2, mean_eta=1e6)
     audit = make_audit(groupings=(replace(grouping, groups=(*grouping.groups, small)),))
-    assert "only-two" not in write_card(audit)
+    assert "only-two" not in AuditReport(audit).card()
     alone = replace(grouping, groups=(small, grouping.groups[0]))
-    assert "**Groups.**" not in write_card(make_audit(groupings=(alone,)))
-    assert "**Usefulness.**" not in write_card(make_audit(sigma=1e9))  # beyond the curve
-    assert "| column |" not in write_card(make_audit(attributes=()))
+    assert "**Groups.**" not in AuditReport(make_audit(groupings=(alone,))).card()
+    assert "**Usefulness.**" not in AuditReport(make_audit(sigma=1e9)).card()  # beyond the curve
+    assert "| column |" not in AuditReport(make_audit(attributes=())).card()
 
 
 def test_the_card_escapes_names():
-    card = write_card(make_hostile("<img src=x>[a](b)|`c`"))
+    card = AuditReport(make_hostile("<img src=x>[a](b)|`c`")).card()
     assert "<img" not in card
     assert "&lt;img src=x&gt;\\[a\\](b)\\|\\`c\\`" in card
 
 
 @pytest.mark.parametrize("name", ["www.evil.example/x", "http://evil.example", "a@evil.example"])
 def test_no_name_becomes_a_link_in_the_card(name):
-    card = write_card(make_hostile(name))
+    card = AuditReport(make_hostile(name)).card()
     assert "evil" in card
     assert not re.search(r"www\.|(?<!\\)://|\w@|evil\.example", card)
 
 
 def test_a_million_records_keep_the_most_leaked_in_the_page():
-    audit = make_audit(page.EMBEDDED_ROWS + 50)
-    packed = page.pack(audit)
-    assert packed["count"] == page.EMBEDDED_ROWS
+    audit = make_audit(audit_report.EMBEDDED_ROWS + 50)
+    packed = audit_report.pack(audit)
+    assert packed["count"] == audit_report.EMBEDDED_ROWS
     rows = np.frombuffer(base64.b64decode(packed["rows"]))
     left_out = set(audit.row_index) - set(rows.astype(int))
     assert len(left_out) == 50
@@ -223,7 +223,7 @@ def test_a_million_records_keep_the_most_leaked_in_the_page():
 @pytest.mark.usefixtures("drawn_before")
 def test_a_folder_may_be_a_text_and_sp_report_writes_it(tmp_path):
     audit = make_audit()
-    assert write_report(audit, str(tmp_path / "one")) == tmp_path / "one" / "report.html"
+    assert AuditReport(audit).write(str(tmp_path / "one")) == tmp_path / "one" / "report.html"
     assert sp.report(audit, str(tmp_path / "two")) == tmp_path / "two" / "report.html"
     assert (tmp_path / "two" / "summary.json").exists()
 

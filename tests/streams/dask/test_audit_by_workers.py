@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from seepage.auditing.report import writing
 from seepage.cli import app
 from seepage.streams.dask import spread_files
 from seepage.streams.disk import files as parquet_files
@@ -97,7 +96,7 @@ def test_a_new_table_takes_the_place_of_the_earlier_one(threads, people, tmp_pat
         assert pq.read_table(table).num_rows == 500
     kept = table.read_bytes()
     # A disk that fills up after the workers are done.
-    monkeypatch.setattr(writing, "write_text", full)
+    monkeypatch.setattr("seepage.auditing.report.rendering.write_text", full)
     result = CliRunner().invoke(
         app, ["audit", str(small), "--target", "ill", "--quick", "--out", str(out), "--dask", where]
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,16 @@ from seepage.errors import InputError, nearest
 from seepage.support.library_classes import own_name
 from seepage.tables.source import as_numpy
 
-KINDS = ("forest", "boosting", "tree", "svm", "mlp", "neighbours")
+# Where scikit-learn has the classifier and the regressor of a kind
+KINDS = {
+    "forest": ("ensemble", "RandomForestClassifier", "RandomForestRegressor"),
+    "boosting": ("ensemble", "HistGradientBoostingClassifier", "HistGradientBoostingRegressor"),
+    "tree": ("tree", "DecisionTreeClassifier", "DecisionTreeRegressor"),
+    "svm": ("svm", "SVC", "SVR"),
+    "mlp": ("neural_network", "MLPClassifier", "MLPRegressor"),
+    "neighbours": ("neighbors", "KNeighborsClassifier", "KNeighborsRegressor"),
+}
 MOST_RECORDS = 20_000  # the most records, halves of which shadow models are fitted on
-_TARGETS = 2
 
 
 @dataclass(frozen=True)
@@ -79,30 +87,9 @@ def make_estimator(kind: str, classes: bool, seed: int = 0) -> Any:
             f"There is no kind of model {kind!r}{nearest(kind, KINDS)}; choose one of "
             f"{', '.join(KINDS)}."
         )
-    from sklearn import ensemble, neighbors, neural_network, svm, tree
-
-    names: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-        "forest": (
-            ensemble.RandomForestClassifier,
-            ensemble.RandomForestRegressor,
-            {"random_state": seed},
-        ),
-        "boosting": (
-            ensemble.HistGradientBoostingClassifier,
-            ensemble.HistGradientBoostingRegressor,
-            {"random_state": seed},
-        ),
-        "tree": (tree.DecisionTreeClassifier, tree.DecisionTreeRegressor, {"random_state": seed}),
-        "svm": (svm.SVC, svm.SVR, {}),
-        "mlp": (
-            neural_network.MLPClassifier,
-            neural_network.MLPRegressor,
-            {"random_state": seed, "max_iter": 200},
-        ),
-        "neighbours": (neighbors.KNeighborsClassifier, neighbors.KNeighborsRegressor, {}),
-    }
-    classifier, regressor, options = names[kind]
-    return (classifier if classes else regressor)(**options)
+    module, *names = KINDS[kind]
+    made = getattr(import_module(f"sklearn.{module}"), names[0 if classes else 1])()
+    return made.set_params(random_state=seed) if "random_state" in made.get_params() else made
 
 
 def audit_estimator(
@@ -174,13 +161,14 @@ def audit_estimator(
             f"The attacked models are of {MOST_RECORDS:,} of the {len(X):,} records, drawn at "
             "random: models of fewer records tend to tell more about them, not less."
         )
+    targets = 2
     told.append(
-        f"{shadows + _TARGETS} models were fitted on random halves of the records; {_TARGETS} of "
+        f"{shadows + targets} models were fitted on random halves of the records; {targets} of "
         "them were attacked, with the others as shadow models."
     )
     say("shadow models")
     attack = MembershipInference(estimator, shadows=shadows, jobs=jobs, seed=seed)
-    results = attack.run_all(rows_of(X, chosen), y[chosen], targets=_TARGETS)
+    results = attack.run_all(rows_of(X, chosen), y[chosen], targets=targets)
     return AttackAudit(
         source=source,
         target=target,
@@ -189,7 +177,7 @@ def audit_estimator(
         attacks=results,
         attacked=chosen,
         shadows=shadows,
-        targets=_TARGETS,
+        targets=targets,
         structure=structure,
         steps=tuple(told),
         versions=find_versions(),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +13,88 @@ import pyarrow.parquet as pq
 
 from seepage.auditing.any_model.attack_audit import AttackAudit
 from seepage.auditing.any_model.structure import FEW, StructuralRisk
-from seepage.auditing.report.page import render_template
-from seepage.auditing.report.words import Verdict, in_100, short
-from seepage.auditing.report.writing import (
-    json_text,
-    judged,
-    report_folder,
-    to_plain,
-    write_text,
-)
+from seepage.auditing.report.figures import Drawing
+from seepage.auditing.report.rendering import Report, render, to_plain
+from seepage.auditing.report.words import Verdict, in_100
 from seepage.core.result import NOTICE
 from seepage.support.files import write_private
 from seepage.tables.names import counted
 
 SCHEMA = "seepage-attack-audit/2"
-_CLEARLY = 0.6  # the area which, if certainly exceeded, means the attack works on many records
-_MANY = 0.05  # and the share of members found at 1 % false positives, on a few
+_RATES = (0.001, 0.01)  # the false positive rates at which members found are stated
+
+
+class AttackReport(Report):
+    """An audit by attack as people and machines read it."""
+
+    screen = "attack.txt.j2"
+
+    def __init__(self, audit: AttackAudit) -> None:
+        self.audit = audit
+
+    @cached_property
+    def verdict(self) -> Verdict:  # type: ignore[override]
+        """What the attacks told, never that no more can be told."""
+        return judge_attack(self.audit)
+
+    def about(self) -> dict[str, Any]:
+        """Return what the templates are about."""
+        structure = [(risk, tell_risk(risk)) for risk in self.audit.structure]
+        return {"audit": self.audit, "structure": structure}
+
+    def page(self, figures: tuple[Drawing, ...]) -> str:
+        """Return the page; it has no figures."""
+        return render("attack.html.j2", verdict=self.verdict, **self.about())
+
+    def write_records(self, folder: Path) -> None:
+        """Write how strongly the best attack takes each record for a member."""
+        scores = self.audit.strongest.record_scores()
+        evidence = pa.array(scores, mask=np.isnan(scores))
+        table = pa.table({"row": self.audit.attacked, "evidence": evidence})
+        table = table.replace_schema_metadata({"schema": SCHEMA, "notice": NOTICE})
+        write_private(folder / "records.parquet", lambda file: pq.write_table(table, file))
+
+    def summary(self) -> dict[str, Any]:
+        """Return the audit as plain JSON values, without anything about single records."""
+        audit = self.audit
+        plain: dict[str, Any] = to_plain(
+            {
+                "schema": SCHEMA,
+                "notice": NOTICE,
+                "source": audit.source,
+                "model": {"kind": audit.model, "target": audit.target, "records": audit.records},
+                "verdict": self.verdict.summary()["verdict"],
+                "attacked": len(audit.attacked),
+                "shadows": audit.shadows,
+                "targets": audit.targets,
+                "strongest": audit.strongest.method,
+                "attacks": [
+                    {
+                        "method": attack.method,
+                        "kind": attack.kind,
+                        "auc": attack.auc,
+                        "auc_interval": tuple(attack.interval),
+                        "tpr": {
+                            str(fpr): {"rate": rate.rate, "interval": tuple(rate.interval)}
+                            for fpr, rate in ((fpr, attack.tpr(fpr)) for fpr in _RATES)
+                        },
+                    }
+                    for attack in audit.attacks
+                ],
+                "structure": [asdict(risk) | {"text": tell_risk(risk)} for risk in audit.structure],
+                "steps": audit.steps,
+                "versions": audit.versions,
+            }
+        )
+        return plain
 
 
 def judge_attack(audit: AttackAudit) -> Verdict:
     """Return the verdict: what the attacks told, never that no more can be told."""
     best = audit.strongest
     ends, rate = best.interval, best.tpr(0.01)
-    if ends.low > _CLEARLY or rate.interval.low > _MANY:
+    # Certainly far above a coin toss, or certainly finding five times as many members as outsiders
+    if ends.low > 0.6 or rate.interval.low > 0.05:
         tone, label = "bad", "Members can be recognised"
         headline = (
             "An attack can tell which rows were in the data: do not release this model as it is."
@@ -50,12 +108,19 @@ def judge_attack(audit: AttackAudit) -> Verdict:
             "The attacks tried tell which rows were in the data no better than a coin toss; "
             "another might."
         )
+    rates = [(fpr, best.tpr(fpr)) for fpr in _RATES]
+    sure = any(rate.interval.low > fpr for fpr, rate in rates)
+    found_members = " and ".join(
+        f"{100 * rate.rate:.2g} % of the members at {100 * fpr:g} % false alarms (95 %: "
+        f"{100 * rate.interval.low:.2g} to {100 * rate.interval.high:.2g})"
+        for fpr, rate in rates
+    )
     found = [risk for risk in audit.structure if risk.found]
     sentences = [
         f"Shown a row that was in the data and one that was not, the best attack "
         f"({best.method}) picks the right one {in_100(best.auc)} times in 100, between "
         f"{in_100(ends.low)} and {in_100(ends.high)} with 95 % confidence; a coin toss: 50.",
-        _found_members(audit),
+        f"{'It is sure of some: it' if sure else 'It'} finds {found_members}.",
         f"{counted(len(found), 'structural risk')} that "
         f"{'needs' if len(found) == 1 else 'need'} no attack: "
         f"{', '.join(risk.name for risk in found) or 'none of those looked for'}.",
@@ -63,17 +128,6 @@ def judge_attack(audit: AttackAudit) -> Verdict:
         "released with noise seepage knows the limit.",
     ]
     return Verdict(tone, label, headline, tuple(sentences))
-
-
-def _found_members(audit: AttackAudit) -> str:
-    rates = [(fpr, audit.strongest.tpr(fpr)) for fpr in (0.001, 0.01)]
-    told = " and ".join(
-        f"{100 * rate.rate:.2g} % of the members at {100 * fpr:g} % false alarms (95 %: "
-        f"{100 * rate.interval.low:.2g} to {100 * rate.interval.high:.2g})"
-        for fpr, rate in rates
-    )
-    sure = any(rate.interval.low > fpr for fpr, rate in rates)
-    return f"{'It is sure of some: it' if sure else 'It'} finds {told}."
 
 
 def tell_risk(risk: StructuralRisk) -> str:
@@ -114,94 +168,3 @@ def tell_risk(risk: StructuralRisk) -> str:
     return (
         f"{some} {whose} with some category: what a model learns about it, it learns from one row."
     )
-
-
-def summarise_attack(audit: AttackAudit) -> dict[str, Any]:
-    """Return the audit as plain JSON values, without anything about single records."""
-    verdict = judge_attack(audit)
-    plain: dict[str, Any] = to_plain(
-        {
-            "schema": SCHEMA,
-            "notice": NOTICE,
-            "source": audit.source,
-            "model": {"kind": audit.model, "target": audit.target, "records": audit.records},
-            "verdict": judged(verdict)["verdict"],
-            "attacked": len(audit.attacked),
-            "shadows": audit.shadows,
-            "targets": audit.targets,
-            "strongest": audit.strongest.method,
-            "attacks": [
-                {
-                    "method": attack.method,
-                    "kind": attack.kind,
-                    "auc": attack.auc,
-                    "auc_interval": list(attack.interval),
-                    "tpr": {
-                        str(fpr): {"rate": rate.rate, "interval": list(rate.interval)}
-                        for fpr, rate in ((f, attack.tpr(f)) for f in (0.001, 0.01))
-                    },
-                }
-                for attack in audit.attacks
-            ],
-            "structure": [asdict(risk) | {"text": tell_risk(risk)} for risk in audit.structure],
-            "steps": list(audit.steps),
-            "versions": dict(audit.versions),
-        }
-    )
-    return plain
-
-
-def render_attack(audit: AttackAudit) -> str:
-    """Return the page of an audit by attack."""
-    best = audit.strongest
-    ends = best.interval
-    facts = [
-        {
-            "name": "Told from outsiders",
-            "value": f"{in_100(best.auc)} in 100",
-            "note": f"{best.method}; 95 %: {in_100(ends.low)} to {in_100(ends.high)}; "
-            "a coin toss: 50",
-        },
-        {
-            "name": "Members found",
-            "value": f"{100 * best.tpr(0.01).rate:.2g} %",
-            "note": "at 1 % false alarms; without any information it would be 1 %",
-        },
-        {
-            "name": "Structural risks",
-            "value": str(sum(risk.found for risk in audit.structure)),
-            "note": f"of {len(audit.structure)} that were looked for; they need no attack",
-        },
-    ]
-    return render_template(
-        "attack.html.j2",
-        audit=audit,
-        verdict=judge_attack(audit),
-        facts=facts,
-        attacks=[
-            (attack.method, attack.auc, attack.interval, attack.tpr(0.001), attack.tpr(0.01))
-            for attack in audit.attacks
-        ],
-        structure=[(risk, tell_risk(risk)) for risk in audit.structure],
-        title=short(audit.source),
-    )
-
-
-def write_attack_report(audit: AttackAudit, out: Path, keep: Sequence[Path] = ()) -> Path:
-    """Write ``report.html``, ``summary.json`` and ``records.parquet`` into a folder of their own.
-
-    All are readable by their owner only; ``keep`` names files that must not change.
-    """
-    texts = {
-        "summary.json": json_text(summarise_attack(audit)),
-        "report.html": render_attack(audit),
-    }
-    scores = audit.strongest.record_scores()
-    evidence = pa.array(scores, mask=np.isnan(scores))
-    table = pa.table({"row": audit.attacked, "evidence": evidence})
-    table = table.replace_schema_metadata({"schema": SCHEMA, "notice": NOTICE})
-    with report_folder(out, keep) as folder:
-        write_private(folder / "records.parquet", lambda file: pq.write_table(table, file))
-        for name, text in texts.items():
-            write_private(folder / name, partial(write_text, text))
-    return out / "report.html"

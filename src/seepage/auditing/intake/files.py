@@ -15,8 +15,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
+from seepage.auditing.intake.formats import LONGEST, fetched, read_typed, url_of
+from seepage.auditing.questions import DECIMALS, THOUSANDS, FileOptions
 from seepage.errors import InputError, not_whole
 from seepage.support.files import check_input
 from seepage.tables.columns import Column, decoded, is_text
@@ -83,136 +84,42 @@ _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical ba
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _CHUNK = 1 << 20  # bytes decoded at a time
 _MOST_UNPACKED = 8 * 10**9  # the most bytes of a compressed file
-_FIELD = 1 << 24  # characters: the longest cell of the first line
-_SAMPLE = 1 << 16  # characters examined for what separates columns
-_SAMPLE_ROWS = 100
 _NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")  # bytes that occur in no text file
 _NOT_1252 = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
-_DECIMALS = {".": "decimal points", ",": "decimal commas"}
-# Marks between groups of three digits; a point or comma only if it is not the decimal mark
-_GROUPS = {
-    ".": "points",
-    ",": "commas",
-    " ": "spaces",
-    "\u00a0": "spaces",
-    "\u202f": "spaces",
-    "'": "apostrophes",
-    "\u2019": "apostrophes",
-}
 _LIKE_A_NUMBER = re.compile(r"[-+]?[\d.,' \u00a0\u202f\u2019]*\d([eE][-+]?\d+)?[ \u00a0\u202f]?%?")
 _PER_CENT = r"[ \x{a0}\x{202f}]?%$"
 
 
-@dataclass(frozen=True)
-class Dialect:
-    """How a text file is written; whatever is ``None`` is detected."""
+def read_file(path: Path, options: FileOptions | None = None) -> pa.Table:
+    """Read a file of any of the :data:`FORMATS`, by its extension, or a URL if that was asked for.
 
-    separator: str | None = None  # between columns
-    decimal: str | None = None  # before decimals: a point or a comma
-    thousands: str | None = None  # between groups of three digits
-    encoding: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.separator is not None:
-            written = {"tab": "\t", "\\t": "\t"}.get(self.separator, self.separator)
-            if len(written) != 1 or written in '"\r\n':
-                raise InputError("--separator is one character, or tab.")
-            object.__setattr__(self, "separator", written)
-        if self.decimal not in (None, *_DECIMALS):
-            raise InputError("--decimal is a point or a comma.")
-        if self.thousands not in (None, *_GROUPS):
-            raise InputError("--thousands is a point, a comma, a space or an apostrophe.")
-        if self.thousands is not None and self.thousands == self.decimal:
-            raise InputError("--decimal and --thousands must be two different marks.")
-        if self.encoding is not None:
-            try:
-                codecs.lookup(self.encoding)
-            except LookupError:
-                raise InputError(f"There is no encoding {shown(self.encoding)}.") from None
-
-    @property
-    def stated(self) -> bool:
-        """Whether anything is stated."""
-        return self != Dialect()
-
-
-@dataclass(frozen=True)
-class FileOptions:
-    """What a caller states about the file of a table."""
-
-    header: bool = True  # whether a text file has one
-    names: str | None = None  # of a text file's columns, separated by commas
-    dialect: Dialect = field(default_factory=Dialect)
-    sheet: str | None = None  # of a workbook, or the table of a database
-    fetch: bool = False  # whether a URL may be fetched
-
-    def read(self, path: Path) -> pa.Table:
-        """Read a table into memory."""
-        called = None if self.names is None else [name.strip() for name in self.names.split(",")]
-        read = partial(
-            read_file, header=self.header, names=called, dialect=self.dialect, sheet=self.sheet
-        )
-        check_input(path)
-        if path.exists():
-            return read(path)
-        from seepage.auditing.intake.formats import fetched, url_of
-
-        url = url_of(path)
-        if url is None:
-            raise InputError(f"There is no file {path}.")
-        if not self.fetch:
+    White space around text is stripped, text that stands for a missing value becomes one, and
+    columns get names that are printable, not empty and all different. :func:`steps_of` reports what
+    was detected and changed. A file that cannot be read is refused in one sentence that quotes no
+    cell of it.
+    """
+    path, options = Path(path), options or FileOptions()
+    check_input(path)
+    if not path.exists() and (url := url_of(path)) is not None:
+        if not options.fsspec:
             raise InputError(
                 f"{shown(url)} is a URL, and nothing is fetched unasked: say --fsspec, or "
                 "download the file."
             )
         with fetched(url) as file:
-            return read(file)
-
-    def refuse_in_chunks(self) -> None:
-        """Refuse options that do not apply to Parquet files read in chunks."""
-        for given, option in (
-            (not self.header, "--no-header"),
-            (self.names, "--names"),
-            (self.sheet, "--sheet"),
-            (self.dialect.stated, "--separator, --decimal, --thousands or --encoding"),
-        ):
-            if given:
-                raise InputError(f"{option} cannot be used with data read in chunks.")
-
-
-def read_file(
-    path: Path,
-    header: bool = True,
-    names: Sequence[str] | None = None,
-    missing: Sequence[str] = MISSING,
-    dialect: Dialect | None = None,
-    sheet: str | None = None,
-) -> pa.Table:
-    """Read a file of any of the :data:`FORMATS`, by its extension.
-
-    White space around text is stripped, text that stands for a missing value becomes one, and
-    columns get names that are printable, not empty and all different. :func:`steps_of` reports what
-    was detected and changed. ``header``, ``names`` and ``dialect`` are for text files: whether the
-    first line holds the names of the columns, what to call them instead, and how the file is
-    written; ``sheet`` is the sheet of a workbook or the table of a database. A file that cannot be
-    read is refused in one sentence that quotes no cell of it.
-    """
-    path, dialect = Path(path), dialect or Dialect()
+            return read_file(file, options)
     kind, packed = _kind(path)
     steps: list[str] = []
     if kind in _TEXT:
-        table, steps = _TextFile(path, kind, packed, dialect, missing).read(header, names)
+        table, steps = _TextFile(path, kind, packed, options).read()
     else:
-        if names is not None or not header or dialect.stated:
+        if options.names is not None or not options.header or any(options.dialect):
             raise InputError(
                 f"{path.name} is {_a(kind)} file, which carries its own columns and types; "
                 "--no-header, --names, --separator, --decimal, --thousands and --encoding are for "
                 "CSV files."
             )
-        from seepage.auditing.intake.formats import read_typed
-
-        table = read_typed(path, kind, packed, sheet)
-        table = _with_clean(table, missing, numbers=False)
+        table = _with_clean(read_typed(path, kind, packed, options.sheet), numbers=False)
     if table.num_columns == 0 or table.num_rows == 0:
         raise InputError(
             f"{path.name} has {counted(table.num_rows, 'row')} and "
@@ -295,22 +202,23 @@ def _kind(path: Path) -> tuple[str, str | None]:
 class _TextFile:
     """A text file of separated columns, and its dialect as far as stated or detected."""
 
-    def __init__(
-        self, path: Path, kind: str, packed: str | None, dialect: Dialect, missing: Sequence[str]
-    ) -> None:
-        self.path, self.packed, self.missing = path, packed, missing
+    def __init__(self, path: Path, kind: str, packed: str | None, given: FileOptions) -> None:
+        self.path, self.packed, self.given = path, packed, given
         self.usual = "," if kind == "CSV" else "\t"
-        self.given = dialect
         self.steps: list[str] = []
-        self.encoding = self._find_encoding() if dialect.encoding is None else dialect.encoding
-        if dialect.encoding is not None:
+        self.encoding = self._find_encoding() if given.encoding is None else given.encoding
+        if given.encoding is not None:
             self._check_given_encoding()
-        self.separator = dialect.separator or self._find_separator()
+        self.separator = given.separator or self._find_separator()
         self.blank, self.first = self._first_line()
+        self.skip = int(given.header)  # lines to skip after blank ones
 
-    def read(self, header: bool, names: Sequence[str] | None) -> tuple[pa.Table, list[str]]:
+    def read(self) -> tuple[pa.Table, list[str]]:
         """Return the table, and sentences on what a reader should know about it."""
-        first, path = self.first, self.path
+        first, path, header = self.first, self.path, self.given.header
+        names = None
+        if self.given.names is not None:
+            names = [name.strip() for name in self.given.names.split(",")]
         if names is not None and len(names) != len(first):
             raise InputError(
                 f"{path.name} has {counted(len(first), 'column')}, but "
@@ -319,11 +227,10 @@ class _TextFile:
         if header and all(len(n) > 2 and n[0] == n[-1] == "'" for n in first):
             first = [name[1:-1] for name in first]
             self.steps.append("The column names stood in apostrophes, which were taken off.")
-        self.skip = 1 if header else 0
         titles = first if header else [f"column {j + 1}" for j in range(len(first))]
-        titles = [str(n) for n in (titles if names is None else names)]
+        titles = list(titles if names is None else names)
         # With decimal commas stated, a point is not a decimal mark, whatever a cast would do.
-        table = _with_clean(self._parse(), self.missing, numbers=self._decimal != ",")
+        table = _with_clean(self._parse(), numbers=self.given.decimal_mark != ",")
         table = self._with_numbers(table, titles)
         odd = sum(_NUMBER.fullmatch(cell.strip()) is not None for cell in first)
         if header and odd and names is None:
@@ -423,8 +330,8 @@ class _TextFile:
     def _find_separator(self) -> str:
         """Return the mark that cuts all first lines into equally many cells, two or more."""
         with self._stream() as stream:
-            sample = stream.read(_SAMPLE)
-        cells = {mark: _cells(sample, mark) for mark in _SEPARATORS}
+            sample, cut = stream.read(1 << 16), bool(stream.read(1))
+        cells = {mark: _cells(sample, mark, cut) for mark in _SEPARATORS}
         fits = [m for m, c in cells.items() if c and c[0] > 1 and len(set(c)) == 1]
         fits = [m for m in fits if m != " "] or fits  # names and texts contain spaces anyway
         if len(fits) > 1:
@@ -444,7 +351,7 @@ class _TextFile:
 
     def _first_line(self) -> tuple[int, list[str]]:
         """Return the number of blank lines at the top, and the cells of the first other line."""
-        before = csv.field_size_limit(_FIELD)
+        before = csv.field_size_limit(LONGEST)
         try:
             with self._stream() as stream:
                 for blank, row in enumerate(csv.reader(stream, delimiter=self.separator)):
@@ -474,10 +381,10 @@ class _TextFile:
                 delimiter=self.separator, newlines_in_values=True, invalid_row_handler=note
             ),
             pcsv.ConvertOptions(
-                null_values=[a for m in self.missing for a in (m, f" {m}", f"{m} ")],
+                null_values=[a for m in MISSING for a in (m, f" {m}", f"{m} ")],
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=True,
-                decimal_point=self._decimal or ".",
+                decimal_point=self.given.decimal_mark or ".",
                 column_types=as_text,
                 include_columns=list(as_text),
             ),
@@ -498,7 +405,7 @@ class _TextFile:
         # The types of the first block mostly suit all blocks. Where they do not, all blocks are
         # kept as text until a type is found that does.
         with suppress(pa.ArrowException, ValueError, OSError):
-            return attempt(_in_blocks)
+            return attempt(lambda *given: pcsv.open_csv(*given).read_all())
         bad.clear()
         try:
             return attempt(pcsv.read_csv)
@@ -521,13 +428,6 @@ class _TextFile:
 
     # Its numbers --------------------------------------------------------------------------------
 
-    @property
-    def _decimal(self) -> str | None:
-        """The decimal mark, if stated or implied by the mark of thousands."""
-        if self.given.decimal is None and self.given.thousands in _DECIMALS:
-            return "," if self.given.thousands == "." else "."
-        return self.given.decimal
-
     def _with_numbers(self, table: pa.Table, titles: Sequence[str]) -> pa.Table:
         """Return the table with columns of text that hold only numbers read as numbers.
 
@@ -538,11 +438,11 @@ class _TextFile:
             for j, column in enumerate(table.columns)
             if is_text(column.type) and (written := _Written.of(column, self.given.thousands))
         }
-        decimal = self._decimal
+        decimal = self.given.decimal_mark
         if decimal is None:
             doubtful = [j for j, c in enumerate(table.columns) if _may_be_thousands(c)]
             if doubtful:
-                texts = _with_clean(self._parse(doubtful), self.missing, numbers=False)
+                texts = _with_clean(self._parse(doubtful), numbers=False)
                 for j, column in zip(doubtful, texts.columns, strict=True):
                     written = _Written.of(column, None)
                     if written is not None and len(written.groups) == 2:
@@ -579,53 +479,47 @@ class _TextFile:
         mark = "," if found[open_[0]].commas else "."
         raise InputError(
             f"Column {first} of {self.path.name} can be read in two ways: every "
-            f"{_GROUPS[mark][:-1]} in it stands before three digits, as a mark of thousands or of "
-            f"decimals; say --thousands '{mark}' or --decimal '{mark}'."
+            f"{THOUSANDS[mark][:-1]} in it stands before three digits, as a mark of thousands or "
+            f"of decimals; say --thousands '{mark}' or --decimal '{mark}'."
         )
 
     def _tell_numbers(
         self, decimal: str, found: Mapping[int, _Written], titles: Sequence[str]
     ) -> None:
         read = {j: written for j, written in found.items() if decimal in written.groups}
-        by = "as asked" if self._decimal is not None else "as every column of numbers can be read"
+        stated = self.given.decimal_mark is not None
+        by = "as asked" if stated else "as every column of numbers can be read"
         if decimal == "," and read:
             self.steps.append(f"Numbers were read with decimal commas, {by}.")
         grouped = [j for j, written in read.items() if written.groups[decimal]]
         for mark in dict.fromkeys(read[j].groups[decimal] for j in grouped):
             names = listed([titles[j] for j in grouped if read[j].groups[decimal] == mark])
             self.steps.append(
-                f"{_GROUPS[str(mark)].capitalize()} were read as marks of thousands: {names}."
+                f"{THOUSANDS[str(mark)].capitalize()} were read as marks of thousands: {names}."
             )
         cent = [titles[j] for j, written in read.items() if written.per_cent]
         if cent:
             self.steps.append(f"Per cent signs were taken off, the numbers kept: {listed(cent)}.")
         doubt = [titles[j] for j, w in read.items() if w.ambiguous and w.groups[decimal] is None]
-        if doubt and self._decimal is None:
+        if doubt and not stated:
             why = "commas separate the columns" if self.separator == "," else "other columns do so"
             self.steps.append(
-                f"A {_DECIMALS[decimal][:-1]} was read where it stands before three digits each "
+                f"A {DECIMALS[decimal][:-1]} was read where it stands before three digits each "
                 f"time, since {why}; if it marks thousands, say --thousands '{decimal}': "
                 f"{listed(doubt)}."
             )
 
 
-def _in_blocks(file: pa.NativeFile, *options: Any) -> pa.Table:
-    """Read a text file block by block, each column with the type of its first block."""
-    with pcsv.open_csv(file, *options) as reader:
-        return reader.read_all()
-
-
-def _cells(sample: str, mark: str) -> list[int]:
-    """Return the number of cells in each of the first lines, separated by a mark."""
-    whole = len(sample) < _SAMPLE
-    before = csv.field_size_limit(_FIELD)
+def _cells(sample: str, mark: str, cut: bool) -> list[int]:
+    """Return the number of cells in each of the first lines; the last may be cut off."""
+    before = csv.field_size_limit(LONGEST)
     try:
         rows = [len(r) for r in csv.reader(io.StringIO(sample, newline=""), delimiter=mark) if r]
     except csv.Error:
         return []
     finally:
         csv.field_size_limit(before)
-    return (rows if whole else rows[:-1])[:_SAMPLE_ROWS]  # the last may be cut off
+    return (rows[:-1] if cut else rows)[:100]
 
 
 @dataclass(frozen=True, eq=False)
@@ -647,9 +541,9 @@ class _Written:
         if per_cent:
             texts = pc.replace_substring_regex(texts, _PER_CENT, "")
             column = pc.replace_substring_regex(column, _PER_CENT, "")
-        marks = [None, *_GROUPS] if thousands is None else [thousands]
+        marks = [None, *THOUSANDS] if thousands is None else [thousands]
         groups: dict[str, str | None] = {}
-        for decimal in _DECIMALS:
+        for decimal in DECIMALS:
             for mark in marks:
                 if mark == decimal or decimal in groups:
                     continue
@@ -691,8 +585,8 @@ def _may_be_thousands(column: Column) -> bool:
     return bool(np.all(np.abs(1000 * values - np.round(1000 * values)) < 1e-6))
 
 
-def _with_clean(table: pa.Table, missing: Sequence[str], numbers: bool) -> pa.Table:
-    cleaned = [clean_column(column, missing, numbers) for column in table.columns]
+def _with_clean(table: pa.Table, numbers: bool) -> pa.Table:
+    cleaned = [clean_column(column, numbers) for column in table.columns]
     return pa.Table.from_arrays(cleaned, names=table.column_names)
 
 
@@ -720,13 +614,13 @@ def good_names(given: Sequence[str]) -> tuple[list[str], list[str]]:
     return names, steps
 
 
-def clean_column(column: Column, missing: Sequence[str], numbers: bool = False) -> Column:
+def clean_column(column: Column, numbers: bool = False) -> Column:
     """Strip text and mark missing values; ``numbers`` reads columns of numbers as such."""
     column = decoded(column)
     if not is_text(column.type):
         return column
     column = pc.utf8_trim_whitespace(column)
-    gone = pc.is_in(column, value_set=pa.array(list(missing), column.type))
+    gone = pc.is_in(column, value_set=pa.array(MISSING, column.type))
     column = pc.if_else(gone, pa.scalar(None, column.type), column)
     for kind in (pa.int64(), pa.float64()) if numbers else ():
         try:

@@ -20,8 +20,7 @@ import pyarrow as pa
 from seepage.errors import InputError, not_utf8, not_whole
 from seepage.tables.names import listed, shown
 
-_JSON_BLOCK = 1 << 24  # bytes; the longest line that can be read
-_DEPTH = 100
+LONGEST = 1 << 24  # bytes or characters of the longest cell or line that is read
 _QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.+)")
 
@@ -225,7 +224,7 @@ def _read_json_lines(path: Path, packed: str | None) -> pa.Table:
     _check_depth(path, packed)
     try:
         with pa.input_stream(str(path), compression=packed) as file:
-            return pj.read_json(file, read_options=pj.ReadOptions(block_size=_JSON_BLOCK))
+            return pj.read_json(file, read_options=pj.ReadOptions(block_size=LONGEST))
     except (pa.ArrowException, OSError, ValueError) as error:
         # Arrow's message may quote the data; only the row number is taken from it.
         row = re.search(r"in row (\d+)", str(error))
@@ -238,15 +237,16 @@ def _read_json_lines(path: Path, packed: str | None) -> pa.Table:
 
 def _check_depth(path: Path, packed: str | None) -> None:
     """Refuse deep nesting: Arrow's parser recurses, and overflows its stack at about 10,000."""
+    most = 100  # no table of people is nested like that
     with pa.input_stream(str(path), compression=packed) as file:
         for row, line in enumerate(io.BufferedReader(file)):
-            if line.count(b"[") + line.count(b"{") <= _DEPTH:
+            if line.count(b"[") + line.count(b"{") <= most:
                 continue
             depth = deepest = 0
             for mark in re.findall(rb"[][{}]", _QUOTED.sub(b"", line)):
                 depth += 1 if mark in b"[{" else -1
                 deepest = max(deepest, depth)
-            if deepest > _DEPTH:
+            if deepest > most:
                 raise InputError(f"{path.name} is nested too deeply in row {row:,}; flatten it.")
 
 

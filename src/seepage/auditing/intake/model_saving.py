@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from seepage.errors import InputError
 from seepage.glm.adapters.kinds import refusal
 from seepage.glm.adapters.registry import best_of, describe
 from seepage.glm.fitting.objective import FittedGLM
-from seepage.support.files import write_private
+from seepage.support.files import write_text
 from seepage.support.library_classes import (
     is_pipeline,
     is_search,
@@ -75,13 +75,9 @@ def save(model: Any, path: str | Path) -> Path:
     path = Path(path)
     if path.suffix.lower() != ".json":
         raise InputError(f"A model is saved as .json, not as {path.suffix or path.name!r}.")
-    content = (json.dumps(_told(model), indent=2, allow_nan=False) + "\n").encode()
-
-    def write(file: BinaryIO) -> None:
-        file.write(content)
-
+    content = json.dumps(_told(model), indent=2, allow_nan=False) + "\n"
     try:
-        write_private(path, write)
+        write_text(path, content)
     except OSError as error:
         raise InputError(f"{path.name} cannot be written: {error.strerror or error}.") from error
     return path

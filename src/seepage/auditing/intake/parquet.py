@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from seepage.auditing.intake.files import MISSING, clean_column, good_names, with_steps
+from seepage.auditing.intake.files import clean_column, good_names, with_steps
 from seepage.auditing.intake.table import MOST_BYTES, LabelCoding, TableToAudit
 from seepage.auditing.trained_model import ROW
 from seepage.errors import InputError
@@ -30,8 +30,6 @@ from seepage.tables.columns import (
     rows_in,
 )
 from seepage.tables.source import RowSource
-
-_ROWS_AT_ONCE = 1 << 17  # of a table that is read whole
 
 
 class TableInChunks(TableToAudit):
@@ -59,7 +57,7 @@ class TableInChunks(TableToAudit):
                 f"{size / 1e9:.1f} GB, more than the {MOST_BYTES / 1e9:g} GB allowed in memory; "
                 "take a sample of its rows."
             )
-        pieces = self._batches.read(list(self.names), _ROWS_AT_ONCE)
+        pieces = self._batches.read(list(self.names), 1 << 17)  # some rows at a time
         tables = [pa.Table.from_batches([piece.batch]) for piece in pieces]
         return with_steps(pa.concat_tables(tables, promote_options="permissive"), self.steps)
 
@@ -133,7 +131,7 @@ class AuditedRows(Batches):
             rows = pa.array(np.arange(at, at + piece.batch.num_rows))
             at += len(rows)
             found = [
-                rows if n == ROW else clean_column(piece.batch.column(self._given[n]), MISSING)
+                rows if n == ROW else clean_column(piece.batch.column(self._given[n]))
                 for n in every
             ]
             batch = pa.RecordBatch.from_arrays(found, names=every)

@@ -16,7 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seepage.auditing.intake.table import HOLDERS, MISSING_SHARE, TableToAudit
+from seepage.auditing.intake.table import MISSING_SHARE, TableToAudit
+from seepage.auditing.questions import ReleaseQuestion
 from seepage.errors import InputError, nearest
 from seepage.tables.columns import ColumnProfile, ColumnSums, Scan, decoded, plain_numbers, scan
 from seepage.tables.names import counted, listed, shown
@@ -126,9 +127,13 @@ def _facts(table: TableToAudit, name: str, sums: ColumnSums) -> ColumnFacts:
     words = [_different(table, name, profile, sums), *missing]
     if profile.kind == "categorical":
         sizes = list((sums.levels or {}).values())
-        rare = sum(size < HOLDERS for size in sizes)
+        holders = ReleaseQuestion.least_holders
+        rare = sum(size < holders for size in sizes)
         if rare:
-            words.insert(1, f"{rare:,} of fewer than {HOLDERS} records, {sizes.count(1):,} of one")
+            words.insert(
+                1,
+                f"{rare:,} of fewer than {holders} records, {sizes.count(1):,} of one",
+            )
     elif profile.kind == "numeric":
         words.insert(1, f"{sums.least:g} to {sums.most:g}")
     return ColumnFacts(name, profile.kind, "; ".join(words))

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seepage.auditing.intake.files import steps_of
+from seepage.auditing.questions import ReleaseQuestion
 from seepage.auditing.trained_model import (
     ROW,
     Attribute,
@@ -62,19 +63,13 @@ from seepage.tables.columns import (
 from seepage.tables.names import SHOWN, counted, listed, shown
 from seepage.tables.source import RowSource
 
-MOST_CLASSES = 100
-MOST_GROUPS = 1000  # the most groups that are compared: the information about each is a matrix
 MOST_BYTES = 8 * 10**9  # of an encoded table in memory
 # The grid of the units of columns; 1 is not one of its points, because many tables are already
 # whitened, and a spread at a point would follow every record.
 UNITS = (2.0, 5.0)
-_CENTRAL_DEVIATIONS = 3.2897  # in the central nine tenths of a normal column
-HOLDERS = 10  # records that should share a value before its name is published
-_FEWEST_PUBLIC = 10
 MISSING_SHARE = 0.99  # share of a column's values: above it the column is dropped
 
 _NUMBER = re.compile(r"[-+]?\d+\.?\d*")
-_64_BITS = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -140,6 +135,17 @@ class TableToAudit(ABC):
     ) -> RowSource:
         """Return the rows as numbers, with their groups and row numbers."""
 
+    def group_count(self, name: str, sums: ColumnSums) -> int | None:
+        """Return the number of groups of a column, gaps being one; ``None`` for too many."""
+        if sums.levels is not None:
+            return len(sums.levels) + (sums.missing > 0)
+        if self.raw is None:
+            return None
+        try:
+            return len(pc.unique(plain_numbers(self.raw.column(name))))
+        except pa.ArrowNotImplementedError:
+            raise InputError(f"Column {shown(name)} cannot be grouped by: it is nested.") from None
+
     def manner(self) -> Sequence[str]:
         """Return how its rows are read, if that is worth a sentence."""
         return ()
@@ -147,7 +153,7 @@ class TableToAudit(ABC):
     def profile(self, name: str, sums: ColumnSums, as_codes: bool) -> ColumnProfile:
         """Return what a column is; ``as_codes`` takes numbers as codes of categories."""
         counts_up = sums.may_count_up and not (
-            self.total([name, ROW], partial(_surplus, least=sums.least)) & _64_BITS
+            self.total([name, ROW], partial(_surplus, least=sums.least)) % 2**64
         )
         return profile_column(
             sums,
@@ -185,7 +191,16 @@ class TableInMemory(TableToAudit):
         self, coding: TableEncoding, labels: LabelCoding, groups: Sequence[str]
     ) -> RecordsInMemory:
         """Return the rows as numbers, one chunk of them."""
-        _check_size(self.rows, coding)
+        places = coding.places()
+        n, d = self.rows, places[-1][1].stop
+        if 8 * n * d > MOST_BYTES:
+            widest, at = max(places, key=lambda place: place[1].stop - place[1].start)
+            raise InputError(
+                f"Encoded, the table would have {n:,} rows and {d:,} columns and take "
+                f"{8e-9 * n * d:.1f} GB, more than the {MOST_BYTES / 1e9:g} GB allowed; the most "
+                f"columns come from {shown(widest.name)} ({at.stop - at.start:,}): drop it, put "
+                "levels together, or audit a sample of the rows."
+            )
         place, target = self.names.index(coding.target), self.raw.column(coding.target)
         table = self.raw.set_column(place, coding.target, labels(target))
         batches = table.select(list(coding.columns)).to_batches()
@@ -257,7 +272,7 @@ def plan_columns(
         if profiles[name].kind == "categorical":
             raise InputError(f"Column {shown(name)} holds no numbers, so it cannot be a quantity.")
         profiles[name] = replace(profiles[name], kind="numeric")
-    check_groups({n: _group_count(table, n, sums[n]) for n in groups})
+    check_groups({n: table.group_count(n, sums[n]) for n in groups})
     steps = list(table.steps)
     kind = _target_kind(table, target, profiles[target], as_classes=target in categorical)
     if kind == "count":
@@ -283,8 +298,14 @@ def plan_columns(
         )
     if not features:
         raise InputError("No column is left to predict the target from; see what was dropped.")
-    if missing == "refuse":
-        _check_no_gaps([target, *features], profiles)
+    gaps = [n for n in (target, *features) if profiles[n].missing]
+    if missing == "refuse" and gaps:
+        worst = max(gaps, key=lambda n: profiles[n].missing)
+        raise InputError(
+            f"{counted(len(gaps), 'column has', 'columns have')} missing values: {listed(gaps)} "
+            f"(most in {shown(worst)}: {profiles[worst].missing:,} of {profiles[worst].rows:,}); "
+            "say --missing drop to leave out those rows, or --missing impute to fill them."
+        )
     return ColumnPlan(
         target=target,
         target_kind=kind,
@@ -331,10 +352,10 @@ def _target_kind(
         return "binary"
     if profile.kind != "categorical" and not as_classes:
         return "count" if profile.integer and profile.least == 0 else "numeric"
-    if profile.distinct > MOST_CLASSES:
+    if profile.distinct > 100:
         raise InputError(
-            f"{who} has {_many(profile)} classes, and at most {MOST_CLASSES} can be told apart; "
-            "name another column."
+            f"{who} has {_many(profile)} classes, and at most 100 can be told apart; name another "
+            "column."
         )
     return "binary" if profile.distinct == 2 else "multiclass"
 
@@ -411,38 +432,16 @@ def _many(profile: ColumnProfile) -> str:
     return f"more than {profile.distinct - 1:,}" if profile.capped else f"{profile.distinct:,}"
 
 
-def _group_count(table: TableToAudit, name: str, sums: ColumnSums) -> int | None:
-    """Return the number of groups of a column, a missing value being one; ``None`` for many."""
-    if sums.levels is not None:
-        return len(sums.levels) + (sums.missing > 0)
-    if table.raw is None:
-        return None
-    try:
-        return len(pc.unique(plain_numbers(table.raw.column(name))))
-    except pa.ArrowNotImplementedError:
-        raise InputError(f"Column {shown(name)} cannot be grouped by: it is nested.") from None
-
-
 def check_groups(sizes: Mapping[str, int | None]) -> None:
     """Refuse columns with too many different values to compare groups by."""
+    most = 1000  # the information about each is a matrix
     for name, size in sizes.items():
-        if size is None or size > MOST_GROUPS:
+        if size is None or size > most:
             levels = f"more than {MOST_LEVELS:,}" if size is None else f"{size:,}"
             raise InputError(
-                f"Column {shown(name)} has {levels} different values, and at most {MOST_GROUPS:,} "
+                f"Column {shown(name)} has {levels} different values, and at most {most:,} "
                 "groups can be compared; merge values first (for instance into age bands)."
             )
-
-
-def _check_no_gaps(names: Sequence[str], profiles: dict[str, ColumnProfile]) -> None:
-    gaps = [n for n in names if profiles[n].missing]
-    if gaps:
-        worst = max(gaps, key=lambda n: profiles[n].missing)
-        raise InputError(
-            f"{counted(len(gaps), 'column has', 'columns have')} missing values: {listed(gaps)} "
-            f"(most in {shown(worst)}: {profiles[worst].missing:,} of {profiles[worst].rows:,}); "
-            "say --missing drop to leave out those rows, or --missing impute to fill them."
-        )
 
 
 def encode(
@@ -468,7 +467,21 @@ def encode(
     needed = [plan.target, *(plan.features if plan.missing == "drop" else ())]
     needed = [n for n in needed if plan.sums[n].missing]
     used = table.complete(needed) if needed else table
-    _tell_lost(table.rows, used.rows, plan.sums[plan.target].missing, steps)
+    if used.rows < 2:
+        raise InputError(
+            f"{counted(used.rows, 'row is', 'rows are')} left of {table.rows:,} once those with "
+            "missing values are dropped, and an audit needs two or more; drop the columns with the "
+            "most gaps, or use --missing impute."
+        )
+    # A missing target is never filled: such a row trains nothing.
+    unlabelled = plan.sums[plan.target].missing
+    if unlabelled:
+        steps.append(f"{counted(unlabelled, 'row')} dropped for a missing target.")
+    if table.rows - used.rows > unlabelled:
+        steps.append(
+            f"{counted(table.rows - used.rows - unlabelled, 'row')} dropped for a missing value in "
+            f"a feature, of {table.rows:,}."
+        )
     sums = used.total([plan.target, *plan.features], scan) if needed else plan.sums
     parts = [_encoding(used, name, plan.kinds[name], sums[name]) for name in plan.features]
     parts = _usable_parts(parts, plan, steps)
@@ -478,18 +491,16 @@ def encode(
         parts = [_publicly_scaled(p, sums[p.name], public, raw.column(p.name)) for p in parts]
     own = parts
     if scaling is not None:
-        parts = [_scaled_as_given(part, scaling) for part in parts]
+        given = (scaling.get(part.name, (0.0, 1.0)) for part in parts)
+        parts = [replace(p, centre=c, unit=u) for p, (c, u) in zip(parts, given, strict=True)]
     coding = TableEncoding(tuple(parts), plan.target, None, scale, drop_first)
     labels, known = _code_labels(plan, used.schema.field(plan.target).type, sums[plan.target])
     source = used.encoded(coding, labels, plan.groups)
-    steps.extend(_told_steps(parts, scale, drop_first, public is not None or scaling is not None))
-    if scaling is not None:
-        steps.append("Columns were scaled as the model file says.")
-    steps.extend(_told_rare(parts, sums))
+    steps.extend(_told_steps(coding, sums, public is not None, scaling is not None))
     steps.extend(used.manner())
     return EncodedTable(
         source=source,
-        attributes=_attributes(coding) if scaling is None else _given_attributes(coding, own),
+        attributes=_attributes(coding, own, given=scaling is not None),
         target=plan.target,
         target_kind=plan.target_kind,
         labels=known,
@@ -507,30 +518,13 @@ def _alike(table: TableInMemory, coding: TableEncoding, labels: LabelCoding) -> 
     lacking = [name for name in coding.columns if name not in table.names]
     if lacking:
         raise InputError(f"The public records have no column {shown(lacking[0])}.")
-    if table.rows < _FEWEST_PUBLIC or labels(table.raw.column(coding.target)).null_count:
+    fewest = 10  # below, they say too little about the shape
+    if table.rows < fewest or labels(table.raw.column(coding.target)).null_count:
         raise InputError(
-            f"The public records must be at least {_FEWEST_PUBLIC}, each with a label that the "
+            f"The public records must be at least {fewest}, each with a label that the "
             "audited table has."
         )
     return table.encoded(coding, labels, ())
-
-
-def _tell_lost(before: int, left: int, lost: int, steps: list[str]) -> None:
-    """Say which rows are dropped; a missing target is never filled: such a row trains nothing."""
-    gone = before - left
-    if left < 2:
-        raise InputError(
-            f"{counted(left, 'row is', 'rows are')} left of {before:,} once those with "
-            "missing values are dropped, and an audit needs two or more; drop the columns with the "
-            "most gaps, or use --missing impute."
-        )
-    if lost:
-        steps.append(f"{counted(lost, 'row')} dropped for a missing target.")
-    if gone > lost:
-        steps.append(
-            f"{counted(gone - lost, 'row')} dropped for a missing value in a feature, of "
-            f"{before:,}."
-        )
 
 
 def _encoding(table: TableToAudit, name: str, kind: str, sums: ColumnSums) -> ColumnEncoding:
@@ -571,45 +565,23 @@ def _publicly_scaled(
                 f"Column {shown(part.name)} has values beyond its declared domain from {low:g} to "
                 f"{high:g}; declare a wider one, or correct them."
             )
-        return replace(part, mean=(low + high) / 2, spread=(high - low) / 4)
-    centre, spread = central_scale(floats(plain_numbers(column)), part.spread)
-    unit = round_up(spread, UNITS)
-    return replace(part, mean=round_to_multiple(centre, unit), spread=unit)
+        centre, unit = (low + high) / 2, (high - low) / 4
+    else:
+        middle, spread = central_scale(floats(plain_numbers(column)), part.spread)
+        unit = round_up(spread, UNITS)
+        centre = round_to_multiple(middle, unit)
+    return replace(part, centre=centre, unit=unit, spread=unit)
 
 
 def central_scale(values: np.ndarray, deviation: float) -> tuple[float, float]:
     """Return the middle and the spread of a column, which no extreme value can move far.
 
-    They are those of a normal column with the same central nine tenths, whose ends move at most to
-    the next value when a record is added, removed or replaced. If these nine tenths are one value,
-    the spread is the standard ``deviation``.
+    They are those of a normal column with the same central nine tenths, 3.29 deviations wide, whose
+    ends move at most to the next value when a record is added, removed or replaced. If these nine
+    tenths are one value, the spread is the standard ``deviation``.
     """
     low, high = np.quantile(values, (0.05, 0.95), method="inverted_cdf").tolist()
-    return (low + high) / 2, (high - low) / _CENTRAL_DEVIATIONS if high > low else deviation
-
-
-def _scaled_as_given(
-    part: ColumnEncoding, scaling: Mapping[str, tuple[float, float]]
-) -> ColumnEncoding:
-    """Return the encoding with the centre and the unit of a model's fit."""
-    centre, unit = scaling.get(part.name, (0.0, 1.0))
-    return replace(part, mean=centre, spread=unit, low=centre, step=unit)
-
-
-def _given_attributes(
-    coding: TableEncoding, own: Sequence[ColumnEncoding]
-) -> tuple[Attribute, ...]:
-    """Return every column with its features, scaled as given; spreads are the table's own."""
-    found = []
-    for (part, at), before in zip(coding.places(), own, strict=True):
-        columns = tuple(range(at.start, at.stop))
-        moved = {"numeric": 1 / part.spread, "boolean": before.step / part.step}.get(part.kind, 1.0)
-        steps = np.eye(len(columns)) * moved
-        if part.levels is not None and not coding.drop_first:
-            # A level replaces the first, which has a feature of its own.
-            steps = np.vstack([-np.ones(len(columns) - 1), np.eye(len(columns) - 1)])
-        found.append(Attribute(part.name, part.kind, columns, steps, before.spread))
-    return tuple(found)
+    return (low + high) / 2, (high - low) / 3.2897 if high > low else deviation
 
 
 def _code_labels(
@@ -659,24 +631,32 @@ def _usable_parts(
     return [part for part in parts if not part.constant]
 
 
-def _attributes(coding: TableEncoding) -> tuple[Attribute, ...]:
-    """Return every column with its features, and how far they move for one unit of it."""
+def _attributes(
+    coding: TableEncoding, own: Sequence[ColumnEncoding], given: bool
+) -> tuple[Attribute, ...]:
+    """Return every column with its features, and how far they move for one unit of it.
+
+    Two values move by a whole level, as far apart as they are in the table's ``own`` encoding; a
+    ``given`` model may scale them otherwise.
+    """
     found = []
-    for part, at in coding.places():
-        unit = part.spread if part.kind == "numeric" else 1.0
-        if not coding.scale:  # the model's features are the columns as they are
-            unit = 1 / part.step
+    for (part, at), before in zip(coding.places(), own, strict=True):
         columns = tuple(range(at.start, at.stop))
-        steps = np.eye(len(columns)) / unit
-        found.append(Attribute(part.name, part.kind, columns, steps, part.spread))
+        moved = (before.unit if part.kind == "boolean" else 1.0) / (
+            part.unit if coding.scale else 1.0
+        )
+        steps = np.eye(len(columns)) * moved
+        if given and part.levels is not None and not coding.drop_first:
+            # A level replaces the first, which has a feature of its own.
+            steps = np.vstack([-np.ones(len(columns) - 1), np.eye(len(columns) - 1)])
+        found.append(Attribute(part.name, part.kind, columns, steps, before.spread))
     return tuple(found)
 
 
-def _told_steps(
-    parts: Sequence[ColumnEncoding], scale: bool, drop_first: bool, public: bool
-) -> list[str]:
-    """Return how the columns were encoded, one sentence each."""
-    steps = []
+def _told_steps(coding: TableEncoding, sums: Scan, public: bool, given: bool) -> list[str]:
+    """Return how the columns were encoded, and which rare values' names leave, a sentence each."""
+    steps, parts, scale, drop_first = [], coding.parts, coding.scale, coding.drop_first
+    public = public or given
     numeric = [part.name for part in parts if part.kind == "numeric"]
     if numeric:
         done = "centred and divided by their standard deviations" if scale else "used as they are"
@@ -699,36 +679,19 @@ def _told_steps(
         )
     if scale and numeric and not public:
         steps.append("The means and standard deviations used are taken to be public.")
-    return steps
-
-
-def _told_rare(parts: Sequence[ColumnEncoding], sums: Scan) -> list[str]:
-    """Say which names would be published: values of a category that few records have."""
-    told = []
-    for part in parts:
-        sizes = list((sums[part.name].levels or {}).values()) if part.levels is not None else []
-        rare = sum(size < HOLDERS for size in sizes)
+    if given:
+        steps.append("Columns were scaled as the model file says.")
+    told, holders = [], ReleaseQuestion.least_holders
+    for name in levels:
+        sizes = list((sums[name].levels or {}).values())
+        rare = sum(size < holders for size in sizes)
         if rare:
             told.append(
-                f"{shown(part.name)} ({rare:,} of {len(sizes):,}, {sizes.count(1):,} of a single "
-                "record)"
+                f"{shown(name)} ({rare:,} of {len(sizes):,}, {sizes.count(1):,} of a single record)"
             )
-    if not told:
-        return []
-    return [
-        f"Values that fewer than {HOLDERS} records have would leave with the model as names of "
-        f"levels: {', '.join(told[:5])}; put them together or drop the column before a release."
-    ]
-
-
-def _check_size(n: int, coding: TableEncoding) -> None:
-    widths = [part.width(coding.drop_first) for part in coding.parts]
-    d = sum(widths)
-    if 8 * n * d > MOST_BYTES:
-        widest = max(zip(widths, coding.parts, strict=True), key=lambda pair: pair[0])
-        raise InputError(
-            f"Encoded, the table would have {n:,} rows and {d:,} columns and take "
-            f"{8e-9 * n * d:.1f} GB, more than the {MOST_BYTES / 1e9:g} GB allowed; the most "
-            f"columns come from {shown(widest[1].name)} ({widest[0]:,}): drop it, put "
-            "levels together, or audit a sample of the rows."
+    if told:
+        steps.append(
+            f"Values that fewer than {holders} records have would leave with the model as names of "
+            f"levels: {', '.join(told[:5])}; put them together or drop the column before a release."
         )
+    return steps

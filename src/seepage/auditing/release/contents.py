@@ -1,7 +1,8 @@
-"""``sp.Release``: every number and name that leaves with a model, and how each is protected."""
+"""``sp.Release``: everything that leaves with a model, its protection, and the folder to share."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,12 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from seepage.auditing.release.folder import write_release
+from seepage.auditing.intake.model_file import load_model
 from seepage.auditing.release.released_model import ReleasedModel
+from seepage.auditing.trained_model import MODELS
 from seepage.errors import InputError
+from seepage.support.files import read_manifest, whole_folder, write_private, write_text
 from seepage.support.library_classes import is_pipeline
 from seepage.tables.names import counted
 
+FORMAT = "seepage-release/1"
+_MODEL, _LIST, _CARD = FILES = ("model.safetensors", "release.json", "model-card.md")
 PROTECTIONS = {
     "noised": "noised and counted",
     "drawn": "drawn by a private mechanism",
@@ -99,15 +104,41 @@ class Release:
         items.append(Item("noise", "declared", f"{noise} was given by whoever made the release."))
         items += [*learnt, *_declared(model)]
         card = ["# Model card", "", "What leaves with this model:", "", *item_table(items), ""]
-        return Release(ReleasedModel.of_features(model), tuple(items), "\n".join(card))
+        return Release(ReleasedModel(model), tuple(items), "\n".join(card))
 
     def write(self, folder: str | Path, *, keep: Sequence[Path] = ()) -> Path:
-        """Write the folder that may be shared: the model, what leaves with it, and the card.
+        """Write the folder that may be shared, completely or not at all, and return it.
 
-        ``keep`` names files that must not change: the inputs.
+        ``model.safetensors`` (the noisy coefficients), ``release.json`` (how columns become
+        features, and everything that leaves with its protection), ``model-card.md``, and the
+        ``manifest.json`` with the checksums of these. ``keep`` names files that must not change:
+        the inputs.
         """
-        items = [asdict(item) for item in self.items]
-        return write_release(self.model, items, self.card, Path(folder), keep=keep)
+        model, out = self.model.estimator, Path(folder)
+        family = {maker: name for name, maker in MODELS.items()}.get(type(model))
+        if family is None:
+            raise InputError(
+                f"A {type(model).__name__} cannot be written as a folder; release a linear, "
+                "logistic, Poisson or softmax model of seepage.glm."
+            )
+        listing = {
+            "format": FORMAT,
+            "columns": self.model.told(),
+            "leaves": [asdict(item) for item in self.items],
+        }
+        texts = {_LIST: json.dumps(listing, indent=2, allow_nan=False) + "\n", _CARD: self.card}
+        content = _safetensors(self.model, family)
+        try:
+            with whole_folder(out, "release", keep) as new:
+                write_private(new / _MODEL, lambda file: file.write(content))
+                for name, text in texts.items():
+                    write_text(new / name, text)
+        except OSError as error:
+            raise InputError(
+                f"The release cannot be written to {out.name!r}: {error.strerror or error}; "
+                "nothing was left behind."
+            ) from error
+        return out
 
     def __repr__(self) -> str:
         leaving = sum(item.protection != "withheld" for item in self.items)
@@ -139,3 +170,44 @@ def item_table(items: Sequence[Item]) -> list[str]:
         for item in items
     )
     return ["| what | how many | protection | how |", "|-|-|-|-|", *rows]
+
+
+def load_release(folder: str | Path) -> ReleasedModel:
+    """Return the model in a release folder, which predicts from raw tables.
+
+    The folder must hold every file that its manifest lists and no other, and each must have its
+    checksum. The model has ``predict``, ``predict_proba``,
+    ``coef_``, ``intercept_`` and ``classes_``, as scikit-learn's do; ``transform`` turns a data
+    frame, or a mapping of columns, into its features.
+    """
+    folder = Path(folder)
+    read_manifest(folder, "release", FILES)
+    model = load_model(folder / _MODEL)
+    try:
+        listing = json.loads((folder / _LIST).read_text("utf-8"))
+        if listing["format"] != FORMAT:
+            raise ValueError("it is of another format")
+        return ReleasedModel.read(model, listing["columns"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{_LIST} in {folder.name!r} cannot be read ({error}).") from error
+
+
+def _safetensors(released: ReleasedModel, family: str) -> bytes:
+    """Return the model as ``seepage audit --model-file`` and :func:`load_release` read it."""
+    from safetensors.numpy import save
+
+    model = released.estimator
+    coef = np.asarray(model.coef_, dtype=float)
+    tensors = {
+        "coefficients": np.ascontiguousarray(coef if family == "softmax" else coef.reshape(-1))
+    }
+    if model.fit_intercept:
+        tensors["intercept"] = np.asarray(model.intercept_, dtype=float).reshape(-1)
+    about = {"family": family, "l2": repr(float(model.l2))}
+    if hasattr(model, "classes_"):
+        whole = np.asarray(model.classes_).dtype.kind in "iu"
+        classes = [int(c) if whole else str(c) for c in model.classes_]
+        about["classes"] = json.dumps(classes)
+    if hasattr(released, "feature_names_in_"):
+        about["features"] = json.dumps([str(name) for name in released.feature_names_in_])
+    return bytes(save(tensors, metadata=about))

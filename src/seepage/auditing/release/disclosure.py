@@ -29,7 +29,7 @@ def find_disclosures(
     rows = rows_of(prepared.trained)
     found = []
     for row in rows[most_exposed(prepared.eta)].tolist():
-        for change, neighbour in _neighbours(raw, row, prepared, procedure.domain):
+        for change, neighbour in _neighbours(raw, row, prepared, procedure.domains):
             figures = _changed(procedure, neighbour, prepared)
             if figures:
                 found.append(Disclosure(row, change, figures))

@@ -26,7 +26,7 @@ import pyarrow as pa
 from seepage.auditing.release.recognition import CellDigests, People
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
-from seepage.support.files import write_private
+from seepage.support.files import write_text
 from seepage.tables.names import counted, listed
 
 FORMAT = "seepage-ledger/2"
@@ -114,8 +114,7 @@ class ReleaseLedger:
             "key": self.key.hex(),
             "releases": [release.told() for release in self.releases],
         }
-        text = json.dumps(told, indent=1).encode()
-        write_private(path, lambda file: file.write(text))
+        write_text(path, json.dumps(told, indent=1))
 
     @cached_property
     def _digests(self) -> CellDigests:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,18 +21,16 @@ from seepage.auditing.findings import (
     NoiseChoice,
     RiskFinding,
 )
-from seepage.auditing.gates import Limits
+from seepage.auditing.gates import find_gates
 from seepage.auditing.neighbours import most_exposed
+from seepage.auditing.questions import Limits, ReleaseQuestion
 from seepage.auditing.release.card import Usefulness, figures_epsilon, write_release_card
 from seepage.auditing.release.contents import Item, Release
 from seepage.auditing.release.disclosure import find_disclosures
-from seepage.auditing.release.procedure import RELEASE_L2, Prepared, Procedure
+from seepage.auditing.release.procedure import Prepared, Procedure
 from seepage.auditing.release.released_model import ReleasedModel
 from seepage.core.noise import Gaussian, Laplace
 from seepage.core.release import release
-
-SHARE_EPSILON = 0.05  # ε of the noise on the errors of the model and of a constant, together
-_FEWEST = 1000  # records from which these are stated: with fewer, the noise would hide them
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,15 +54,14 @@ def make_release(
     disclosures = find_disclosures(procedure, raw, prepared)
     noisy = release(prepared.trained.model, Gaussian(prepared.sigma))
     coding = prepared.trained.table.coding
-    model = (
-        ReleasedModel.of_features(noisy)
-        if coding is None
-        else ReleasedModel.of_table(noisy, coding)
-    )
+    model = ReleasedModel.of_table(noisy, coding)
     useful = _usefulness(model, prepared)
-    items = _items(procedure, prepared, model, useful)
+    items = tuple(_items(procedure, prepared, model, useful))
     card = write_release_card(procedure, prepared, items, useful, limits)
-    epsilon = figures_epsilon(prepared, useful) + _redrawn(prepared)
+    epsilon = figures_epsilon(prepared, useful)
+    if prepared.vote is not None:
+        # Drawing σ until it is enough, which with probability a it is at once, adds log 1/a.
+        epsilon -= math.log(prepared.vote.probability)
     audit = audit_model(
         prepared.trained,
         name=name,
@@ -82,13 +80,8 @@ def make_release(
         disclosures=DisclosureCheck(len(most_exposed(prepared.eta)), disclosures, True),
         ledger=_ledger_finding(procedure, prepared),
     )
-    audit = replace(audit, gates=limits.gates(audit))
+    audit = replace(audit, gates=find_gates(limits, audit))
     return MadeRelease(Release(model, items, card), audit, prepared, useful, epsilon)
-
-
-def _redrawn(prepared: Prepared) -> float:
-    """Return what drawing σ until it is enough adds to ε: with probability a it is at once, 1/a."""
-    return 0.0 if prepared.vote is None else -math.log(prepared.vote.probability)
 
 
 def _with_disclosures(
@@ -126,7 +119,7 @@ def _usefulness(model: ReleasedModel, prepared: Prepared) -> Usefulness | None:
     """
     source = prepared.trained.records
     least = prepared.figures["number of records"]
-    if least < _FEWEST:
+    if least < 1000:  # with fewer records, the noise would hide them
         return None
     predicted = model.estimator.predict(source.X)
     truth, unit = source.y, prepared.figures.get("unit of the target")
@@ -134,10 +127,11 @@ def _usefulness(model: ReleasedModel, prepared: Prepared) -> Usefulness | None:
         wrong = np.abs(np.asarray(predicted, float) - np.asarray(truth, float)) > unit
     else:
         wrong = np.asarray(predicted) != np.asarray(truth)
-    noise = Laplace(2 / ((least - 1) * SHARE_EPSILON))
+    epsilon = 0.05  # of both together
+    noise = Laplace(2 / ((least - 1) * epsilon))
     exact = np.array([np.mean(wrong), _wrong_constant(np.asarray(truth), unit)])
     share, constant = np.clip(noise.rounded(exact + noise.draw(2)), 0, 1).tolist()
-    return Usefulness(share, constant, noise.scale, SHARE_EPSILON, unit)
+    return Usefulness(share, constant, noise.scale, epsilon, unit)
 
 
 def _wrong_constant(truth: np.ndarray, unit: float | None) -> float:
@@ -155,72 +149,60 @@ def _wrong_constant(truth: np.ndarray, unit: float | None) -> float:
 
 def _items(
     procedure: Procedure, prepared: Prepared, model: ReleasedModel, useful: Usefulness | None
-) -> tuple[Item, ...]:
-    """Return everything that leaves, and what is withheld."""
+) -> Iterator[Item]:
+    """Yield everything that leaves, and what is withheld."""
     figures, settings = prepared.figures, prepared.trained.settings
     noise = (
         f"Each has independent Gaussian noise, σ = {prepared.sigma:g}; no record leaks more than "
         f"η = {procedure.target_eta:g} through all of them."
     )
-    items = [
-        Item("coefficients", "noised", noise, int(np.size(model.coef_))),
-        Item("intercept", "noised", noise, int(np.size(model.intercept_))),
-    ]
-    items.append(_noise_item(procedure, prepared))
-    default = " (the default)" if settings.l2 == RELEASE_L2 else ""
-    items.append(Item("penalty λ", "declared", f"Given beforehand{default}.", 1, settings.l2))
-    items.append(
-        Item(
-            "family and target",
-            "declared",
-            "Given beforehand.",
-            2,
-            [settings.model, procedure.target],
-        )
-    )
+    yield Item("coefficients", "noised", noise, int(np.size(model.coef_)))
+    yield Item("intercept", "noised", noise, int(np.size(model.intercept_)))
+    yield _noise_item(procedure, prepared)
+    default = " (the default)" if settings.l2 == ReleaseQuestion.l2 else ""
+    yield Item("penalty λ", "declared", f"Given beforehand{default}.", 1, settings.l2)
+    declared = [settings.model, procedure.target]
+    yield Item("family and target", "declared", "Given beforehand.", 2, declared)
     scaled = [c for c in model.columns if c.kind == "numeric"]
-    declared = [c for c in scaled if c.name in procedure.domain]
-    if declared:
+    by_domain = sum(c.name in procedure.domains for c in scaled)
+    if by_domain:
         how = "Centre and unit are the middle and a quarter of the declared domain."
-        items.append(Item("scaling by domains", "declared", how, 2 * len(declared)))
-    if len(declared) < len(scaled):
+        yield Item("scaling by domains", "declared", how, 2 * by_domain)
+    if by_domain < len(scaled):
         how = (
             "Unit and centre are the standard deviation and the mean of a normal column with the "
             "same central nine tenths; units are rounded up to 2 or 5 times 10ᵏ, centres to whole "
             "units."
         )
-        items.append(Item("scaling", "coarse", how, 2 * (len(scaled) - len(declared))))
+        yield Item("scaling", "coarse", how, 2 * (len(scaled) - by_domain))
     names = sum(len(c.levels) or 2 for c in model.columns if c.kind != "numeric")
     if names:
-        how = f"Only values that at least {procedure.holders} records have are named."
-        items.append(Item("names of levels", "coarse", how, names))
-    items.append(Item("names of columns", "declared", "They are the table's.", len(model.columns)))
-    if figures["classes"]:
-        how = f"Each has at least {procedure.holders} records."
-        items.append(
-            Item("classes", "coarse", how, len(figures["classes"]), list(figures["classes"]))
-        )
+        how = f"Only values that at least {procedure.least_holders} records have are named."
+        yield Item("names of levels", "coarse", how, names)
+    yield Item("names of columns", "declared", "They are the table's.", len(model.columns))
+    if classes := list(figures["classes"]):
+        how = f"Each has at least {procedure.least_holders} records."
+        yield Item("classes", "coarse", how, len(classes), classes)
     if "unit of the target" in figures:
-        unit, known = figures["unit of the target"], procedure.target in procedure.domain
-        how = (
-            "A quarter of its domain."
-            if known
-            else "The standard deviation of a normal column with the same central nine tenths, "
-            "rounded up to 2 or 5 times 10ᵏ."
-        )
-        items.append(Item("unit of the target", "declared" if known else "coarse", how, 1, unit))
+        how, protection = "A quarter of its domain.", "declared"
+        if procedure.target not in procedure.domains:
+            how, protection = (
+                "The standard deviation of a normal column with the same central nine tenths, "
+                "rounded up to 2 or 5 times 10ᵏ.",
+                "coarse",
+            )
+        yield Item("unit of the target", protection, how, 1, figures["unit of the target"])
     how = "Rounded down to 1, 2 or 5 times 10ᵏ."
-    items.append(Item("number of records", "coarse", how, 1, figures["number of records"]))
+    yield Item("number of records", "coarse", how, 1, figures["number of records"])
     if useful is not None:
         how, constant = useful.words(), f"{useful.name}, for a constant prediction"
-        items.append(Item(useful.name, "noised", how, 1, useful.share))
-        items.append(Item(constant, "noised", how, 1, useful.constant))
+        yield Item(useful.name, "noised", how, 1, useful.share)
+        yield Item(constant, "noised", how, 1, useful.constant)
     withheld = (
         "Leakage of records, columns and groups, errors without noise, quantiles and counts of "
         "values are in the private report only."
     )
-    items.append(Item("all other figures", "withheld", withheld))
-    return tuple(items)
+    yield Item("all other figures", "withheld", withheld)
 
 
 def _noise_item(procedure: Procedure, prepared: Prepared) -> Item:

@@ -37,32 +37,25 @@ from seepage.auditing.trained_model import TrainedModel
 from seepage.core.result import COARSER, round_up
 from seepage.errors import InputError
 
-EPSILON = 0.4  # ε of the draw, if there are enough blocks
-MARGIN = 3.0  # the margin of a block's opinion
-FEWEST_BLOCKS = 10
-_MOST_BLOCKS = 50
-_DECISIVE = 16.0  # blocks times ε: with less, σ would be almost arbitrary
-_RECORDS, _RECORDS_OF_CLASSES = (
-    4,
-    10,
-)  # records of each class in a block, on average: a class must be in most blocks
-_LEAST = 25.0  # where the grid begins: times the unit over the number of records and the target
-_POINTS = 10  # points of the grid: three decades
 
+def plan_vote(
+    records: int, features: int, classes: bool, epsilon: float | None
+) -> tuple[int, float]:
+    """Return the number of blocks that vote, and the ε of their vote; no blocks if too few records.
 
-def block_size(features: int, classes: bool) -> int:
-    """Return how many records a block needs; with fewer than features, a linear model fits all."""
-    return _RECORDS_OF_CLASSES if classes else max(_RECORDS, features)
-
-
-def count_blocks(records: int, size: int) -> int:
-    """Return the number of blocks for a published number of records."""
-    return min(records // size, _MOST_BLOCKS)
-
-
-def least_epsilon(blocks: int) -> float:
-    """Return the ε with which this many blocks agree on a point of the grid."""
-    return max(EPSILON, _DECISIVE / blocks)
+    A class must be in most blocks, so each has ten records of it on average; with fewer records
+    than features, a linear model fits all. Blocks times ε decide how arbitrary σ is: below 16,
+    almost wholly.
+    """
+    size = 10 if classes else max(4, features)
+    blocks = min(records // size, 50)
+    if blocks >= 10:
+        return blocks, max(0.4, 16 / blocks) if epsilon is None else epsilon
+    if epsilon is None:
+        return 0, 0.0
+    raise InputError(
+        f"A vote on the noise takes {10 * size:,} records or more; declare it with --sigma."
+    )
 
 
 def interval_kept(epsilon: float, level: float = 0.95) -> float:
@@ -86,9 +79,12 @@ def interval_kept(epsilon: float, level: float = 0.95) -> float:
 
 
 def noise_grid(unit: float, records: int) -> np.ndarray:
-    """Return the points from which σ is drawn, from published figures alone."""
-    points = [round_up(_LEAST * unit / records, COARSER)]
-    while len(points) < _POINTS:
+    """Return the points from which σ is drawn, from published figures alone.
+
+    Three decades, from 25 times the unit over the number of records on.
+    """
+    points = [round_up(25 * unit / records, COARSER)]
+    while len(points) < 10:
         points.append(round_up(1.5 * points[-1], COARSER))
     return np.asarray(points)
 
@@ -150,7 +146,7 @@ def block_opinions(
             # From scratch: the whole table's model would reveal something about the other records.
             alone = replace(trained, table=replace(trained.table, source=records))
             needed = largest_share(alone.refitted(trained.settings), allowed[rows])
-            opinions[k] = MARGIN * needed / blocks
+            opinions[k] = 3 * needed / blocks  # with a margin: see above
         except InputError:
             continue
     return opinions

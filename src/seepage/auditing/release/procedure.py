@@ -8,17 +8,18 @@ figures on the grid there is no other leakage than theirs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from seepage.auditing.audit import FEWEST_ROWS, check_noise_or_target
-from seepage.auditing.findings import NoiseVote
+from seepage.auditing.findings import ROUNDING, NoiseVote
 from seepage.auditing.intake.table import (
-    HOLDERS,
     UNITS,
     TableInMemory,
     central_scale,
@@ -26,15 +27,9 @@ from seepage.auditing.intake.table import (
     plan_columns,
 )
 from seepage.auditing.measures import largest_share, record_leakage
+from seepage.auditing.questions import ReleaseQuestion
 from seepage.auditing.release.ledger import Recognition, ReleaseLedger
-from seepage.auditing.release.noise_vote import (
-    FEWEST_BLOCKS,
-    block_size,
-    count_blocks,
-    least_epsilon,
-    noise_grid,
-    vote_on_noise,
-)
+from seepage.auditing.release.noise_vote import noise_grid, plan_vote, vote_on_noise
 from seepage.auditing.release.rare_names import settle_rare_names
 from seepage.auditing.release.released_model import ColumnCoding
 from seepage.auditing.trained_model import (
@@ -46,10 +41,9 @@ from seepage.auditing.trained_model import (
 from seepage.core.result import COARSER, round_down, round_up
 from seepage.errors import InputError
 from seepage.support.number_check import check_positive
+from seepage.tables.names import shown
 
-RELEASE_L2 = 1e-2  # the default penalty; it never depends on the data
 Domain = Mapping[str, tuple[float, float]]
-_ROUNDING = 1e-9  # a leakage this close above its target meets it
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,26 +65,28 @@ class Prepared:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Procedure:
-    """What to release of a table, declared before anybody looks at it."""
+class Procedure(ReleaseQuestion):
+    """What was asked to be released, and the ledger of what was released before."""
 
-    target: str
-    model: str | None = None
-    l2: float = RELEASE_L2
-    sigma: float | None = None
-    # ε of the private vote that draws the noise, unless that is declared
-    sigma_epsilon: float | None = None
-    target_eta: float = 1.0
-    drop: Sequence[str] = ()
-    categorical: Sequence[str] = ()
-    quantities: Sequence[str] = ()
-    missing: str = "refuse"
-    rare: str = "refuse"  # what to do with values of few records
-    holders: int = HOLDERS
-    # The ends of columns: they scale the column, and records are replaced within them
-    domain: Domain = field(default_factory=dict)
-    identity: str | None = None  # the column that identifies records in the ledger
     ledger: ReleaseLedger | None = None
+
+    @cached_property
+    def domains(self) -> Domain:
+        """The ends of columns, from ``column=low:high``."""
+        ends = {}
+        for text in self.domain:
+            name, _, interval = text.rpartition("=")
+            low, _, high = interval.partition(":")
+            try:
+                ends[name] = (float(low), float(high))
+            except ValueError:
+                raise InputError(f"--domain takes column=low:high, not {shown(text)}.") from None
+            finite = all(map(math.isfinite, ends[name]))
+            if not name or not ends[name][0] < ends[name][1] or not finite:
+                raise InputError(
+                    f"--domain takes column=low:high with low below high, not {shown(text)}."
+                )
+        return ends
 
     def fit(self, raw: pa.Table, near: TrainedModel | None = None) -> TrainedModel:
         """Return the model of a table, without noise; ``near`` is that of a similar table."""
@@ -143,14 +139,16 @@ class Procedure:
                 "The values that fill gaps would be released too: fill the gaps beforehand, or "
                 "say --missing drop."
             )
-        if self.holders < 1:
-            raise InputError(f"--least-holders must be at least one, not {self.holders}.")
-        drop = self._left_out(raw)
+        if self.least_holders < 1:
+            raise InputError(f"--least-holders must be at least one, not {self.least_holders}.")
+        # The column that identifies records is used for nothing else.
+        identity = () if self.identity not in raw.column_names else (self.identity,)
+        drop = tuple(dict.fromkeys([*self.drop, *identity]))
         plan = self._plan(raw, drop)
-        settled, more, steps = settle_rare_names(raw, plan, self.holders, self.rare)
+        settled, more, steps = settle_rare_names(raw, plan, self.least_holders, self.rare)
         if steps:
             plan = self._plan(settled, (*drop, *more))
-        encoded = encode(TableInMemory(settled), plan, public=self.domain)
+        encoded = encode(TableInMemory(settled), plan, public=self.domains)
         rows = len(encoded.source)
         if rows < FEWEST_ROWS:
             raise InputError(f"Only {rows} rows can be used, too few for a release.")
@@ -165,7 +163,7 @@ class Procedure:
         }
         labels = trained.table.labels
         if labels.counts is None:
-            ends = self.domain.get(self.target)
+            ends = self.domains.get(self.target)
             y: np.ndarray = trained.records.y
             spread = central_scale(y.astype(float), labels.step)[1]
             unit = round_up(spread, UNITS) if ends is None else (ends[1] - ends[0]) / 4
@@ -180,12 +178,6 @@ class Procedure:
             return None
         return self.ledger.recognise(raw.take(pa.array(rows_of(trained))), self.identity)
 
-    def _left_out(self, raw: pa.Table) -> tuple[str, ...]:
-        """Return the columns left out: those asked for, and those that only identify records."""
-        if self.identity is not None and self.identity in raw.column_names:
-            return tuple(dict.fromkeys([*self.drop, self.identity]))
-        return tuple(self.drop)
-
     def _plan(self, raw: pa.Table, drop: Sequence[str]) -> Any:
         names = set(drop)
         return plan_columns(
@@ -193,7 +185,7 @@ class Procedure:
             self.target,
             drop=drop,
             categorical=[n for n in self.categorical if n not in names],
-            quantities=[n for n in self.quantities if n not in names],
+            quantities=[n for n in self.quantity if n not in names],
             missing=self.missing,
         )
 
@@ -221,16 +213,10 @@ class Procedure:
         labels = replace(trained.table.labels, spread=unit)
         public = replace(trained, table=replace(trained.table, labels=labels))
         features = trained.records.X.shape[1]
-        size = block_size(features, labels.counts is not None)
-        blocks = count_blocks(records, size)
-        if blocks < FEWEST_BLOCKS:
-            if self.sigma_epsilon is None:
-                return None
-            raise InputError(
-                f"A vote on the noise takes {size * FEWEST_BLOCKS:,} records or more; declare it "
-                "with --sigma."
-            )
-        epsilon = least_epsilon(blocks) if self.sigma_epsilon is None else self.sigma_epsilon
+        classes = labels.counts is not None
+        blocks, epsilon = plan_vote(records, features, classes, self.sigma_epsilon)
+        if not blocks:
+            return None
         grid = noise_grid(unit / self.target_eta, records)
         return vote_on_noise(public, allowed, grid, blocks, epsilon, least)
 
@@ -239,7 +225,7 @@ class Procedure:
         least = round_up(needed, COARSER)
         if self.sigma is None:
             return least if vote is None else max(least, vote.sigma)
-        if needed > self.sigma * (1 + _ROUNDING):
+        if needed > self.sigma * (1 + ROUNDING):
             raise InputError(
                 f"With the declared σ = {self.sigma:g} some record would leak more than the target "
                 f"of η = {self.target_eta:g}; declare a --sigma of {least:g} or more, or raise "
@@ -250,8 +236,7 @@ class Procedure:
 
 def _coded(table: EncodedTable) -> list[ColumnCoding]:
     """Return how the columns of a table become features, in a form that may be published."""
-    parts = () if table.coding is None else table.coding.parts
-    return [ColumnCoding.of(part, scale=True) for part in parts]
+    return [ColumnCoding.of(part) for part in (table.coding.parts if table.coding else ())]
 
 
 def rows_of(trained: TrainedModel) -> np.ndarray:

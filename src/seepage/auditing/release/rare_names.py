@@ -7,9 +7,6 @@ different is a list of such. Both are reported before anything is fitted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,41 +17,6 @@ from seepage.tables.columns import decoded, plain_numbers
 from seepage.tables.names import counted, listed, shown
 
 CHOICES = ("refuse", "drop", "merge")
-_DISTINCT = 0.5  # share of records with a value of their own: above it, text and not a category
-
-
-@dataclass(frozen=True)
-class RareNames:
-    """The values of a column that would leave although too few records have them."""
-
-    column: str
-    levels: int  # different values
-    rare: int  # those held by too few
-    alone: int  # those held by a single record
-
-    def __str__(self) -> str:
-        return (
-            f"{counted(self.rare, 'value')} of {shown(self.column)} (of {self.levels:,}; "
-            f"{self.alone:,} of a single record)"
-        )
-
-
-def find_rare_names(raw: pa.Table, columns: Sequence[str], holders: int) -> tuple[RareNames, ...]:
-    """Return the columns with values that fewer than ``holders`` records have."""
-    found = []
-    for name in columns:
-        sizes = pc.value_counts(_values(raw, name)).field("counts")
-        rare = pc.sum(pc.less(sizes, holders)).as_py() or 0
-        if rare:
-            alone = pc.sum(pc.equal(sizes, 1)).as_py() or 0
-            found.append(RareNames(name, len(sizes), rare, alone))
-    return tuple(found)
-
-
-def named_columns(plan: ColumnPlan) -> tuple[str, ...]:
-    """Return the columns whose values leave as names: categories, two values, classes."""
-    named = tuple(n for n in plan.features if plan.kinds[n] != "numeric")
-    return (plan.target, *named) if plan.classes else named
 
 
 def settle_rare_names(
@@ -69,29 +31,37 @@ def settle_rare_names(
     """
     if choice not in CHOICES:
         raise InputError(f"--rare must be refuse, drop or merge, not {choice!r}.")
-    rare = find_rare_names(raw, named_columns(plan), holders)
+    # Values leave as the names of categories, of two values, and of classes.
+    named = [n for n in plan.features if plan.kinds[n] != "numeric"]
+    sizes = {n: _counts(raw, n) for n in ([plan.target] if plan.classes else []) + named}
+    rare = [n for n, counts in sizes.items() if min(counts.values(), default=holders) < holders]
     if not rare:
         return raw, (), ()
-    if any(found.column == plan.target for found in rare):
+    if plan.target in rare:
         raise InputError(
             f"A class of the target {shown(plan.target)} has fewer than {holders} records, and its "
             "name would leave; merge classes first, or set --least-holders."
         )
-    text = [f.column for f in rare if f.levels >= _DISTINCT * raw.num_rows]
+    # Where half of the values are different it is text, and not a category.
+    text = [name for name in rare if 2 * len(sizes[name]) >= raw.num_rows]
     if choice == "refuse" or (choice == "merge" and text):
         what = "Nearly every record has a value of its own" if text else "Few records share a value"
         ways = "--drop or --rare drop" if text else "--rare drop, --rare merge or --drop"
+        held = {name: list(sizes[name].values()) for name in rare[:5]}
+        which = "; ".join(
+            f"{counted(sum(n < holders for n in counts), 'value')} of {shown(name)} (of "
+            f"{len(counts):,}; {counts.count(1):,} of a single record)"
+            for name, counts in held.items()
+        )
         raise InputError(
-            f"{what}, and its name would leave with the model: "
-            f"{'; '.join(map(str, rare[:5]))}; fewer than {holders} records have each. Choose "
-            f"{ways}."
+            f"{what}, and its name would leave with the model: {which}; fewer than {holders} "
+            f"records have each. Choose {ways}."
         )
     # What has no level for the others can only be dropped.
-    names = [found.column for found in rare]
-    drop = [name for name in names if choice == "drop" or plan.kinds[name] != "categorical"]
-    merged = [name for name in names if name not in drop]
+    drop = [name for name in rare if choice == "drop" or plan.kinds[name] != "categorical"]
+    merged = [name for name in rare if name not in drop]
     for name in merged:
-        raw = _merged(raw, name, holders)
+        raw = _merged(raw, name, sizes[name], holders)
     told = []
     if drop:
         told.append(
@@ -105,18 +75,16 @@ def settle_rare_names(
     return raw, tuple(drop), tuple(told)
 
 
-def _values(raw: pa.Table, name: str) -> pa.Array:
-    return plain_numbers(decoded(raw.column(name))).drop_null().combine_chunks()
+def _counts(raw: pa.Table, name: str) -> dict[str, int]:
+    """Return how many records have each value of a column."""
+    found = pc.value_counts(plain_numbers(decoded(raw.column(name))).drop_null().combine_chunks())
+    return {str(c["values"]): int(c["counts"]) for c in found.to_pylist()}
 
 
-def _merged(raw: pa.Table, name: str, holders: int) -> pa.Table:
+def _merged(raw: pa.Table, name: str, counts: dict[str, int], holders: int) -> pa.Table:
     """Merge rare values of a column, with as many others as it takes to have enough records."""
-    counts = sorted(
-        (int(c["counts"]), str(c["values"]))
-        for c in pc.value_counts(_values(raw, name)).to_pylist()
-    )
     merged, held = [], 0
-    for size, value in counts:
+    for size, value in sorted((size, value) for value, size in counts.items()):
         if size >= holders and held >= holders:
             break
         merged.append(value)

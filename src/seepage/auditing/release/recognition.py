@@ -27,8 +27,6 @@ from seepage.auditing.intake.files import MISSING
 from seepage.errors import InputError
 from seepage.tables.names import shown
 
-_DIGEST = 8  # bytes of a cell's digest
-_SINGLE = 2**24  # from here on single precision does not hold every whole number
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?")
 _TRUTH = {"true": 1, "false": 0}
@@ -85,17 +83,14 @@ def _of_text(text: str) -> Any:
 
 def _of_number(value: Any) -> tuple[str, str]:
     with np.errstate(over="ignore"):
-        single = float(np.float32(_double(value))) + 0.0  # −0 is 0
-    if abs(single) < _SINGLE or not np.isfinite(single) or value != int(value):
+        try:
+            single = float(np.float32(float(value))) + 0.0  # −0 is 0
+        except OverflowError:
+            single = float("inf") if value > 0 else float("-inf")
+    # From 2²⁴ on single precision does not hold every whole number.
+    if abs(single) < 2**24 or not np.isfinite(single) or value != int(value):
         return repr(single), repr(single)
     return repr(single), str(int(value))
-
-
-def _double(value: Any) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return float("inf") if value > 0 else float("-inf")
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +181,7 @@ class CellDigests:
     """Makes digests of cells under a key; those made before are kept."""
 
     key: bytes
-    _made: dict[str, dict[Any, tuple[int, int]]] = field(default_factory=dict, repr=False)
+    _made: dict[Any, tuple[int, int]] = field(default_factory=dict, repr=False)
 
     def people(self, raw: pa.Table, identity: str | None) -> People:
         """Return the digests of a table."""
@@ -196,8 +191,7 @@ class CellDigests:
             )
         columns, whole = {}, {}
         for name in raw.column_names:
-            made = self._made.setdefault(name, {})
-            cells = [self._of_cell(name, value, made) for value in raw.column(name).to_pylist()]
+            cells = [self._of_cell(name, value) for value in raw.column(name).to_pylist()]
             both = np.array(cells, dtype=np.uint64).reshape(-1, 2)
             columns[name] = both[:, 0].copy()
             single = raw.schema.field(name).type in (pa.float16(), pa.float32())
@@ -205,27 +199,21 @@ class CellDigests:
                 whole[name] = both[:, 1].copy()
         return People(columns, whole, identity)
 
-    def _of_cell(self, name: str, value: Any, made: dict[Any, tuple[int, int]]) -> tuple[int, int]:
-        try:
-            known = made.get(value)
-        except TypeError:  # a list, which is no key of a dictionary
-            return self._digest(name, value)
-        if known is None:
-            known = self._digest(name, value)
-            if value == value:  # a nan would be kept again every time
-                made[value] = known
-        return known
-
-    def _digest(self, name: str, value: Any) -> tuple[int, int]:
-        rounded, exact = canonical(value)
-        first = self._of_text(name, rounded)
-        return first, first if exact == rounded else self._of_text(name, exact)
-
-    def _of_text(self, name: str, text: str) -> int:
-        # The length keeps names and values apart.
-        content = f"{len(name)} {name} {text}".encode("utf-8", "surrogatepass")
-        made = hashlib.blake2b(content, key=self.key, digest_size=_DIGEST)
-        return int.from_bytes(made.digest(), "little")
+    def _of_cell(self, name: str, value: Any) -> tuple[int, int]:
+        """Return the digests of a value in single precision, and of the exact one."""
+        # A list is no key of a dictionary, and a nan would be kept again every time.
+        kept = None if isinstance(value, list | dict) or value != value else (name, value)
+        if kept in self._made:
+            return self._made[kept]
+        digests = []
+        for text in canonical(value):
+            # The length keeps names and values apart.
+            content = f"{len(name)} {name} {text}".encode("utf-8", "surrogatepass")
+            made = hashlib.blake2b(content, key=self.key, digest_size=8)  # bytes of a number
+            digests.append(int.from_bytes(made.digest(), "little"))
+        if kept is not None:
+            self._made[kept] = (digests[0], digests[1])
+        return digests[0], digests[1]
 
 
 def _packed(digests: np.ndarray) -> str:

@@ -30,15 +30,11 @@ class ColumnCoding:
     levels: tuple[str, ...] = ()  # of a category: one 0/1 feature for each but the first
 
     @classmethod
-    def of(cls, part: ColumnEncoding, scale: bool) -> ColumnCoding:
+    def of(cls, part: ColumnEncoding, scale: bool = True) -> ColumnCoding:
         """Return the part of an encoding that leaves."""
-        if part.levels is not None:
-            return cls(part.name, part.kind, levels=tuple(level_names(part.levels)))
-        if not scale:
-            return cls(part.name, part.kind)
-        if part.kind == "numeric":
-            return cls(part.name, part.kind, part.mean, part.spread)
-        return cls(part.name, part.kind, part.low, part.step)
+        levels = () if part.levels is None else tuple(level_names(part.levels))
+        scaling = (part.centre, part.unit) if scale else (0.0, 1.0)
+        return cls(part.name, part.kind, *scaling, levels)
 
     def told(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -107,14 +103,10 @@ class ReleasedModel:
             self.feature_names_in_ = np.asarray(names, dtype=object)
 
     @classmethod
-    def of_features(cls, estimator: Any) -> ReleasedModel:
-        """Return a model that takes features as they are."""
-        return cls(estimator)
-
-    @classmethod
-    def of_table(cls, estimator: Any, coding: TableEncoding) -> ReleasedModel:
-        """Return a model that takes tables of the encoded kind."""
-        return cls(estimator, [ColumnCoding.of(part, coding.scale) for part in coding.parts])
+    def of_table(cls, estimator: Any, coding: TableEncoding | None) -> ReleasedModel:
+        """Return a model that takes tables of the encoded kind; features, if there is none."""
+        parts = [] if coding is None else [ColumnCoding.of(p, coding.scale) for p in coding.parts]
+        return cls(estimator, parts)
 
     def __getattr__(self, name: str) -> Any:
         if name in ("coef_", "intercept_", "classes_", "n_features_in_"):

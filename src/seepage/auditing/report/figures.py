@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -23,17 +23,13 @@ from seepage.auditing.report.words import (
     count,
     count_over,
     find_limit,
+    is_useless,
     most_exposed,
     number,
     relative_error,
     short,
-    warn_of_constant,
 )
 from seepage.tables.names import counted
-
-SHOWN_ATTRIBUTES = 15
-SHOWN_GROUPS = 12
-SHOWN_GROUPINGS = 6
 
 # Okabe and Ito's palette, distinct under every common colour vision.
 BLUE, VERMILLION, ORANGE, GREEN = "#0072b2", "#d55e00", "#e69f00", "#009e73"
@@ -122,14 +118,8 @@ def house_style(name: str) -> Iterator[None]:
     from matplotlib import rc_context
 
     # The salt names the parts of the file, so two figures on a page never share a name.
-    with rc_context(_STYLE | {"svg.hashsalt": name}), _any_script():
-        yield
-
-
-@contextmanager
-def _any_script() -> Iterator[None]:
-    # Browsers have the letters that matplotlib's font lacks; only their widths are rough.
-    with warnings.catch_warnings():
+    with rc_context(_STYLE | {"svg.hashsalt": name}), warnings.catch_warnings():
+        # Browsers have the letters that matplotlib's font lacks; only their widths are rough.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         warnings.filterwarnings("ignore", message="Matplotlib currently does not support")
         yield
@@ -166,10 +156,17 @@ def word_ticks(axis: Any) -> None:
     axis.set_minor_locator(NullLocator())
 
 
+def name_rows(axes: Any, names: Sequence[str], narrow: bool, width: int = 34) -> None:
+    """Write names down the vertical axis, the first on top, cut to fit."""
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_yticks(range(len(names)), [short(name, 16 if narrow else width) for name in names])
+    axes.tick_params(axis="y", colors=INK, length=0)
+
+
 def draw_figures(audit: Audit) -> tuple[Drawing, ...]:
     """Return the figures of an audit, those of the groupings numbered from 1."""
     drawn = [draw_histogram(audit), draw_attributes(audit)]
-    drawn += [draw_grouping(g, i) for i, g in enumerate(audit.groupings[:SHOWN_GROUPINGS], 1)]
+    drawn += [draw_grouping(g, i) for i, g in enumerate(audit.groupings[:6], 1)]
     drawn.append(draw_curve(audit))
     return tuple(figure for figure in drawn if figure is not None)
 
@@ -229,7 +226,7 @@ def draw_histogram(audit: Audit) -> Drawing:
 def draw_attributes(audit: Audit) -> Drawing | None:
     """Draw the least error of attacks on each column, or nothing if no attack exists."""
     ranked = [a for a in most_exposed(audit.attributes) if np.isfinite(a.smallest_error)]
-    ranked = [a for a in ranked if relative_error(a, a.smallest_error) > 0][:SHOWN_ATTRIBUTES]
+    ranked = [a for a in ranked if relative_error(a, a.smallest_error) > 0][:15]
     if not ranked:
         return None
     least = np.array([relative_error(a, a.smallest_error) for a in ranked])
@@ -253,11 +250,10 @@ def draw_attributes(audit: Audit) -> Drawing | None:
         axes.axvline(1, color=INK, lw=1.4, ls=(0, (4, 3)))
         axes.set_xscale("log")
         axes.set_xlim(min(least.min(), 1) / 1.6, max(middle[finite].max(initial=1), 1) * 1.6)
-        axes.set_ylim(len(ranked) - 0.4, -0.6)
-        width = 16 if narrow else 34
-        names = [short(a.name, width) + (" *" if a.sensitive else "") for a in ranked]
-        axes.set_yticks(places, names)
-        axes.tick_params(axis="y", colors=INK, length=0)
+        name_rows(axes, [a.name for a in ranked], narrow)
+        names = (label.get_text() for label in axes.get_yticklabels())
+        marks = (" *" if a.sensitive else "" for a in ranked)
+        axes.set_yticks(places, map(str.__add__, names, marks))
         axes.set_xlabel(
             "least error ÷ spread of the column"
             if narrow
@@ -284,10 +280,7 @@ def draw_attributes(audit: Audit) -> Drawing | None:
 
 def draw_grouping(grouping: GroupingFinding, place: int) -> Drawing:
     """Draw the mean and the worst leakage of every group of one column."""
-    ranked = sorted(grouping.groups, key=lambda group: -group.mean_eta)
-    if len(ranked) > SHOWN_GROUPS:
-        half = SHOWN_GROUPS // 2
-        ranked = ranked[:half] + ranked[-half:]
+    ranked = grouping.ranked(12)
     means = np.array([group.mean_eta for group in ranked])
     worst = np.array([group.worst_eta for group in ranked])
     places = np.arange(len(ranked))
@@ -297,13 +290,10 @@ def draw_grouping(grouping: GroupingFinding, place: int) -> Drawing:
         axes.barh(places, means, 0.6, color=BLUE, label="mean of the group")
         axes.scatter(worst, places, s=46, color=VERMILLION, zorder=3, label="most exposed record")
         axes.set_xlim(0, max(float(worst.max(initial=0)), 1e-300) * 1.08)
-        axes.set_ylim(len(ranked) - 0.4, -0.6)
-        width = 16 if narrow else 34
-        axes.set_yticks(places, [short(group.label, width) for group in ranked])
-        axes.tick_params(axis="y", colors=INK, length=0)
+        name_rows(axes, [group.label for group in ranked], narrow)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("leakage η of a record in the group")
-        axes.xaxis.set_major_locator(_few_ticks(5 if narrow else 8))
+        axes.locator_params(axis="x", nbins=5 if narrow else 8)
         handles, labels = axes.get_legend_handles_labels()
         figure.legend(
             handles[::-1], labels[::-1], loc="outside upper left", ncols=2, columnspacing=1.2
@@ -331,7 +321,7 @@ def draw_curve(audit: Audit) -> Drawing | None:
     worst = np.asarray(curve.worst_eta, float)[usable]
     marks: list[tuple[float, str, str, Any]] = [(audit.sigma, "this release", INK, "-")]
     if audit.calibrated_sigma and not np.isclose(audit.calibrated_sigma, audit.sigma, rtol=1e-3):
-        useless = warn_of_constant(audit, audit.calibrated_sigma)
+        useless = is_useless(audit, audit.calibrated_sigma)
         meets = ("meets the target, useless", MUTED) if useless else ("meets the target", GREEN)
         marks.append((audit.calibrated_sigma, *meets, (0, (4, 3))))
     scales = np.array([*sigma, *(mark[0] for mark in marks if mark[0] > 0)])
@@ -403,9 +393,3 @@ def _write(axes: Any, x: float, y: float, words: str, side: str, above: bool) ->
         va="bottom" if above else "top",
         bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1},
     )
-
-
-def _few_ticks(most: int) -> Any:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(most)

@@ -6,11 +6,7 @@ import textwrap
 from html import escape
 
 from seepage.auditing.findings import Audit
-from seepage.auditing.report.figures import draw_figures
-from seepage.auditing.report.page import render_page
-from seepage.auditing.report.words import judge
-
-_SENTENCES = 4  # of the verdict, as an interpreter prints it
+from seepage.auditing.report.audit_report import AuditReport
 
 
 class ReportRendering:
@@ -18,13 +14,13 @@ class ReportRendering:
 
     def text(self, audit: Audit) -> str:
         """Return what was audited, and the verdict."""
-        verdict = judge(audit)
+        verdict = AuditReport(audit).verdict
         lines = [
             f"<Audit of {audit.source}: a {audit.model} model of {audit.target!r} on "
             f"{audit.records.count:,} records, {audit.released:,} numbers released, "
             f"σ = {audit.sigma:.4g}",
             f"{verdict.label}: {verdict.headline}",
-            *verdict.sentences[:_SENTENCES],
+            *verdict.sentences[:4],  # more would not fit a screen
             "sp.report(audit, folder) writes all of it.",
         ]
         return (
@@ -33,7 +29,8 @@ class ReportRendering:
 
     def html(self, audit: Audit) -> str:
         """Return the report, in a frame of its own."""
-        page = escape(render_page(audit, draw_figures(audit)))
+        report = AuditReport(audit)
+        page = escape(report.page(report.figures()))
         return (
             f'<iframe srcdoc="{page}" title="Report of an audit" sandbox="allow-scripts" '
             'style="width: 100%; height: 640px; border: 1px solid #888"></iframe>'

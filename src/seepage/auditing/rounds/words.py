@@ -3,47 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from seepage.auditing.findings import Gate
-from seepage.auditing.report.words import Verdict, number, short
+from seepage.auditing.report.words import Verdict, bits, interval, number, short
 from seepage.layers.federated.gradients import BUFFERS, JOINED, METRICS
 from seepage.layers.measures.first_round import LEVEL
 from seepage.layers.recording_audit import RecordingAudit
 from seepage.tables.names import counted, shown
 
-SCHEMA = "seepage-rounds/2"
 _NAMED = 4  # layers or clients in a sentence
-_LITTLE = 0.05  # of a whole update, below which what remedies leave is not worth a sentence
-
-
-@dataclass(frozen=True, eq=False)
-class RecordingReport:
-    """What the report is about.
-
-    Parameters
-    ----------
-    audit
-        What was found.
-    source
-        The name of the recording.
-    property
-        That of the property.
-    gates
-        The limits that were set, and whether they were met.
-    values
-        By client, the value of the property, if it is to be shown.
-    versions
-        Versions of the software that computed it.
-    """
-
-    audit: RecordingAudit
-    source: str
-    property: str
-    gates: tuple[Gate, ...] = ()
-    values: Mapping[str, str] | None = None
-    versions: Mapping[str, str] = field(default_factory=dict)
+_LITTLE = 0.05  # bits of a whole update: of less, what remedies leave is not worth a sentence
 
 
 def several(names: list[str] | tuple[str, ...], most: int = _NAMED) -> str:
@@ -54,22 +24,16 @@ def several(names: list[str] | tuple[str, ...], most: int = _NAMED) -> str:
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
-def interval(value: float, low: float, high: float) -> str:
-    """Write an estimate with its 95 % interval; below zero counts as zero."""
-    ends = f"{number(round(max(low, 0.0), 3))} to {number(round(max(high, 0.0), 3))}"
-    return f"{number(round(max(value, 0.0), 3))} ({ends})"
-
-
 def untestable(audit: RecordingAudit) -> bool:
     """Return whether there are too few clients for any P-value at the level."""
     return audit.over_rounds is not None and audit.least_p_value() > LEVEL
 
 
-def judge_recording(report: RecordingReport) -> Verdict:
-    """Return the verdict on a recording."""
-    audit, what = report.audit, f"“{short(report.property)}”"
+def judge_recording(audit: RecordingAudit, name: str, gates: tuple[Gate, ...]) -> Verdict:
+    """Return the verdict on what a recording tells about the property of this name."""
+    what = f"“{short(name)}”"
     told, apart = audit.telling(), audit.clients.named()
-    failed = [gate for gate in report.gates if not gate.passed]
+    failed = [gate for gate in gates if not gate.passed]
     since = None if audit.over_rounds is None else audit.over_rounds.first()
     if failed:
         tone, label = "bad", "Over the limit"
@@ -97,25 +61,13 @@ def judge_recording(report: RecordingReport) -> Verdict:
         tone,
         label,
         headline,
-        _explain(report),
-        gates=tuple((gate, _tell_gate(gate)) for gate in report.gates),
-        advice=tuple((each.name, _tell_advice(report, each)) for each in advise(report)),
+        tuple(filter(None, (tell(audit) for tell in _EXPLANATIONS))),
+        gates=tuple((gate, _tell_gate(gate)) for gate in gates),
+        advice=tuple((each.name, _tell_advice(audit, each)) for each in advise(audit)),
     )
 
 
-def _explain(report: RecordingReport) -> tuple[str, ...]:
-    told = [
-        _tell_what_was_seen(report),
-        _tell_most(report),
-        _tell_when(report),
-        _tell_who(report),
-        _tell_metrics(report),
-    ]
-    return tuple(line for line in told if line)
-
-
-def _tell_what_was_seen(report: RecordingReport) -> str:
-    audit = report.audit
+def _tell_what_was_seen(audit: RecordingAudit) -> str:
     when = "" if audit.rounds is None else f" in rounds {audit.rounds[0]} to {audit.rounds[1]}"
     unit = "client" if audit.by_client else "update"
     shares = ", ".join(f"{counted(n, unit)} with “{short(v, 24)}”" for v, n in audit.shares.items())
@@ -125,11 +77,11 @@ def _tell_what_was_seen(report: RecordingReport) -> str:
     )
 
 
-def _tell_most(report: RecordingReport) -> str:
-    information = report.audit.layers.v_information
+def _tell_most(audit: RecordingAudit) -> str:
+    information = audit.layers.v_information
     k = information.layers.index(information.ranking()[0])
     entropy, unit = float(information.columns["entropy"][k]), information.unit
-    alone = report.audit.by_client and min(report.audit.shares.values()) < 2
+    alone = audit.by_client and min(audit.shares.values()) < 2
     whom = "updates (of clients it knows)" if alone else "clients"
     found = interval(information.values[k], information.low[k], information.high[k])
     return (
@@ -139,8 +91,7 @@ def _tell_most(report: RecordingReport) -> str:
     )
 
 
-def _tell_when(report: RecordingReport) -> str:
-    audit = report.audit
+def _tell_when(audit: RecordingAudit) -> str:
     if audit.over_rounds is None:
         return ""
     if untestable(audit):
@@ -163,8 +114,8 @@ def _tell_when(report: RecordingReport) -> str:
     )
 
 
-def _tell_who(report: RecordingReport) -> str:
-    who = report.audit.clients
+def _tell_who(audit: RecordingAudit) -> str:
+    who = audit.clients
     named = who.named()
     if not named:
         return "No client's updates stand out from the others'."
@@ -177,14 +128,17 @@ def _tell_who(report: RecordingReport) -> str:
     )
 
 
-def _tell_metrics(report: RecordingReport) -> str:
-    names = report.audit.metrics
+def _tell_metrics(audit: RecordingAudit) -> str:
+    names = audit.metrics
     if not names:
         return ""
     return (
         f"Beside the network, clients sent {several(names)}: these numbers leave as they are, and "
         f"are measured here as “{METRICS}”."
     )
+
+
+_EXPLANATIONS = (_tell_what_was_seen, _tell_most, _tell_when, _tell_who, _tell_metrics)
 
 
 @dataclass(frozen=True)
@@ -200,9 +154,8 @@ class LayerAdvice:
     unreached: tuple[str, ...] = ()  # the telling layers that it does not change
 
 
-def advise(report: RecordingReport) -> tuple[LayerAdvice, ...]:
+def advise(audit: RecordingAudit) -> tuple[LayerAdvice, ...]:
     """Return what to do, with the numbers of the remedies that were tried."""
-    audit = report.audit
     told = audit.telling()
     buffers = tuple(name for name in told if name.endswith(BUFFERS))
     others = tuple(name for name in told if name not in buffers and name != METRICS)
@@ -215,7 +168,7 @@ def advise(report: RecordingReport) -> tuple[LayerAdvice, ...]:
         advice.append(_without(audit, "Hold layers back", others))
     noised = next((r for r in audit.layers.remedies if "noise" in r.name), None)
     whole = audit.layers.remedies[0].value
-    if others and noised is not None and whole > _LITTLE:  # neither reaches the rest
+    if others and noised is not None and whole > _LITTLE:
         beside = tuple(name for name in told if name not in others)
         advice.append(
             LayerAdvice(
@@ -239,9 +192,9 @@ def _without(audit: RecordingAudit, name: str, layers: tuple[str, ...]) -> Layer
     return LayerAdvice(name, layers)
 
 
-def _tell_advice(report: RecordingReport, advice: LayerAdvice) -> str:
+def _tell_advice(audit: RecordingAudit, advice: LayerAdvice) -> str:
     """Say what to do, and what is left then."""
-    audit, layers = report.audit, several(advice.layers) if advice.layers else ""
+    layers = several(advice.layers) if advice.layers else ""
     unit = audit.layers.v_information.unit
     told = {
         "Keep statistics at home": f"Running statistics of the clients' records are in {layers}. "
@@ -257,7 +210,7 @@ def _tell_advice(report: RecordingReport, advice: LayerAdvice) -> str:
     }
     if advice.left is None or advice.whole is None:
         return told[advice.name]
-    instead = f"{_bits(advice.left)} instead of {_bits(advice.whole)} {unit}"
+    instead = f"{bits(advice.left)} instead of {bits(advice.whole)} {unit}"
     if advice.name in told:
         it = "them" if len(advice.layers) > 1 else "it"
         return f"{told[advice.name]} Without {it} a whole update tells {instead}."
@@ -266,10 +219,6 @@ def _tell_advice(report: RecordingReport, advice: LayerAdvice) -> str:
         f"Clipped updates with noise ({short(advice.remedy, 60)}) tell {instead} in all; what it "
         f"costs in accuracy was not measured here.{beside}"
     )
-
-
-def _bits(value: float) -> str:
-    return number(round(max(value, 0.0), 3)) if math.isfinite(value) else "–"
 
 
 def _tell_gate(gate: Gate) -> str:

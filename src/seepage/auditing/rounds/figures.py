@@ -12,35 +12,33 @@ from seepage.auditing.report.figures import (
     MUTED,
     VERMILLION,
     Drawing,
+    name_rows,
     render,
     word_ticks,
 )
-from seepage.auditing.report.rounds.words import RecordingReport
 from seepage.auditing.report.words import number, short
 from seepage.layers.measures.first_round import LEVEL
+from seepage.layers.recording_audit import RecordingAudit
 from seepage.tables.names import counted
 
-SHOWN_LAYERS = 24
-SHOWN_CLIENTS = 30
 
-
-def draw_recording(report: RecordingReport) -> tuple[Drawing, ...]:
+def draw_recording(audit: RecordingAudit) -> tuple[Drawing, ...]:
     """Return the figures of a recording."""
-    drawn = [draw_information(report), draw_since(report), draw_clients(report)]
+    drawn = [draw_information(audit), draw_since(audit), draw_clients(audit)]
     return tuple(figure for figure in drawn if figure is not None)
 
 
-def shown_layers(report: RecordingReport) -> list[int]:
+def shown_layers(audit: RecordingAudit) -> list[int]:
     """Return the places of the layers that are drawn, in the order of the network."""
-    information = report.audit.layers.v_information
-    first = information.ranking()[:SHOWN_LAYERS]
+    information = audit.layers.v_information
+    first = information.ranking()[:24]
     return [k for k, name in enumerate(information.layers) if name in first]
 
 
-def draw_information(report: RecordingReport) -> Drawing:
+def draw_information(audit: RecordingAudit) -> Drawing:
     """Draw what each layer tells about the property, with intervals."""
-    found, told = report.audit.layers.v_information, set(report.audit.telling())
-    kept = shown_layers(report)
+    found, told = audit.layers.v_information, set(audit.telling())
+    kept = shown_layers(audit)
     entropy = float(found.columns["entropy"][0])
     values = np.maximum(found.values[kept], 0)
     ends = np.maximum(np.stack([found.low[kept], found.high[kept]]), 0)
@@ -59,9 +57,7 @@ def draw_information(report: RecordingReport) -> Drawing:
         axes.hlines(places, ends[0], ends[1], color=INK, lw=1.4)
         axes.axvline(entropy, color=INK, lw=1.4, ls=(0, (4, 3)))
         axes.set_xlim(0, max(entropy, float(ends.max())) * 1.06)
-        axes.set_ylim(len(kept) - 0.4, -0.6)
-        axes.set_yticks(places, [short(name, 16 if narrow else 34) for name in names])
-        axes.tick_params(axis="y", colors=INK, length=0)
+        name_rows(axes, names, narrow)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(
             f"V-information ({found.unit})"
@@ -84,12 +80,12 @@ def draw_information(report: RecordingReport) -> Drawing:
     return render("layers", alternative, caption, draw, (height, height))
 
 
-def draw_since(report: RecordingReport) -> Drawing | None:
+def draw_since(audit: RecordingAudit) -> Drawing | None:
     """Draw after which rounds which layers tell, or nothing if that was not asked."""
-    over = report.audit.over_rounds
+    over = audit.over_rounds
     if over is None or len(over.rounds) < 2:
         return None
-    kept = shown_layers(report)
+    kept = shown_layers(audit)
     names = [over.layers[k] for k in kept]
     sure = over.p_values[:, kept].T <= LEVEL
     places = np.arange(len(over.rounds))
@@ -111,11 +107,9 @@ def draw_since(report: RecordingReport) -> Drawing | None:
         )
         axes.scatter(columns, rows, s=size, marker="s", color=VERMILLION, label="tells it")
         axes.set_xlim(-0.6, len(places) - 0.4)
-        axes.set_ylim(len(kept) - 0.4, -0.6)
-        axes.set_yticks(np.arange(len(kept)), [short(n, 16 if narrow else 34) for n in names])
+        name_rows(axes, names, narrow)
         step = max(1, len(places) // (6 if narrow else 12))
         axes.set_xticks(places[::step], [str(over.rounds[k]) for k in places[::step]])
-        axes.tick_params(axis="y", colors=INK, length=0)
         axes.grid(visible=False)
         axes.set_xlabel("all updates up to this round")
         figure.legend(loc="outside upper left", ncols=2, handletextpad=0.2, columnspacing=1.2)
@@ -143,15 +137,15 @@ def draw_since(report: RecordingReport) -> Drawing | None:
     return render("since", alternative, caption, draw, (height, height))
 
 
-def ranked_clients(report: RecordingReport) -> list[int]:
+def ranked_clients(audit: RecordingAudit) -> list[int]:
     """Return the places of the clients, those who stand out most first."""
-    who = report.audit.clients
+    who = audit.clients
     return [int(k) for k in np.lexsort((-who.times, who.p_value))]
 
 
-def draw_clients(report: RecordingReport) -> Drawing:
+def draw_clients(audit: RecordingAudit) -> Drawing:
     """Draw how far each client's updates lie from the others'."""
-    who, kept = report.audit.clients, ranked_clients(report)[:SHOWN_CLIENTS]
+    who, kept = audit.clients, ranked_clients(audit)[:30]
     named = set(map(str, who.named()))
     times = who.times[kept]
     apart = np.array([str(who.clients[k]) in named for k in kept])
@@ -177,9 +171,7 @@ def draw_clients(report: RecordingReport) -> Drawing:
         axes.axvline(1, color=INK, lw=1.4, ls=(0, (4, 3)))
         axes.set_xscale("log")
         axes.set_xlim(min(1.0, float(times.min())) / 1.2, max(2.0, float(times.max())) * 1.2)
-        axes.set_ylim(len(kept) - 0.4, -0.6)
-        axes.set_yticks(places, [short(who.clients[k], 14 if narrow else 24) for k in kept])
-        axes.tick_params(axis="y", colors=INK, length=0)
+        name_rows(axes, [str(who.clients[k]) for k in kept], narrow, 24)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(
             "× the median client" if narrow else "distance from the middle ÷ the median client's"

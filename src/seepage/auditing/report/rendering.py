@@ -1,0 +1,191 @@
+"""How an audit of any kind becomes sentences, a page, a screen, JSON and a folder, by templates.
+
+Templates of pages are escaped throughout and share one style; all fail on an undefined name.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from seepage.auditing.findings import WIDEST
+from seepage.auditing.report import words
+from seepage.auditing.report.figures import Drawing
+from seepage.auditing.report.words import Verdict
+from seepage.core.result import NOTICE
+from seepage.errors import InputError
+from seepage.support.files import whole_folder, write_text
+from seepage.tables.names import counted, escaped, shown
+
+_FILTERS = (
+    "number count plain short sentence markdown protection in_100 percent rate share at_most "
+    "at_least bits interval"
+)
+_CALLED = (
+    "relative_error count_over find_limit inverse row_name say_error error_said spread_kept "
+    "spread_kept_of"
+)
+
+
+def render(name: str, **values: Any) -> str:
+    """Return a text from the template of this name."""
+    return environment().get_template(name).render(**values)
+
+
+def tell(what: str, *about: Any) -> str:
+    """Return the paragraph of this name among the sentences; line breaks become spaces."""
+    paragraph = getattr(environment().get_template("sentences.j2").module, what)
+    return re.sub(r"\s*\n\s*", " ", paragraph(*about)).strip()
+
+
+@cache
+def environment() -> Environment:
+    """Return what templates are made in."""
+    made = Environment(
+        autoescape=lambda name: name is not None and ".html" in name,  # noqa: S701 - cards, screens
+        loader=FunctionLoader(read_template),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters |= {name: getattr(words, name) for name in _FILTERS.split()}
+    made.filters |= {"shown": shown, "escaped": escaped, "trusted": trusted, "table": table}
+    made.globals |= {name: getattr(words, name) for name in _CALLED.split()}
+    made.globals |= {"counted": counted, "notice": NOTICE, "widest": WIDEST}
+    made.globals["style"] = trusted(read_template("style.css"))
+    return made
+
+
+def trusted(text: str) -> Markup:
+    """Mark our own style and script and matplotlib's SVG, which escapes its text itself."""
+    return Markup(text)  # noqa: S704
+
+
+def read_template(name: str) -> str:
+    """Return the text of a file among the templates."""
+    return (files("seepage.auditing.report") / "templates" / name).read_text("utf-8")
+
+
+def table(rows: Iterable[Sequence[str]], heads: Sequence[str], indent: int = 2) -> str:
+    """Return lines of cells below their heads, folded on a terminal and never cut elsewhere."""
+    from rich.console import Console
+    from rich.table import Table
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for head in heads:
+        drawn.add_column(head, no_wrap=False, overflow="fold")
+    for row in rows:
+        drawn.add_row(*row)
+    out = StringIO()
+    Console(file=out, width=width - indent, markup=False, emoji=False, highlight=False).print(drawn)
+    return "".join(f"{' ' * indent}{line}".rstrip() + "\n" for line in out.getvalue().splitlines())
+
+
+class Report(ABC):
+    """An audit of any kind as people and machines read it; a part is made when it is asked for."""
+
+    verdict: Verdict
+    screen: str  # the template of what a terminal shows
+
+    @abstractmethod
+    def summary(self) -> dict[str, Any]:
+        """Return what was found, except about single records, for JSON."""
+
+    @abstractmethod
+    def about(self) -> dict[str, Any]:
+        """Return what the template of the screen is about."""
+
+    @abstractmethod
+    def page(self, figures: tuple[Drawing, ...]) -> str:
+        """Return the page."""
+
+    @abstractmethod
+    def write_records(self, folder: Path) -> None:
+        """Write the table of single records into a folder."""
+
+    def figures(self) -> tuple[Drawing, ...]:
+        """Return the figures of the page."""
+        return ()
+
+    def texts(self) -> Mapping[str, str]:
+        """Return other texts of the folder, by the names of their files."""
+        return {}
+
+    def to_json(self) -> str:
+        """Return the summary as JSON text; what is not finite is ``null``."""
+        return json_text(self.summary())
+
+    def write(self, out: str | os.PathLike[str], keep: Sequence[Path] = ()) -> Path:
+        """Write the report into the folder ``out`` and return the path of its page.
+
+        ``report.html``, ``summary.json``, a table of single records, ``figures/*.svg`` and
+        ``manifest.json``, which lists them, readable by their owner only. Everything is made first.
+        An earlier report there is replaced, in one step; a folder that holds anything else is
+        refused. ``keep`` names files that must not change: the inputs.
+        """
+        out, figures = Path(out), self.figures()
+        texts = {f"figures/{figure.name}.svg": figure.file for figure in figures}
+        texts |= {"summary.json": self.to_json(), "report.html": self.page(figures), **self.texts()}
+        try:
+            with whole_folder(out, "report", keep) as folder:
+                self.write_records(folder)
+                for name, text in texts.items():
+                    write_text(folder / name, text)
+        except OSError as error:
+            raise InputError(
+                f"The report cannot be written to {out.name!r}: {error.strerror or error}; nothing "
+                "was left behind."
+            ) from error
+        return out / "report.html"
+
+    def tell(self, page: Path | None, *, as_json: bool, private: str | None = None) -> bool:
+        """Print what matters on one screen, or JSON; return whether every limit is met.
+
+        With JSON, limits that are not met are named on the standard error. ``private`` says which
+        values of the data the report shows, if any.
+        """
+        if as_json:
+            typer.echo(self.to_json(), nl=False)
+        else:
+            told = render(self.screen, verdict=self.verdict, page=page, **self.about())
+            typer.echo(told, nl=False)
+        if private is not None:
+            typer.echo(f"warning: the report shows {private}; do not pass it on.", err=True)
+        for gate, text in self.verdict.gates if as_json else ():
+            if not gate.passed:
+                typer.echo(f"over the limit {gate.name}: {text}", err=True)
+        return self.verdict.passed
+
+
+def json_text(summary: Mapping[str, Any]) -> str:
+    """Return a summary as JSON text that ends in a newline; what is not finite is ``null``."""
+    return json.dumps(to_plain(summary), indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+
+
+def to_plain(value: Any) -> Any:
+    """Return plain JSON values: what is not finite becomes ``None``."""
+    if isinstance(value, dict):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [to_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,282 @@
+"""The verdict on an audit: what its numbers mean against the limit that matters, for any reader.
+
+A headline, answers to the questions that are asked first, and a few sentences that need no prior
+knowledge. Which sentence is said is decided here; how it reads stands in the templates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from seepage.auditing.findings import (
+    LEFT_OUT,
+    ROUNDING,
+    Advice,
+    Audit,
+    DisclosureCheck,
+    Gate,
+    LedgerFinding,
+)
+from seepage.auditing.questions import MAX_GUESS_GAIN, MAX_MEMBERSHIP
+from seepage.auditing.report.rendering import tell
+from seepage.auditing.report.words import (
+    Answer,
+    Verdict,
+    count,
+    count_over,
+    error_at,
+    find_limit,
+    is_useless,
+    most_exposed,
+    percent,
+    row_name,
+    short,
+    usefulness,
+)
+from seepage.tables.names import counted, listed
+
+
+def judge(audit: Audit) -> Verdict:
+    """Return the verdict on an audit."""
+    over, limit = count_over(audit), find_limit(audit)
+    failed = [gate for gate in audit.gates if not gate.passed]
+    useful = usefulness(audit, audit.sigma)
+    judged = audit.usefulness
+    # Less than a quarter of its advantage over a constant prediction is hardly useful.
+    useless = useful is not None and useful < 0.25
+    # A difference smaller than its interval counts as none.
+    useless = useless or (judged is not None and judged.low <= 0)
+    if failed:
+        tone, label = "bad", "Over the limit"
+        headline = (
+            f"Do not release this model as it is: {len(failed)} of "
+            f"{counted(len(audit.gates), 'limit')} {'is' if len(failed) == 1 else 'are'} exceeded."
+        )
+    elif over:
+        tone, label = "caution", "Above " + limit.words
+        total = audit.records.count
+        who = f"{count(over)} of {counted(total, 'record')}"
+        if over == total > 1:
+            who = f"All {counted(total, 'record')}"
+        headline = f"{who} {'gives' if over == 1 else 'give'} away more than {limit.words} allows."
+    else:
+        tone, label = "good", "Within the limits" if audit.gates else "Within " + limit.words
+        headline = f"No record gives away more than {limit.words} allows."
+    exposed = _stands_out(audit)
+    if exposed and not failed and not over:
+        tone, label, headline = "caution", "Over the default limit", f"{exposed}."
+    elif audit.risks is None and not failed and not over:
+        tone, label = "caution", "Membership not measured"
+        headline = f"{headline[:-1]}, but whether a row can be recognised was not measured."
+    worse, private = warn_of_constant(audit), tone == "good"
+    if worse and not failed and not over:
+        tone, label = "caution", f"{label}, {'but' if private else 'and'} useless"
+        headline = f"{headline} {worse}"
+    elif useless and private:
+        tone, label = "caution", "Private, but hardly useful"
+        headline = headline[:-1] + ", but the noise leaves little of the model."
+    return Verdict(
+        tone,
+        label,
+        headline,
+        tuple(filter(None, _explain(audit))),
+        tuple(Answer(question, text) for question, text in _answers(audit) if text),
+        tuple((gate, tell_gate(audit, gate)) for gate in audit.gates),
+        tuple((remedy.name, tell_remedy(audit, remedy)) for remedy in audit.remedies),
+    )
+
+
+def _stands_out(audit: Audit) -> str:
+    """Say who is recognised or guessed beyond the limits, the caller's or the default ones."""
+    risks = audit.risks
+    if risks is None:
+        return ""
+    set_by_caller = {gate.name: gate.limit for gate in audit.gates}
+    membership = set_by_caller.get("--max-membership", MAX_MEMBERSHIP)
+    if risks.recognised > membership * (1 + ROUNDING):
+        return (
+            f"Row {row_name(audit, risks.recognised_row)} can be recognised: membership inference "
+            f"succeeds up to {percent(risks.recognised)} of the time (limit {percent(membership)}, "
+            "chance 50 %)"
+        )
+    gain = set_by_caller.get("--max-guess-gain", MAX_GUESS_GAIN)
+    most = risks.worst_guess
+    if most is not None and most.gain > gain * (1 + ROUNDING):
+        return (
+            f"“{short(most.name)}” of row {row_name(audit, most.row)} is guessed right "
+            f"{percent(most.right)} of the time, {percent(most.baseline)} without the release "
+            f"(limit {100 * gain:g} percentage points more)"
+        )
+    return ""
+
+
+def _answers(audit: Audit) -> Iterator[tuple[str, str]]:
+    """Yield the answers to a privacy officer's questions."""
+    yield "Is any row at risk?", tell("membership", audit)
+    yield "Which one?", tell("who", audit)
+    yield "How sure could an attacker be, with this release and without?", _tell_sure(audit)
+    yield "What would fix it?", _tell_fixes(audit)
+    error = error_at(audit, audit.sigma)
+    if error is not None:
+        changed = [r for r in audit.remedies if name_change(audit, r) and r.error is not None]
+        yield "What does protection cost?", tell("costs", audit, error, changed)
+
+
+def _tell_sure(audit: Audit) -> str:
+    guesses = () if audit.risks is None else audit.risks.guesses
+    by_prior = {(g.name, g.prior): g for g in guesses}
+    sensitive = {a.name for a in audit.attributes if a.sensitive}
+    others = [g for g in guesses if g.name != audit.target]
+    others = [g for g in others if g.name in sensitive] or others
+    own = (by_prior.get((audit.target, prior)) for prior in ("model", "frequencies"))
+    told = tell("guesses", audit, *own, others)
+    numbers = tuple(a for a in audit.attributes if a.kind == "numeric")
+    numbers = tuple(a for a in numbers if a.sensitive) or numbers
+    if numbers and (not told or numbers[0].sensitive):
+        told = f"{told} {tell('closest', audit, most_exposed(numbers)[0])}"
+    return told.strip()
+
+
+def _explain(audit: Audit) -> Iterator[str]:
+    """Yield the verdict's reasons in leakage η and least errors."""
+    yield tell("limit", audit)
+    yield tell("worst_record", audit)
+    yield tell("label", audit)
+    sensitive = tuple(a for a in audit.attributes if a.sensitive)
+    among = "the columns you called sensitive" if sensitive else "all columns"
+    for attribute in most_exposed(sensitive or audit.attributes)[:1]:
+        yield tell("attribute", audit, attribute, among)
+    error = error_at(audit, audit.sigma)
+    if error is not None:
+        yield tell("usefulness", audit, error)
+    if audit.usefulness is not None:
+        yield tell("advantage", audit)
+
+
+def _tell_fixes(audit: Audit) -> str:
+    named = [(name_change(audit, remedy), remedy.useless) for remedy in audit.remedies]
+    changes = [change for change, useless in named if change and not useless]
+    useless = " or ".join(change for change, useless in named if change and useless)
+    if not count_over(audit):
+        told = f"Nothing needs to be changed to stay within {find_limit(audit).words}"
+        if _stands_out(audit):
+            told += (
+                "; more noise protects the row that stands out (--max-membership and "
+                "--max-guess-gain say how much it takes)"
+            )
+        if changes:
+            told += f". {'Another way' if len(changes) == 1 else 'Other ways'} to stay within it: "
+            told += ", or ".join(changes)
+        return f"{told}."
+    if not changes:
+        if not useless:
+            return ""
+        return (
+            f"Nothing that was tried. {useless[0].upper()}{useless[1:]} would bring every record "
+            f"within {_aim(audit)}, but leaves a model no better than a constant prediction."
+        )
+    listed = changes[0] if len(changes) == 1 else f"{', '.join(changes[:-1])}, or {changes[-1]}"
+    ending = "it brings" if len(changes) == 1 else "each of these brings"
+    told = f"{listed[0].upper()}{listed[1:]}: {ending} every record within {_aim(audit)}."
+    if useless:
+        told += f" So would {useless}, but with an error no smaller than a constant prediction's."
+    return told
+
+
+def _aim(audit: Audit) -> str:
+    return "the target" if audit.target_eta is not None else "one standard deviation (η = 1)"
+
+
+def name_change(audit: Audit, remedy: Advice) -> str:
+    """Say what to do in a few words; nothing if it does not help, or is not needed."""
+    if remedy.reason is not None or not remedy.reaches_target or remedy.sigma is None:
+        return ""
+    if remedy.rounds is not None:
+        return f"reweighting, to even out the leakage (with σ = {remedy.sigma:.3g})"
+    if audit.meets_target or remedy.public is not None:
+        return ""
+    taken = f"σ = {remedy.sigma:.3g} instead of {audit.sigma:.3g}"
+    if remedy.l2 is not None:
+        taken = f"λ = {remedy.l2:.3g} instead of {audit.l2:.3g}"
+    return f"{remedy.name} ({taken})"
+
+
+def tell_remedy(audit: Audit, remedy: Advice) -> str:
+    """Say what a remedy takes and what it costs, or why it does not help."""
+    return tell("remedy", audit, remedy)
+
+
+def tell_gate(audit: Audit, gate: Gate) -> str:
+    """Say how what was measured compares with a limit; records by row, never by value."""
+    return tell("gate", audit, gate)
+
+
+def tell_noise(audit: Audit) -> str:
+    """Say why the noise is what it is."""
+    return tell("noise", audit)
+
+
+def tell_not_measured(audit: Audit) -> str:
+    """Say that membership and guesses are not known, and why."""
+    return tell("not_measured", audit)
+
+
+def warn_of_constant(audit: Audit) -> str:
+    """Say that the noisy model is no better than a constant prediction; nothing if it is."""
+    useless = is_useless(audit, audit.sigma)
+    return tell("constant", audit, error_at(audit, audit.sigma)) if useless else ""
+
+
+def tell_steps(audit: Audit) -> tuple[str, ...]:
+    """Say what was done to the data, and what came out beside the leakage, a sentence each."""
+    told, curve = list(audit.steps), audit.curve
+    if not curve.held_out:
+        told.append("No model could be fitted without the held-out records: it saw them all.")
+    elif curve.l2 is not None and curve.l2 != audit.l2:
+        told.append(
+            f"The privacy–utility curve was drawn with λ = {curve.l2:g}: without a "
+            "penalty the model is not determined on a part of the rows."
+        )
+    if audit.risks_reason:
+        told.append(tell_not_measured(audit))
+    if audit.ledger is not None:
+        told.extend(tell_ledger(audit.ledger))
+    if audit.disclosures is not None:
+        told.extend(tell_disclosures(audit.disclosures))
+    return tuple(told)
+
+
+def tell_ledger(ledger: LedgerFinding) -> list[str]:
+    """Say what the ledger knows of the records, and what the owner must know about that."""
+    told = list(ledger.doubts)
+    if ledger.known:
+        told.append(
+            f"{counted(ledger.known, 'record was', 'records were')} in earlier releases of the "
+            f"ledger: over all of them the most exposed has η = {ledger.eta:.4g} at most."
+        )
+    return told
+
+
+def tell_disclosures(check: DisclosureCheck) -> list[str]:
+    """Say what the check of the most exposed records found, and what to do about it."""
+    if check.everything and not check.found:
+        return [
+            "As far as was tried, no published figure would change if one of the most exposed "
+            "records were left out or replaced."
+        ]
+    if check.everything:
+        figures = {figure for found in check.found for figure in found.figures}
+        single = (
+            f"Disclosed by row {found.row} {found.change}: {listed(found.figures)}."
+            for found in check.found[:20]  # the most exposed come first
+        )
+        return [tell("disclosed", figures, check.rows()), *single]
+    changed: dict[str, set[int]] = {}
+    for found in check.found:
+        if "σ" in found.figures:
+            kind = LEFT_OUT if found.change == LEFT_OUT else "replaced within their columns"
+            changed.setdefault(kind, set()).add(found.row)
+    # A record may be the only one of its class, which the release names.
+    rows = check.rows("classes")
+    told = [tell("other_noise", check.checked, changed)] if changed else []
+    return [*told, tell("alone", rows)] if rows else told

@@ -1,0 +1,162 @@
+"""The report on recorded rounds: its page, its summary, its screen and its table of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from seepage.auditing.findings import Gate
+from seepage.auditing.report.figures import Drawing
+from seepage.auditing.report.rendering import Report, render, to_plain
+from seepage.auditing.report.words import Verdict, interval
+from seepage.auditing.rounds.figures import draw_recording, ranked_clients
+from seepage.auditing.rounds.words import advise, judge_recording
+from seepage.core.result import NOTICE
+from seepage.layers.recording_audit import RecordingAudit
+from seepage.support.files import write_private
+from seepage.tables.names import shown
+
+SCHEMA = "seepage-rounds/2"
+
+
+@dataclass(frozen=True, eq=False)
+class RecordingReport(Report):
+    """An audit of a recording, and what it is about."""
+
+    audit: RecordingAudit  # what was found
+    # The names of the recording and of the property
+    source: str
+    property: str
+    gates: tuple[Gate, ...] = ()  # the limits that were set, and whether they were met
+    values: Mapping[str, str] | None = None  # by client, the property's value, if it is shown
+    versions: Mapping[str, str] = field(default_factory=dict)  # of the software that computed it
+
+    screen = "rounds.txt.j2"
+
+    @cached_property
+    def verdict(self) -> Verdict:  # type: ignore[override]
+        """What was found, since when, who stands out and what to do."""
+        return judge_recording(self.audit, self.property, self.gates)
+
+    def figures(self) -> tuple[Drawing, ...]:
+        """Return the figures of the page."""
+        return draw_recording(self.audit)
+
+    def about(self) -> dict[str, Any]:
+        """Return what the templates are about: layers and clients, those that tell most first."""
+        audit, who = self.audit, self.audit.clients
+        by_name = {layer["name"]: layer for layer in self._layers()}
+        layers = [by_name[name] for name in audit.layers.v_information.ranking()]
+        named, known = set(map(str, who.named())), self.values or {}
+        clients = [
+            {
+                "name": str(who.clients[k]),
+                "updates": int(who.updates[k]),
+                "layer": who.layer[k],
+                "times": float(who.times[k]),
+                "p_value": float(who.p_value[k]),
+                "apart": str(who.clients[k]) in named,
+                "value": known.get(str(who.clients[k])),
+            }
+            for k in ranked_clients(audit)
+        ]
+        return {
+            "report": self,
+            "audit": audit,
+            "layers": layers,
+            "clients": clients,
+            "entropy": float(audit.layers.v_information.columns["entropy"][0]),
+            "unit": audit.layers.v_information.unit,
+            "layer_lines": [
+                (
+                    shown(layer["name"])[1:-1],
+                    interval(layer["value"], layer["low"], layer["high"]),
+                    "-" if layer["since"] is None else str(layer["since"]),
+                    "tells it" if layer["tells"] else "",
+                )
+                for layer in layers[:12]
+            ],
+            # Three if nobody stands out
+            "client_lines": [
+                (
+                    c["name"],
+                    f"{c['times']:.3g}",
+                    shown(c["layer"])[1:-1],
+                    f"{c['p_value']:.3g}",
+                    "stands out" if c["apart"] else "",
+                )
+                for c in clients[: max(3, min(len(named), 12))]
+            ],
+        }
+
+    def _layers(self) -> list[dict[str, Any]]:
+        """Return what each layer tells, in the order of the network."""
+        found, over = self.audit.layers.v_information, self.audit.over_rounds
+        told = set(self.audit.telling())
+        return [
+            {
+                "name": name,
+                "size": found.sizes[k],
+                "value": float(found.values[k]),
+                "low": float(found.low[k]),
+                "high": float(found.high[k]),
+                "p_value": found.columns["p_value"][k],
+                "tells": name in told,
+                "since": None if over is None else over.first(name),
+            }
+            for k, name in enumerate(found.layers)
+        ]
+
+    def page(self, figures: tuple[Drawing, ...]) -> str:
+        """Return the page, one self-contained file that runs no script."""
+        drawings = {figure.name: figure for figure in figures}
+        values = self.about() | {"verdict": self.verdict, "drawings": drawings, "schema": SCHEMA}
+        return render("rounds.html.j2", **values)
+
+    def write_records(self, folder: Path) -> None:
+        """Write the table of clients."""
+        table = self.audit.clients.table("pyarrow")
+        table = table.replace_schema_metadata({"schema": SCHEMA, "notice": NOTICE})
+        write_private(folder / "clients.parquet", lambda file: pq.write_table(table, file))
+
+    def summary(self) -> dict[str, Any]:
+        """Return the summary as JSON values, without any client; ``docs/report.md`` has it."""
+        audit, over = self.audit, self.audit.over_rounds
+        known_as = {"name": "layer", "value": "v_information", "since": "since_round"}
+        summary = {
+            "schema": SCHEMA,
+            "notice": NOTICE,
+            "source": self.source,
+            "property": self.property,
+            **self.verdict.summary(),
+            "recording": {
+                "updates": audit.updates,
+                "clients": len(audit.clients.clients),
+                "rounds": audit.rounds,
+                "metrics": audit.metrics,
+            },
+            "unit": audit.layers.v_information.unit,
+            "entropy": audit.layers.v_information.columns["entropy"][0],
+            "layers": [
+                {known_as.get(key, key): value for key, value in layer.items()}
+                for layer in self._layers()
+            ],
+            "rounds": over
+            and {key: getattr(over, key) for key in ("rounds", "layers", "p_values")},
+            "least_p_value": over and audit.least_p_value(),
+            "clients_standing_out": len(audit.clients.named()),
+            "remedies": [asdict(remedy) for remedy in audit.layers.remedies],
+            "advice": [
+                asdict(advice) | {"text": text}
+                for advice, (_, text) in zip(advise(audit), self.verdict.advice, strict=True)
+            ],
+            "notes": [*audit.notes, *audit.layers.notes],
+            "versions": self.versions,
+        }
+        plain: dict[str, Any] = to_plain(summary)
+        return plain
