@@ -182,7 +182,7 @@ class CandidateModels:
         return moves
 
     def _two_steps(
-        self, rows: np.ndarray, levels: np.ndarray, third: tuple[np.ndarray, np.ndarray]
+        self, rows: np.ndarray, levels: np.ndarray, third: tuple[np.ndarray, list[np.ndarray]]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the differences after two steps, (b, K, P), and where they are too far off."""
         change, columns = self.rank_two(rows, levels), list(self.attribute.columns)
@@ -196,7 +196,7 @@ class CandidateModels:
         counted = 0.5 * weights[rows, None] * along**2
         residual = np.zeros_like(change.step)
         for p, part in enumerate(tensor):
-            residual += change.step[:, :, p : p + 1] * (change.step @ part)
+            residual += (change.step[:, :, p:] * change.step[:, :, p : p + 1]) @ part
         residual += (own - counted)[:, :, None] * change.x[:, None, :]
         residual[:, :, columns] += own[:, :, None] * change.delta
         second = self._solve(change, residual)
@@ -220,10 +220,11 @@ class CandidateModels:
 
 def third_derivatives(
     objective: Objective, family: Family, margins: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``ω_j ∂a_j/∂m``, (n,), and ``½ Σ_j ω_j (∂a_j/∂m) x_j x_j x_j``, (P, P, P).
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return ``ω_j ∂a_j/∂m``, (n,), and ``½ Σ_j ω_j (∂a_j/∂m) x_j x_j x_j``.
 
-    Applied twice to a Newton step, the tensor is the gradient that remains after it.
+    Applied twice to a Newton step, the tensor is the gradient that remains after it. Its p-th part,
+    (P − p, P), holds the entries ``(p, q, r)`` with q ≥ p, counted in both orders.
     """
     if family.curvature_slope is not None:
         weights = np.asarray(family.curvature_slope(margins, objective.target))
@@ -234,11 +235,13 @@ def third_derivatives(
     if objective.sample_weight is not None:
         weights = weights * objective.sample_weight
     size = objective.shape[0]
-    tensor = np.zeros((size, size, size))
+    tensor = [np.zeros((size - p, size)) for p in range(size)]
     for rows in row_slices(len(weights), size, chunk=4 * CHUNK):
         x = design(objective, rows)
         for p, part in enumerate(tensor):
-            part += x.T @ ((0.5 * weights[rows] * x[:, p])[:, None] * x)
+            part += x[:, p:].T @ ((weights[rows] * x[:, p])[:, None] * x)
+    for part in tensor:
+        part[0] /= 2  # the orders (p, q) and (q, p) are one entry, but (p, p) is itself
     return weights, tensor
 
 
