@@ -194,9 +194,9 @@ class CandidateModels:
         own = change.weight * (own - change.new_curvature * new_along)
         # The tensor still includes the row's original term.
         counted = 0.5 * weights[rows, None] * along**2
-        residual = np.zeros_like(change.step)
-        for p, part in enumerate(tensor):
-            residual += (change.step[:, :, p:] * change.step[:, :, p : p + 1]) @ part
+        flat = change.step.reshape(-1, self.size)  # one product for all candidates, not one each
+        remainder = sum((flat[:, p:] * flat[:, p : p + 1]) @ part for p, part in enumerate(tensor))
+        residual = np.reshape(remainder, change.step.shape)
         residual += (own - counted)[:, :, None] * change.x[:, None, :]
         residual[:, :, columns] += own[:, :, None] * change.delta
         second = self._solve(change, residual)
