@@ -664,6 +664,7 @@ def list_data(folder: Folder = None) -> None:
     """Print every data set: its name, size, whether it is here, licence, source."""
     from seepage.data.obtain import find
     from seepage.data.registry import DATA_SETS
+    from seepage.support.text_table import aligned
 
     rows = [("NAME", "SIZE", "HERE", "LICENCE", "WHAT IT IS", "SOURCE")]
     for entry in DATA_SETS.values():
@@ -672,10 +673,7 @@ def list_data(folder: Folder = None) -> None:
         else:
             size, here = f"{entry.size / 1e6:.1f} MB", "yes" if find(entry, folder) else "no"
         rows.append((entry.name, size, here, entry.licence, entry.title, entry.source))
-    widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        typer.echo("  ".join(cells).rstrip())
+    typer.echo("\n".join(aligned(rows)))
 
 
 @data_app.command()

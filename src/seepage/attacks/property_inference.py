@@ -292,15 +292,12 @@ def attack_recording(
 
 def _by_layer(found: Sequence[PropertyInferenceResult], seen: LayerGradients) -> PerLayer:
     """Return the results of each layer alone, and of all of them."""
-    intervals = np.array([result.interval for result in found])
-    return PerLayer(
+    return PerLayer.of(
         "property inference, AUC",
         (*seen.layers, JOINED),
-        np.array([result.auc for result in found]),
-        intervals[:, 0],
-        intervals[:, 1],
+        np.array([(result.auc, *result.interval) for result in found]).T,
         (*seen.sizes.values(), sum(seen.sizes.values())),
-        "attack",
+        kind="attack",
         columns={"accuracy": np.array([result.accuracy for result in found])},
         notes=seen.projection_notes(),
     )

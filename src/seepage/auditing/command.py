@@ -45,6 +45,7 @@ from seepage.core.result import NOTICE
 from seepage.errors import InputError, NotTheMinimiserError
 from seepage.support.chunks import share_one_heap
 from seepage.support.files import check_folder, check_input
+from seepage.support.text_table import aligned
 from seepage.tables.names import counted, escaped, shown
 
 if TYPE_CHECKING:
@@ -442,10 +443,7 @@ def progress(stages: int) -> Iterator[Tell]:
 
 def tell_table(lines: Sequence[Sequence[str]]) -> None:
     """Print lines of cells in columns."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        typer.echo("  " + "  ".join(cells).rstrip())
+    typer.echo("\n".join(aligned(lines, indent="  ")))
 
 
 def tell_advice(verdict: Verdict) -> None:

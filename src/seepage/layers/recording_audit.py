@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from seepage.core.result import NOTICE
 from seepage.errors import InputError
 from seepage.layers.federated.client_means import ClientRounds
 from seepage.layers.federated.gradients import LayerGradients, load_gradients
 from seepage.layers.layer_audit import LayerAudit, audit_updates
 from seepage.layers.measures.first_round import RoundByRound, since_when
-from seepage.layers.measures.per_layer import NOTICE
 from seepage.layers.measures.property_batches import read_property
 from seepage.layers.measures.standing_out import StandingOut, standing_out
 from seepage.tables.names import listed

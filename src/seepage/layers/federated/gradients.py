@@ -62,6 +62,8 @@ class LayerGradients:
     beside
         The entries that are sent beside the trained parameters: buffers (running statistics,
         counters), frozen parameters, other arrays. Clipping and noise do not apply to them either.
+    runs
+        Flower's number of the run of each, ``(n,)``, if known.
 
     Examples
     --------
@@ -83,9 +85,10 @@ class LayerGradients:
     rounds: np.ndarray | None = None
     metrics: Mapping[str, np.ndarray] = field(default_factory=dict)
     beside: tuple[str, ...] = ()
+    runs: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        for name, known in (("nodes", self.nodes), ("rounds", self.rounds), *self.metrics.items()):
+        for name, known in (*self._origins().items(), *self.metrics.items()):
             if known is not None and np.shape(known) != (len(self.norms),):
                 raise InputError(
                     f"There are {len(self.norms)} gradients, but {name} has the shape "
@@ -192,14 +195,15 @@ class LayerGradients:
     def rows(self, which: Any) -> LayerGradients:
         """Return some of the gradients."""
         blocks = {layer: block[which] for layer, block in self.blocks.items()}
-        nodes, rounds = (
-            None if known is None else known[which] for known in (self.nodes, self.rounds)
-        )
         metrics = {name: values[which] for name, values in self.metrics.items()}
-        norms = self.norms[which]
-        return replace(
-            self, blocks=blocks, norms=norms, nodes=nodes, rounds=rounds, metrics=metrics
-        )
+        origins: dict[str, Any] = {
+            name: None if values is None else values[which]
+            for name, values in self._origins().items()
+        }
+        return replace(self, blocks=blocks, norms=self.norms[which], metrics=metrics, **origins)
+
+    def _origins(self) -> dict[str, np.ndarray | None]:
+        return {"nodes": self.nodes, "rounds": self.rounds, "runs": self.runs}
 
     def without(self, *layers: str) -> LayerGradients:
         """Return what is left when these layers are not sent (or ``"client metrics"``)."""
@@ -331,15 +335,17 @@ class LayerGradients:
 def joined(parts: Sequence[LayerGradients]) -> LayerGradients:
     """Return several recordings with the same layers and projection as one.
 
-    It has nodes, or rounds, if all of them do; metrics that one of them lacks are nan there.
+    It has nodes, rounds or runs if all of them do; metrics that one of them lacks are nan there.
     """
     first = parts[0]
     for part in parts[1:]:
         first.check_same_projection(part)
     blocks = {k: np.concatenate([part.blocks[k] for part in parts]) for k in first.layers}
     norms = np.concatenate([part.norms for part in parts])
-    nodes = _known([part.nodes for part in parts])
-    rounds = _known([part.rounds for part in parts])
+    origins: dict[str, Any] = {}
+    for name, *known in zip(first._origins(), *(p._origins().values() for p in parts), strict=True):
+        there = [values for values in known if values is not None]
+        origins[name] = np.concatenate(there) if len(there) == len(parts) else None
     named = dict.fromkeys(name for part in parts for name in part.metrics)
     metrics = {
         name: np.concatenate([part.metrics.get(name, np.full(len(part), np.nan)) for part in parts])
@@ -349,10 +355,9 @@ def joined(parts: Sequence[LayerGradients]) -> LayerGradients:
         first,
         blocks=blocks,
         norms=norms,
-        nodes=nodes,
-        rounds=rounds,
         metrics=metrics,
         beside=tuple(dict.fromkeys(name for part in parts for name in part.beside)),
+        **origins,
     )
 
 
@@ -361,20 +366,15 @@ def _buffers(layers: Sequence[str]) -> tuple[str, ...]:
     return tuple(layer for layer in layers if layer.endswith(BUFFERS))
 
 
-def _known(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    known = [part for part in parts if part is not None]
-    return np.concatenate(known) if len(known) == len(parts) else None
-
-
 def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **columns: Any) -> None:
     """Write recorded gradients, with further columns, one entry per gradient.
 
-    The nodes and rounds of the recording, if known, are written as the columns ``node`` and
-    ``round`` unless these are given. A name ending in ``.safetensors`` gives that format, any other
-    a NumPy archive (``.npz``).
+    The nodes, rounds and runs of the recording, if known, are written as the columns ``node``,
+    ``round`` and ``run`` unless these are given. A name ending in ``.safetensors`` gives that
+    format, any other a NumPy archive (``.npz``).
     """
-    own = {"node": gradients.nodes, "round": gradients.rounds}
-    columns = {name: values for name, values in own.items() if values is not None} | columns
+    own = {k.removesuffix("s"): v for k, v in gradients._origins().items() if v is not None}
+    columns = own | columns
     arrays = {f"block {k}": block for k, block in enumerate(gradients.blocks.values())}
     arrays |= {f"variance {k}": v for k, v in enumerate(gradients.variances.values())}
     arrays |= {f"column {name}": np.asarray(values) for name, values in columns.items()}
@@ -409,8 +409,8 @@ def load_gradients(
 ) -> tuple[LayerGradients, dict[str, np.ndarray]]:
     """Read what :func:`save_gradients` wrote: the gradients, and the further columns.
 
-    The columns ``node`` and ``round``, if present, also become the gradients' ``nodes`` and
-    ``rounds``.
+    The columns ``node``, ``round`` and ``run``, if present, also become the gradients' ``nodes``,
+    ``rounds`` and ``runs``.
     """
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder; name a file in it.")
@@ -442,7 +442,8 @@ def load_gradients(
             if "beside" in found
             else _buffers(tuple(blocks))
         )
-        made = LayerGradients(blocks, sizes, norms, variances, keys, *origin, metrics, beside)
+        runs = columns.get("run")
+        made = LayerGradients(blocks, sizes, norms, variances, keys, *origin, metrics, beside, runs)
         return made, columns
     except (FileNotFoundError, PermissionError, Warning):  # a warning does not condemn the file
         raise

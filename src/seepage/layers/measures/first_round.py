@@ -22,13 +22,9 @@ import numpy as np
 from seepage.errors import InputError
 from seepage.layers.federated.client_means import ClientRounds
 from seepage.layers.federated.gradients import LayerGradients
-from seepage.layers.measures.independence_test import left_out_errors, left_out_smoother
+from seepage.layers.measures.independence_test import LEVEL, TIE, left_out_errors, left_out_smoother
 from seepage.layers.measures.property_batches import read_property
 from seepage.tables.source import build_frame
-
-LEVEL = 0.05
-_STAGES = 24  # rounds after which to test
-_TIE = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +112,7 @@ def since_when(
     draw = np.random.default_rng((seed, 4))
     tried = np.vstack([own, draw.permuted(np.tile(own, (permutations, 1)), axis=1)])
     last = len(who.rounds) - 1
-    stages = sorted({round(k) for k in np.linspace(0, last, min(last + 1, _STAGES))})
+    stages = sorted({round(k) for k in np.linspace(0, last, min(last + 1, 24))})
     found = np.zeros((len(stages), len(gradients.layers), len(tried)))
     clients = [0] * len(stages)
     for place, layer in enumerate(gradients.layers):
@@ -139,14 +135,14 @@ def _standing(means: np.ndarray, labels: np.ndarray) -> np.ndarray:
     errors = left_out_errors(smoother, labels)
     spread = float(errors.std())
     below = errors.mean() - errors
-    return np.asarray(below / spread if spread > _TIE else np.zeros(len(labels)))
+    return np.asarray(below / spread if spread > TIE else np.zeros(len(labels)))
 
 
 def _stepped_down(standings: np.ndarray) -> np.ndarray:
     """Return adjusted P-values from ``(tests, 1 + arrangements)``, the actual labels first."""
     order = np.argsort(-standings[:, 0], kind="stable")
     highest = np.maximum.accumulate(standings[order][::-1], axis=0)[::-1]
-    as_high = highest >= standings[order][:, :1] - _TIE
+    as_high = highest >= standings[order][:, :1] - TIE
     p_values = np.empty(len(standings))
     p_values[order] = np.maximum.accumulate(as_high.mean(axis=1))
     return p_values

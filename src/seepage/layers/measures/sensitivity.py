@@ -123,7 +123,6 @@ def sensitivity(
     held = _COPIES * watched.bytes_per_record()
     parts = Chunks(chunk_size).run(work, len(y), held, next(net.parameters()).device)
     values, errors = (np.concatenate(part) for part in zip(*parts, strict=True))
-    mean, low, high = mean_interval(values)
     estimated = bool(np.any(errors > 0))
     notes = [_ESTIMATED] if estimated else []
     if np.any(np.isnan(values)):
@@ -131,14 +130,12 @@ def sensitivity(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the mean of a layer without numbers
         median = np.nanmedian(values, axis=0)
-    return PerLayer(
+    return PerLayer.of(
         f"sensitivity to the {wrt}, {NORMS[norm]}-norm",
         tuple(sizes),
-        mean,
-        low,
-        high,
+        mean_interval(values),
         tuple(sizes.values()),
-        "estimate" if estimated else "exact",
+        kind="estimate" if estimated else "exact",
         columns={"median": median},
         notes=tuple(notes),
         by_record=values,

@@ -27,6 +27,7 @@ from seepage.layers.layer_parameters import layer_parameters, layer_sizes
 from seepage.layers.measures.per_layer import PerLayer
 from seepage.layers.measures.update_jacobian import LocalRun, UpdateJacobian, UpdateRelease
 from seepage.nn.gradients.network_checks import refuse_modes, unwrapped
+from seepage.nn.gradients.per_record_gradients import sum_of
 from seepage.nn.jacobian.random_directions import key_of, row_signs
 from seepage.nn.measures.estimate import Estimate
 from seepage.nn.measures.gradient_leakage import check_batch, check_view
@@ -36,8 +37,6 @@ from seepage.nn.problem.views import Input, Inputs, View, call, rows_of
 from seepage.support.chunks import progress
 from seepage.support.number_check import check_positive
 from seepage.tables.source import MemorySource, Table
-
-_STEP = 0.01  # the default finite step, relative to the size of the unknowns
 
 
 def update_leakage(
@@ -314,7 +313,7 @@ class UpdateLeakage(Leakage):
         """
         net = self.run.problem.net
         layout = layer_parameters(net, layers)
-        parts = _places(self.run.problem.released())
+        released = self.run.problem.released()
         by_record, notes = None, self.conditions
         if self.jacobian.root.dim() == 2:
             raise InputError(
@@ -323,21 +322,19 @@ class UpdateLeakage(Leakage):
             )
         if _checked(method) == "exact":
             squares = self.jacobian.dense.square().sum(2)
-            each = _by_layer(squares, layout, parts) / self.jacobian.features  # (layers, n)
+            each = _by_layer(squares, layout, released) / self.jacobian.features  # (layers, n)
             by_record = each.sqrt().T.cpu().numpy()
             values = low = high = each.mean(1).sqrt().cpu().numpy()
         else:
             found = self._squares(None, "dfil", probes, scale)
-            each = _by_layer(found.T, layout, parts) / self.jacobian.X.numel()
+            each = _by_layer(found.T, layout, released) / self.jacobian.X.numel()
             made = self._estimate(*_mean_of_probes(each), "rows", probes, scale)
             values, (low, high) = np.asarray(made), made.interval()
             notes = made.conditions
-        return PerLayer(
+        return PerLayer.of(
             f"dFIL η̄ about {self.run.problem.view.describe()}",
             tuple(layout),
-            values,
-            low,
-            high,
+            (values, low, high),
             tuple(layer_sizes(net, layout).values()),
             kind="exact" if method == "exact" else "estimate",
             notes=notes,
@@ -369,7 +366,7 @@ class UpdateLeakage(Leakage):
         if scale is not None:
             check_positive(scale, "scale")
             return float(scale)
-        return float(f"{_STEP * self.jacobian.scale:.0e}")
+        return float(f"{0.01 * self.jacobian.scale:.0e}")
 
     def _estimate(
         self,
@@ -414,23 +411,10 @@ def _mean_of_probes(squares: Tensor) -> tuple[Tensor, Tensor]:
     return squares.mean(-1), squares.std(-1, correction=1) / math.sqrt(squares.shape[-1])
 
 
-def _places(released: Mapping[str, Tensor]) -> dict[str, slice]:
-    """Return the position of each parameter in the update."""
-    places, start = {}, 0
-    for name, parameter in released.items():
-        places[name] = slice(start, start + parameter.numel())
-        start += parameter.numel()
-    return places
-
-
 def _by_layer(
-    squares: Tensor,
-    layout: Mapping[str, Sequence[str]],
-    parts: Mapping[str, slice],
+    squares: Tensor, layout: Mapping[str, Sequence[str]], released: Mapping[str, Tensor]
 ) -> Tensor:
     """Return sums of ``squares (P, …)`` over each layer's part of the update, ``(layers, …)``."""
-    sums = [
-        torch.stack([squares[parts[name]].sum(0) for name in names]).sum(0)
-        for names in layout.values()
-    ]
-    return torch.stack(sums)
+    parts = squares.split([parameter.numel() for parameter in released.values()])
+    sums = {name: part.sum(0) for name, part in zip(released, parts, strict=True)}
+    return torch.stack([sum_of([sums[name] for name in names]) for names in layout.values()])

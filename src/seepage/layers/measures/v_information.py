@@ -18,11 +18,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.optimize import minimize
+from scipy.special import log_softmax, ndtri, softmax, stdtrit
 
 from seepage.errors import InputError
 from seepage.layers.federated.gradients import WIDTH, LayerGradients
 from seepage.layers.measures.classifiers import find_classifier
-from seepage.layers.measures.independence_test import Exchange, in_turn, over_all_groups
+from seepage.layers.measures.independence_test import (
+    LEVEL,
+    TIE,
+    Exchange,
+    in_turn,
+    over_all_groups,
+)
 from seepage.layers.measures.per_layer import PerLayer
 from seepage.layers.measures.property_batches import read_property
 from seepage.support.chunks import progress
@@ -33,12 +41,6 @@ _BELOW = (
     "An estimate on records the predictor has not seen can come out below zero where there is "
     "nothing to find."
 )
-_FLOOR = 1e-6  # the least probability in the paper's estimate, which is not recalibrated
-_STEEPEST, _FURTHEST = 5.0, 20.0
-_SIGNIFICANT = 0.05
-_NO_GAIN = 1e-9
-_WRITTEN_AS_ZERO = 5e-4  # reports give three decimals
-_NORMAL = 1.959964
 
 
 class FewGroupsWarning(UserWarning):
@@ -128,7 +130,7 @@ def v_information(
     task, said = PropertyTask.grouped(property, groups, seen, folds, seed)
     exchange = Exchange.of(task.labels, task.fold, task.groups)
     ways = exchange.arrangements()
-    if 1 / ways > _SIGNIFICANT:
+    if 1 / ways > LEVEL:
         said.append(_too_few(exchange, ways))
     for sentence in said:
         warnings.warn(sentence, FewGroupsWarning, stacklevel=2)
@@ -157,15 +159,13 @@ def v_information(
             low[k] = min(low[k] + task.recalibration_cost(), values[k])
     scale = _UNITS[unit]
     name = family.replace("_", " ") if isinstance(family, str) else type(family).__name__
-    return PerLayer(
+    return PerLayer.of(
         f"V-information, {name}",
         seen.layers,
-        values / scale,
-        low / scale,
-        high / scale,
+        np.stack([values, low, high]) / scale,
         tuple(seen.sizes.values()),
-        "estimate",
-        unit,
+        kind="estimate",
+        unit=unit,
         columns={
             "p_value": np.array(p_values),
             "training_set_estimate": np.array(trained) / scale,
@@ -173,7 +173,7 @@ def v_information(
             "columns": [seen[layer].shape[1] for layer in seen.layers],
         },
         notes=(_BELOW, *said, *task.notes, *seen.projection_notes()),
-        negligible=_WRITTEN_AS_ZERO,
+        negligible=5e-4,  # reports give three decimals
     )
 
 
@@ -328,7 +328,8 @@ class PropertyTask:
         rows = np.ones(len(block), dtype=bool)
         found = self._predict(classifier, block, rows, rows)
         own = found[np.arange(len(block)), self.labels]
-        return float(-np.log(np.clip(own, _FLOOR, 1.0)).mean())
+        # No probability below 1e-6, since those of the paper are not recalibrated.
+        return float(-np.log(np.clip(own, 1e-6, 1.0)).mean())
 
     def interval(self, losses: np.ndarray, resamples: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the ends of the 95 % bootstrap interval of every layer's information.
@@ -347,7 +348,7 @@ class PropertyTask:
             weights = np.bincount(draw.integers(number, size=number), minlength=number)[units]
             found[k] = gains @ weights / max(1, weights.sum())
         middle = gains.mean(axis=1)
-        reach = small_sample_factor(number) * _NORMAL * found.std(axis=0)
+        reach = small_sample_factor(number) * ndtri(0.975) * found.std(axis=0)
         return middle - reach, np.minimum(middle + reach, self.entropy())
 
     def true_at_the_extremes(
@@ -366,11 +367,9 @@ class PropertyTask:
         ``(1 − ε)^G = 2.5 %`` over the G groups or gradients: each may lose ``log(n + 1)``, the most
         that recalibration on n gradients allows.
         """
-        from scipy.special import stdtrit
-
         units, number = self._units()
         gains = self._gains(losses)
-        if gains.min() > _NO_GAIN:
+        if gains.min() > TIE:
             unseen = 1 - 0.025 ** (1 / number)
             learnt = len(gains) - int(np.bincount(self.fold).min())
             worst = (1 - unseen) * gains.mean() - unseen * math.log(learnt + 1)
@@ -383,7 +382,7 @@ class PropertyTask:
         shares = np.bincount(self.labels) / len(self.labels)
         news = scores[np.arange(len(scores)), self.labels] - scores @ shares
         spread = float(np.mean(scores**2 @ shares - (scores @ shares) ** 2))
-        if spread <= _NO_GAIN:
+        if spread <= TIE:
             return low, high
         mean = float(news.mean())
         sums = np.bincount(units, news - mean, number)
@@ -437,27 +436,25 @@ def recalibrated(fitted_on: np.ndarray, labels: np.ndarray, applied_to: np.ndarr
     shares = (wanted.sum(axis=0) + 0.5) / (n + 0.5 * classes)
 
     def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        scores = _log_softmax(theta[0] * logs + theta[1:])
+        scores = log_softmax(theta[0] * logs + theta[1:], axis=1)
         errors = np.exp(scores) - wanted
         slope = np.concatenate([[np.sum(errors * logs)], errors.sum(axis=0)]) / n
         return -float(np.sum(scores * wanted)) / n, slope
 
-    from scipy.optimize import minimize
-
-    best = None
     # Started from the constant too: a steep start may stop on its way there.
-    for slope in (0.0, 1.0):
-        offsets = np.log(shares) * (1 - slope)
-        found = minimize(
+    fits = [
+        minimize(
             objective,
-            np.concatenate([[slope], offsets]),
+            np.concatenate([[slope], np.log(shares) * (1 - slope)]),
             jac=True,
             method="L-BFGS-B",
-            bounds=[(0.0, _STEEPEST)] + [(-_FURTHEST, _FURTHEST)] * classes,
+            # Wide enough for any calibration; without bounds, perfect scores have no optimum.
+            bounds=[(0.0, 5.0)] + [(-20.0, 20.0)] * classes,
         )
-        best = found if best is None or found.fun < best.fun else best
-    assert best is not None  # noqa: S101  the loop ran
-    sure = np.exp(_log_softmax(best.x[0] * _logs(applied_to, floor) + best.x[1:]))
+        for slope in (0.0, 1.0)
+    ]
+    best = min(fits, key=lambda fit: fit.fun)
+    sure = softmax(best.x[0] * _logs(applied_to, floor) + best.x[1:], axis=1)
     # n records never justify odds beyond n to one: a single surprise must not cost the earth.
     doubt = 1.0 / (n + 1)
     return np.asarray(np.log((1 - doubt) * sure + doubt * shares))
@@ -476,8 +473,6 @@ def small_sample_factor(units: int) -> float:
     >>> round(small_sample_factor(5), 3), round(small_sample_factor(1000), 3)
     (1.584, 1.002)
     """
-    from scipy.special import ndtri, stdtrit
-
     ratio = stdtrit(units - 1, 0.975) / ndtri(0.975)
     return float(math.sqrt(units / (units - 1)) * ratio)
 
@@ -500,8 +495,3 @@ def _too_few(exchange: Exchange, ways: float) -> str:
 def _logs(probabilities: np.ndarray, floor: float) -> np.ndarray:
     kept = np.maximum(probabilities, floor)
     return np.asarray(np.log(kept / kept.sum(axis=1, keepdims=True)))
-
-
-def _log_softmax(scores: np.ndarray) -> np.ndarray:
-    shifted = scores - scores.max(axis=1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))

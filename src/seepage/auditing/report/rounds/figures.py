@@ -17,7 +17,7 @@ from seepage.auditing.report.figures import (
 )
 from seepage.auditing.report.rounds.words import RecordingReport
 from seepage.auditing.report.words import number, short
-from seepage.layers.measures.first_round import LEVEL
+from seepage.layers.measures.independence_test import LEVEL
 from seepage.tables.names import counted
 
 SHOWN_LAYERS = 24

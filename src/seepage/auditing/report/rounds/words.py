@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from seepage.auditing.findings import Gate
 from seepage.auditing.report.words import Verdict, number, short
 from seepage.layers.federated.gradients import BUFFERS, JOINED, METRICS
-from seepage.layers.measures.first_round import LEVEL
+from seepage.layers.measures.independence_test import LEVEL
 from seepage.layers.recording_audit import RecordingAudit
 from seepage.tables.names import counted, shown
 
