@@ -7,15 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
-from seepage.layers.federated.buffers import kept_buffers
 from seepage.layers.federated.gradients import JOINED, METRICS, WIDTH, LayerGradients
 from seepage.layers.federated.recording import record_gradients
-from seepage.layers.inputs_and_targets import check_classes, read_inputs, read_targets
+from seepage.layers.inputs_and_targets import check_labels, read_pair
 from seepage.layers.measures.independence_test import LEVEL
 from seepage.layers.measures.per_layer import PerLayer, Span, draw_layers
 from seepage.layers.measures.property_batches import property_batches
@@ -23,7 +21,7 @@ from seepage.layers.measures.sensitivity import sensitivity
 from seepage.layers.measures.v_information import v_information
 from seepage.nn.gradients.network_checks import refuse_modes, unwrapped
 from seepage.nn.problem.problem import Loss
-from seepage.nn.problem.views import Inputs, call, rows_of
+from seepage.nn.problem.views import Inputs, rows_of
 from seepage.nn.problem.views import batch_size as size_of
 from seepage.support.number_check import check_not_negative
 from seepage.support.text_table import aligned
@@ -193,7 +191,8 @@ def audit(
     if records < 1:
         raise InputError(f"records must be at least 1, but is {records}.")
     check_not_negative(noise, "noise")
-    x, y = _read_records(unwrapped(net), loss, x, y)
+    x, y = read_pair((x, y), unwrapped(net), loss, "The table")
+    check_labels(unwrapped(net), loss, x, y, "y")
     drawn = property_batches(
         as_numpy(y),
         property,
@@ -315,21 +314,6 @@ def _tried(
     return LayerAudit(
         None, information, protect, tuple(remedies), "recorded", tuple(notes), _NEED_RECORDS
     )
-
-
-def _read_records(
-    net: nn.Module, loss: str | nn.Module | Loss, x: Any, y: Any
-) -> tuple[Inputs, Tensor]:
-    """Return the records as tensors, refusing bad input before the work begins."""
-    x, y = read_inputs(x, net), read_targets(y, net, loss)
-    if len(y) == 0 or size_of(x) != len(y):
-        raise InputError(
-            f"There are {size_of(x)} records but {len(y)} labels; give one for each record."
-        )
-    with torch.no_grad(), kept_buffers(net):
-        output = call(net, rows_of(x, slice(0, 2)))  # BatchNorm has no variance for a single one
-    check_classes(loss, output, y, "y")
-    return x, y
 
 
 def _refused(net: nn.Module) -> dict[str, str]:

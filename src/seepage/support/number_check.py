@@ -29,6 +29,13 @@ def check_number(value: Any, name: str) -> None:
         raise InputError(f"{name} must be a finite number, not {value!r}.")
 
 
+def check_count(value: Any, name: str, least: int = 1) -> None:
+    """Raise unless a setting is a whole number, this or above."""
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not (whole and value >= least):
+        raise InputError(f"{name} must be a whole number of at least {least}, not {value!r}.")
+
+
 def check_not_negative(value: Any, name: str) -> None:
     """Raise unless a setting is a finite number, zero or above."""
     check_number(value, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -126,7 +126,7 @@ class WhiteBox(AttributeInversion):
                     "noise=sp.Gaussian(sigma)."
                 )
             prior = 2 * noise.sigma**2 * self.log_prior_
-        return _Seen(parameters - theta, prior), len(parameters)
+        return (parameters - theta, prior), len(parameters)
 
     def _scores(self, X: np.ndarray, y: np.ndarray, rows: slice, release: Any) -> np.ndarray:
         self._check_known(X, y, rows)
@@ -135,8 +135,9 @@ class WhiteBox(AttributeInversion):
         candidates = self.candidates_.differences(rows)
         b, K, P = candidates.shape
         squares = np.einsum("bkp,bkp->bk", candidates, candidates)
-        products = release.noise @ candidates.reshape(b * K, P).T
-        return np.asarray(2 * products.reshape(-1, b, K) - squares + release.prior)
+        noise, prior = release
+        products = noise @ candidates.reshape(b * K, P).T
+        return np.asarray(2 * products.reshape(-1, b, K) - squares + prior)
 
     def _chunk_width(self, d: int, trials: int) -> int:
         return len(self.attribute) * (3 * trials + 4 * self.candidates_.size)
@@ -162,13 +163,6 @@ class WhiteBox(AttributeInversion):
                 f"Row {rows.start + row} of X, or its label, is not row {known[row]} of the table "
                 "given to fit; the white-box adversary attacks training records, in their order."
             )
-
-
-class _Seen(NamedTuple):
-    """The releases less the known fit, (T, P), and the prior's part of the score of a level."""
-
-    noise: np.ndarray
-    prior: np.ndarray
 
 
 def _trained(model: Any, X: np.ndarray, y: np.ndarray, sample_weight: Any) -> Any:

@@ -10,6 +10,7 @@ of Zhu, Liu and Han 2019 ("Deep leakage from gradients"), here relative to the o
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -191,6 +192,7 @@ class Evaluation(NamedTuple):
     slopes: Tensor
 
 
+@dataclass
 class GradientCost:
     """The cost of candidates for some releases: ``"cosine"`` or ``"euclidean"``.
 
@@ -198,17 +200,12 @@ class GradientCost:
     and ``shape`` is that of one record; ``total_variation`` weighs the candidates' roughness.
     """
 
-    def __init__(
-        self,
-        simulated: SimulatedGradients,
-        targets: Tensor,
-        labels: Tensor,
-        shape: tuple[int, ...],
-        cost: str,
-        total_variation: float,
-    ) -> None:
-        self.simulated, self.targets, self.labels, self.shape = simulated, targets, labels, shape
-        self.cost, self.total_variation = cost, total_variation
+    simulated: SimulatedGradients
+    targets: Tensor
+    labels: Tensor
+    shape: tuple[int, ...]
+    cost: str
+    total_variation: float
 
     def keep(self, which: Tensor) -> None:
         """Keep only some of the releases."""

@@ -15,13 +15,12 @@ from torch import Tensor, nn
 from seepage.errors import InputError
 from seepage.layers.federated.buffers import kept_buffers
 from seepage.layers.federated.gradients import BUFFERS, WIDTH, CountSketch, LayerGradients
-from seepage.layers.federated.rounds import Update
+from seepage.layers.federated.rounds import Update, mean_gradient
 from seepage.layers.federated.sent_names import with_own_names
-from seepage.layers.inputs_and_targets import check_classes, read_pair
+from seepage.layers.inputs_and_targets import read_pair
 from seepage.layers.layer_parameters import Layout, layer_parameters
 from seepage.nn.gradients.network_checks import unwrapped
-from seepage.nn.problem.problem import Loss, per_record
-from seepage.nn.problem.views import call
+from seepage.nn.problem.problem import Loss
 from seepage.support.chunks import progress
 from seepage.tables.source import as_numpy
 
@@ -82,19 +81,12 @@ def batch_gradients(
     >>> [list(found) for found in batch_gradients(torch.nn.Linear(3, 1), "mse", batches)]
     [['weight', 'bias']]
     """
-    losses = per_record(loss)
-    trained = {name: p for name, p in net.named_parameters() if p.requires_grad}
     items = list(batches) if not isinstance(batches, Sequence) else batches
     for number, batch in enumerate(progress(items, "recording gradients")):
         x, y = read_pair(batch, net, loss, f"Batch {number}")
-        if len(y) == 0:
-            raise InputError(f"Batch {number} is empty; leave it out.")
-        with torch.enable_grad(), kept_buffers(net):
-            output = call(net, x)
-            check_classes(loss, output, y, f"Batch {number}")
-            total = losses(output, y).mean()
-            found = torch.autograd.grad(total, list(trained.values()), materialize_grads=True)
-        yield dict(zip(trained, found, strict=True))
+        with kept_buffers(net):
+            gradient = mean_gradient(net, loss, x, y, f"Batch {number}")
+        yield gradient
 
 
 def record_updates(

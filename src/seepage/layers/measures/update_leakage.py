@@ -22,7 +22,7 @@ from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
 from seepage.layers.federated.buffers import kept_buffers, sent_buffers
 from seepage.layers.federated.local_training import LocalTraining
-from seepage.layers.inputs_and_targets import check_classes, is_finite, read_inputs, read_targets
+from seepage.layers.inputs_and_targets import check_classes, read_pair
 from seepage.layers.layer_parameters import layer_parameters, layer_sizes
 from seepage.layers.measures.per_layer import PerLayer
 from seepage.layers.measures.update_jacobian import LocalRun, UpdateJacobian, UpdateRelease
@@ -30,7 +30,7 @@ from seepage.nn.gradients.network_checks import refuse_modes, unwrapped
 from seepage.nn.gradients.per_record_gradients import sum_of
 from seepage.nn.jacobian.random_directions import key_of, row_signs
 from seepage.nn.measures.estimate import Estimate
-from seepage.nn.measures.gradient_leakage import check_batch, check_view
+from seepage.nn.measures.gradient_leakage import check_view
 from seepage.nn.measures.traces import check_probes
 from seepage.nn.problem.problem import Loss, NetworkProblem, per_record
 from seepage.nn.problem.views import Input, Inputs, View, call, rows_of
@@ -112,10 +112,7 @@ def update_leakage(
     if max_norm is not None:
         check_positive(max_norm, "max_norm")
     net = unwrapped(net)
-    x, y = read_inputs(x, net), read_targets(y, net, loss)
-    check_batch(x, y)
-    if not is_finite((x, y)):
-        raise InputError("Some records contain NaN or infinity; drop them.")
+    x, y = read_pair((x, y), net, loss, "The client's table")
     mixed = _looked_over(net, loss, x, y)
     problem = NetworkProblem(net, per_record(loss), view or Input())
     if not problem.released():
