@@ -18,11 +18,10 @@ from seepage.layers.layer_audit import LayerAudit, audit_updates
 from seepage.layers.measures.first_round import RoundByRound, since_when
 from seepage.layers.measures.property_batches import read_property
 from seepage.layers.measures.standing_out import StandingOut, standing_out
+from seepage.support.text_table import aligned
 from seepage.tables.names import listed
 
 Recording = LayerGradients | str | os.PathLike[str]  # a recording, or its file
-
-_SHOWN = 8  # most clients printed
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,15 +86,14 @@ class RecordingAudit:
 
     def __str__(self) -> str:
         who = self.clients
-        order = np.lexsort((-who.times, who.p_value))[:_SHOWN]
-        width = max(len("client"), *(len(str(who.clients[k])) for k in order))
+        order = np.lexsort((-who.times, who.p_value))[:8]  # a screen has room for no more
         lines = [self._opening(), "", *str(self.layers).removesuffix(NOTICE).rstrip().split("\n")]
         lines += ["", "Whose updates stand out (times as far as the median client's):"]
-        lines += [
-            f"  {who.clients[k]!s:<{width}}  {who.times[k]:6.2f} at {who.layer[k]}, "
-            f"P = {who.p_value[k]:.3f}"
+        clients = [
+            (str(who.clients[k]), f"{who.times[k]:.2f} at {who.layer[k]}, P = {who.p_value[k]:.3f}")
             for k in order
         ]
+        lines += aligned(clients, indent="  ")
         return "\n".join([*lines, "", *self.notes, NOTICE])
 
     def _opening(self) -> str:

@@ -42,10 +42,6 @@ from seepage.nn.problem.problem import Batch, Loss
 Gradients = Iterator[tuple[Key, ParameterGradient]]
 Changes = Iterator[tuple[int, Key, ParameterGradient]]
 
-# A component in another direction counts as rounding below this share of the gradient, or of the
-# record's largest one: a gradient may be a small difference of such numbers.
-_FLAT, _LOST = 1e-9, 1e-14
-
 
 class OutputKeeper:
     """A loss that keeps its arguments, to show how the output enters the loss."""
@@ -116,7 +112,9 @@ class TargetColumns:
         direction = direction / most.clamp(min=torch.finfo(rows.dtype).tiny)
         factors = (rows * direction[:, None]).sum(-1)
         aside = (rows - factors[:, :, None] * direction[:, None]).norm(dim=-1)
-        if bool((aside > _FLAT * sizes + _LOST * most).any()):
+        # Below this share of the gradient, or of the record's largest one, a component in another
+        # direction is rounding: a gradient may be a small difference of such numbers.
+        if bool((aside > 1e-9 * sizes + 1e-14 * most).any()):
             return None
         factors = factors.to(keeper.output.dtype)
         direction = direction.to(keeper.output.dtype).reshape(keeper.output.shape)

@@ -18,8 +18,6 @@ from seepage.errors import InputError
 from seepage.nn.problem.views import Inputs, rows_of
 from seepage.tables.source import as_numpy
 
-_TRIES = 1000
-
 
 @dataclass(frozen=True, eq=False)
 class PropertyBatches:
@@ -190,7 +188,7 @@ def _one_batch(
         return draw.choice(records, size, replace=False)
     # The same limits for every class of the property; otherwise the limits would give it away.
     most = np.array([min(len(cells[j][c]) for j in range(len(cells))) for c in range(len(shares))])
-    for _ in range(_TRIES):
+    for _ in range(1000):  # a mix that fits so seldom asks for too large batches
         wanted = draw.multinomial(size, shares)
         if np.all(wanted <= most):
             chosen = [draw.choice(own[c], n, replace=False) for c, n in enumerate(wanted) if n]
