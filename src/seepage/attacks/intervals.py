@@ -138,7 +138,10 @@ def area_under_curve(
         return area, wilson(area, fewest, level)
     if np.any(with_it & without):
         least = 0.5 / (n * m)
-        others = [_area_of(scores, truth, group != k) for k in range(len(with_it))]
+        from sklearn.metrics import roc_auc_score
+
+        kept = [group != k for k in range(len(with_it))]
+        others = [roc_auc_score(truth[some], scores[some]) for some in kept]
         moved = logit(np.clip(others, least, 1 - least)) - logit(area)
         freedom = len(moved) - 1.0
         variance = freedom / len(moved) * float(np.sum(moved**2))
@@ -169,11 +172,6 @@ def _rightly_ordered(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
     right[truth] = (ranks[truth] - rankdata(scores[truth])) / m
     right[~truth] = 1 - (ranks[~truth] - rankdata(scores[~truth])) / n
     return right
-
-
-def _area_of(scores: np.ndarray, truth: np.ndarray, kept: np.ndarray) -> float:
-    """Return the area over the kept records, which must be of both kinds."""
-    return float(_rightly_ordered(scores[kept], truth[kept])[truth[kept]].mean())
 
 
 def _normal_quantile(level: float) -> float:

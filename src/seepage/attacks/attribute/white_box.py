@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from seepage.attacks.attribute.adversary import AttributeInversion, log_frequencies
+from seepage.attacks.attribute.adversary import AttributeInversion
 from seepage.attacks.attribute.candidate_models import CandidateModels
 from seepage.attacks.attribute.nominal import NominalAttribute
 from seepage.attacks.noisy_releases import parameters_of
@@ -88,12 +88,11 @@ class WhiteBox(AttributeInversion):
         rows
             The positions of the records that will be attacked; by default all.
         """
-        table, self._labels, levels = self._read_known(X, y)
-        values = np.asarray(as_numpy(table.values), dtype=float)
-        known = Table(values, table.names, None, "numpy")
+        super().fit(X, y)
+        values = np.asarray(as_numpy(self._known.values), dtype=float)
+        known = Table(values, self._known.names, None, "numpy")
         self._table = values
         self._rows = _positions(rows, len(values))
-        self.log_prior_ = log_frequencies(levels, len(self.attribute))
         self.model_ = _trained(self.model, values, self._labels, sample_weight)
         objective = _objective(self.model_, known, self._labels, sample_weight)
         with warnings.catch_warnings():
@@ -104,7 +103,7 @@ class WhiteBox(AttributeInversion):
                 self.model_, values, self._labels, noise=Gaussian(1.0), sample_weight=sample_weight
             )
         self.candidates_ = CandidateModels(
-            objective, leak.refits(), self.attribute, levels, self._rows
+            objective, leak.refits(), self.attribute, self._levels, self._rows
         )
         return self
 

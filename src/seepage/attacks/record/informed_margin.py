@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -57,7 +57,23 @@ class Solved(NamedTuple):
             return np.asarray(np.stack(terms) / self.rho)
 
 
-class MarginAttack:
+class InformedAttack:
+    """What the attacks on models of one margin and of several share: the fit on all records."""
+
+    def __init__(self, fit: FittedGLM, X: np.ndarray, label_known: bool) -> None:
+        self.fit, self.X, self.label_known = fit, X, label_known
+        self.objective = Objective.of(fit, X)
+        self.column, self.value = known_coordinate(fit, X)
+        self.squares = np.einsum("ij,ij->i", X, X)
+        self.usual = float(np.sqrt(self.squares.mean()))  # a record's usual length
+
+    def weights(self, rows: np.ndarray) -> np.ndarray:
+        """Return the sample weights of some rows, (m, 1)."""
+        weight = self.fit.sample_weight
+        return np.ones((len(rows), 1)) if weight is None else np.asarray(weight)[rows, None]
+
+
+class MarginAttack(InformedAttack):
     """Solves for the unknown row of a model with one margin, fitted on all records, in NumPy.
 
     The release's noise weights the equations; if ``None``, it is taken to be equal on all
@@ -69,14 +85,10 @@ class MarginAttack:
     def __init__(
         self, fit: FittedGLM, X: np.ndarray, noise: Noise | None, label_known: bool
     ) -> None:
-        assert isinstance(fit.family, Family)  # noqa: S101 - told to the type checker
-        self.family, self.fit, self.X, self.label_known = fit.family, fit, X, label_known
-        self.objective = Objective.of(fit, X)
-        self.column, self.value = known_coordinate(fit, X)
+        super().__init__(fit, X, label_known)
+        self.family = cast(Family, fit.family)
         self.theta = np.asarray(fit.parameters)
         self.margins = self.objective.margins(self.theta)
-        self.squares = np.einsum("ij,ij->i", X, X)
-        self.usual = float(np.sqrt(self.squares.mean()))
         self.centre, self.spread = float(self.margins.mean()), float(self.margins.std())
         self.drawn = 0.0 if noise is None else self.spread**-2.0
         self.gain = self.precision = np.empty((len(self.theta), 0))
@@ -294,11 +306,6 @@ class MarginAttack:
 
         length, sign = nearest_length(gap, size.shape, self.usual, (1.0, -1.0))
         return sign * size / length, np.abs(np.log(length / self.usual))
-
-    def weights(self, rows: np.ndarray) -> np.ndarray:
-        """Return the sample weights of some rows, (m, 1)."""
-        weight = self.fit.sample_weight
-        return np.ones((len(rows), 1)) if weight is None else np.asarray(weight)[rows, None]
 
     def picked(self, rows: np.ndarray) -> np.ndarray:
         """Return some rows of the table."""
