@@ -31,6 +31,7 @@ from scipy.special import expit, logit, ndtri, stdtrit
 from scipy.stats import rankdata
 
 from seepage.errors import InputError
+from seepage.support.number_check import check_share
 
 
 class ConfidenceInterval(NamedTuple):
@@ -175,6 +176,5 @@ def _rightly_ordered(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 
 def _normal_quantile(level: float) -> float:
-    if not 0 < level < 1:
-        raise InputError(f"A confidence level must lie between 0 and 1, but is {level!r}.")
+    check_share(level, "level")
     return float(ndtri(0.5 + level / 2))

@@ -12,6 +12,7 @@ from seepage.core.noise import Noise, check_noise_kind
 from seepage.errors import InputError
 from seepage.glm.adapters.registry import kind_of
 from seepage.glm.estimators import GLMRegressor, LinearModel, LogisticRegression
+from seepage.support.number_check import check_count
 from seepage.tables.source import as_numpy
 
 
@@ -75,8 +76,7 @@ def draw_releases(
     (5, 10)
     """
     check_noise_kind(noise)
-    if trials < 1:
-        raise InputError(f"At least one release must be drawn, not {trials}.")
+    check_count(trials, "trials")
     if not hasattr(model, "coef_"):
         raise InputError(f"This {type(model).__name__} has no coef_; pass a fitted linear model.")
     decide, classes = _decision(model)

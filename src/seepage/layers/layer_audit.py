@@ -23,7 +23,7 @@ from seepage.nn.gradients.network_checks import refuse_modes, unwrapped
 from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import Inputs, rows_of
 from seepage.nn.problem.views import batch_size as size_of
-from seepage.support.number_check import check_not_negative
+from seepage.support.number_check import check_count, check_not_negative
 from seepage.support.text_table import aligned
 from seepage.tables.names import listed
 from seepage.tables.source import as_numpy, build_frame
@@ -188,8 +188,7 @@ def audit(
     >>> "0" in found.protect
     True
     """
-    if records < 1:
-        raise InputError(f"records must be at least 1, but is {records}.")
+    check_count(records, "records")
     check_not_negative(noise, "noise")
     x, y = read_pair((x, y), unwrapped(net), loss, "The table")
     check_labels(unwrapped(net), loss, x, y, "y")

@@ -243,7 +243,7 @@ def test_what_has_no_answer_is_refused_with_the_reason():
         ask(training=torch.optim.SGD)
     with pytest.raises(InputError, match="use method='exact'"):
         ask().records(method="finite")
-    with pytest.raises(InputError, match="no method 'fast'"):
+    with pytest.raises(InputError, match="method must be 'exact' or 'finite', not 'fast'"):
         ask().layers(method="fast")
     with pytest.raises(InputError, match=r"label with view=sp.nn.Label"):
         ask().labels()

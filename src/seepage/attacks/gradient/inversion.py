@@ -25,7 +25,7 @@ from seepage.errors import InputError
 from seepage.nn.gradients.network_checks import refuse_modes
 from seepage.nn.problem.problem import Loss
 from seepage.support.chunks import ACCELERATOR_CHUNK, progress, row_slices
-from seepage.support.number_check import check_count, check_not_negative
+from seepage.support.number_check import check_choice, check_count, check_not_negative
 from seepage.tables.source import as_numpy
 
 
@@ -196,12 +196,8 @@ class GradientInversion:
 
     def __post_init__(self) -> None:
         self.shape = _record_shape(self.shape)
-        if self.cost not in COSTS:
-            raise InputError(f"cost must be 'cosine' or 'euclidean', not {self.cost!r}.")
-        if self.optimiser not in ("signed_adam", "adam", "lbfgs"):
-            raise InputError(
-                f"optimiser must be 'signed_adam', 'adam' or 'lbfgs', not {self.optimiser!r}."
-            )
+        check_choice(self.cost, "cost", COSTS)
+        check_choice(self.optimiser, "optimiser", ("signed_adam", "adam", "lbfgs"))
         check_not_negative(self.total_variation, "total_variation")
         if self.total_variation and (len(self.shape) < 2 or min(self.shape[-2:]) < 2):
             raise InputError(

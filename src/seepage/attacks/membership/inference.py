@@ -23,6 +23,7 @@ from seepage.attacks.membership.signals import (
     log_odds,
 )
 from seepage.errors import InputError
+from seepage.support.number_check import check_choice, check_count, check_share
 from seepage.tables.source import as_numpy
 
 _METHODS = ("lira", "rmia")
@@ -88,8 +89,7 @@ class MembershipInferenceResult:
         and errs on the wide side: from the most cautious threshold that the non-members' scores
         allow to the boldest.
         """
-        if not 0 < fpr < 1:
-            raise InputError("A false positive rate must lie between 0 and 1.")
+        check_share(fpr, "fpr")
         outside = np.sort(self.scores[~self.members])[::-1]
         inside = self.scores[self.members]
         models = len(self.scores)
@@ -175,10 +175,8 @@ class MembershipInference:
 
     def __post_init__(self) -> None:
         check_estimator(self.estimator)
-        if self.method not in _METHODS:
-            raise InputError(f"There is no method {self.method!r}; choose 'lira' or 'rmia'.")
-        if self.shadows < 4:
-            raise InputError("An attack needs at least 4 shadow models; raise shadows.")
+        check_choice(self.method, "method", _METHODS)
+        check_count(self.shadows, "shadows", 4)
 
     def run(self, X: Any, y: Any, *, targets: int = 4) -> MembershipInferenceResult:
         """Fit shadows and ``targets`` models to attack, all on random halves of the records."""

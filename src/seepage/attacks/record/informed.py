@@ -20,6 +20,7 @@ from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.jacobian.optimum import check_stationarity
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import CHUNK, progress, row_slices, spread
+from seepage.support.number_check import check_choice, check_count
 from seepage.tables.source import Table, as_numpy, read_table
 
 
@@ -87,8 +88,7 @@ class InformedAdversary:
     model_: Any
 
     def __init__(self, model: Any, *, label: str = "known", noise: Noise | None = None) -> None:
-        if label not in ("known", "unknown"):
-            raise InputError(f"label must be 'known' or 'unknown', not {label!r}.")
+        check_choice(label, "label", ("known", "unknown"))
         self.model, self.label, self.noise = model, label, noise
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -181,8 +181,7 @@ class InformedAdversary:
         return total / (trials * int(self._unknown().sum()))
 
     def _draw(self, noise: Noise, trials: int, seed: int | None) -> np.ndarray:
-        if trials < 1:
-            raise InputError(f"At least one release must be attacked, not {trials}.")
+        check_count(trials, "trials")
         base = np.asarray(self._fitted().fit.parameters).reshape(-1)
         return np.asarray(base + noise.draw((trials, len(base)), seed))
 

@@ -25,6 +25,7 @@ from seepage.core.leakage import Columns, Leakage
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
 from seepage.support.chunks import CHUNK, row_slices
+from seepage.support.number_check import check_choice
 
 
 class LinearisedAdversary:
@@ -61,8 +62,7 @@ class LinearisedAdversary:
     ) -> None:
         if prior is not None and not isinstance(prior, GaussianPrior | EmpiricalPrior):
             raise InputError("prior must be a GaussianPrior, an EmpiricalPrior or None.")
-        if guess not in ("mean", "map"):
-            raise InputError(f"guess must be 'mean' or 'map', not {guess!r}.")
+        check_choice(guess, "guess", ("mean", "map"))
         self.prior, self.guess = prior, guess
 
     def fit(self, leak: Leakage, row: int, columns: Columns = None, *, label: bool = False) -> Self:

@@ -24,7 +24,7 @@ from seepage.errors import InputError, nearest
 from seepage.nn.jacobian.random_directions import key_of
 from seepage.support.chunks import row_slices
 from seepage.support.files import write_private
-from seepage.support.number_check import check_not_negative
+from seepage.support.number_check import check_count, check_not_negative, check_positive
 from seepage.tables.source import as_numpy
 
 WIDTH = 4096  # most numbers kept of a layer's gradient
@@ -121,8 +121,7 @@ class LayerGradients:
         """
         if isinstance(blocks, LayerGradients):
             return blocks
-        if width < 1:
-            raise InputError(f"width must be at least 1, not {width}.")
+        check_count(width, "width")
         if not blocks:
             raise InputError("There are no layers; give a mapping of names to arrays.")
         kept, norms, sizes, variances, projections = {}, [], {}, {}, {}
@@ -288,8 +287,7 @@ class LayerGradients:
         What is sent beside the parameters stays as it is, and counts in no norm: a counter of
         batches may be larger than all parameters together.
         """
-        if not max_norm > 0:
-            raise InputError(f"max_norm must be above zero, not {max_norm!r}.")
+        check_positive(max_norm, "max_norm")
         factor = np.minimum(1.0, max_norm / np.maximum(self.parameter_norms(), 1e-300))[:, None]
         blocks, norms = dict(self.blocks), self.norms.copy()
         for place, layer in enumerate(self.layers):

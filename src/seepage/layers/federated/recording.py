@@ -22,6 +22,7 @@ from seepage.layers.layer_parameters import Layout, layer_parameters
 from seepage.nn.gradients.network_checks import unwrapped
 from seepage.nn.problem.problem import Loss
 from seepage.support.chunks import progress
+from seepage.support.number_check import check_count
 from seepage.tables.source import as_numpy
 
 
@@ -246,8 +247,7 @@ class _Recorder:
         width: int,
         seed: int,
     ) -> None:
-        if width < 1:
-            raise InputError(f"width must be at least 1, not {width}.")
+        check_count(width, "width")
         self._net, self._layers, self._names = net, layers, set(first)
         self._real = real_names(net)
         self._layout = sent_layers(net, first, layers)

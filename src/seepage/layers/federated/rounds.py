@@ -25,7 +25,12 @@ from seepage.nn.jacobian.random_directions import key_of
 from seepage.nn.problem.problem import Loss, per_record
 from seepage.nn.problem.views import Inputs, call, rows_of
 from seepage.support.chunks import progress
-from seepage.support.number_check import check_not_negative, check_positive
+from seepage.support.number_check import (
+    check_choice,
+    check_count,
+    check_not_negative,
+    check_positive,
+)
 
 Client = tuple[Inputs, Tensor]
 State = dict[str, Tensor]
@@ -178,8 +183,7 @@ def simulate(
         remedy=remedy,
         seed=seed,
     )
-    if rounds < 0:
-        raise InputError(f"rounds must not be negative, but is {rounds}.")
+    check_count(rounds, "rounds", 0)
     wanted = set(snapshots)
     beyond = [number for number in wanted if not 0 <= number <= rounds]
     if beyond:
@@ -220,8 +224,7 @@ class _Server:
     seed: int
 
     def __post_init__(self) -> None:
-        if self.method not in ("fedsgd", "fedavg"):
-            raise InputError(f"method must be 'fedsgd' or 'fedavg', not {self.method!r}.")
+        check_choice(self.method, "method", ("fedsgd", "fedavg"))
         if self.method == "fedsgd" and self.local_steps != 1:
             raise InputError("FedSGD takes one local step; for more, use method='fedavg'.")
         if self.method == "fedsgd" and not (self.local_epochs is None and self.optimiser is None):
@@ -237,8 +240,9 @@ class _Server:
         ]
         if not self.clients:
             raise InputError("There are no clients; give a pair of inputs and targets for each.")
-        if min(self.batch_size, self.local_steps) < 1 or not self.lr > 0:
-            raise InputError("batch_size and local_steps must be at least 1, and lr above zero.")
+        check_count(self.batch_size, "batch_size")
+        check_count(self.local_steps, "local_steps")
+        check_positive(self.lr, "lr")
         check_not_negative(self.noise_multiplier, "noise_multiplier")
         if self.noise_multiplier and self.max_norm is None:
             raise InputError("noise_multiplier is relative to max_norm; give max_norm too.")

@@ -24,6 +24,7 @@ from seepage.layers.federated.client_means import ClientRounds
 from seepage.layers.federated.gradients import LayerGradients
 from seepage.layers.measures.independence_test import LEVEL, TIE, left_out_errors, left_out_smoother
 from seepage.layers.measures.property_batches import read_property
+from seepage.support.number_check import check_count
 from seepage.tables.source import build_frame
 
 
@@ -98,8 +99,7 @@ def since_when(
     >>> found.first("fc1"), found.first("fc2")
     (3, None)
     """
-    if permutations < 1:
-        raise InputError("permutations must be at least 1.")
+    check_count(permutations, "permutations")
     who = ClientRounds.of(gradients)
     _, labels = read_property(property, len(gradients), "updates")
     own = np.zeros(len(who.clients), dtype=int)

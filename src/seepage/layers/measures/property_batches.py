@@ -16,6 +16,7 @@ from torch import Tensor
 
 from seepage.errors import InputError
 from seepage.nn.problem.views import Inputs, rows_of
+from seepage.support.number_check import check_choice, check_count
 from seepage.tables.source import as_numpy
 
 
@@ -91,10 +92,9 @@ def property_batches(
     >>> glasses[found.index].mean(axis=1)
     array([0., 0., 0., 1., 1., 1.])
     """
-    if mix not in ("matched", "confounded"):
-        raise InputError(f"mix must be 'matched' or 'confounded', not {mix!r}.")
-    if batch_size < 1 or count < 1 or pools < 1:
-        raise InputError("batch_size, count and pools must be at least 1.")
+    check_choice(mix, "mix", ("matched", "confounded"))
+    for name, number in {"batch_size": batch_size, "count": count, "pools": pools}.items():
+        check_count(number, name)
     check_seed(seed)
     labels = as_numpy(labels)
     if labels.ndim != 1:

@@ -27,6 +27,7 @@ from seepage.layers.measures.per_layer import PerLayer, mean_interval
 from seepage.nn.gradients.network_checks import KinkWarning, Validator, unwrapped
 from seepage.nn.problem.problem import Chunks, Loss, NetworkProblem, per_record
 from seepage.nn.problem.views import Input, Inputs, Label, View, rows_of
+from seepage.support.number_check import check_choice, check_count
 
 _VIEWS: dict[str, type[View]] = {"target": Label, "input": Input}
 _ESTIMATED = (
@@ -89,12 +90,10 @@ def sensitivity(
     >>> found.layers, found.kind
     (('0', '2'), 'exact')
     """
-    if wrt not in _VIEWS:
-        raise InputError(f"wrt must be 'target' or 'input', not {wrt!r}.")
-    if norm not in NORMS:
-        raise InputError(f"norm must be 'fro', 1 or 'inf', not {norm!r}.")
-    if exact < 1 or directions < 2:
-        raise InputError("exact must be at least 1, and directions at least 2.")
+    check_choice(wrt, "wrt", _VIEWS)
+    check_choice(norm, "norm", NORMS)
+    check_count(exact, "exact")
+    check_count(directions, "directions", 2)
     net = unwrapped(net)
     y = torch.as_tensor(y)
     layout = layer_parameters(net, layers)

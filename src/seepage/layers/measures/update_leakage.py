@@ -35,7 +35,7 @@ from seepage.nn.measures.traces import check_probes
 from seepage.nn.problem.problem import Loss, NetworkProblem, per_record
 from seepage.nn.problem.views import Input, Inputs, View, call, rows_of
 from seepage.support.chunks import progress
-from seepage.support.number_check import check_positive
+from seepage.support.number_check import check_choice, check_positive
 from seepage.tables.source import MemorySource, Table
 
 
@@ -246,7 +246,8 @@ class UpdateLeakage(Leakage):
             The size ``h`` of a finite step: every unknown moves by ``±h``. By default a hundredth
             of the unknowns' root mean square, to one digit.
         """
-        if _checked(method) == "exact":
+        check_choice(method, "method", ("exact", "finite"))
+        if method == "exact":
             if rows is not None:
                 raise InputError(
                     "rows is only for method='finite'; 'exact' gives all records at once."
@@ -280,7 +281,8 @@ class UpdateLeakage(Leakage):
         With ``method="finite"`` all of them move at once, so that a probe takes only two runs; the
         parameters are those of :meth:`records`.
         """
-        if _checked(method) == "exact":
+        check_choice(method, "method", ("exact", "finite"))
+        if method == "exact":
             unknowns, about = self.unknowns(None)
             return self._one_block(unknowns, None, measure, "dataset", f"{about} of all records")
         found = self._squares(None, measure, probes, scale).sum(1)
@@ -317,7 +319,8 @@ class UpdateLeakage(Leakage):
                 "What one layer tells by itself is not defined under noise that is correlated "
                 "between layers; give one standard deviation, or one per number."
             )
-        if _checked(method) == "exact":
+        check_choice(method, "method", ("exact", "finite"))
+        if method == "exact":
             squares = self.jacobian.dense.square().sum(2)
             each = _by_layer(squares, layout, released) / self.jacobian.features  # (layers, n)
             by_record = each.sqrt().T.cpu().numpy()
@@ -395,12 +398,6 @@ class UpdateLeakage(Leakage):
             conditions=(*self.conditions, over),
             degrees=probes - 1,
         )
-
-
-def _checked(method: str) -> str:
-    if method not in ("exact", "finite"):
-        raise InputError(f"There is no method {method!r}; choose 'exact' or 'finite'.")
-    return method
 
 
 def _mean_of_probes(squares: Tensor) -> tuple[Tensor, Tensor]:

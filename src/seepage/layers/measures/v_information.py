@@ -34,6 +34,7 @@ from seepage.layers.measures.independence_test import (
 from seepage.layers.measures.per_layer import PerLayer
 from seepage.layers.measures.property_batches import read_property
 from seepage.support.chunks import progress
+from seepage.support.number_check import check_choice, check_count
 from seepage.tables.source import as_numpy
 
 _UNITS = {"nats": 1.0, "bits": math.log(2)}
@@ -119,10 +120,9 @@ def v_information(
     >>> 0.5 < found["fc1"] < 0.694
     True
     """
-    if unit not in _UNITS:
-        raise InputError(f"unit must be 'nats' or 'bits', not {unit!r}.")
-    if resamples < 1 or permutations < 1:
-        raise InputError("resamples and permutations must be at least 1.")
+    check_choice(unit, "unit", _UNITS)
+    check_count(resamples, "resamples")
+    check_count(permutations, "permutations")
     if not isinstance(gradients, LayerGradients | Mapping):
         gradients = {"gradient": gradients}
     seen = LayerGradients.of(gradients, width=width, seed=seed)
@@ -229,8 +229,7 @@ class PropertyTask:
                 f"property takes {len(levels)} different values; V-information is about classes, "
                 "so sort the values into classes first (numpy.digitize)."
             )
-        if folds < 2:
-            raise InputError(f"folds must be at least 2, not {folds}.")
+        check_count(folds, "folds", 2)
         fewest = int(np.bincount(labels).min())
         if fewest < folds:
             raise InputError(
