@@ -342,8 +342,8 @@ class _Trial:
                 truths.append(batches.property)
             recorded.append((joined(parts), np.concatenate(truths)))
         adversary = PropertyInference(JOINED, self.family, seed=self.training["seed"])
-        found = adversary.fit(*recorded[0]).attack(*recorded[1])
-        return Span(found.auc, *found.interval)
+        result = adversary.fit(*recorded[0]).attack(*recorded[1])
+        return Span(result.auc, *result.interval)
 
     def _information(
         self, net: nn.Module, remedy: UpdateRemedy | None

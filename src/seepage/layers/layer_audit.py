@@ -104,19 +104,19 @@ class LayerAudit:
         return draw_layers([self.v_information, *sensitive])
 
     def __str__(self) -> str:
-        found, sensitive = self.v_information, self.sensitivity
-        head = ("layer", "sensitivity", f"V-information ({found.unit})", "p", "")
+        information, sensitive = self.v_information, self.sensitivity
+        head = ("layer", "sensitivity", f"V-information ({information.unit})", "p", "")
         lines: list[Sequence[str]] = [head]
-        for k, name in enumerate(found.layers):
+        for k, name in enumerate(information.layers):
             own = "" if sensitive is None else f"{sensitive[name]:.4g}"
             mark = "protect" if name in self.protect else ""
-            p_value = f"{found.columns['p_value'][k]:.3f}"
-            lines.append((name, own, str(found.span(name)), p_value, mark))
+            p_value = f"{information.columns['p_value'][k]:.3f}"
+            lines.append((name, own, str(information.span(name)), p_value, mark))
         if sensitive is None:
             lines = [(name, *rest) for name, _, *rest in lines]
         left = [(r.name, str(Span(r.value, r.low, r.high))) for r in self.remedies]
         refused = [f"Not measured: {name}, {reason}." for name, reason in self.refused.items()]
-        heading = f"What a whole update tells ({found.unit}):"
+        heading = f"What a whole update tells ({information.unit}):"
         text = [*aligned(lines), "", heading, *aligned(left, indent="  "), ""]
         return "\n".join([*text, *self.notes, *refused, NOTICE])
 
@@ -285,8 +285,10 @@ def _tried(
 
     def whole(name: str, gradients: LayerGradients) -> LayerRemedy:
         joined = gradients.with_metrics()[JOINED]
-        found = v_information(joined, property, **options, width=1 << 30)
-        return LayerRemedy(name, *found.span(*found.layers), float(found.columns["p_value"][0]))
+        information = v_information(joined, property, **options, width=1 << 30)
+        return LayerRemedy(
+            name, *information.span(*information.layers), float(information.columns["p_value"][0])
+        )
 
     norm = float(np.median(recorded.parameter_norms()))
     drops, notes = _drops(protect, recorded.layers)

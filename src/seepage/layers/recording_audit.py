@@ -97,12 +97,12 @@ class RecordingAudit:
         return "\n".join([*lines, "", *self.notes, NOTICE])
 
     def _opening(self) -> str:
-        told = self.telling()
-        if not told:
+        telling = self.telling()
+        if not telling:
             return "No layer tells the property at the 5 % level."
         since = self.over_rounds.first() if self.over_rounds is not None else None
         when = "" if since is None else f", the first after round {since}"
-        return f"The property shows in {listed(told)} at the 5 % level{when}."
+        return f"The property shows in {listed(telling)} at the 5 % level{when}."
 
     def __repr__(self) -> str:
         return (
@@ -156,7 +156,7 @@ def audit_recording(
     (('fc1',), 3)
     """
     known = KnownUpdates.read(recording, property, folds)
-    found = audit_updates(
+    layers = audit_updates(
         known.seen,
         known.values,
         groups=False if known.alone else None,
@@ -169,7 +169,7 @@ def audit_recording(
     rounds = known.seen.rounds
     sent = known.seen.with_metrics()
     over_rounds = None
-    notes = list(found.v_information.notes)
+    notes = list(layers.v_information.notes)
     if known.alone:
         notes.append(
             "A value of the property belongs to a single client: the information in the layers "
@@ -187,7 +187,7 @@ def audit_recording(
     if known.by_client and rounds is not None:
         over_rounds = since_when(sent, known.values, permutations=permutations, seed=seed)
     return RecordingAudit(
-        found,
+        layers,
         over_rounds,
         standing_out(sent),
         known.by_client,

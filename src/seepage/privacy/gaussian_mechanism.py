@@ -65,8 +65,8 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
         low -= 2.0
     while _log_delta(epsilon, math.exp(high)) < wanted:
         high += 2.0
-    found = brentq(lambda t: _log_delta(epsilon, math.exp(t)) - wanted, low, high, xtol=1e-14)
-    return math.exp(found)
+    log_mu = brentq(lambda t: _log_delta(epsilon, math.exp(t)) - wanted, low, high, xtol=1e-14)
+    return math.exp(log_mu)
 
 
 def _log_delta(epsilon: float, mu: float) -> float:

@@ -143,9 +143,9 @@ class CandidateModels:
             b, k = singular[0]
             self._refuse(rows[b], np.broadcast_to(candidates, determinant.shape)[b, k])
         row = (x, z, delta, zeta, weight, new_slope, a, new_a, new_margin)
-        found = RankTwo(*row, system, determinant, np.empty(0))
-        step = -found.along(weight * (new_slope - slope), weight * new_slope)
-        return found._replace(step=step)
+        change = RankTwo(*row, system, determinant, np.empty(0))
+        step = -change.along(weight * (new_slope - slope), weight * new_slope)
+        return change._replace(step=step)
 
     def _refuse(self, row: int, level: int) -> NoReturn:
         """Say that a changed table has no unique minimiser."""

@@ -131,8 +131,8 @@ class NominalAttribute:
         places = named.columns or ()
         title = name or table.names[places[0]]
         seen = as_numpy(table.values[:, list(places)])
-        codes, found = _levels_of(seen, [table.names[j] for j in places], title)
-        return cls(title, places, codes, tuple(levels) if levels is not None else found)
+        codes, named_levels = _levels_of(seen, [table.names[j] for j in places], title)
+        return cls(title, places, codes, tuple(levels) if levels is not None else named_levels)
 
     def __len__(self) -> int:
         return len(self.levels)
@@ -171,10 +171,13 @@ def _levels_of(
     """Return the codes found in the attribute's columns, and a name for each."""
     t = seen.shape[1]
     if np.all((seen == 0) | (seen == 1)) and np.all(seen.sum(axis=1) <= 1):
-        codes, found = np.eye(t), [name.removeprefix(f"{title}=") for name in names]
+        codes, names_of_levels = np.eye(t), [name.removeprefix(f"{title}=") for name in names]
         if np.any(seen.sum(axis=1) == 0):
-            codes, found = np.vstack([np.zeros((1, t)), codes]), [_DROPPED, *found]
-        return codes, tuple(found)
+            codes, names_of_levels = (
+                np.vstack([np.zeros((1, t)), codes]),
+                [_DROPPED, *names_of_levels],
+            )
+        return codes, tuple(names_of_levels)
     codes = np.unique(seen, axis=0)
     if len(codes) > min(1000, max(2, len(seen) // 2)):
         raise InputError(

@@ -78,15 +78,15 @@ class GradientReconstruction:
         """
         from scipy.optimize import linear_sum_assignment
 
-        found = self.records.numpy()
-        truth = self._originals(originals).reshape(found.shape)
-        out: np.ndarray = np.empty_like(found)
-        for k, (guesses, records) in enumerate(zip(found, truth, strict=True)):
+        candidates = self.records.numpy()
+        truth = self._originals(originals).reshape(candidates.shape)
+        out: np.ndarray = np.empty_like(candidates)
+        for k, (guesses, records) in enumerate(zip(candidates, truth, strict=True)):
             flat = [side.reshape(len(side), -1) for side in (records, guesses)]
             off = [np.sum((flat[1] - record) ** 2, axis=1) for record in flat[0]]
             order = linear_sum_assignment(np.stack(off))[1]
             out[k] = guesses[order]
-        return out.reshape(-1, *found.shape[2:])
+        return out.reshape(-1, *candidates.shape[2:])
 
     def quality(self, originals: Any, data_range: float | None = None) -> ImageQuality:
         """Return the images' similarity to the originals, by three measures.
@@ -266,9 +266,9 @@ class GradientInversion:
         best = _BestCandidates(starts, *starts.new_full((2, *starts.shape[:2]), torch.inf))
         for step in progress(range(1, self.steps + 1), "gradient inversion"):
             point = search.point
-            found = cost.evaluate(point)
-            best.update(point, found.total, found.match)
-            search.tell(found.total, found.slopes)
+            evaluation = cost.evaluate(point)
+            best.update(point, evaluation.total, evaluation.match)
+            search.tell(evaluation.total, evaluation.slopes)
             last = step == self.steps
             if step % 10 and not last:  # looking waits for the device
                 continue
@@ -296,8 +296,8 @@ class GradientInversion:
         point = best.point.clamp(*self.bounds)
         if torch.equal(point, best.point):
             return best
-        found = cost.evaluate(point)
-        return _BestCandidates(point, found.total, found.match)
+        evaluation = cost.evaluate(point)
+        return _BestCandidates(point, evaluation.total, evaluation.match)
 
     def _minimiser(self, starts: Tensor) -> Descent | QuasiNewton:
         if self.optimiser == "lbfgs":

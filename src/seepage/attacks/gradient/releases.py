@@ -125,12 +125,12 @@ class GradientReleases:
 def _tensor(name: str, values: Any) -> Tensor:
     if isinstance(values, Tensor):
         return values
-    found = as_numpy(values)
-    if found.dtype.kind not in "iuf":
+    array = as_numpy(values)
+    if array.dtype.kind not in "iuf":
         raise InputError(
             f"The gradients of {name!r} must be an array of numbers, not {type(values).__name__}."
         )
-    return torch.tensor(found)
+    return torch.tensor(array)
 
 
 def _check_training(training: Any) -> None:

@@ -62,8 +62,8 @@ def rmia(
 
 def _mean(values: np.ndarray, which: np.ndarray) -> np.ndarray:
     counts = which.sum(axis=0)
-    found = np.where(which, values, 0.0).sum(axis=0) / np.maximum(counts, 1)
-    return np.asarray(np.where(counts > 0, found, values.mean(axis=0)))
+    mean = np.where(which, values, 0.0).sum(axis=0) / np.maximum(counts, 1)
+    return np.asarray(np.where(counts > 0, mean, values.mean(axis=0)))
 
 
 def _moments(values: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

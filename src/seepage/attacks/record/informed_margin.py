@@ -102,12 +102,12 @@ class MarginAttack(InformedAttack):
 
     def reconstruct(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return some rows reconstructed from releases ``theta``, (T, m, d), and labels, (T, m)."""
-        d, found = self.X.shape[1], self.solve(theta, rows)
-        B = found.s.T[:, :, None] * self.picked(rows) - found.g[:d].T[:, None, :]
-        B -= np.einsum("pk,kmt->tmp", self.gain[:d], found.e)
+        d, solved = self.X.shape[1], self.solve(theta, rows)
+        B = solved.s.T[:, :, None] * self.picked(rows) - solved.g[:d].T[:, None, :]
+        B -= np.einsum("pk,kmt->tmp", self.gain[:d], solved.e)
         with np.errstate(divide="ignore", invalid="ignore"):
-            features = np.asarray(B / found.rho.T[:, :, None])
-        return features, self._labels(theta, rows, found).T
+            features = np.asarray(B / solved.rho.T[:, :, None])
+        return features, self._labels(theta, rows, solved).T
 
     def errors(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ``‖x̂ − x‖²`` of every row and release, (m, T), and ``Σ_t (x̂ − x)``, (m, d).
@@ -115,9 +115,9 @@ class MarginAttack(InformedAttack):
         ``x̂ − x = ((s − ρ) x − g − Γe)/ρ`` is never formed: its square needs only inner products,
         and the sum one matrix product.
         """
-        found = self.solve(theta, rows)
-        X, g, gain = self.picked(rows), found.g[: self.X.shape[1]], self.gain[: self.X.shape[1]]
-        of_x, of_g, *of_gain = found.differences()
+        solved = self.solve(theta, rows)
+        X, g, gain = self.picked(rows), solved.g[: self.X.shape[1]], self.gain[: self.X.shape[1]]
+        of_x, of_g, *of_gain = solved.differences()
         along_x, along_g, gram = X @ gain, gain.T @ g, gain.T @ gain
         squared = of_x * (of_x * self.squares[rows, None] + 2 * of_g * (X @ g))
         squared += of_g**2 * np.einsum("pt,pt->t", g, g)
@@ -140,8 +140,8 @@ class MarginAttack(InformedAttack):
             MSE per unknown  ≥  γ²/η̄² + ‖bias‖²/d
         """
         d = self.X.shape[1]
-        found = self.solve(theta, rows)
-        X, g = self.picked(rows), found.g[:d]
+        solved = self.solve(theta, rows)
+        X, g = self.picked(rows), solved.g[:d]
         drawn = (theta - self.theta).T
         information = noise.information(len(drawn))
         white = information @ drawn if information.ndim == 2 else (information * drawn.T).T
@@ -152,7 +152,7 @@ class MarginAttack(InformedAttack):
         a = weight * self.family.curvature(margin, y)
         along_v = X @ v[:d]
         whole = along_v + (v[d] if self.objective.intercept else 0.0)
-        of_x, of_g, *of_gain = found.differences()
+        of_x, of_g, *of_gain = solved.differences()
         # x̂ − x, first along w and then along v.
         by_w = of_x * (X @ w)[:, None] + of_g * (w @ g)
         by_v = of_x * along_v + of_g * np.einsum("pt,pt->t", v[:d], g)
@@ -180,23 +180,23 @@ class MarginAttack(InformedAttack):
             return self._by_length(theta, rows, M, S, g)
         if not self.label_known:
             return Solved(S, g, S - g[self.column] / self.value, np.zeros((0, *S.shape)))
-        found = _in_cache(
+        solution = _in_cache(
             lambda piece: self._by_both(theta, rows[piece], M[piece], S[piece], g), M.shape
         )
-        return Solved(S, g, found[:, 0], np.moveaxis(found[:, 1:], 1, 0))
+        return Solved(S, g, solution[:, 0], np.moveaxis(solution[:, 1:], 1, 0))
 
-    def _labels(self, theta: np.ndarray, rows: np.ndarray, found: Solved) -> np.ndarray:
+    def _labels(self, theta: np.ndarray, rows: np.ndarray, solved: Solved) -> np.ndarray:
         """Return the labels, (m, T), of the reconstructed rows: known, tried, or solved for."""
-        if found.labels is not None:
-            return found.labels
+        if solved.labels is not None:
+            return solved.labels
         if self.label_known:
-            return np.asarray(self.fit.target[rows, None] + np.zeros_like(found.rho))
+            return np.asarray(self.fit.target[rows, None] + np.zeros_like(solved.rho))
         d = self.X.shape[1]
         offset = theta[:, self.column] * self.value
         M = self.picked(rows) @ theta[:, :d].T + (theta[:, d] if self.objective.intercept else 0.0)
         with np.errstate(all="ignore"):
-            margin = self._along(theta, M, found.s, found.g) / found.rho + offset
-            wanted = found.rho / self.weights(rows)
+            margin = self._along(theta, M, solved.s, solved.g) / solved.rho + offset
+            wanted = solved.rho / self.weights(rows)
             label = np.full_like(margin, float(self.fit.target.mean()))
             for _ in range(20):  # a single step if the slope is linear in the label
                 gap = self.family.slope(margin, label) - wanted

@@ -51,11 +51,11 @@ class SoftmaxAttack(InformedAttack):
 
     def reconstruct(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return some rows reconstructed from releases ``theta``, (T, m, d), and labels, (T, m)."""
-        found, d = self.solve(theta, rows), self.X.shape[1]
-        along = np.sum(found.s * found.direction, axis=2)
+        solved, d = self.solve(theta, rows), self.X.shape[1]
+        along = np.sum(solved.s * solved.direction, axis=2)
         B = along[..., None] * self.X[rows]
-        B -= np.einsum("tdk,tmk->tmd", found.G[:, :d], found.direction)
-        return np.asarray(B * found.scale[..., None]), np.array(found.labels, dtype=float)
+        B -= np.einsum("tdk,tmk->tmd", solved.G[:, :d], solved.direction)
+        return np.asarray(B * solved.scale[..., None]), np.array(solved.labels, dtype=float)
 
     def errors(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ``‖x̂ − x‖²`` of every row and release, (m, T), and ``Σ_t (x̂ − x)``, (m, d)."""

@@ -222,8 +222,8 @@ class UpdateRecorder:
         return [*self._written, *self._new]
 
     def _read(self, path: Path) -> LayerGradients:
-        found, _ = load_gradients(path)
-        if found.nodes is None or found.rounds is None:
+        recording, _ = load_gradients(path)
+        if recording.nodes is None or recording.rounds is None:
             raise InputError(
                 f"{path} holds gradients without the rounds and nodes they came from, so it was "
                 "not written by a recorder; name another file."
@@ -235,27 +235,29 @@ class UpdateRecorder:
             for options in ({**self._options, "layers": None}, self._options)
         )
         sure = layer_parameters(self.net, self._options["layers"])
-        wanted = [layer for layer in expected if layer in found.layers or layer in sure]
-        held = [layer for layer in found if layer in expected.layers or layer in whole.layers]
+        wanted = [layer for layer in expected if layer in recording.layers or layer in sure]
+        held = [layer for layer in recording if layer in expected.layers or layer in whole.layers]
         try:
-            expected.only(*wanted).check_same_projection(found.only(*held))
+            expected.only(*wanted).check_same_projection(recording.only(*held))
         except InputError as error:
             raise InputError(f"{path} cannot be continued. {error}") from error
         # Files of earlier versions do not say: 0 is no number of a run.
-        runs = np.zeros(len(found), dtype=np.uint64) if found.runs is None else found.runs
-        return replace(found, runs=runs)
+        runs = (
+            np.zeros(len(recording), dtype=np.uint64) if recording.runs is None else recording.runs
+        )
+        return replace(recording, runs=runs)
 
 
 _Origins = dict[int, dict[int, int]]  # by round, the run of every node's update
 
 
 def _origins(parts: Sequence[LayerGradients]) -> _Origins:
-    found: _Origins = {}
+    origins_by_round: _Origins = {}
     for part in parts:
         origins = (_known(numbers) for numbers in (part.rounds, part.nodes, part.runs))
         for number, node, run in zip(*origins, strict=True):
-            found.setdefault(int(number), {})[int(node)] = int(run)
-    return found
+            origins_by_round.setdefault(int(number), {})[int(node)] = int(run)
+    return origins_by_round
 
 
 def _known(numbers: np.ndarray | None) -> list[int]:
@@ -302,8 +304,8 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
             if not reply.has_error():
                 returned = _tensors(_arrays_of(reply))
                 node, run = int(reply.metadata.src_node_id), int(reply.metadata.run_id)
-                told = _metrics_of(reply)
-                self.recorder.add(self._sent, returned, server_round, node, told, run)
+                metrics = _metrics_of(reply)
+                self.recorder.add(self._sent, returned, server_round, node, metrics, run)
         self.recorder.save()
         total: tuple[ArrayRecord | None, MetricRecord | None] = self.strategy.aggregate_train(
             server_round, kept
@@ -379,14 +381,14 @@ def _arrays_of(message: Message) -> ArrayRecord:
 
 def _metrics_of(message: Message) -> dict[str, float]:
     """Return the numbers that a client sent besides arrays, each entry of a list by itself."""
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for record in message.content.metric_records.values():
         for name, value in record.items():
             if isinstance(value, list):
-                found |= {f"{name}[{k}]": float(each) for k, each in enumerate(value)}
+                metrics |= {f"{name}[{k}]": float(each) for k, each in enumerate(value)}
             else:
-                found[name] = float(value)
-    return found
+                metrics[name] = float(value)
+    return metrics
 
 
 def _tensors(arrays: ArrayRecord) -> dict[str, Tensor]:

@@ -149,8 +149,8 @@ class LayerGradients:
                 f"The layers have different numbers of gradients ({sorted(counts)}); give each "
                 "layer one row per gradient."
             )
-        made = LayerGradients(kept, sizes, np.stack(norms, 1), variances, projections)
-        return replace(made, beside=_buffers(made.layers))
+        gradients = LayerGradients(kept, sizes, np.stack(norms, 1), variances, projections)
+        return replace(gradients, beside=_buffers(gradients.layers))
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -413,36 +413,38 @@ def load_gradients(
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder; name a file in it.")
     try:
-        found = _read_arrays(Path(path))
-        head = json.loads(bytes(found["layers"]).decode())
+        arrays = _read_arrays(Path(path))
+        head = json.loads(bytes(arrays["layers"]).decode())
         # Files of earlier versions do not say how a layer was projected, and have no checksum.
         if any(len(layer) > 2 for layer in head):
-            every = {name: values for name, values in found.items() if name != "sha256"}
-            if bytes(found["sha256"]) != _checksum(every):
+            every = {name: values for name, values in arrays.items() if name != "sha256"}
+            if bytes(arrays["sha256"]) != _checksum(every):
                 raise ValueError("its checksum does not match its content")
         sizes = {name: size for name, size, *_ in head}
         keys = {name: key for name, _, *rest in head for key in rest if key is not None}
-        blocks = {name: found[f"block {k}"] for k, name in enumerate(sizes)}
-        variances = {name: found[f"variance {k}"] for k, name in enumerate(sizes)}
+        blocks = {name: arrays[f"block {k}"] for k, name in enumerate(sizes)}
+        variances = {name: arrays[f"variance {k}"] for k, name in enumerate(sizes)}
         columns = {
             name.removeprefix("column "): values
-            for name, values in found.items()
+            for name, values in arrays.items()
             if name.startswith("column ")
         }
-        norms = found["norms"]
+        norms = arrays["norms"]
         _check_recording(blocks, sizes, norms, variances, columns)
-        named = json.loads(bytes(found["metrics"]).decode()) if "metrics" in found else []
-        metrics = {name: found[f"metric {k}"] for k, name in enumerate(named)}
+        named = json.loads(bytes(arrays["metrics"]).decode()) if "metrics" in arrays else []
+        metrics = {name: arrays[f"metric {k}"] for k, name in enumerate(named)}
         origin = columns.get("node"), columns.get("round")
         # Files of earlier versions do not say what was sent beside the parameters.
         beside = (
-            tuple(json.loads(bytes(found["beside"]).decode()))
-            if "beside" in found
+            tuple(json.loads(bytes(arrays["beside"]).decode()))
+            if "beside" in arrays
             else _buffers(tuple(blocks))
         )
         runs = columns.get("run")
-        made = LayerGradients(blocks, sizes, norms, variances, keys, *origin, metrics, beside, runs)
-        return made, columns
+        gradients = LayerGradients(
+            blocks, sizes, norms, variances, keys, *origin, metrics, beside, runs
+        )
+        return gradients, columns
     except (FileNotFoundError, PermissionError, Warning):  # a warning does not condemn the file
         raise
     # A bare array (.npy) is no context manager, another kind of file has other entries, and zipfile
@@ -455,24 +457,24 @@ def load_gradients(
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     if path.suffix != _SAFETENSORS:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-            return dict(found)
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return dict(archive)
     from safetensors import safe_open
 
-    with safe_open(path, framework="np") as found:
-        texts = json.loads(found.metadata()["texts"])
-        numbers = {name: found.get_tensor(name) for name in found.keys()}  # noqa: SIM118
+    with safe_open(path, framework="np") as archive:
+        texts = json.loads(archive.metadata()["texts"])
+        numbers = {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118
     return numbers | {name: np.array(values) for name, values in texts.items()}
 
 
 def _checksum(arrays: Mapping[str, np.ndarray]) -> bytes:
     """Return the SHA-256 of named arrays."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in sorted(arrays):
         values = np.ascontiguousarray(arrays[name])
-        found.update(json.dumps([name, values.dtype.str, list(values.shape)]).encode())
-        found.update(values.tobytes())
-    return found.digest()
+        digest.update(json.dumps([name, values.dtype.str, list(values.shape)]).encode())
+        digest.update(values.tobytes())
+    return digest.digest()
 
 
 def _check_recording(

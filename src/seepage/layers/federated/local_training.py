@@ -150,10 +150,12 @@ class LocalTraining:
         now = dict(parameters)
         memory: dict[str, Any] = {}
         for number, rows in enumerate(steps, start=1):
-            found = gradient(now, rows)
+            slopes = gradient(now, rows)
             moves = {}
             for name, value in now.items():
-                moves[name], memory[name] = self._move(value, found[name], memory.get(name), number)
+                moves[name], memory[name] = self._move(
+                    value, slopes[name], memory.get(name), number
+                )
             now = {name: value - moves[name] for name, value in now.items()}
         return torch.cat([(parameters[name] - now[name]).flatten() for name in parameters])
 

@@ -187,7 +187,7 @@ def sent_layers(
     first = {name for name, _ in net.named_parameters()}
     shared = {name for name, _ in net.named_parameters(remove_duplicate=False)} - first
     buffers = {name for name, _ in net.named_buffers(remove_duplicate=False)}
-    found: dict[str, list[str]] = {}
+    names_by_entry: dict[str, list[str]] = {}
     for name in dict.fromkeys([*net.state_dict(), *home, *names]):
         wanted = name in home or name in names
         above = [layer for layer in trained if name.startswith(f"{layer}.")]
@@ -196,8 +196,8 @@ def sent_layers(
         entry = home.get(name, name)
         if name in buffers and "." in name:
             entry = f"{name.rpartition('.')[0] if layers is None else above[0]}{BUFFERS}"
-        found.setdefault(entry, []).append(name)
-    return {entry: tuple(held) for entry, held in found.items()}
+        names_by_entry.setdefault(entry, []).append(name)
+    return {entry: tuple(held) for entry, held in names_by_entry.items()}
 
 
 def real_names(net: nn.Module) -> set[str]:

@@ -330,8 +330,8 @@ class _Server:
         if self.method == "fedsgd":
             return self._gradient(client, next(batches))
         start = {name: p.detach().clone() for name, p in self._trained.items()}
-        made = self.optimiser or partial(torch.optim.SGD, lr=self.lr)
-        optimiser = made(list(self._trained.values()))
+        new_optimiser = self.optimiser or partial(torch.optim.SGD, lr=self.lr)
+        optimiser = new_optimiser(list(self._trained.values()))
         for rows in batches:
             gradient = self._gradient(client, rows)
             for name, parameter in self._trained.items():

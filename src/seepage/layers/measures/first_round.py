@@ -52,8 +52,8 @@ class RoundByRound:
     def first(self, layer: str | None = None) -> int | None:
         """Return the first round after which a layer (by default any) tells, or ``None``."""
         which = slice(None) if layer is None else [self.layers.index(layer)]
-        told = (self.p_values[:, which] <= LEVEL).any(axis=1)
-        return self.rounds[int(told.argmax())] if told.any() else None
+        significant = (self.p_values[:, which] <= LEVEL).any(axis=1)
+        return self.rounds[int(significant.argmax())] if significant.any() else None
 
     def table(self, library: str = "pyarrow") -> Any:
         """Return a data frame with one row per round and layer."""
@@ -113,14 +113,14 @@ def since_when(
     tried = np.vstack([own, draw.permuted(np.tile(own, (permutations, 1)), axis=1)])
     last = len(who.rounds) - 1
     stages = sorted({round(k) for k in np.linspace(0, last, min(last + 1, 24))})
-    found = np.zeros((len(stages), len(gradients.layers), len(tried)))
+    standings = np.zeros((len(stages), len(gradients.layers), len(tried)))
     clients = [0] * len(stages)
     for place, layer in enumerate(gradients.layers):
         for k, (means, known) in enumerate(who.means(gradients[layer])):
             if k in stages:
                 clients[stages.index(k)] = int(known.sum())
-                found[stages.index(k), place] = _standing(means[known], tried[:, known])
-    p_values = _stepped_down(found.reshape(-1, len(tried))).reshape(found.shape[:2])
+                standings[stages.index(k), place] = _standing(means[known], tried[:, known])
+    p_values = _stepped_down(standings.reshape(-1, len(tried))).reshape(standings.shape[:2])
     rounds = tuple(who.rounds[k] for k in stages)
     return RoundByRound(gradients.layers, rounds, p_values, tuple(clients))
 

@@ -96,12 +96,12 @@ class Exchange:
 
     def drawn(self, permutations: int, draw: np.random.Generator) -> list[np.ndarray]:
         """Return ``count`` arrangements of the units' labels for every fold but the first."""
-        found = []
+        arrangements = []
         for k in range(1, int(self.fold.max()) + 1):
             inside = self.fold == k
             places = _shuffled_within(self.cell[inside], permutations, draw)
-            found.append(self.label[inside].astype(np.int16)[places])
-        return found
+            arrangements.append(self.label[inside].astype(np.int16)[places])
+        return arrangements
 
 
 def in_turn(
@@ -120,13 +120,13 @@ def in_turn(
     """
     fold = exchange.fold[exchange.unit]
     before, total, weight = int(np.sum(fold == 0)), 0.0, 0.0
-    for k, (labels, found) in enumerate(zip(drawn, predictions, strict=True), start=1):
+    for k, (labels, probabilities) in enumerate(zip(drawn, predictions, strict=True), start=1):
         inside = np.flatnonzero(exchange.fold == k)
         size = int(np.sum(fold == k))
-        if found is not None:
+        if probabilities is not None:
             place = np.searchsorted(inside, exchange.unit[fold == k])
-            scores = np.zeros((len(inside), found.shape[1]))
-            np.add.at(scores, place, np.log(np.maximum(found, 0.5 / len(fold))))
+            scores = np.zeros((len(inside), probabilities.shape[1]))
+            np.add.at(scores, place, np.log(np.maximum(probabilities, 0.5 / len(fold))))
             above, ties = _compared(scores, exchange.label[inside], labels)
             if ties < len(labels):
                 p = (above + draw.random() * (ties + 1)) / (len(labels) + 1)

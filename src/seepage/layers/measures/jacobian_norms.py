@@ -124,14 +124,14 @@ class JacobianNorms:
                 f"The largest entry of a Jacobian with {columns:,} columns cannot be estimated "
                 f"from a few; use norm='fro' or 1, or exact={columns} to compute all of them."
             )
-        found: dict[str, list[Tensor]] = {}
+        norms_by_direction: dict[str, list[Tensor]] = {}
         scale = 1.0 if self.norm == "fro" else float(columns)
         for some in progress(_few_at_a_time(self.directions), "sensitivity"):
             directions = torch.stack([self._direction(k, places, z) for k in some])
             for column in self._columns(source, directions):
                 for layer, part in column.items():
-                    found.setdefault(layer, []).append(scale * part)
-        for layer, parts in found.items():
+                    norms_by_direction.setdefault(layer, []).append(scale * part)
+        for layer, parts in norms_by_direction.items():
             if layer in done:
                 continue
             each = torch.stack(parts)

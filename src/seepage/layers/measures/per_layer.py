@@ -138,8 +138,8 @@ class PerLayer(Result):
             raise InputError(
                 "The two results are about different layers; measure the same layers twice."
             )
-        found = pearsonr(self.values, np.asarray(other))
-        return float(found.statistic), float(found.pvalue)
+        correlated = pearsonr(self.values, np.asarray(other))
+        return float(correlated.statistic), float(correlated.pvalue)
 
     def table(self, library: str | None = None) -> Any:
         """Return a data frame with one row per layer: ``pandas``, ``polars`` or ``pyarrow``."""

@@ -111,7 +111,7 @@ def property_batches(
     draw = np.random.default_rng(seed)
     home = _deal(len(labels), pools, people, draw)
     shares = np.bincount(label) / len(label)
-    index, found, pool = [], [], []
+    index, properties, pool = [], [], []
     for k in range(len(levels)):
         for number in range(count):
             here = home == number % pools
@@ -120,9 +120,9 @@ def property_batches(
                 for j in range(len(levels))
             ]
             index.append(_one_batch(cells, k, shares, batch_size, mix, draw))
-            found.append(levels[k])
+            properties.append(levels[k])
             pool.append(number % pools)
-    return PropertyBatches(np.stack(index), np.array(found), np.array(pool), mix)
+    return PropertyBatches(np.stack(index), np.array(properties), np.array(pool), mix)
 
 
 def read_property(

@@ -78,10 +78,10 @@ class LocalRun:
                 parameters = {k: v.detach() for k, v in parameters.items()}
             free = {k: v if v.requires_grad else v.requires_grad_() for k, v in parameters.items()}
             mean = self.problem.losses(free, self.batch.records(rows), z[rows]).mean()
-            found = torch.autograd.grad(
+            slopes = torch.autograd.grad(
                 mean, list(free.values()), create_graph=differentiable, materialize_grads=True
             )
-            return dict(zip(names, found, strict=True))
+            return dict(zip(names, slopes, strict=True))
 
         start = {name: value.clone() for name, value in self._start.items()}
         with differentiable_backends(self.problem.net):
@@ -209,8 +209,8 @@ class UpdateJacobian(ReleaseJacobian):
                 f"This leakage is about {self.run.problem.view.describe()} alone; ask about the "
                 "label with view=sp.nn.Label()."
             )
-        found: Tensor = unknowns.of(self.dense[:, rows], axis=2)
-        return found
+        block: Tensor = unknowns.of(self.dense[:, rows], axis=2)
+        return block
 
 
 class UpdateMoves:

@@ -285,8 +285,8 @@ class UpdateLeakage(Leakage):
         if method == "exact":
             unknowns, about = self.unknowns(None)
             return self._one_block(unknowns, None, measure, "dataset", f"{about} of all records")
-        found = self._squares(None, measure, probes, scale).sum(1)
-        mean, error = _mean_of_probes(found / self.jacobian.X.numel())
+        squares = self._squares(None, measure, probes, scale).sum(1)
+        mean, error = _mean_of_probes(squares / self.jacobian.X.numel())
         return self._estimate(mean, error, "dataset", probes, scale)
 
     def layers(
@@ -326,11 +326,11 @@ class UpdateLeakage(Leakage):
             by_record = each.sqrt().T.cpu().numpy()
             values = low = high = each.mean(1).sqrt().cpu().numpy()
         else:
-            found = self._squares(None, "dfil", probes, scale)
-            each = _by_layer(found.T, layout, released) / self.jacobian.X.numel()
-            made = self._estimate(*_mean_of_probes(each), "rows", probes, scale)
-            values, (low, high) = np.asarray(made), made.interval()
-            notes = made.conditions
+            moved = self._squares(None, "dfil", probes, scale)
+            each = _by_layer(moved.T, layout, released) / self.jacobian.X.numel()
+            estimate = self._estimate(*_mean_of_probes(each), "rows", probes, scale)
+            values, (low, high) = np.asarray(estimate), estimate.interval()
+            notes = estimate.conditions
         return PerLayer.of(
             f"dFIL η̄ about {self.run.problem.view.describe()}",
             tuple(layout),
@@ -354,13 +354,13 @@ class UpdateLeakage(Leakage):
         jacobian, h = self.jacobian, self._step(scale)
         z = jacobian.run.batch.z
         which = torch.arange(len(z)) if rows is None else torch.from_numpy(rows)
-        found = []
+        squares = []
         for probe in range(probes):
             drawn = row_signs(key_of(self.seed, "update", probe), which, (jacobian.features,), z)
             v = torch.zeros_like(z).flatten(1)
             v[which.to(z.device)[:, None], jacobian.entries] = drawn
-            found.append(jacobian.whitened(jacobian.run.change(v.reshape(z.shape), h)).square())
-        return torch.stack(found)
+            squares.append(jacobian.whitened(jacobian.run.change(v.reshape(z.shape), h)).square())
+        return torch.stack(squares)
 
     def _step(self, scale: float | None) -> float:
         if scale is not None:

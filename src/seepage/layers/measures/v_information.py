@@ -136,12 +136,12 @@ def v_information(
         warnings.warn(sentence, FewGroupsWarning, stacklevel=2)
     draw = np.random.default_rng((seed, 2))
     drawn = [] if exchange.over_all() else exchange.drawn(permutations, draw)
-    found, logs, costs, trained, p_values = [], [], [], [], []
+    probabilities, logs, costs, trained, p_values = [], [], [], [], []
     for layer in progress(seen.layers, "V-information"):
         block = seen[layer]
-        found.append(task.held_out(classifier, block))
-        earlier = task.in_turn(classifier, block, found[-1][task.fold == task.fold.max()])
-        calibrated, cost = task.recalibrated(found[-1], earlier)
+        probabilities.append(task.held_out(classifier, block))
+        earlier = task.in_turn(classifier, block, probabilities[-1][task.fold == task.fold.max()])
+        calibrated, cost = task.recalibrated(probabilities[-1], earlier)
         logs.append(calibrated)
         costs.append(cost)
         trained.append(task.entropy() - task.training_loss(classifier, block))
@@ -152,7 +152,7 @@ def v_information(
     losses = -np.stack(logs)[:, np.arange(len(seen)), task.labels]
     values = task.entropy() - losses.mean(axis=1)
     low, high = task.interval(losses, resamples)
-    for k, scores in enumerate(found):
+    for k, scores in enumerate(probabilities):
         low[k], high[k] = task.true_at_the_extremes(low[k], high[k], losses[k], scores)
         high[k] = min(high[k] + costs[k], task.entropy())
         if low[k] > 0:
@@ -263,11 +263,11 @@ class PropertyTask:
 
     def held_out(self, classifier: Any, block: np.ndarray) -> np.ndarray:
         """Return probabilities for every gradient by predictors that have not seen it, (n, K)."""
-        found = np.empty((len(block), self.classes))
+        probabilities = np.empty((len(block), self.classes))
         for k in np.unique(self.fold):
             out = self.fold == k
-            found[out] = self._predict(classifier, block, ~out, out)
-        return found
+            probabilities[out] = self._predict(classifier, block, ~out, out)
+        return probabilities
 
     def in_turn(
         self, classifier: Any, block: np.ndarray, last: np.ndarray | None = None
@@ -277,16 +277,16 @@ class PropertyTask:
         These are probabilities, ``(m, K)``, or none where the earlier folds are too few to learn
         from. Those for the ``last`` fold may be known already from cross-fitting.
         """
-        found: list[np.ndarray | None] = []
+        predictions: list[np.ndarray | None] = []
         for k in range(1, int(self.fold.max()) + (last is None)):
             try:
-                found.append(self._predict(classifier, block, self.fold < k, self.fold == k))
+                predictions.append(self._predict(classifier, block, self.fold < k, self.fold == k))
             except InputError:
-                found.append(None)
-        return found if last is None else [*found, last]
+                predictions.append(None)
+        return predictions if last is None else [*predictions, last]
 
     def recalibrated(
-        self, found: np.ndarray, earlier: Sequence[np.ndarray | None]
+        self, held_out: np.ndarray, earlier: Sequence[np.ndarray | None]
     ) -> tuple[np.ndarray, float]:
         """Return log-probabilities, (n, K), recalibrated on other folds, and the cost of learning.
 
@@ -294,14 +294,14 @@ class PropertyTask:
         from the losses, on the same gradients, of predictors trained on the ``earlier`` folds only.
         :meth:`recalibration_cost` is added.
         """
-        logs = np.empty_like(found)
+        logs = np.empty_like(held_out)
         lost = apart = 0.0
         for k in np.unique(self.fold):
             out, size = self.fold == k, int(np.sum(self.fold == k))
-            learnt = len(found) - size
+            learnt = len(held_out) - size
             less = earlier[k - 1] if 0 < k < len(earlier) else None
-            asked = found[out] if less is None else np.concatenate([found[out], less])
-            answers = recalibrated(found[~out], self.labels[~out], asked)
+            asked = held_out[out] if less is None else np.concatenate([held_out[out], less])
+            answers = recalibrated(held_out[~out], self.labels[~out], asked)
             logs[out] = answers[:size]
             if less is not None:
                 own = np.arange(size), self.labels[out]
@@ -325,8 +325,8 @@ class PropertyTask:
     def training_loss(self, classifier: Any, block: np.ndarray) -> float:
         """Return the mean log-loss on the very records that the predictor has learnt from."""
         rows = np.ones(len(block), dtype=bool)
-        found = self._predict(classifier, block, rows, rows)
-        own = found[np.arange(len(block)), self.labels]
+        probabilities = self._predict(classifier, block, rows, rows)
+        own = probabilities[np.arange(len(block)), self.labels]
         # No probability below 1e-6, since those of the paper are not recalibrated.
         return float(-np.log(np.clip(own, 1e-6, 1.0)).mean())
 
@@ -342,16 +342,16 @@ class PropertyTask:
         draw = np.random.default_rng((self.seed, 1))
         units, number = self._units()
         gains = self._gains(losses)
-        found = np.empty((resamples, len(losses)))
+        resampled = np.empty((resamples, len(losses)))
         for k in range(resamples):
             weights = np.bincount(draw.integers(number, size=number), minlength=number)[units]
-            found[k] = gains @ weights / max(1, weights.sum())
+            resampled[k] = gains @ weights / max(1, weights.sum())
         middle = gains.mean(axis=1)
-        reach = small_sample_factor(number) * ndtri(0.975) * found.std(axis=0)
+        reach = small_sample_factor(number) * ndtri(0.975) * resampled.std(axis=0)
         return middle - reach, np.minimum(middle + reach, self.entropy())
 
     def true_at_the_extremes(
-        self, low: float, high: float, losses: np.ndarray, found: np.ndarray
+        self, low: float, high: float, losses: np.ndarray, probabilities: np.ndarray
     ) -> tuple[float, float]:
         """Return the ends of a layer's interval, widened where the gains hardly vary.
 
@@ -373,7 +373,7 @@ class PropertyTask:
             learnt = len(gains) - int(np.bincount(self.fold).min())
             worst = (1 - unseen) * gains.mean() - unseen * math.log(learnt + 1)
             return min(low, worst), self.entropy()
-        scores = _logs(found, 1.0 / (2 * len(found)))
+        scores = _logs(probabilities, 1.0 / (2 * len(probabilities)))
         for k in np.unique(
             self.fold
         ):  # what a predictor says of all gradients alike is no information
@@ -415,9 +415,9 @@ class PropertyTask:
                     f"The family cannot learn from {int(learn.sum())} gradients ({error}); record "
                     "more, or use another family."
                 ) from error
-        found = np.zeros((int(apply.sum()), self.classes))
-        found[:, model.classes_] = model.predict_proba(block[apply])
-        return found
+        probabilities = np.zeros((int(apply.sum()), self.classes))
+        probabilities[:, model.classes_] = model.predict_proba(block[apply])
+        return probabilities
 
 
 def recalibrated(fitted_on: np.ndarray, labels: np.ndarray, applied_to: np.ndarray) -> np.ndarray:
