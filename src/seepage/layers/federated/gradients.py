@@ -94,12 +94,6 @@ class LayerGradients:
                     f"There are {len(self.norms)} gradients, but {name} has the shape "
                     f"{np.shape(known)}; give one for each gradient."
                 )
-        for layer in self.blocks:
-            if not isinstance(layer, str):
-                raise InputError(
-                    f"A layer is named {layer!r} ({type(layer).__name__}), but names of layers are "
-                    f"strings; call it {str(layer)!r}."
-                )
         if JOINED in self.blocks:
             raise InputError(
                 f"A layer is named {JOINED!r}, which stands for all layers taken together; give it "
@@ -110,6 +104,28 @@ class LayerGradients:
                 f"A layer is named {METRICS!r}, which stands for what is sent along with the "
                 "layers; give it another name."
             )
+        for layer, block in self.blocks.items():
+            if not isinstance(layer, str):
+                raise InputError(
+                    f"A layer is named {layer!r} ({type(layer).__name__}), but names of layers are "
+                    f"strings; call it {str(layer)!r}."
+                )
+            if block.ndim != 2 or len(block) != len(self.norms) or block.dtype.kind != "f":
+                raise InputError(
+                    f"Layer {layer!r} does not have one row for each of the {len(self.norms)} "
+                    "gradients; give each layer one row of numbers per gradient."
+                )
+            # Metrics have further columns that say whether they were sent.
+            wide = block.shape[1] > self.sizes[layer] and layer != METRICS
+            if wide or self.variances[layer].shape != block.shape[1:]:
+                raise InputError(f"Layer {layer!r} does not have the width stated for it.")
+            if not np.isfinite(block).all():
+                raise InputError(
+                    f"The gradients of layer {layer!r} are not finite; drop those with NaN or "
+                    "infinity."
+                )
+        if self.norms.shape[1:] != (len(self.blocks),) or not np.isfinite(self.norms).all():
+            raise InputError("The norms must be one finite number per gradient and layer.")
 
     @staticmethod
     def of(
@@ -138,7 +154,7 @@ class LayerGradients:
                 part = torch.as_tensor(_array(as_numpy(values[piece]), layer))
                 rows.append(sketch.apply(part).numpy())
                 squares.append(part.double().square().sum(1).numpy())
-            kept[layer] = _finite(np.concatenate(rows), layer)
+            kept[layer] = np.concatenate(rows)
             norms.append(np.sqrt(np.concatenate(squares)))
             sizes[layer], variances[layer] = values.shape[1], sketch.counts()
             if sketch.projects:
@@ -430,7 +446,6 @@ def load_gradients(
             if name.startswith("column ")
         }
         norms = arrays["norms"]
-        _check_recording(blocks, sizes, norms, variances, columns)
         named = json.loads(bytes(arrays["metrics"]).decode()) if "metrics" in arrays else []
         metrics = {name: arrays[f"metric {k}"] for k, name in enumerate(named)}
         origin = columns.get("node"), columns.get("round")
@@ -444,6 +459,9 @@ def load_gradients(
         gradients = LayerGradients(
             blocks, sizes, norms, variances, keys, *origin, metrics, beside, runs
         )
+        for name, values in columns.items():
+            if values.shape[:1] != (len(norms),):
+                raise ValueError(f"column {name!r} does not have one entry per gradient")
         return gradients, columns
     except (FileNotFoundError, PermissionError, Warning):  # a warning does not condemn the file
         raise
@@ -475,30 +493,6 @@ def _checksum(arrays: Mapping[str, np.ndarray]) -> bytes:
         digest.update(json.dumps([name, values.dtype.str, list(values.shape)]).encode())
         digest.update(values.tobytes())
     return digest.digest()
-
-
-def _check_recording(
-    blocks: Mapping[str, np.ndarray],
-    sizes: Mapping[str, int],
-    norms: np.ndarray,
-    variances: Mapping[str, np.ndarray],
-    columns: Mapping[str, np.ndarray],
-) -> None:
-    """Raise ``ValueError`` unless the parts of a file belong together."""
-    if norms.ndim != 2 or norms.shape[1] != len(blocks) or not np.all(np.isfinite(norms)):
-        raise ValueError("its norms are not one per gradient and layer")
-    for layer, block in blocks.items():
-        if block.ndim != 2 or len(block) != len(norms) or block.dtype.kind != "f":
-            raise ValueError(
-                f"layer {layer!r} does not have one row for each of the {len(norms)} gradients"
-            )
-        if variances[layer].shape != block.shape[1:] or block.shape[1] > sizes[layer]:
-            raise ValueError(f"layer {layer!r} does not have the width stated for it")
-        if not np.all(np.isfinite(block)):
-            raise ValueError(f"layer {layer!r} has numbers that are not finite")
-    for name, values in columns.items():
-        if values.shape[:1] != (len(norms),):
-            raise ValueError(f"column {name!r} does not have one entry per gradient")
 
 
 class CountSketch:
@@ -561,11 +555,3 @@ def _array(values: Any, layer: object) -> np.ndarray:
             f"The gradients of layer {layer!r} are not a table of numbers; give an array with one "
             "row per gradient."
         ) from None
-
-
-def _finite(block: np.ndarray, layer: str) -> np.ndarray:
-    if not np.isfinite(block).all():
-        raise InputError(
-            f"The gradients of layer {layer!r} contain NaN or infinity; drop those gradients."
-        )
-    return block
