@@ -37,8 +37,8 @@ import seepage as sp
 from keeping import made_here
 from reproduction.layers.measuring import FaceData, started
 from reproduction.layers.networks import alexnet
-from seepage.attacks.remedies_compared import QUANTITIES, Span
-from seepage.layers.measures.per_layer import mean_interval
+from seepage.attacks.remedies_compared import QUANTITIES
+from seepage.layers.measures.per_layer import Span, mean_interval
 
 SIZE = (31, 23)
 FULL = ("fc1", "fc2")

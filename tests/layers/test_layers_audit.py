@@ -116,7 +116,7 @@ def result(values, low, high, p):
     names = tuple("abcdef"[: len(values)])
     columns = {"p_value": np.array(p)}
     arrays = (np.array(values), np.array(low), np.array(high))
-    return PerLayer("x", names, *arrays, sizes, columns=columns)
+    return PerLayer.of("x", names, arrays, sizes, columns=columns)
 
 
 def test_layers_to_protect():

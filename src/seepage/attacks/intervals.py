@@ -31,6 +31,7 @@ from scipy.special import expit, logit, ndtri, stdtrit
 from scipy.stats import rankdata
 
 from seepage.errors import InputError
+from seepage.support.number_check import check_share
 
 
 class ConfidenceInterval(NamedTuple):
@@ -138,7 +139,10 @@ def area_under_curve(
         return area, wilson(area, fewest, level)
     if np.any(with_it & without):
         least = 0.5 / (n * m)
-        others = [_area_of(scores, truth, group != k) for k in range(len(with_it))]
+        from sklearn.metrics import roc_auc_score
+
+        kept = [group != k for k in range(len(with_it))]
+        others = [roc_auc_score(truth[some], scores[some]) for some in kept]
         moved = logit(np.clip(others, least, 1 - least)) - logit(area)
         freedom = len(moved) - 1.0
         variance = freedom / len(moved) * float(np.sum(moved**2))
@@ -171,12 +175,6 @@ def _rightly_ordered(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
     return right
 
 
-def _area_of(scores: np.ndarray, truth: np.ndarray, kept: np.ndarray) -> float:
-    """Return the area over the kept records, which must be of both kinds."""
-    return float(_rightly_ordered(scores[kept], truth[kept])[truth[kept]].mean())
-
-
 def _normal_quantile(level: float) -> float:
-    if not 0 < level < 1:
-        raise InputError(f"A confidence level must lie between 0 and 1, but is {level!r}.")
+    check_share(level, "level")
     return float(ndtri(0.5 + level / 2))

@@ -12,6 +12,7 @@ from seepage.core.noise import Noise, check_noise_kind
 from seepage.errors import InputError
 from seepage.glm.adapters.registry import kind_of
 from seepage.glm.estimators import GLMRegressor, LinearModel, LogisticRegression
+from seepage.support.number_check import check_count
 from seepage.tables.source import as_numpy
 
 
@@ -75,27 +76,13 @@ def draw_releases(
     (5, 10)
     """
     check_noise_kind(noise)
-    if trials < 1:
-        raise InputError(f"At least one release must be drawn, not {trials}.")
-    theta = released_parameters(model)
-    decide, classes = _decision(model)
-    copies = noise.rounded(theta + noise.draw((trials, len(theta)), seed))
-    return Releases(copies, int(model.coef_.shape[-1]), decide, classes, noise)
-
-
-def released_parameters(model: Any) -> np.ndarray:
-    """Return the parameters of a fitted model of one margin, (P,), the intercept last."""
+    check_count(trials, "trials")
     if not hasattr(model, "coef_"):
         raise InputError(f"This {type(model).__name__} has no coef_; pass a fitted linear model.")
-    coef = as_numpy(model.coef_).astype(float)
-    if coef.ndim == 2 and coef.shape[0] > 1:
-        raise InputError(
-            f"This {type(model).__name__} has {coef.shape[0]} outputs; attacks on parameters need "
-            "a model with one margin, such as LogisticRegression."
-        )
-    if not getattr(model, "fit_intercept", True):
-        return coef.reshape(-1)
-    return np.concatenate([coef.reshape(-1), as_numpy(model.intercept_).astype(float).reshape(1)])
+    decide, classes = _decision(model)
+    (theta,) = parameters_of(model, np.size(model.coef_) + bool(model.fit_intercept))
+    copies = noise.rounded(theta + noise.draw((trials, len(theta)), seed))
+    return Releases(copies, int(model.coef_.shape[-1]), decide, classes, noise)
 
 
 def parameters_of(release: Any, size: int) -> np.ndarray:

@@ -90,18 +90,10 @@ def out_of_distribution(inside: Any, outside: Any, level: float = 0.95) -> Outli
         if not np.isfinite(numbers).all():
             raise InputError(f"{name} holds scores that are not finite; drop those records.")
         scores.append(numbers)
+    from sklearn.metrics import roc_curve
+
     every = np.concatenate(scores)
     truth = np.repeat([False, True], [len(part) for part in scores])
     area, interval = area_under_curve(every, truth, level)
-    order = np.argsort(-every, kind="stable")
-    found = np.cumsum(truth[order])
-    alarms = np.arange(1, len(every) + 1) - found
-    last = np.append(np.diff(every[order]) != 0, True)  # equal scores are flagged together
-    return OutlierDetection(
-        area,
-        interval,
-        np.concatenate([[np.inf], every[order][last]]),
-        np.concatenate([[0.0], alarms[last] / len(scores[0])]),
-        np.concatenate([[0.0], found[last] / len(scores[1])]),
-        level,
-    )
+    alarms, detections, thresholds = roc_curve(truth, every, drop_intermediate=False)
+    return OutlierDetection(area, interval, thresholds, alarms, detections, level)

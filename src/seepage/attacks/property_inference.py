@@ -233,11 +233,11 @@ def attack_layers(
             )
     known, victim = LayerGradients.of(auxiliary), LayerGradients.of(seen)
     known.check_same_projection(victim)
-    found = []
+    results = []
     for layer in progress((*known.layers, JOINED), "property inference"):
         adversary = PropertyInference(layer, classifier, seed=seed).fit(known, auxiliary_property)
-        found.append(adversary.attack(victim, seen_property, groups=groups))
-    return _by_layer(found, known)
+        results.append(adversary.attack(victim, seen_property, groups=groups))
+    return _by_layer(results, known)
 
 
 def attack_recording(
@@ -282,25 +282,22 @@ def attack_recording(
     groups = None if known.alone else known.who.client
     task = PropertyTask.read(known.values, groups, len(seen), known.folds, seed)
     used = find_classifier(classifier, seed)
-    found = []
+    results = []
     for layer in progress((*seen.layers, JOINED), "property inference"):
         scores = task.held_out(used, seen[layer])
         classes = tuple(known.shares)
-        found.append(PropertyInferenceResult(layer, scores, task.labels, classes, groups=groups))
-    return _by_layer(found, seen)
+        results.append(PropertyInferenceResult(layer, scores, task.labels, classes, groups=groups))
+    return _by_layer(results, seen)
 
 
-def _by_layer(found: Sequence[PropertyInferenceResult], seen: LayerGradients) -> PerLayer:
+def _by_layer(results: Sequence[PropertyInferenceResult], seen: LayerGradients) -> PerLayer:
     """Return the results of each layer alone, and of all of them."""
-    intervals = np.array([result.interval for result in found])
-    return PerLayer(
+    return PerLayer.of(
         "property inference, AUC",
         (*seen.layers, JOINED),
-        np.array([result.auc for result in found]),
-        intervals[:, 0],
-        intervals[:, 1],
+        np.array([(result.auc, *result.interval) for result in results]).T,
         (*seen.sizes.values(), sum(seen.sizes.values())),
-        "attack",
-        columns={"accuracy": np.array([result.accuracy for result in found])},
+        kind="attack",
+        columns={"accuracy": np.array([result.accuracy for result in results])},
         notes=seen.projection_notes(),
     )

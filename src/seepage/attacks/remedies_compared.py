@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from seepage.attacks.property_inference import PropertyInference
+from seepage.core.result import NOTICE
 from seepage.errors import InputError
 from seepage.layers.federated.gradients import JOINED, LayerGradients, joined
 from seepage.layers.federated.recording import batch_gradients, record_updates
@@ -25,7 +26,7 @@ from seepage.layers.federated.rounds import FederatedRun, Update, simulate
 from seepage.layers.inputs_and_targets import read_pair
 from seepage.layers.layer_audit import layers_to_protect
 from seepage.layers.layer_parameters import layer_parameters, layer_sizes
-from seepage.layers.measures.per_layer import NOTICE, mean_interval
+from seepage.layers.measures.per_layer import Span, mean_interval
 from seepage.layers.measures.property_batches import property_batches, read_property
 from seepage.layers.measures.v_information import v_information
 from seepage.nn.gradients.network_checks import unwrapped
@@ -33,6 +34,7 @@ from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import Inputs, rows_of
 from seepage.nn.training.private_sgd import measure_accuracy
 from seepage.support.chunks import progress
+from seepage.support.text_table import aligned
 from seepage.tables.source import as_numpy, build_frame
 
 NONE = "as it is"
@@ -41,19 +43,6 @@ QUANTITIES = {
     "v_information": "V-information (bits)",
     "accuracy": "accuracy of the main task",
 }
-
-
-class Span(NamedTuple):
-    """A number with the ends of its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        if math.isnan(self.low):
-            return f"{self.value:.3f}"
-        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
 @dataclass(frozen=True)
@@ -143,18 +132,14 @@ class RemedyComparison:
         return figure
 
     def __str__(self) -> str:
-        width = max(len(one.name) for one in self.outcomes)
-        lines = [
-            f"{'remedy':<{width}}  {'AUC':<22}  {'V-information (bits)':<22}  {'accuracy':<22}  "
-            f"{'sent':>9}  runs"
+        lines: list[Sequence[str]] = [
+            ("remedy", "AUC", "V-information (bits)", "accuracy", "sent", "runs")
         ]
-        lines += [
-            f"{one.name:<{width}}  {one.auc!s:<22}  {one.v_information!s:<22}  "
-            f"{one.accuracy!s:<22}  {one.sent:>9,}  {one.runs:>4}"
-            for one in self.outcomes
-        ]
+        for one in self.outcomes:
+            spans = (str(getattr(one, quantity)) for quantity in QUANTITIES)
+            lines.append((one.name, *spans, f"{one.sent:,}", str(one.runs)))
         named = ", ".join(self.protect) if self.protect else "none"
-        return "\n".join([*lines, "", f"Layers that an audit names: {named}.", NOTICE])
+        return "\n".join([*aligned(lines), "", f"Layers that an audit names: {named}.", NOTICE])
 
     def __repr__(self) -> str:
         runs = max(one.runs for one in self.outcomes)
@@ -357,8 +342,8 @@ class _Trial:
                 truths.append(batches.property)
             recorded.append((joined(parts), np.concatenate(truths)))
         adversary = PropertyInference(JOINED, self.family, seed=self.training["seed"])
-        found = adversary.fit(*recorded[0]).attack(*recorded[1])
-        return Span(found.auc, *found.interval)
+        result = adversary.fit(*recorded[0]).attack(*recorded[1])
+        return Span(result.auc, *result.interval)
 
     def _information(
         self, net: nn.Module, remedy: UpdateRemedy | None
@@ -378,7 +363,7 @@ class _Trial:
         protect: tuple[str, ...] = ()
         if remedy is None:
             protect = tuple(layers_to_protect(v_information(seen, batches.property, **options)))
-        return Span(*(float(part[0]) for part in (whole.values, whole.low, whole.high))), protect
+        return whole.span(*whole.layers), protect
 
     def _batches(
         self, side: _Side, count: int, key: int, pools: int = 1, people: Any = None

@@ -44,7 +44,13 @@ _SYMBOLS = {
     "gain": "gain in probability",
     "tpr": "true positive rate",
 }
-_UNITS = {"rows": "records", "cells": "cells", "columns": "attributes", "groups": "groups"}
+_UNITS = {
+    "rows": "records",
+    "cells": "cells",
+    "columns": "attributes",
+    "groups": "groups",
+    "layers": "layers",
+}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -180,9 +186,8 @@ class Result(NDArrayOperatorsMixin):
         leaks.
         """
         if self.measure not in ("fil", "dfil", "mse", "std"):
-            raise InputError(
-                f"{_SYMBOLS[self.measure]} bounds no adversary's error; take the FIL or dFIL."
-            )
+            name = _SYMBOLS.get(self.measure, self.measure)
+            raise InputError(f"{name} bounds no adversary's error; take the FIL or dFIL.")
         if self.measure not in ("fil", "dfil"):
             raise InputError(f"This result is already a bound on the {_SYMBOLS[self.measure]}.")
         xp = array_namespace(self.values)
@@ -251,7 +256,11 @@ class Result(NDArrayOperatorsMixin):
         if not self.shape:
             return head
         worst = self.top(10)
-        names = list(self.names or ()) if len(self.shape) == 2 else [_SYMBOLS[self.measure]]
+        names = (
+            list(self.names or ())
+            if len(self.shape) == 2
+            else [_SYMBOLS.get(self.measure, self.measure)]
+        )
         titles = "".join(f"<th>{html.escape(str(n))}</th>" for n in ["", *names[:12]])
         lines = []
         for label, numbers in zip(

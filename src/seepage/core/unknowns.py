@@ -166,7 +166,10 @@ class Attributes:
         for block in blocks:
             if len(block) > 1:
                 self._check_complete(block)
-        return block_diagonal([simplex_basis(len(b)) if len(b) > 1 else np.eye(1) for b in blocks])
+        from scipy.linalg import block_diag
+
+        bases = [simplex_basis(len(b)) if len(b) > 1 else np.eye(1) for b in blocks]
+        return np.asarray(block_diag(*bases))
 
     def _check_complete(self, block: tuple[int, ...]) -> None:
         sums = self.source.total(partial(_sums_of_columns, block=block), "one-hot columns")
@@ -196,7 +199,7 @@ class _SumsOfColumns:
         return _SumsOfColumns(self.first, self.start, row)
 
 
-_SAME_SUM = 1e-6
+_SAME_SUM = 1e-6  # one-hot columns add up to 1, but in single precision only about
 
 
 def _sums_of_columns(chunk: Chunk, block: tuple[int, ...]) -> _SumsOfColumns:
@@ -209,20 +212,7 @@ def _sums_of_columns(chunk: Chunk, block: tuple[int, ...]) -> _SumsOfColumns:
 
 def simplex_basis(levels: int) -> np.ndarray:
     """Return an orthonormal basis, ``(levels, levels − 1)``, of the directions that sum to zero."""
-    # Helmert's contrasts: column k weighs the first k+1 levels against the next one.
-    basis = np.zeros((levels, levels - 1))
-    for k in range(levels - 1):
-        basis[: k + 1, k] = 1.0
-        basis[k + 1, k] = -(k + 1.0)
-        basis[:, k] /= np.sqrt((k + 1.0) * (k + 2.0))
-    return basis
+    # Imported here, so that training needs only torch and numpy.
+    from scipy.linalg import helmert
 
-
-def block_diagonal(blocks: Sequence[np.ndarray]) -> np.ndarray:
-    """Put matrices along the diagonal of one matrix."""
-    out = np.zeros((sum(b.shape[0] for b in blocks), sum(b.shape[1] for b in blocks)))
-    row = column = 0
-    for b in blocks:
-        out[row : row + b.shape[0], column : column + b.shape[1]] = b
-        row, column = row + b.shape[0], column + b.shape[1]
-    return out
+    return np.asarray(helmert(levels).T)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from seepage.errors import InputError
+from seepage.layers.federated.buffers import kept_buffers
 from seepage.nn.problem.problem import Loss, class_axis, per_record, without_output
-from seepage.nn.problem.views import Inputs
+from seepage.nn.problem.views import Inputs, batch_size, call, rows_of
 from seepage.tables.source import as_numpy
 
 
@@ -50,19 +51,38 @@ def read_targets(y: Any, net: nn.Module, loss: str | nn.Module | Loss) -> Tensor
 def read_pair(
     pair: Any, net: nn.Module, loss: str | nn.Module | Loss, where: str
 ) -> tuple[Inputs, Tensor]:
-    """Return a pair of inputs and targets as tensors; ``where`` names it, as in "Batch 3"."""
+    """Return a pair of inputs and targets as tensors, or refuse it.
+
+    There must be a target for each of at least one record, and no NaN or infinity; ``where`` names
+    the pair, as in "Batch 3".
+    """
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise InputError(
             f"{where} must be a pair of inputs and targets, but is of type {type(pair).__name__}."
         )
-    return read_inputs(pair[0], net), read_targets(pair[1], net, loss)
+    x, y = read_inputs(pair[0], net), read_targets(pair[1], net, loss)
+    if len(y) == 0 or batch_size(x) != len(y):
+        raise InputError(
+            f"{where} has {batch_size(x)} records but {len(y)} labels; give one label for each "
+            "record, and at least one record."
+        )
+    if not is_finite((x, y)):
+        raise InputError(f"{where} contains NaN or infinity; drop those records.")
+    return x, y
 
 
 def is_finite(x: Any) -> bool:
     """Return whether tensors, nested ones too, are free of NaN and infinity."""
     # The answers are gathered before they are fetched, since fetching waits for the device.
-    found = [part.isfinite().all() for part in _tensors_of(x) if part.is_floating_point()]
-    return not found or bool(torch.stack([each.to(found[0].device) for each in found]).all())
+    finite = [part.isfinite().all() for part in _tensors_of(x) if part.is_floating_point()]
+    return not finite or bool(torch.stack([each.to(finite[0].device) for each in finite]).all())
+
+
+def check_labels(net: nn.Module, loss: str | nn.Module | Loss, x: Any, y: Any, where: str) -> None:
+    """Raise if a class number is not one of the network's; the network stays as it is."""
+    with torch.no_grad(), kept_buffers(net):
+        output = call(net, rows_of(x, slice(0, 2)))  # BatchNorm has no variance for a single one
+    check_classes(loss, output, y, where)
 
 
 def check_classes(loss: str | nn.Module | Loss, output: Any, target: Tensor, where: str) -> None:

@@ -7,28 +7,27 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
+from seepage.core.result import NOTICE
 from seepage.errors import InputError
-from seepage.layers.federated.buffers import kept_buffers
 from seepage.layers.federated.gradients import JOINED, METRICS, WIDTH, LayerGradients
 from seepage.layers.federated.recording import record_gradients
-from seepage.layers.inputs_and_targets import check_classes, read_inputs, read_targets
-from seepage.layers.measures.per_layer import NOTICE, PerLayer, draw_layers
+from seepage.layers.inputs_and_targets import check_labels, read_pair
+from seepage.layers.measures.independence_test import LEVEL
+from seepage.layers.measures.per_layer import PerLayer, Span, draw_layers
 from seepage.layers.measures.property_batches import property_batches
 from seepage.layers.measures.sensitivity import sensitivity
 from seepage.layers.measures.v_information import v_information
 from seepage.nn.gradients.network_checks import refuse_modes, unwrapped
 from seepage.nn.problem.problem import Loss
-from seepage.nn.problem.views import Inputs, call, rows_of
+from seepage.nn.problem.views import Inputs, rows_of
 from seepage.nn.problem.views import batch_size as size_of
-from seepage.support.number_check import check_not_negative
+from seepage.support.number_check import check_count, check_not_negative
+from seepage.support.text_table import aligned
 from seepage.tables.names import listed
 from seepage.tables.source import as_numpy, build_frame
 
-_SIGNIFICANT = 0.05
-_SINGLE = 8  # up to this many named layers are also dropped one by one
 _NEED_RECORDS = {
     "sensitivity": "which is the derivative of one gradient with respect to its records' targets: "
     "it needs the records, and an update of several steps is no gradient",
@@ -105,26 +104,21 @@ class LayerAudit:
         return draw_layers([self.v_information, *sensitive])
 
     def __str__(self) -> str:
-        unit = self.v_information.unit
-        width = max(len(name) for name in (*self.v_information.layers, "layer"))
-        head = "" if self.sensitivity is None else "sensitivity  "
-        lines = [f"{'layer':<{width}}  {head}V-information ({unit})        p"]
-        for k, name in enumerate(self.v_information.layers):
-            found = self.v_information
-            span = f"{found.values[k]:.3f} ({found.low[k]:.3f} to {found.high[k]:.3f})"
-            own = "" if self.sensitivity is None else f"{self.sensitivity.values[k]:>11.4g}  "
-            lines.append(
-                f"{name:<{width}}  {own}{span:<22}  "
-                f"{found.columns['p_value'][k]:.3f}{'  protect' if name in self.protect else ''}"
-            )
-        lines += ["", f"What a whole update tells ({unit}):"]
-        longest = max(len(remedy.name) for remedy in self.remedies)
-        lines += [
-            f"  {r.name:<{longest}}  {r.value:.3f} ({r.low:.3f} to {r.high:.3f})"
-            for r in self.remedies
-        ]
+        information, sensitive = self.v_information, self.sensitivity
+        head = ("layer", "sensitivity", f"V-information ({information.unit})", "p", "")
+        lines: list[Sequence[str]] = [head]
+        for k, name in enumerate(information.layers):
+            own = "" if sensitive is None else f"{sensitive[name]:.4g}"
+            mark = "protect" if name in self.protect else ""
+            p_value = f"{information.columns['p_value'][k]:.3f}"
+            lines.append((name, own, str(information.span(name)), p_value, mark))
+        if sensitive is None:
+            lines = [(name, *rest) for name, _, *rest in lines]
+        left = [(r.name, str(Span(r.value, r.low, r.high))) for r in self.remedies]
         refused = [f"Not measured: {name}, {reason}." for name, reason in self.refused.items()]
-        return "\n".join([*lines, "", *self.notes, *refused, NOTICE])
+        heading = f"What a whole update tells ({information.unit}):"
+        text = [*aligned(lines), "", heading, *aligned(left, indent="  "), ""]
+        return "\n".join([*text, *self.notes, *refused, NOTICE])
 
     def __repr__(self) -> str:
         named = ", ".join(self.protect) if self.protect else "none"
@@ -194,10 +188,10 @@ def audit(
     >>> "0" in found.protect
     True
     """
-    if records < 1:
-        raise InputError(f"records must be at least 1, but is {records}.")
+    check_count(records, "records")
     check_not_negative(noise, "noise")
-    x, y = _read_records(unwrapped(net), loss, x, y)
+    x, y = read_pair((x, y), unwrapped(net), loss, "The table")
+    check_labels(unwrapped(net), loss, x, y, "y")
     drawn = property_batches(
         as_numpy(y),
         property,
@@ -210,13 +204,13 @@ def audit(
     )
     recorded = record_gradients(net, loss, drawn.of(x, y), layers=layers, width=width, seed=seed)
     options = {"family": family, "groups": drawn.pool, "folds": folds, "unit": unit, "seed": seed}
-    information, protect, remedies, notes = _tried(recorded, drawn.property, options, noise)
+    tried = _tried(recorded, drawn.property, options, noise)
     few = np.random.default_rng((seed, 3)).permutation(size_of(x))[:records]
     refused = _refused(unwrapped(net))
     sensitive = None
     if not refused:
         sensitive = sensitivity(net, loss, rows_of(x, few), y[few], layers=layers, seed=seed)
-    return LayerAudit(sensitive, information, protect, remedies, mix, notes, refused)
+    return replace(tried, sensitivity=sensitive, mix=mix, refused=refused)
 
 
 def audit_updates(
@@ -278,24 +272,23 @@ def audit_updates(
         groups = updates.nodes
     groups = None if groups is False else groups
     options = {"family": family, "groups": groups, "folds": folds, "unit": unit, "seed": seed}
-    found = _tried(replace(updates, nodes=None), property, options, noise)
-    information, protect, remedies, notes = found
-    return LayerAudit(None, information, protect, remedies, "recorded", notes, _NEED_RECORDS)
+    return _tried(replace(updates, nodes=None), property, options, noise)
 
 
 def _tried(
     recorded: LayerGradients, property: Any, options: dict[str, Any], noise: float
-) -> tuple[PerLayer, tuple[str, ...], tuple[LayerRemedy, ...], tuple[str, ...]]:
-    """Return the V-information, the layers to protect, the effect of remedies, and notes."""
+) -> LayerAudit:
+    """Return all that the updates alone tell: V-information, and what remedies leave of it."""
     sent = recorded.with_metrics()
     information = v_information(sent, property, **options)
     protect = tuple(layers_to_protect(information))
 
     def whole(name: str, gradients: LayerGradients) -> LayerRemedy:
         joined = gradients.with_metrics()[JOINED]
-        found = v_information(joined, property, **options, width=1 << 30)
-        ends = float(found.low[0]), float(found.high[0])
-        return LayerRemedy(name, float(found.values[0]), *ends, float(found.columns["p_value"][0]))
+        information = v_information(joined, property, **options, width=1 << 30)
+        return LayerRemedy(
+            name, *information.span(*information.layers), float(information.columns["p_value"][0])
+        )
 
     norm = float(np.median(recorded.parameter_norms()))
     drops, notes = _drops(protect, recorded.layers)
@@ -315,31 +308,13 @@ def _tried(
             if recorded.parameters
             else "No trained parameter was sent, so there is nothing to clip."
         )
-        return information, protect, tuple(remedies), tuple(notes)
-    clipped = recorded.clipped(norm)
-    remedies += [
-        whole(f"clipped to {norm:.3g}", clipped),
-        whole(
-            f"clipped to {norm:.3g}, noise {noise:g} × that",
-            clipped.noised(noise * norm, seed=options["seed"]),
-        ),
-    ]
-    return information, protect, tuple(remedies), tuple(notes)
-
-
-def _read_records(
-    net: nn.Module, loss: str | nn.Module | Loss, x: Any, y: Any
-) -> tuple[Inputs, Tensor]:
-    """Return the records as tensors, refusing bad input before the work begins."""
-    x, y = read_inputs(x, net), read_targets(y, net, loss)
-    if len(y) == 0 or size_of(x) != len(y):
-        raise InputError(
-            f"There are {size_of(x)} records but {len(y)} labels; give one for each record."
-        )
-    with torch.no_grad(), kept_buffers(net):
-        output = call(net, rows_of(x, slice(0, 2)))  # BatchNorm has no variance for a single one
-    check_classes(loss, output, y, "y")
-    return x, y
+    else:
+        clipped, name = recorded.clipped(norm), f"clipped to {norm:.3g}"
+        noisy = clipped.noised(noise * norm, seed=options["seed"])
+        remedies += [whole(name, clipped), whole(f"{name}, noise {noise:g} × that", noisy)]
+    return LayerAudit(
+        None, information, protect, tuple(remedies), "recorded", tuple(notes), _NEED_RECORDS
+    )
 
 
 def _refused(net: nn.Module) -> dict[str, str]:
@@ -364,7 +339,7 @@ def _drops(
         others: list[tuple[str, ...]] = [(name,) for name in named if name not in layers]
         return others, [f"{layers[0]} is the only layer: without it nothing is left to send."]
     single: list[tuple[str, ...]] = []
-    if len(named) <= _SINGLE:
+    if len(named) <= 8:  # each takes as long as the whole update
         single = [(name,) for name in named]
     if not single and named:
         notes.append(f"The {len(named)} layers to protect were not dropped one by one: too many.")
@@ -390,7 +365,5 @@ def layers_to_protect(information: PerLayer) -> list[str]:
     raised = false_discovery_control(information.columns["p_value"])
     values = information.values
     much = (values > 0) & ((information.low > 0) | (values >= values.max() / 2))
-    sure = {
-        name for k, name in enumerate(information.layers) if much[k] and raised[k] < _SIGNIFICANT
-    }
+    sure = {name for k, name in enumerate(information.layers) if much[k] and raised[k] < LEVEL}
     return [name for name in information.foremost() if name in sure]

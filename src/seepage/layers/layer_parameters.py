@@ -32,13 +32,13 @@ def layer_parameters(net: nn.Module, layers: Sequence[str] | None = None) -> Lay
             "The network has no parameter with requires_grad, so nothing of it is sent; unfreeze "
             "some."
         )
-    found: dict[str, list[str]] = {}
+    names_by_layer: dict[str, list[str]] = {}
     asked = [layers] if isinstance(layers, str | int) else layers
     if asked is not None and not len(asked):
         raise InputError("layers is empty; leave it out to take all layers.")
     if asked is None:
         for name in trained:
-            found.setdefault(name.rpartition(".")[0] or name, []).append(name)
+            names_by_layer.setdefault(name.rpartition(".")[0] or name, []).append(name)
     else:
         known = [name for name, _ in net.named_modules() if name]
         for layer in asked:
@@ -53,15 +53,15 @@ def layer_parameters(net: nn.Module, layers: Sequence[str] | None = None) -> Lay
                     f"There is no layer {layer!r} with trained parameters"
                     f"{nearest(layer, known)}; take names from net.named_modules()."
                 )
-            found[layer] = below
-        named = [name for names in found.values() for name in names]
+            names_by_layer[layer] = below
+        named = [name for names in names_by_layer.values() for name in names]
         twice = sorted({name for name in named if named.count(name) > 1})
         if twice:
             raise InputError(
                 f"The parameter {twice[0]!r} belongs to two of the named layers; name layers that "
                 "do not contain one another."
             )
-    return {layer: tuple(names) for layer, names in found.items()}
+    return {layer: tuple(names) for layer, names in names_by_layer.items()}
 
 
 def layer_sizes(net: nn.Module, layout: Layout) -> dict[str, int]:

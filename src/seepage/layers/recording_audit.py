@@ -10,19 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from seepage.core.result import NOTICE
 from seepage.errors import InputError
 from seepage.layers.federated.client_means import ClientRounds
 from seepage.layers.federated.gradients import LayerGradients, load_gradients
 from seepage.layers.layer_audit import LayerAudit, audit_updates
 from seepage.layers.measures.first_round import RoundByRound, since_when
-from seepage.layers.measures.per_layer import NOTICE
 from seepage.layers.measures.property_batches import read_property
 from seepage.layers.measures.standing_out import StandingOut, standing_out
+from seepage.support.text_table import aligned
 from seepage.tables.names import listed
 
 Recording = LayerGradients | str | os.PathLike[str]  # a recording, or its file
-
-_SHOWN = 8  # most clients printed
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,24 +86,23 @@ class RecordingAudit:
 
     def __str__(self) -> str:
         who = self.clients
-        order = np.lexsort((-who.times, who.p_value))[:_SHOWN]
-        width = max(len("client"), *(len(str(who.clients[k])) for k in order))
+        order = np.lexsort((-who.times, who.p_value))[:8]  # a screen has room for no more
         lines = [self._opening(), "", *str(self.layers).removesuffix(NOTICE).rstrip().split("\n")]
         lines += ["", "Whose updates stand out (times as far as the median client's):"]
-        lines += [
-            f"  {who.clients[k]!s:<{width}}  {who.times[k]:6.2f} at {who.layer[k]}, "
-            f"P = {who.p_value[k]:.3f}"
+        clients = [
+            (str(who.clients[k]), f"{who.times[k]:.2f} at {who.layer[k]}, P = {who.p_value[k]:.3f}")
             for k in order
         ]
+        lines += aligned(clients, indent="  ")
         return "\n".join([*lines, "", *self.notes, NOTICE])
 
     def _opening(self) -> str:
-        told = self.telling()
-        if not told:
+        telling = self.telling()
+        if not telling:
             return "No layer tells the property at the 5 % level."
         since = self.over_rounds.first() if self.over_rounds is not None else None
         when = "" if since is None else f", the first after round {since}"
-        return f"The property shows in {listed(told)} at the 5 % level{when}."
+        return f"The property shows in {listed(telling)} at the 5 % level{when}."
 
     def __repr__(self) -> str:
         return (
@@ -158,7 +156,7 @@ def audit_recording(
     (('fc1',), 3)
     """
     known = KnownUpdates.read(recording, property, folds)
-    found = audit_updates(
+    layers = audit_updates(
         known.seen,
         known.values,
         groups=False if known.alone else None,
@@ -171,7 +169,7 @@ def audit_recording(
     rounds = known.seen.rounds
     sent = known.seen.with_metrics()
     over_rounds = None
-    notes = list(found.v_information.notes)
+    notes = list(layers.v_information.notes)
     if known.alone:
         notes.append(
             "A value of the property belongs to a single client: the information in the layers "
@@ -189,7 +187,7 @@ def audit_recording(
     if known.by_client and rounds is not None:
         over_rounds = since_when(sent, known.values, permutations=permutations, seed=seed)
     return RecordingAudit(
-        found,
+        layers,
         over_rounds,
         standing_out(sent),
         known.by_client,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from seepage.errors import InputError
-from seepage.support.number_check import check_not_negative, check_positive
+from seepage.support.number_check import check_not_negative, check_positive, check_share
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
@@ -65,8 +65,8 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
         low -= 2.0
     while _log_delta(epsilon, math.exp(high)) < wanted:
         high += 2.0
-    found = brentq(lambda t: _log_delta(epsilon, math.exp(t)) - wanted, low, high, xtol=1e-14)
-    return math.exp(found)
+    log_mu = brentq(lambda t: _log_delta(epsilon, math.exp(t)) - wanted, low, high, xtol=1e-14)
+    return math.exp(log_mu)
 
 
 def _log_delta(epsilon: float, mu: float) -> float:
@@ -81,6 +81,5 @@ def _log_delta(epsilon: float, mu: float) -> float:
 
 def _check(epsilon: float, delta: float, sensitivity: float) -> None:
     check_not_negative(epsilon, "epsilon")
-    if not 0 < delta < 1:
-        raise InputError(f"delta must lie between 0 and 1, but is {delta!r}.")
+    check_share(delta, "delta")
     check_positive(sensitivity, "sensitivity")

@@ -136,21 +136,23 @@ def output_perturbation(
     direction, where it differs), hence ``ε(2) = 4L²/(nλσ)²``. Laplace noise gives pure differential
     privacy with ``ε = √P · sensitivity/b`` for P released numbers.
     """
-    found = output_sensitivity(
+    sensitivity = output_sensitivity(
         leak, row_norm=row_norm, label_bound=label_bound, lipschitz=lipschitz
     )
     (noise,) = leak.noise
     size = leak.release.template.size
     what = "gradient of one step leaves" if leak.release.model is None else "parameters leave"
-    assumptions = (f"Only the noisy {what}.", *found.assumptions)
+    assumptions = (f"Only the noisy {what}.", *sensitivity.assumptions)
     if isinstance(noise, Gaussian):
         information = np.asarray(noise.information(size))
         worst = np.linalg.eigvalsh(information)[-1] if information.ndim == 2 else information.max()
-        mu = found.value * math.sqrt(float(worst))
-        return GaussianDP(mu, assumptions=assumptions, guarantee=found.guarantee)
+        mu = sensitivity.value * math.sqrt(float(worst))
+        return GaussianDP(mu, assumptions=assumptions, guarantee=sensitivity.guarantee)
     if isinstance(noise, Laplace):
-        epsilon = math.sqrt(size) * found.value / float(np.min(noise.scale))
-        return DifferentialPrivacy(epsilon, assumptions=assumptions, guarantee=found.guarantee)
+        epsilon = math.sqrt(size) * sensitivity.value / float(np.min(noise.scale))
+        return DifferentialPrivacy(
+            epsilon, assumptions=assumptions, guarantee=sensitivity.guarantee
+        )
     raise InputError(
         f"Nothing is known about the privacy of {noise!r}; use sp.Gaussian or sp.Laplace."
     )

@@ -20,7 +20,9 @@ from typing import Any
 
 from seepage.errors import InputError
 from seepage.privacy.gaussian_mechanism import gaussian_delta, gaussian_mu
-from seepage.support.number_check import check_not_negative
+from seepage.support.number_check import check_choice, check_not_negative, check_share
+
+NEIGHBOURS = ("replace", "add-or-remove")  # the changes of one record that a promise is about
 
 # In D₂(P‖R) ≤ (2 − 1/p) D_{2p}(P‖Q) + D_{q(2 − 1/p)}(Q‖R), 1/p + 1/q = 1: p = 3/2 (orders 3 and 4)
 # is exact for the Gaussian mechanism; for other curves another p may do better. Each line: the
@@ -85,7 +87,7 @@ class DifferentialPrivacy(PrivacyStatement):
         check_not_negative(self.epsilon, "epsilon")
         if not 0 <= self.delta < 1:
             raise InputError(f"delta must be at least 0 and below 1, but is {self.delta!r}.")
-        _check_neighbours(self.neighbours)
+        check_choice(self.neighbours, "neighbours", NEIGHBOURS)
 
     @property
     def words(self) -> str:
@@ -143,7 +145,7 @@ class GaussianDP(PrivacyStatement):
 
     def __post_init__(self) -> None:
         check_not_negative(self.mu, "mu")
-        _check_neighbours(self.neighbours)
+        check_choice(self.neighbours, "neighbours", NEIGHBOURS)
 
     @classmethod
     def meeting(cls, epsilon: float, delta: float, neighbours: str = "replace") -> GaussianDP:
@@ -153,8 +155,7 @@ class GaussianDP(PrivacyStatement):
         alone, the mechanism has a finite Rényi divergence.
         """
         check_not_negative(epsilon, "epsilon")
-        if not 0 < delta < 1:
-            raise InputError(f"delta must lie between 0 and 1, but is {delta!r}.")
+        check_share(delta, "delta")
         return cls(gaussian_mu(epsilon, delta), neighbours)
 
     @property
@@ -215,7 +216,7 @@ class RenyiDP(PrivacyStatement):
                 raise InputError(f"Rényi orders lie above 1, but one is {order:g}.")
             if not epsilon >= 0:
                 raise InputError(f"ε at order {order:g} must not be negative, but is {epsilon:g}.")
-        _check_neighbours(self.neighbours)
+        check_choice(self.neighbours, "neighbours", NEIGHBOURS)
         object.__setattr__(self, "curve", tuple(points))
 
     @property
@@ -283,7 +284,7 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
             f"dp must be a dp_accounting event or a statement of seepage.privacy, not a "
             f"{type(event).__name__}."
         )
-    _check_neighbours(neighbours)
+    check_choice(neighbours, "neighbours", NEIGHBOURS)
     relation = dp_accounting.NeighboringRelation
     if neighbours == "replace":
         accountant = RdpAccountant([2.0], relation.REPLACE_ONE)
@@ -302,8 +303,3 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
             "release."
         )
     return RenyiDP(curve, neighbours, (f"The mechanism did what its event says: {event!r}.",))
-
-
-def _check_neighbours(neighbours: str) -> None:
-    if neighbours not in ("replace", "add-or-remove"):
-        raise InputError(f"neighbours must be 'replace' or 'add-or-remove', not {neighbours!r}.")

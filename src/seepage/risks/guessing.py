@@ -14,6 +14,7 @@ every distance.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -24,13 +25,8 @@ from scipy.stats import qmc
 from seepage.errors import InputError
 
 _SAME = 1e-12  # squared distance below which two candidates are the same release
-_TINY = 1e-14
 _SCRAMBLES = 16  # independent repeats from which the error of an integral is estimated
-_SPREAD = 4.1  # standard errors in the stated error: 99.9 % of Student's t with 15 degrees
-_FIRST_POINTS, _MOST_POINTS = 1 << 9, 1 << 17
 _FARTHEST = 75.0  # a distance at which nothing is left to doubt in double precision
-_HALVINGS = 60  # of an interval of that length, to rounding
-_CURVED = 6  # candidates up to which the requested precision is guaranteed
 
 
 def advantage(mu: Any) -> np.ndarray:
@@ -86,12 +82,20 @@ def distance(right: Any, prior: Any) -> np.ndarray:
     1.5
     """
     right, prior = np.broadcast_arrays(np.asarray(right, float), np.asarray(prior, float))
-    low, high = np.zeros(right.shape), np.full(right.shape, _FARTHEST)
-    for _ in range(_HALVINGS):
+    ends = np.zeros(right.shape), np.full(right.shape, _FARTHEST)
+    _, mu = _halved(lambda middle: accuracy(middle, prior) < right, *ends)
+    return np.asarray(np.where(accuracy(_FARTHEST, prior) <= right, np.inf, mu))
+
+
+def _halved(
+    below: Callable[[np.ndarray], Any], low: np.ndarray, high: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of intervals halved to rounding; ``below`` says if a root lies above."""
+    for _ in range(120):
         middle = (low + high) / 2
-        below = accuracy(middle, prior) < right
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return np.asarray(np.where(accuracy(_FARTHEST, prior) <= right, np.inf, high))
+        up = below(middle)
+        low, high = np.where(up, middle, low), np.where(up, high, middle)
+    return low, high
 
 
 def right_beside(right: Any, baseline: Any, levels: int, epsilon: float) -> np.ndarray:
@@ -141,15 +145,13 @@ def rate_beside(rate: float, fpr: float, epsilon: float) -> float:
         return rate
     q, shift = 1 / (1 + math.exp(-epsilon)), epsilon / max(mu, _SAME)
 
-    def beyond(threshold: float, named: float, centre: float) -> float:
+    def beyond(threshold: np.ndarray, named: float, centre: float) -> float:
         first, second = ndtr(centre + shift - threshold), ndtr(centre - shift - threshold)
         return float(named * first + (1 - named) * second)
 
-    low, high = -_FARTHEST - shift, _FARTHEST + shift
-    for _ in range(2 * _HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if beyond(middle, 1 - q, 0.0) > fpr else (low, middle)
-    return max(rate, beyond(low, q, mu))
+    ends = np.asarray(-_FARTHEST - shift), np.asarray(_FARTHEST + shift)
+    threshold, _ = _halved(lambda middle: beyond(middle, 1 - q, 0.0) > fpr, *ends)
+    return max(rate, beyond(threshold, q, mu))
 
 
 class Success(NamedTuple):
@@ -187,24 +189,24 @@ def best_guess(gram: np.ndarray, prior: np.ndarray, precision: float = 1e-5) -> 
     count, K = gram.shape[:2]
     prior = checked_prior(prior, (count, K))
     lost = np.isinf(np.einsum("mkk->mk", gram))  # no release: guessed for certain
-    told = np.sum(np.where(lost, prior, 0.0), axis=1)
+    certain = np.sum(np.where(lost, prior, 0.0), axis=1)
     if lost.any():
         gram = np.where(lost[:, :, None] | lost[:, None, :], 0.0, gram)
         prior = np.where(lost, 0.0, prior)
     gram, prior = _fewest(gram, prior)
     K = gram.shape[1]
     if K == 1:
-        return Success(told + prior[:, 0], np.zeros(count))
+        return Success(certain + prior[:, 0], np.zeros(count))
     if K == 2:
         total = prior.sum(axis=1)
         share = np.divide(prior[:, 0], total, out=np.ones(count), where=total > 0)
         apart = np.sqrt(np.maximum(gram[:, 0, 0] + gram[:, 1, 1] - 2 * gram[:, 0, 1], 0.0))
-        return Success(told + total * accuracy(apart, share), np.zeros(count))
+        return Success(certain + total * accuracy(apart, share), np.zeros(count))
     if K == 3:
-        return Success(told + _of_three(gram, prior), np.zeros(count))
+        return Success(certain + _of_three(gram, prior), np.zeros(count))
     right, error = _by_integration(gram, prior, precision)
     # The integral is known to lie above the best guess without the release.
-    return Success(np.clip(told + right, told + prior.max(axis=1), 1.0), error)
+    return Success(np.clip(certain + right, certain + prior.max(axis=1), 1.0), error)
 
 
 def checked_prior(prior: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
@@ -287,20 +289,20 @@ def _both_below(limits: np.ndarray, correlation: np.ndarray) -> np.ndarray:
     both = (h == 0) & (k == 0)
     quarter = 0.25 + np.arcsin(np.clip(correlation, -1, 1)) / (2 * math.pi)
     opposite = (h * k < 0) | ((h * k == 0) & (h + k < 0))
-    found = 0.5 * (ndtr(h) + ndtr(k) - opposite) - owens_t(h, on_h) - owens_t(k, on_k)
-    found = np.where(both, quarter, found)
+    wedge = 0.5 * (ndtr(h) + ndtr(k) - opposite) - owens_t(h, on_h) - owens_t(k, on_k)
+    wedge = np.where(both, quarter, wedge)
     against = np.maximum(ndtr(limits[:, 0]) + ndtr(limits[:, 1]) - 1, 0.0)  # for ρ = −1
     finite = np.isfinite(limits).all(axis=1)
     edge = np.where(finite & (correlation < 0), against, alone)
-    return np.asarray(np.clip(np.where(inside, found, edge), 0.0, 1.0))
+    return np.asarray(np.clip(np.where(inside, wedge, edge), 0.0, 1.0))
 
 
 def _by_integration(
     gram: np.ndarray, prior: np.ndarray, precision: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the probability and its error, by scrambled Sobol points in all directions but one."""
-    found = [_one_integral(G, p, precision) for G, p in zip(gram, prior, strict=True)]
-    right, error = np.array(found).reshape(-1, 2).T
+    integrals = [_one_integral(G, p, precision) for G, p in zip(gram, prior, strict=True)]
+    right, error = np.array(integrals).reshape(-1, 2).T
     return right, error
 
 
@@ -311,18 +313,19 @@ def _one_integral(gram: np.ndarray, prior: np.ndarray, precision: float) -> tupl
     gram, prior = gram[np.ix_(kept, kept)], prior[kept]
     places = _coordinates(gram)
     K, r = places.shape
-    enough = precision if K <= _CURVED else max(precision, 1e-4)
+    enough = precision if K <= 6 else max(precision, 1e-4)  # more directions take too many points
     if r < K - 1:  # the candidates span fewer directions than they could
         rule = partial(_won_on_lines, places, prior)
     else:
         rule = partial(_won_in_turn, [_ordered(places, prior, k) for k in range(K)], prior)
     if r == 1:
         return float(rule(np.zeros((1, 1, 0)))[0]), 0.0
-    points = _FIRST_POINTS
+    points = 1 << 9
     while True:
         values = rule(_scrambled(r - 1, points))
-        error = _SPREAD * float(np.std(values, ddof=1)) / math.sqrt(_SCRAMBLES)
-        if error <= enough or points >= _MOST_POINTS:
+        # The limit that Student's t with 15 degrees of freedom keeps 99.9 % of the time.
+        error = 4.1 * float(np.std(values, ddof=1)) / math.sqrt(_SCRAMBLES)
+        if error <= enough or points >= 1 << 17:
             return float(np.mean(values)), error
         points *= 4
 
@@ -361,7 +364,7 @@ def _ordered(places: np.ndarray, prior: np.ndarray, k: int) -> tuple[np.ndarray,
     L, expected = np.zeros((n, n)), np.zeros(n)
     for i in range(n):
         left = np.maximum(np.diag(covariance)[i:] - np.sum(L[i:, :i] ** 2, axis=1), 0.0)
-        sizes = np.sqrt(np.maximum(left, _TINY * np.diag(covariance)[i:]))
+        sizes = np.sqrt(np.maximum(left, 1e-14 * np.diag(covariance)[i:]))
         scaled = (limits[i:] - L[i:, :i] @ expected[:i]) / sizes
         j = i + int(np.argmin(scaled))
         order = np.arange(n)
@@ -369,9 +372,9 @@ def _ordered(places: np.ndarray, prior: np.ndarray, k: int) -> tuple[np.ndarray,
         covariance, limits, L = covariance[np.ix_(order, order)], limits[order], L[order]
         L[i, i], top = sizes[j - i], float(scaled[j - i])
         L[i + 1 :, i] = (covariance[i + 1 :, i] - L[i + 1 :, :i] @ L[i, :i]) / L[i, i]
-        expected[i] = -math.exp(-min(top * top, 1400) / 2) / (
-            2.5066282746310002 * ndtr(top) + 1e-300
-        )
+        # The mean of a standard normal below ``top``, −φ(top)/Φ(top).
+        density = math.exp(-min(top * top, 1400) / 2) / math.sqrt(2 * math.pi)
+        expected[i] = -density / (ndtr(top) + 1e-300)
     return L, limits
 
 

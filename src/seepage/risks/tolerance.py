@@ -12,8 +12,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-
-_SURE = 2.5758293035489004  # standard errors on either side of a mean: 99 %
+from scipy.special import ndtri, softmax
 
 
 class Within(NamedTuple):
@@ -66,8 +65,8 @@ def best_within(
     array([0.6])
     """
     prior = np.broadcast_to(prior, gram.shape[:2])
-    found = [_one(G, p, covered, draws, rng) for G, p in zip(gram, prior, strict=True)]
-    right, error = np.array(found).reshape(-1, 2).T
+    guesses = [_one(G, p, covered, draws, rng) for G, p in zip(gram, prior, strict=True)]
+    right, error = np.array(guesses).reshape(-1, 2).T
     return Within(right, error)
 
 
@@ -85,7 +84,5 @@ def _one(
     truth = np.minimum(np.searchsorted(np.cumsum(prior), ranks), len(prior) - 1)
     seen = gram[truth] + rng.standard_normal((draws, len(gram))) @ root.T
     scores = likely[None, :] + seen
-    posterior = np.exp(scores - scores.max(axis=1, keepdims=True))
-    posterior /= posterior.sum(axis=1, keepdims=True)
-    best = (posterior @ covered.T.astype(float)).max(axis=1)
-    return float(best.mean()), _SURE * float(best.std(ddof=1)) / math.sqrt(draws)
+    best = (softmax(scores, axis=1) @ covered.T.astype(float)).max(axis=1)
+    return float(best.mean()), float(ndtri(0.995) * best.std(ddof=1)) / math.sqrt(draws)

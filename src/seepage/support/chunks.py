@@ -26,11 +26,6 @@ CHUNK = 1 << 19
 # The same on an accelerator, which needs far more to keep busy (half a gigabyte of float64).
 ACCELERATOR_CHUNK = 1 << 26
 
-_ARENA_MAX = -8  # glibc's name for the number of heaps
-# The size of a matrix from which several cores take part in decomposing it, and up to which they
-# are hardly faster than one.
-_SHARED, _SMALL = 64, 1024
-
 
 def chunk_for(array: Array) -> int:
     """Return how many numbers a chunk should hold where this array lives."""
@@ -140,7 +135,8 @@ def blas_on_one_core() -> Iterator[None]:
 
 def small_on_one_core(matrix: Array) -> AbstractContextManager[None]:
     """Keep the decomposition of a NumPy matrix on one core while this lasts, unless it is large."""
-    small = is_numpy_array(matrix) and _SHARED <= max(matrix.shape) <= _SMALL
+    # Several cores take part from 64 rows or columns on, and are hardly faster up to 1024.
+    small = is_numpy_array(matrix) and 64 <= max(matrix.shape) <= 1024
     return blas_on_one_core() if small else nullcontext()
 
 
@@ -156,7 +152,7 @@ def share_one_heap() -> None:
     By default each has its own, and keeps what it frees from the others.
     """
     with suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
+        ctypes.CDLL(None).mallopt(-8, 1)  # M_ARENA_MAX of glibc
 
 
 @cache

@@ -16,8 +16,7 @@ import secrets
 
 import numpy as np
 
-KEY_BYTES = 32
-_START = bytes(16)  # block counter and nonce: every stream has a key of its own, so both are zero
+KEY_BYTES = 32  # ChaCha20's 256 bits
 
 
 def grid_of(deviation: float) -> float:
@@ -67,8 +66,8 @@ class KeyedStream:
 
         Streams of different names look independent, and none reveals anything about the key.
         """
-        told = json.dumps(name).encode()
-        return KeyedStream(hashlib.blake2b(told, key=self.key, digest_size=KEY_BYTES).digest())
+        named = json.dumps(name).encode()
+        return KeyedStream(hashlib.blake2b(named, key=self.key, digest_size=KEY_BYTES).digest())
 
     def number(self) -> int:
         """Return 63 bits of the stream, as a seed for generators that take no more."""
@@ -82,7 +81,8 @@ class KeyedStream:
         """Return the first ``count`` 64-bit words of the stream, as unsigned integers."""
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-        cipher = Cipher(algorithms.ChaCha20(self.key, _START), mode=None).encryptor()
+        # Block counter and nonce are zero: every stream has a key of its own.
+        cipher = Cipher(algorithms.ChaCha20(self.key, bytes(16)), mode=None).encryptor()
         return np.frombuffer(cipher.update(bytes(8 * count)), dtype="<u8")
 
     def uniform(self, count: int) -> np.ndarray:

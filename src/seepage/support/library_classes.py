@@ -101,23 +101,23 @@ def own_name(thing: Any, library: str, names: Container[str] | None = None) -> s
 
     ``names`` are the classes that count; all do if it is left out.
     """
-    found = library_class(thing, (library,))
-    if found is None or found.overrides is not None:
+    known = library_class(thing, (library,))
+    if known is None or known.overrides is not None:
         return None
-    return found.name if names is None or found.name in names else None
+    return known.name if names is None or known.name in names else None
 
 
 def checked_name(thing: Any, library: str, names: Container[str]) -> str | None:
     """Return the same, but refuse an object that overrides anything of such a class."""
-    found = library_class(thing, (library,))
-    if found is None or found.name not in names:
+    known = library_class(thing, (library,))
+    if known is None or known.name not in names:
         return None
-    if found.overrides is not None:
+    if known.overrides is not None:
         raise InputError(
-            f"{found.other_than(thing)}, so what it does is not known here; use {found.called}, "
+            f"{known.other_than(thing)}, so what it does is not known here; use {known.called}, "
             "or audit it by attack with sp.audit_estimator(model, X, y)."
         )
-    return found.name
+    return known.name
 
 
 def is_pipeline(model: Any) -> bool:

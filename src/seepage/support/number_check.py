@@ -1,9 +1,10 @@
-"""Checks that settings are numbers, with a sentence if they are not."""
+"""Checks that settings are numbers, or one of a few words, with a sentence if they are not."""
 
 from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Collection
 from typing import Any
 
 from seepage.errors import InputError
@@ -27,6 +28,27 @@ def check_number(value: Any, name: str) -> None:
         good = False
     if not good:
         raise InputError(f"{name} must be a finite number, not {value!r}.")
+
+
+def check_choice(value: Any, name: str, choices: Collection[Any]) -> None:
+    """Raise unless a setting is one of a few."""
+    if value not in choices:
+        *others, last = map(repr, choices)
+        raise InputError(f"{name} must be {', '.join(others)} or {last}, not {value!r}.")
+
+
+def check_share(value: Any, name: str) -> None:
+    """Raise unless a setting is a number between 0 and 1, neither of which it may be."""
+    check_number(value, name)
+    if not 0 < value < 1:
+        raise InputError(f"{name} must lie between 0 and 1, but is {value!r}.")
+
+
+def check_count(value: Any, name: str, least: int = 1) -> None:
+    """Raise unless a setting is a whole number, this or above."""
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not (whole and value >= least):
+        raise InputError(f"{name} must be at least {least} and a whole number, not {value!r}.")
 
 
 def check_not_negative(value: Any, name: str) -> None:

@@ -227,7 +227,7 @@ def test_tables_with_row_labels_are_told_by_them():
         (lambda a: a.reconstruct(np.zeros(3)), "6 numbers"),
         (lambda a: a.reconstruct(a.model_, rows=[99]), "no row 99"),
         (lambda a: a.reconstruct(a.model_, rows=[0.5]), "whole numbers"),
-        (lambda a: a.errors(sp.Gaussian(1.0), 0), "At least one release"),
+        (lambda a: a.errors(sp.Gaussian(1.0), 0), "trials must be at least 1"),
         (lambda a: a.slopes(sp.Laplace(1.0)), "Gaussian noise"),
     ],
 )

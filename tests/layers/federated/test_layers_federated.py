@@ -159,8 +159,8 @@ def test_an_epoch_meets_every_record_once():
     met = []
     net.register_forward_pre_hook(lambda _, given: met.append(given[0]))
     simulate(net, LOSS, data, rounds=1, method="fedavg", local_epochs=2, batch_size=4)
-    assert [len(batch) for batch in met] == [4, 4, 2] * 2
-    for half in (met[:3], met[3:]):
+    assert [len(batch) for batch in met] == [2] + [4, 4, 2] * 2  # the first two check the labels
+    for half in (met[1:4], met[4:]):
         rows = torch.cat(half)
         torch.testing.assert_close(
             rows[rows[:, 0].argsort()], data[0][0][data[0][0][:, 0].argsort()]
@@ -316,12 +316,12 @@ def test_recorded_updates_are_the_gradients_of_the_batches():
         ({"local_epochs": 1}, "neither epochs nor an optimiser"),
         ({"method": "fedavg", "local_epochs": 0}, "at least 1"),
         ({"method": "fedavg", "local_epochs": 2, "local_steps": 2}, "not both"),
-        ({"lr": 0.0}, "lr above zero"),
+        ({"lr": 0.0}, "lr must be a finite number above zero"),
         ({"noise_multiplier": 1.0}, "give max_norm too"),
         ({"max_norm": 0.0}, "max_norm must be a finite number above zero"),
         ({"together": 3}, "3 aggregated together"),
         ({"per_round": 3}, "3 take part"),
-        ({"rounds": -1}, "must not be negative"),
+        ({"rounds": -1}, "rounds must be at least 0"),
         (
             {"noise_multiplier": float("nan"), "max_norm": 1.0},
             "noise_multiplier must be a finite number",
@@ -339,14 +339,14 @@ def test_what_cannot_be(options, complaint):
 
 def test_clients_need_data():
     net, data = problem()
-    with pytest.raises(InputError, match="Every client needs"):
+    with pytest.raises(InputError, match="Client 1 has 0 records"):
         simulate(net, LOSS, [data[0], (torch.zeros(0, 3), torch.zeros(0))], rounds=1)
     with pytest.raises(InputError, match="There are no clients"):
         simulate(net, LOSS, [], rounds=1)
     with pytest.raises(InputError, match="Client 0 must be a pair"):
         simulate(net, LOSS, data[0], rounds=1)
     x, y = data[1]
-    with pytest.raises(InputError, match="data of client 1 contain NaN"):
+    with pytest.raises(InputError, match="Client 1 contains NaN"):
         simulate(net, LOSS, [data[0], (x / 0 * 0, y)], rounds=1)
     with pytest.raises(InputError, match="Client 1 has the label 2, but the network has 2"):
         simulate(net, LOSS, [data[0], (x, y + 1)], rounds=1)

@@ -105,7 +105,7 @@ def test_targets_to_be_ignored_are_no_classes():
 @pytest.mark.parametrize(
     ("batches", "complaint"),
     [
-        ([batch(), (torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))], "Batch 1 is empty"),
+        ([batch(), (torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))], "Batch 1 has 0 records"),
         (
             [(batch()[0], batch()[1] + 1)],
             "Batch 0 has the label 2, but the network has 2 classes",
@@ -136,7 +136,7 @@ def test_names_that_layers_cannot_have():
     [
         ({"records": -1}, "records must be at least 1"),
         ({"noise": float("nan")}, "noise must be a finite number"),
-        ({"x": torch.zeros(30, 3)}, "There are 30 records but 40 labels"),
+        ({"x": torch.zeros(30, 3)}, "30 records but 40 labels"),
         ({"y": torch.arange(40) % 3}, "y has the label 2, but the network has 2 classes"),
         ({"seed": -1}, "seed must lie between 0"),
     ],
@@ -309,11 +309,15 @@ def test_names_that_tools_give_are_the_networks_own(net, sent, own):
 def test_recordings_that_would_hold_nothing_are_refused():
     with pytest.raises(InputError, match="nothing to record"):
         record_gradients(network(), "cross_entropy", [])
-    with pytest.raises(InputError, match="width must be at least 1, not 0"):
+    with pytest.raises(InputError, match="width must be at least 1 and a whole number, not 0"):
         record_gradients(network(), "cross_entropy", [batch()], width=0)
     x, y = batch()
-    with pytest.raises(InputError, match="A gradient is not finite"):
+    with pytest.raises(InputError, match="Batch 0 contains NaN or infinity"):
         record_gradients(network(), "cross_entropy", [(x * np.inf, y)])
+    net = network()
+    nn.init.constant_(net[0].weight, torch.nan)
+    with pytest.raises(InputError, match="A gradient is not finite"):
+        record_gradients(net, "cross_entropy", [(x, y)])
 
 
 def test_entries_of_layers_that_are_not_recorded_may_come_and_go():

@@ -196,7 +196,7 @@ def test_frozen_parameters_are_not_sent():
     [
         ({"wrt": "label"}, "wrt must be"),
         ({"norm": 2}, "norm must be"),
-        ({"directions": 1}, "directions at least 2"),
+        ({"directions": 1}, "directions must be at least 2"),
         ({"layers": ["3"]}, "There is no layer '3'"),
         ({"layers": []}, "layers is empty"),
         ({"layers": ["0", "0.weight"]}, "two of the named layers"),
@@ -235,7 +235,7 @@ def test_classes_beyond_the_outputs():
 
 
 def test_targets_must_match():
-    with pytest.raises(InputError, match="4 records but 3 targets"):
+    with pytest.raises(InputError, match="4 records but 3 labels"):
         sensitivity(mlp(), "cross_entropy", torch.randn(4, 4), torch.tensor([0, 1, 2]))
 
 

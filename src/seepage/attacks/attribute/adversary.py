@@ -35,9 +35,17 @@ class AttributeInversion(ABC):
     def __init__(self, attribute: NominalAttribute) -> None:
         self.attribute = attribute
 
-    @abstractmethod
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn from the data the adversary knows, and return the adversary."""
+        """Learn from rows ``X`` that show the attribute, and their labels ``y``."""
+        self._known = read_table(X)
+        self._levels = self.attribute.read(self._known.values)
+        self._labels = as_numpy(y)
+        check_length(self._labels, self._known, "y")
+        self.n_features_in_ = self._known.values.shape[1]
+        with np.errstate(divide="ignore"):  # −∞ for a level that no record has
+            counts = np.bincount(self._levels, minlength=len(self.attribute))
+            self.log_prior_ = np.log(counts / len(self._levels))
+        return self
 
     def _prepare(self, release: Any) -> tuple[Any, int]:
         """Return what scoring needs from the release or releases, and their number.
@@ -108,15 +116,6 @@ class AttributeInversion(ABC):
         """Return about how many numbers scoring one row holds at a time."""
         return d + 3 * trials * len(self.attribute)
 
-    def _read_known(self, X: Any, y: Any) -> tuple[Table, np.ndarray, np.ndarray]:
-        """Return the table the adversary knows, its labels, and the level of every row."""
-        table = read_table(X)
-        levels = self.attribute.read(table.values)
-        labels = as_numpy(y)
-        check_length(labels, table, "y")
-        self.n_features_in_ = table.values.shape[1]
-        return table, labels, levels
-
     def _read_targets(self, X: Any, y: Any) -> tuple[Table, np.ndarray]:
         table = read_table(X, check=False)
         if table.values.shape[1] != self.n_features_in_:
@@ -137,12 +136,6 @@ class AttributeInversion(ABC):
 
     def __repr__(self) -> str:
         return f"<{self.name} adversary on {self.attribute!r}>"
-
-
-def log_frequencies(positions: np.ndarray, levels: int) -> np.ndarray:
-    """Return the logarithm of every level's share, (K,); −∞ for a level that no record has."""
-    with np.errstate(divide="ignore"):
-        return np.log(np.bincount(positions, minlength=levels) / len(positions))
 
 
 @dataclass(frozen=True)

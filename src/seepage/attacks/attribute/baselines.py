@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from seepage.attacks.attribute.adversary import AttributeInversion, log_frequencies
+from seepage.attacks.attribute.adversary import AttributeInversion
 from seepage.errors import InputError
 
 
@@ -28,12 +28,6 @@ class Prior(AttributeInversion):
     """
 
     name = "prior"
-
-    def fit(self, X: Any, y: Any) -> Self:
-        """Count the levels in a table ``X`` that shows the attribute."""
-        _, _, levels = self._read_known(X, y)
-        self.log_prior_ = log_frequencies(levels, len(self.attribute))
-        return self
 
     def _scores(self, X: np.ndarray, y: np.ndarray, rows: slice, release: Any) -> np.ndarray:
         return np.broadcast_to(self.log_prior_, (1, len(X), len(self.attribute)))
@@ -79,10 +73,11 @@ class Ideal(AttributeInversion):
         """Learn the attribute from rows ``X``, which show it, and labels ``y``."""
         from sklearn.base import clone
 
-        table, labels, levels = self._read_known(X, y)
+        super().fit(X, y)
+        labels, levels = self._labels, self._levels
         # Non-numeric labels become one column per class.
         self.classes_ = None if labels.dtype.kind in "biuf" else np.unique(labels)
-        features = self._features(self._without_attribute(table, slice(None)), labels)
+        features = self._features(self._without_attribute(self._known, slice(None)), labels)
         seen = np.unique(levels)
         if len(seen) < 2:
             raise InputError(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from seepage.attacks.attribute.adversary import AttributeInversion, log_frequencies
+from seepage.attacks.attribute.adversary import AttributeInversion
 from seepage.attacks.noisy_releases import Releases
 from seepage.errors import InputError
 from seepage.support.chunks import row_slices
@@ -30,7 +30,8 @@ class BlackBox(AttributeInversion):
       class is ``y``. (One record is added to each prediction, divided over the classes by
       frequency, so that a prediction that was never made tells nothing about the class.)
 
-    Both are computed for each release on the rows given to ``fit``, as are the frequencies.
+    Both are computed for each release on the rows given to ``fit``, as are the frequencies: those
+    on which the publisher states the model's performance.
 
     Parameters
     ----------
@@ -52,13 +53,6 @@ class BlackBox(AttributeInversion):
 
     name = "black-box"
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Take the rows ``X``, ``y`` on which the publisher states the model's performance."""
-        table, self._labels, levels = self._read_known(X, y)
-        self._table = np.asarray(as_numpy(table.values), dtype=float)
-        self.log_prior_ = log_frequencies(levels, len(self.attribute))
-        return self
-
     def _prepare(self, release: Any) -> tuple[Any, int]:
         predict, trials, classes = _queries(release)
         if classes is None:
@@ -78,11 +72,12 @@ class BlackBox(AttributeInversion):
 
     def _standard_errors(self, predict: Predict, trials: int) -> np.ndarray:
         """Return ``s²`` of every release, (T,)."""
-        n, d = self._table.shape
+        table = np.asarray(as_numpy(self._known.values), dtype=float)
+        n, d = table.shape
         y = _numbers(self._labels)
         with np.errstate(over="ignore"):
             squares = sum(
-                ((predict(self._table[rows]) - y[rows]) ** 2).sum(axis=1)
+                ((predict(table[rows]) - y[rows]) ** 2).sum(axis=1)
                 for rows in row_slices(n, d + 3 * trials)
             )
         # A perfect fit is perfect only to rounding, and is allowed that much error.
@@ -91,12 +86,13 @@ class BlackBox(AttributeInversion):
 
     def _confusions(self, predict: Predict, classes: np.ndarray, trials: int) -> np.ndarray:
         """Return the logarithm of ``P(class | prediction)``, (T, classes, predictions)."""
-        n, d = self._table.shape
+        table = np.asarray(as_numpy(self._known.values), dtype=float)
+        n, d = table.shape
         truth = _class_positions(self._labels, classes)
         shares = np.bincount(truth, minlength=len(classes)) / n
         counts: Any = 0.0
         for rows in row_slices(n, d + 3 * trials):
-            said = np.searchsorted(classes, predict(self._table[rows]))
+            said = np.searchsorted(classes, predict(table[rows]))
             counts = counts + np.stack(
                 [
                     [(said[:, truth[rows] == y] == c).sum(axis=1) for c in range(len(classes))]

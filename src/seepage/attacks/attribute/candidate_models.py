@@ -14,44 +14,31 @@ so that one Newton step, with ``G = UᵀH⁻¹U``, is::
 a combination of ``H⁻¹x`` and one of a few vectors ``H⁻¹δ``, with coefficients from 2×2 systems. For
 linear regression the objective is quadratic and ``w + Δ`` is the refit itself (a rank-two update).
 
-Other families take two warm Newton steps, and more where needed. The first step leaves the
-gradient::
+Other families take two such steps. The first leaves the gradient::
 
     ρ = ½ Σ_{j≠i} ω_j (∂a_j/∂m) (x_jᵀΔ)² x_j  +  ω (r(m' + x'ᵀΔ) − r' − a' x'ᵀΔ) x'  + O(Δ³)
 
 whose sum over the other rows is one tensor of third derivatives applied to ``Δ`` twice: no
 candidate needs a pass over the data. The second step is ``−H'⁻¹ρ``, with the same rank-two update,
 and leaves terms of third order. On a large table these are negligible for most rows; the others,
-and all rows of a small table, take further steps with gradients over all rows. Candidates that
-still do not converge are refitted from scratch.
+and all rows of a small table, are refitted.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, NoReturn, cast
 
 import numpy as np
 
 from seepage.attacks.attribute.nominal import NominalAttribute
+from seepage.core.jacobian import Refits
 from seepage.errors import InputError
-from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective, cholesky_factor
 from seepage.glm.losses import Family
 from seepage.support.chunks import CHUNK, progress, row_slices
 
-# A smaller determinant of I + SG is rounding: without the row's level the data lack a direction.
-_SINGULAR = 1e-11
-# The remainder after two steps was below the square of either of these on every table tried: the
-# second step relative to the first, and the move of the changed row's own margin.
-_SECOND_STEP = 1e-3
-_OWN_MOVE = 1e-2
-_AFFORDABLE = 1 << 24  # margins: if a third step for all candidates needs no more, all take it
-_SETTLED = 1e-7  # remainder allowed after further steps, relative to the whole move
-_MOST_STEPS = 12
-_DIFFERENCE = 1e-4  # between margins, for ∂a/∂m: its error is far below the remainder of two steps
-_LARGEST_TENSOR = 1 << 26  # numbers
-_CHUNK = 4 * CHUNK
+# Up to this many margins (rows × candidates) every candidate is refitted, which then takes seconds.
+_AFFORDABLE = 1 << 20
 
 
 class RankTwo(NamedTuple):
@@ -84,25 +71,29 @@ class RankTwo(NamedTuple):
 class CandidateModels:
     """The refits for every level of every row under attack, as differences from the known fit.
 
-    ``objective`` is that of the known table, of a family with one margin, ``theta`` its minimiser,
-    (P,), the intercept last; ``levels``, (n,), are the actual levels of the known table's rows, and
-    ``rows``, (m,), the rows under attack.
+    ``objective`` is that of the known table, of a family with one margin; ``refits`` have its
+    minimiser, and refit the model where two steps are not enough, for ``refitted`` of the
+    candidates; ``levels``, (n,), are the actual levels of the known table's rows, and ``rows``,
+    (m,), the rows under attack.
     """
 
     def __init__(
         self,
         objective: Objective,
-        theta: np.ndarray,
+        refits: Refits,
         attribute: NominalAttribute,
         levels: np.ndarray,
         rows: np.ndarray,
     ) -> None:
-        self.objective, self.theta, self.attribute = objective, theta, attribute
+        self.objective, self.refits, self.attribute = objective, refits, attribute
+        self.theta = refits.theta
         self.family = cast(Family, objective.family)
         self.levels, self.rows = levels, rows
-        margins = objective.margins(theta)
-        self.inverse = _inverse(objective.hessian(margins))
-        self.margins = margins
+        self.margins = objective.margins(self.theta)
+        self.inverse = _inverse(objective.hessian(self.margins))
+        self.refitted = 0
+        # Closed forms are made anew when they are asked for; what took longer is kept.
+        self._moves = None if self.family.name == "gaussian" else self._by_newton()
 
     @property
     def size(self) -> int:
@@ -111,6 +102,8 @@ class CandidateModels:
 
     def differences(self, which: slice) -> np.ndarray:
         """Return the refits less the known fit, (b, K, P), for a slice of the rows under attack."""
+        if self._moves is not None:
+            return np.asarray(self._moves[which])
         return self.rank_two(self.rows[which], np.arange(len(self.attribute))[None, :]).step
 
     def rank_two(self, rows: np.ndarray, candidates: np.ndarray) -> RankTwo:
@@ -144,209 +137,112 @@ class CandidateModels:
         determinant = np.maximum(1 - weight * a * gxx, 0)
         determinant = determinant * (1 + weight * new_a * (gxx + 2 * gxd + gdd))
         determinant = determinant + weight**2 * a * new_a * (gxx + gxd) ** 2
-        self._check_unique(determinant, rows, candidates)
+        # A smaller determinant is rounding: without the row's level the data lack a direction.
+        singular = np.argwhere(~(determinant > 1e-11))
+        if len(singular):
+            b, k = singular[0]
+            self._refuse(rows[b], np.broadcast_to(candidates, determinant.shape)[b, k])
         row = (x, z, delta, zeta, weight, new_slope, a, new_a, new_margin)
-        found = RankTwo(*row, system, determinant, np.empty(0))
-        step = -found.along(weight * (new_slope - slope), weight * new_slope)
-        return found._replace(step=step)
+        change = RankTwo(*row, system, determinant, np.empty(0))
+        step = -change.along(weight * (new_slope - slope), weight * new_slope)
+        return change._replace(step=step)
 
-    def _check_unique(
-        self, determinant: np.ndarray, rows: np.ndarray, candidates: np.ndarray
-    ) -> None:
-        """Raise where a changed Hessian is singular."""
-        singular = ~(determinant > _SINGULAR)
-        if not np.any(singular):
-            return
-        b, k = np.argwhere(singular)[0]
-        level = self.attribute.levels[np.broadcast_to(candidates, singular.shape)[b, k]]
+    def _refuse(self, row: int, level: int) -> NoReturn:
+        """Say that a changed table has no unique minimiser."""
         raise InputError(
-            f"With {level!r} for {self.attribute.name!r} in row {rows[b]} the columns are linearly "
-            "dependent, so the model has no unique refit there; set l2 above 0, or leave the row "
-            "out of those attacked (rows=)."
+            f"With {self.attribute.levels[level]!r} for {self.attribute.name!r} in row {row} the "
+            "columns are linearly dependent, or the classes separable, so the model has no unique "
+            "refit there; set l2 above 0, or leave the row out of those attacked (rows=)."
         )
 
-
-class NewtonModels(CandidateModels):
-    """Candidate models by warm Newton steps, all computed once and kept: K per row.
-
-    ``further`` counts the candidates that took further steps, with gradients over all rows, and
-    ``refitted`` those that had to be refitted from scratch.
-    """
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def _by_newton(self) -> np.ndarray:
+        """Return the differences of all candidates, (m, K, P), by two steps or by a refit."""
         m, K = len(self.rows), len(self.attribute)
-        self._third = ThirdDerivatives(self.objective, self.family, self.margins, m * K)
+        moves = np.zeros((m, K, self.size))
         # A row's actual level needs no step.
-        self._differences = np.zeros((m, K, self.size))
-        near = np.ones((m, K), dtype=bool)
         other = (self.levels[self.rows][:, None] + np.arange(1, K)) % K
-        for some in row_slices(m, 4 * K * self.size, what="candidate models"):
-            at = np.arange(m)[some, None], other[some]
-            self._differences[at], near[at] = self._two_steps(self.rows[some], other[some])
-        if len(self.margins) * near.size <= _AFFORDABLE:
-            near[np.arange(m)[:, None], other] = False
-        self.further = int(np.sum(~near))
-        last = np.full((m, K), np.nan)
-        for _ in range(_MOST_STEPS):
-            places, levels = np.nonzero(~near)
-            for some in row_slices(len(places), 64 * self.size, what="further steps"):
-                at = places[some], levels[some]
-                moved = self._further_step(places[some], levels[some], last[at])
-                self._differences[at], near[at], last[at] = moved
-        self._refit(np.argwhere(~near))
-        self.refitted = int(np.sum(~near))
+        far = np.zeros((m, K), dtype=bool)
+        # The tensor of larger models would not fit into memory.
+        if len(self.margins) * m * K <= _AFFORDABLE or self.size**3 > 1 << 26:
+            far[np.arange(m)[:, None], other] = True
+        else:
+            third = third_derivatives(self.objective, self.family, self.margins)
+            for some in row_slices(m, 4 * K * self.size, what="candidate models"):
+                at = np.arange(m)[some, None], other[some]
+                moves[at], far[at] = self._two_steps(self.rows[some], other[some], third)
+        self.refitted = int(far.sum())
+        for place in progress(np.flatnonzero(far.any(axis=1)), "refits"):
+            row, asked = int(self.rows[place]), np.flatnonzero(far[place])
+            features = np.tile(self.refits.X[row], (len(asked), 1))
+            features[:, list(self.attribute.columns)] = self.attribute.codes[asked]
+            moves[place, asked] = self.refits.moves(row, features)
+            lost = ~np.isfinite(moves[place, asked]).all(axis=1)
+            if lost.any():
+                self._refuse(row, asked[lost.argmax()])
+        return moves
 
-    def differences(self, which: slice) -> np.ndarray:
-        """Return the refits less the known fit, (b, K, P), for a slice of the rows under attack."""
-        return np.asarray(self._differences[which])
-
-    def _two_steps(self, rows: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the differences after two steps, (b, K, P), and whether they suffice, (b, K)."""
-        change = self.rank_two(rows, levels)
-        along, new_along = self._own_margins(change, change.step)
+    def _two_steps(
+        self, rows: np.ndarray, levels: np.ndarray, third: tuple[np.ndarray, list[np.ndarray]]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the differences after two steps, (b, K, P), and where they are too far off."""
+        change, columns = self.rank_two(rows, levels), list(self.attribute.columns)
+        weights, tensor = third
+        along = np.einsum("bp,bkp->bk", change.x, change.step)  # xᵀΔ and x'ᵀΔ
+        new_along = along + np.einsum("bkt,bkt->bk", change.delta, change.step[:, :, columns])
         y = self.objective.target[rows, None]
-        left = self.family.slope(change.margin + new_along, y) - change.slope
-        left = change.weight * (left - change.new_curvature * new_along)
+        own = self.family.slope(change.margin + new_along, y) - change.slope
+        own = change.weight * (own - change.new_curvature * new_along)
         # The tensor still includes the row's original term.
-        counted = 0.5 * self._third.weights[rows, None] * along**2
-        residual = self._third.apply(change.step) + self._on_own_row(change, -counted, left)
+        counted = 0.5 * weights[rows, None] * along**2
+        flat = change.step.reshape(-1, self.size)  # one product for all candidates, not one each
+        remainder = sum((flat[:, p:] * flat[:, p : p + 1]) @ part for p, part in enumerate(tensor))
+        residual = np.reshape(remainder, change.step.shape)
+        residual += (own - counted)[:, :, None] * change.x[:, None, :]
+        residual[:, :, columns] += own[:, :, None] * change.delta
         second = self._solve(change, residual)
-        near = _size(second) <= _SECOND_STEP * _size(change.step)
-        near &= np.maximum(np.abs(along), np.abs(new_along)) <= _OWN_MOVE
-        return change.step - second, near
-
-    def _further_step(
-        self, places: np.ndarray, levels: np.ndarray, last: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Refine single candidates, (b, P); return also which converged and how far they moved."""
-        rows = self.rows[places]
-        change = self.rank_two(rows, levels[:, None])
-        where = self._differences[places, levels][:, None, :]
-        y, margins = self.objective.target[rows, None], self.margins[rows, None]
-        with np.errstate(over="ignore", invalid="ignore"):  # diverging steps never settle
-            along, new_along = self._own_margins(change, where)
-            old = change.weight * self.family.slope(margins + along, y)
-            new = change.weight * self.family.slope(change.margin + new_along, y)
-            residual = self._gradient(where) + self._on_own_row(change, -old, new)
-            step = self._solve(change, residual)
-            where = where - step
-            size, whole = _size(step)[:, 0], _size(where)[:, 0]
-            # Steps shrink by a constant factor; the first here by as much as the two before it.
-            rate = np.where(np.isnan(last), np.sqrt(size / whole), size / last)
-            settled = size * rate <= _SETTLED * (1 - rate) * whole
-            settled |= size <= 0.01 * _SETTLED * whole  # as small as rounding allows
-        return where[:, 0], settled, size
-
-    def _gradient(self, steps: np.ndarray) -> np.ndarray:
-        """Return the gradient of the known objective at ``theta`` plus each step, (b, K, P)."""
-        known = self.objective
-        flat = steps.reshape(-1, self.size)
-        out = known.ridge * flat
-        if known.intercept:
-            out[:, -1] = 0.0
-        here = known.slopes(self.margins)
-        for rows in row_slices(len(here), self.size + 4 * len(flat), chunk=4 * CHUNK):
-            x = design(known, rows)
-            margins = self.margins[rows] + flat @ x.T
-            slopes = self.family.slope(margins, known.target[rows])
-            if known.sample_weight is not None:
-                slopes = slopes * known.sample_weight[rows]
-            # Less the gradient at theta, which is zero up to the rounding of its many terms.
-            out += (slopes - here[rows]) @ x
-        return out.reshape(steps.shape)
-
-    def _own_margins(self, change: RankTwo, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``xᵀΔ`` and ``x'ᵀΔ``, (b, K) each."""
-        columns = list(self.attribute.columns)
-        along = np.einsum("bp,bkp->bk", change.x, steps)
-        return along, along + np.einsum("bkt,bkt->bk", change.delta, steps[:, :, columns])
-
-    def _on_own_row(self, change: RankTwo, old: np.ndarray, new: np.ndarray) -> np.ndarray:
-        """Return ``old·x + new·x'``, (b, K, P)."""
-        out = (old + new)[:, :, None] * change.x[:, None, :]
-        out[:, :, list(self.attribute.columns)] += new[:, :, None] * change.delta
-        return np.asarray(out)
+        # On every table tried, the remainder after two steps was below the square of either of
+        # these: the second step relative to the first, and the move of the row's own margin.
+        first_size, second_size = (np.linalg.norm(v, axis=2) for v in (change.step, second))
+        far = second_size > 1e-3 * first_size
+        far |= np.maximum(np.abs(along), np.abs(new_along)) > 1e-2
+        return change.step - second, far
 
     def _solve(self, change: RankTwo, right: np.ndarray) -> np.ndarray:
         """Return ``H'⁻¹`` times each right-hand side, (b, K, P), by Woodbury's formula."""
-        columns = list(self.attribute.columns)
         plain = right @ self.inverse
         on_x = np.einsum("bp,bkp->bk", change.x, plain)
-        on_delta = np.einsum("bkt,bkt->bk", change.delta, plain[:, :, columns])
+        on_delta = np.einsum("bkt,bkt->bk", change.delta, plain[:, :, list(self.attribute.columns)])
         bend = change.new_curvature - change.curvature
         first = change.weight * (bend * on_x + change.new_curvature * on_delta)
         second = change.weight * change.new_curvature * (on_x + on_delta)
         return np.asarray(plain - change.along(first, second))
 
-    def _refit(self, lost: np.ndarray) -> None:
-        """Refit from scratch the candidates, given by place and level, that did not converge."""
-        known, columns = self.objective, list(self.attribute.columns)
-        changed = np.array(known.X) if len(lost) else known.X
-        for place, level in progress(lost, "refits"):
-            row = self.rows[place]
-            changed[row, columns] = self.attribute.codes[level]
-            try:
-                refit = minimise(replace(known, X=changed), start=self.theta)
-            except InputError as error:
-                raise InputError(
-                    f"With {self.attribute.levels[level]!r} for {self.attribute.name!r} in row "
-                    f"{row} there is no model: {error}"
-                ) from error
-            self._differences[place, level] = refit.parameters - self.theta
-            changed[row, columns] = known.X[row, columns]
 
+def third_derivatives(
+    objective: Objective, family: Family, margins: np.ndarray
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return ``ω_j ∂a_j/∂m``, (n,), and ``½ Σ_j ω_j (∂a_j/∂m) x_j x_j x_j``.
 
-class ThirdDerivatives:
-    """The effect of third derivatives at the minimiser on steps away from it.
-
-    ``½ Σ_j ω_j (∂a_j/∂m) (x_jᵀΔ)² x_j`` is the gradient that remains after a Newton step Δ. For
-    many ``steps`` and few columns the sum over the rows is taken once, as a P×P×P tensor; otherwise
-    two matrix products with the rows give the same.
+    Applied twice to a Newton step, the tensor is the gradient that remains after it. Its p-th part,
+    (P − p, P), holds the entries ``(p, q, r)`` with q ≥ p, counted in both orders.
     """
-
-    def __init__(
-        self, objective: Objective, family: Family, margins: np.ndarray, steps: int
-    ) -> None:
-        self._objective = objective
-        self.weights = _curvature_slope(family, margins, objective.target)
-        """``ω_j ∂a_j/∂m``, (n,)."""
-        if objective.sample_weight is not None:
-            self.weights = self.weights * objective.sample_weight
-        n, P = len(margins), objective.shape[0]
-        cheaper = P**2 * (n + steps) < 4 * n * steps
-        self._tensor = self._sum_of_rows() if cheaper and P**3 < _LARGEST_TENSOR else None
-
-    def apply(self, steps: np.ndarray) -> np.ndarray:
-        """Return ``½ Σ_j ω_j (∂a_j/∂m) (x_jᵀΔ)² x_j`` for each Δ of an array, (…, P)."""
-        flat = steps.reshape(-1, steps.shape[-1])
-        out = np.zeros_like(flat)
-        width = flat.shape[1] if self._tensor is not None else len(self.weights)
-        for some in row_slices(len(flat), width, chunk=_CHUNK):
-            if self._tensor is None:
-                self._add_by_rows(flat[some], out[some])
-                continue
-            for p, part in enumerate(self._tensor):
-                out[some] += (flat[some, p:] * flat[some, p : p + 1]) @ part
-        return out.reshape(steps.shape)
-
-    def _sum_of_rows(self) -> list[np.ndarray]:
-        """Return for each p ``½ Σ_j weight_j x_jp x_jq x_j``, q ≥ p, with both orders counted."""
-        P = self._objective.shape[0]
-        tensor = [np.zeros((P - p, P)) for p in range(P)]
-        for rows in row_slices(len(self.weights), P, chunk=_CHUNK):
-            x = design(self._objective, rows)
-            for p, part in enumerate(tensor):
-                part += x[:, p:].T @ ((self.weights[rows] * x[:, p])[:, None] * x)
-        for part in tensor:
-            part[0] /= 2
-        return tensor
-
-    def _add_by_rows(self, steps: np.ndarray, out: np.ndarray) -> None:
-        for rows in row_slices(len(self.weights), sum(steps.shape), chunk=_CHUNK):
-            x = design(self._objective, rows)
-            along = x @ steps.T
-            out += (0.5 * self.weights[rows, None] * along * along).T @ x
+    if family.curvature_slope is not None:
+        weights = np.asarray(family.curvature_slope(margins, objective.target))
+    else:  # a difference, whose error is far below the remainder of two steps
+        h = 1e-4
+        up, down = (family.curvature(margins + s, objective.target) for s in (h, -h))
+        weights = np.asarray(up - down) / (2 * h)
+    if objective.sample_weight is not None:
+        weights = weights * objective.sample_weight
+    size = objective.shape[0]
+    tensor = [np.zeros((size - p, size)) for p in range(size)]
+    for rows in row_slices(len(weights), size, chunk=4 * CHUNK):
+        x = design(objective, rows)
+        for p, part in enumerate(tensor):
+            part += x[:, p:].T @ ((weights[rows] * x[:, p])[:, None] * x)
+    for part in tensor:
+        part[0] /= 2  # the orders (p, q) and (q, p) are one entry, but (p, p) is itself
+    return weights, tensor
 
 
 def design(objective: Objective, rows: np.ndarray | slice) -> np.ndarray:
@@ -367,15 +263,3 @@ def _inverse(hessian: np.ndarray) -> np.ndarray:
         )
     inverse = factor.solve(np.eye(len(sizes))) / scaling
     return np.asarray(inverse + inverse.T) / 2
-
-
-def _size(steps: np.ndarray) -> np.ndarray:
-    return np.asarray(np.linalg.norm(steps, axis=2))
-
-
-def _curvature_slope(family: Family, margins: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return ``∂a/∂m``, (n,), stated by the family or else a difference of its curvatures."""
-    if family.curvature_slope is not None:
-        return np.asarray(family.curvature_slope(margins, y))
-    up, down = (family.curvature(margins + h, y) for h in (_DIFFERENCE, -_DIFFERENCE))
-    return np.asarray(up - down) / (2 * _DIFFERENCE)

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from seepage.core.unknowns import Attributes
 from seepage.errors import InputError, nearest
-from seepage.tables.source import Table, as_numpy, read_table
+from seepage.tables.source import MemorySource, as_numpy, read_table
 
 _DROPPED = "none of these"
-_MOST_LEVELS = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,15 +127,12 @@ class NominalAttribute:
             Names of the levels in the order described; by default from the columns or their values.
         """
         table = read_table(X)
-        places = tuple(_position(table, column) for column in columns)
-        if not places:
-            raise InputError("No column was named; an attribute needs at least one.")
-        if len(set(places)) < len(places):
-            raise InputError("A column was named twice; name each column once.")
+        named, _ = Attributes(MemorySource(table, None)).unknowns(list(columns), False)
+        places = named.columns or ()
         title = name or table.names[places[0]]
         seen = as_numpy(table.values[:, list(places)])
-        codes, found = _levels_of(seen, [table.names[j] for j in places], title)
-        return cls(title, places, codes, tuple(levels) if levels is not None else found)
+        codes, named_levels = _levels_of(seen, [table.names[j] for j in places], title)
+        return cls(title, places, codes, tuple(levels) if levels is not None else named_levels)
 
     def __len__(self) -> int:
         return len(self.levels)
@@ -168,31 +165,21 @@ class NominalAttribute:
         return np.setdiff1d(np.arange(d), self.columns)
 
 
-def _position(table: Table, column: str | int) -> int:
-    d = len(table.names)
-    if isinstance(column, int | np.integer):
-        if not -d <= column < d:
-            raise InputError(
-                f"There is no column {column}; the table has {d} columns, counted from 0."
-            )
-        return int(column) % d
-    if column not in table.names:
-        raise InputError(f"There is no column {column!r}{nearest(column, table.names)}.")
-    return table.names.index(column)
-
-
 def _levels_of(
     seen: np.ndarray, names: list[str], title: str
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return the codes found in the attribute's columns, and a name for each."""
     t = seen.shape[1]
     if np.all((seen == 0) | (seen == 1)) and np.all(seen.sum(axis=1) <= 1):
-        codes, found = np.eye(t), [name.removeprefix(f"{title}=") for name in names]
+        codes, names_of_levels = np.eye(t), [name.removeprefix(f"{title}=") for name in names]
         if np.any(seen.sum(axis=1) == 0):
-            codes, found = np.vstack([np.zeros((1, t)), codes]), [_DROPPED, *found]
-        return codes, tuple(found)
+            codes, names_of_levels = (
+                np.vstack([np.zeros((1, t)), codes]),
+                [_DROPPED, *names_of_levels],
+            )
+        return codes, tuple(names_of_levels)
     codes = np.unique(seen, axis=0)
-    if len(codes) > min(_MOST_LEVELS, max(2, len(seen) // 2)):
+    if len(codes) > min(1000, max(2, len(seen) // 2)):
         raise InputError(
             f"{title!r} takes {len(codes)} different values in {len(seen)} rows: it is a "
             "quantity, not a nominal attribute; divide it into bands first."

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+import warnings
+from typing import Any, Self
 
 import numpy as np
 
-from seepage.attacks.attribute.adversary import AttributeInversion, log_frequencies
-from seepage.attacks.attribute.candidate_models import CandidateModels, NewtonModels
+from seepage.attacks.attribute.adversary import AttributeInversion
+from seepage.attacks.attribute.candidate_models import CandidateModels
 from seepage.attacks.attribute.nominal import NominalAttribute
-from seepage.attacks.noisy_releases import parameters_of, released_parameters
+from seepage.attacks.noisy_releases import parameters_of
 from seepage.core.noise import Gaussian
-from seepage.errors import InputError
+from seepage.errors import InputError, NotConvergedWarning
 from seepage.glm.adapters.registry import describe
-from seepage.glm.estimators import LinearModel
-from seepage.glm.fitting.least_squares import solve_least_squares
-from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective
+from seepage.glm.leakage import leakage
 from seepage.glm.losses import Family
 from seepage.tables.source import Table, as_numpy
 
@@ -33,8 +32,8 @@ class WhiteBox(AttributeInversion):
     the model is trained, its penalty and its sample weights (which are the same in every refit).
     All records are attacked, each as if all others were known: the guess about a record does not
     depend on the level it has. The n·K refits are not run: for linear regression they come from
-    rank-two updates of one solution, for other families from two warm Newton steps (more for rows
-    where two are not enough).
+    rank-two updates of one solution, for other families from two warm Newton steps (or a refit, for
+    rows where two are not enough).
 
     Parameters
     ----------
@@ -89,17 +88,23 @@ class WhiteBox(AttributeInversion):
         rows
             The positions of the records that will be attacked; by default all.
         """
-        table, self._labels, levels = self._read_known(X, y)
-        values = np.asarray(as_numpy(table.values), dtype=float)
-        known = Table(values, table.names, None, "numpy")
+        super().fit(X, y)
+        values = np.asarray(as_numpy(self._known.values), dtype=float)
+        known = Table(values, self._known.names, None, "numpy")
         self._table = values
         self._rows = _positions(rows, len(values))
-        self.log_prior_ = log_frequencies(levels, len(self.attribute))
         self.model_ = _trained(self.model, values, self._labels, sample_weight)
         objective = _objective(self.model_, known, self._labels, sample_weight)
-        theta = _minimiser(self.model_, objective)
-        kind = CandidateModels if objective.family.name == "gaussian" else NewtonModels
-        self.candidates_ = kind(objective, theta, self.attribute, levels, self._rows)
+        with warnings.catch_warnings():
+            # Other libraries stop their iterations early, and the remainder would look like a
+            # level; the leakage is that of the minimiser itself, whatever its noise.
+            warnings.simplefilter("ignore", NotConvergedWarning)
+            leak = leakage(
+                self.model_, values, self._labels, noise=Gaussian(1.0), sample_weight=sample_weight
+            )
+        self.candidates_ = CandidateModels(
+            objective, leak.refits(), self.attribute, self._levels, self._rows
+        )
         return self
 
     def _prepare(self, release: Any) -> tuple[Any, int]:
@@ -120,7 +125,7 @@ class WhiteBox(AttributeInversion):
                     "noise=sp.Gaussian(sigma)."
                 )
             prior = 2 * noise.sigma**2 * self.log_prior_
-        return _Seen(parameters - theta, prior), len(parameters)
+        return (parameters - theta, prior), len(parameters)
 
     def _scores(self, X: np.ndarray, y: np.ndarray, rows: slice, release: Any) -> np.ndarray:
         self._check_known(X, y, rows)
@@ -129,8 +134,9 @@ class WhiteBox(AttributeInversion):
         candidates = self.candidates_.differences(rows)
         b, K, P = candidates.shape
         squares = np.einsum("bkp,bkp->bk", candidates, candidates)
-        products = release.noise @ candidates.reshape(b * K, P).T
-        return np.asarray(2 * products.reshape(-1, b, K) - squares + release.prior)
+        noise, prior = release
+        products = noise @ candidates.reshape(b * K, P).T
+        return np.asarray(2 * products.reshape(-1, b, K) - squares + prior)
 
     def _chunk_width(self, d: int, trials: int) -> int:
         return len(self.attribute) * (3 * trials + 4 * self.candidates_.size)
@@ -158,13 +164,6 @@ class WhiteBox(AttributeInversion):
             )
 
 
-class _Seen(NamedTuple):
-    """The releases less the known fit, (T, P), and the prior's part of the score of a level."""
-
-    noise: np.ndarray
-    prior: np.ndarray
-
-
 def _trained(model: Any, X: np.ndarray, y: np.ndarray, sample_weight: Any) -> Any:
     """Return a copy of the model fitted on the table."""
     from sklearn.base import clone
@@ -188,18 +187,6 @@ def _objective(model: Any, table: Table, y: np.ndarray, sample_weight: Any) -> O
             "does not support; use a model of one margin, such as LogisticRegression."
         )
     return Objective.of(fit, table.values)
-
-
-def _minimiser(model: Any, objective: Objective) -> np.ndarray:
-    """Return the minimiser of the objective, to rounding."""
-    near = released_parameters(model)
-    if isinstance(model, LinearModel):
-        return near
-    # Other libraries stop their iterations early, and the remainder would look like a level.
-    if objective.family.name == "gaussian":
-        names = tuple(f"x{j}" for j in range(objective.X.shape[1]))
-        return np.asarray(solve_least_squares(objective, names))
-    return np.asarray(minimise(objective, start=near).parameters)
 
 
 def _positions(rows: Any, n: int) -> np.ndarray:

@@ -6,20 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.ndimage import correlate1d, gaussian_filter
+from scipy.special import expit, logit
 
 from seepage.errors import InputError
 from seepage.support.number_check import check_positive
 from seepage.tables.source import as_numpy, build_frame
 
-_DEVIATION = 1.5  # of the Gaussian window, in pixels
-_RADIUS = 5  # where it is cut off: 3.5 standard deviations
-_K1, _K2 = 0.01, 0.03
-_SSIM_SMALLEST = 2 * _RADIUS + 1  # least height and width, for one window to fit
-_C, _ALPHA = 30.0, 4.2  # fitted to people's judgements by Reisenhofer et al., for pixels 0 to 255
-_LUMA = (0.299, 0.587, 0.114)
-_CHROMA = ((0.596, -0.274, -0.322), (0.211, -0.523, 0.312))
-_SIDES = (2, 4, 8)  # of the Haar filters, fine to coarse
-_HAARPSI_SMALLEST = 2 * _SIDES[-1]  # least height and width, for the coarsest filter to fit
+_SSIM_SMALLEST = 11  # least height and width, for one Gaussian window to fit
+_HAARPSI_SMALLEST = 16  # the same, for the coarsest Haar filter to fit the halved image
 
 
 def psnr(image: Any, reference: Any, data_range: float | None = None) -> np.ndarray:
@@ -81,7 +76,7 @@ def ssim(image: Any, reference: Any, data_range: float | None = None) -> np.ndar
     spread_a = _windowed(a * a) - mean_a**2
     spread_b = _windowed(b * b) - mean_b**2
     together = _windowed(a * b) - mean_a * mean_b
-    c1, c2 = (_K1 * full) ** 2, (_K2 * full) ** 2
+    c1, c2 = (0.01 * full) ** 2, (0.03 * full) ** 2  # of Wang et al.
     similar = (2 * mean_a * mean_b + c1) * (2 * together + c2)
     similar /= (mean_a**2 + mean_b**2 + c1) * (spread_a + spread_b + c2)
     return np.asarray(similar.mean(axis=(-2, -1)))
@@ -132,18 +127,17 @@ def haarpsi(
         raise InputError(
             f"Colour images must be (..., 3, height, width), not {a.shape} and {b.shape}."
         )
-    luma = [_halved(_mixed(side, _LUMA) if colour else side) for side in (a, b)]
+    # Y, I and Q of red, green and blue, as NTSC defines them.
+    y, *chroma = (0.299, 0.587, 0.114), (0.596, -0.274, -0.322), (0.211, -0.523, 0.312)
+    luma = [_halved(_mixed(side, y) if colour else side) for side in (a, b)]
     similar, weights = [], []
     for axis in (-2, -1):
-        fine, middle, coarse = ([_haar(side, size, axis) for side in luma] for size in _SIDES)
+        fine, middle, coarse = ([_haar(side, size, axis) for side in luma] for size in (2, 4, 8))
         similar.append((_alike(*fine) + _alike(*middle)) / 2)
         weights.append(np.maximum(*coarse))
     if colour:
-        chroma = [
-            [np.abs(_block(_halved(_mixed(side, mix)), 2) / 4) for side in (a, b)]
-            for mix in _CHROMA
-        ]
-        similar.append((_alike(*chroma[0]) + _alike(*chroma[1])) / 2)
+        means = [[np.abs(_block(_halved(_mixed(side, mix)))) for side in (a, b)] for mix in chroma]
+        similar.append((_alike(*means[0]) + _alike(*means[1])) / 2)
         weights.append((weights[0] + weights[1]) / 2)
     return _joined(np.stack(similar), np.stack(weights))
 
@@ -281,26 +275,24 @@ def _pixel_range(image: np.ndarray, reference: np.ndarray, data_range: float | N
 
 def _windowed(values: np.ndarray) -> np.ndarray:
     """Return the Gaussian-weighted mean around every pixel whose whole window lies inside."""
-    offsets = np.arange(-_RADIUS, _RADIUS + 1)
-    window = np.exp(-(offsets**2) / (2 * _DEVIATION**2))
-    window /= window.sum()
-    for axis in (-2, -1):
-        values = np.lib.stride_tricks.sliding_window_view(values, len(window), axis=axis) @ window
-    return values
+    # Cut off after 5 pixels, 3.5 standard deviations.
+    means = gaussian_filter(values, 1.5, radius=5, axes=(-2, -1))
+    return np.asarray(means[..., 5:-5, 5:-5])
 
 
 def _joined(similar: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return the weighted mean of (maps, ..., height, width), taken on the logistic scale."""
-    axes = (0, -2, -1)
+    axes, steepness = (0, -2, -1), 4.2  # fitted to people's judgements by Reisenhofer et al.
     total = weights.sum(axis=axes)
     # Images without any coarse structure have no weight anywhere; then all pixels count equally.
     weights = np.where(total[..., None, None] > 0, weights, 1.0)
-    share = np.sum(weights / (1 + np.exp(-_ALPHA * similar)), axis=axes) / weights.sum(axis=axes)
-    return np.asarray((np.log(share / (1 - share)) / _ALPHA) ** 2)
+    share = np.sum(weights * expit(steepness * similar), axis=axes) / weights.sum(axis=axes)
+    return np.asarray((logit(share) / steepness) ** 2)
 
 
 def _alike(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.asarray((2 * a * b + _C) / (a * a + b * b + _C))
+    floor = 30.0  # fitted to people's judgements too, for pixels from 0 to 255
+    return np.asarray((2 * a * b + floor) / (a * a + b * b + floor))
 
 
 def _mixed(image: np.ndarray, weights: tuple[float, float, float]) -> np.ndarray:
@@ -309,27 +301,20 @@ def _mixed(image: np.ndarray, weights: tuple[float, float, float]) -> np.ndarray
 
 def _halved(image: np.ndarray) -> np.ndarray:
     """Return the means of 2×2 neighbouring pixels, zero beyond the edge."""
-    return np.asarray(_block(image, 2)[..., ::2, ::2] / 4)
+    return _block(image)[..., ::2, ::2]
 
 
 def _haar(image: np.ndarray, side: int, axis: int) -> np.ndarray:
     """Return the absolute response to the Haar filter of that side, odd along one axis."""
-    odd = np.repeat([-1.0, 1.0], side // 2)
-    even = np.ones(side)
-    other = -3 - axis
-    return np.asarray(np.abs(_filtered(_filtered(image, odd, axis), even, other)) / side)
+    odd, even = np.repeat([-1.0, 1.0], side // 2), np.ones(side)
+    return np.asarray(np.abs(_filtered(_filtered(image, odd, axis), even, -3 - axis)) / side)
 
 
-def _block(image: np.ndarray, side: int) -> np.ndarray:
-    """Return the sum over a square of that side at every pixel."""
-    return _filtered(_filtered(image, np.ones(side), -2), np.ones(side), -1)
+def _block(image: np.ndarray) -> np.ndarray:
+    """Return the mean over 2×2 pixels at every pixel."""
+    return _filtered(_filtered(image, np.full(2, 0.5), -2), np.full(2, 0.5), -1)
 
 
 def _filtered(image: np.ndarray, taps: np.ndarray, axis: int) -> np.ndarray:
     """Return the image filtered along one axis, in its own size, with zeros around it."""
-    size, before = len(taps), len(taps) // 2 - 1
-    padding = [(0, 0)] * image.ndim
-    padding[axis] = (before, size - 1 - before)
-    padded = np.pad(image, padding)
-    windows = np.lib.stride_tricks.sliding_window_view(padded, size, axis=axis)
-    return np.asarray(windows @ taps)
+    return np.asarray(correlate1d(image, taps, axis, mode="constant", origin=-1))

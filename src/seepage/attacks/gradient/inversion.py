@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -24,15 +24,9 @@ from seepage.attacks.gradient.simulation import COSTS, GradientCost
 from seepage.errors import InputError
 from seepage.nn.gradients.network_checks import refuse_modes
 from seepage.nn.problem.problem import Loss
-from seepage.support.chunks import progress, row_slices
-from seepage.support.number_check import check_not_negative
+from seepage.support.chunks import ACCELERATOR_CHUNK, progress, row_slices
+from seepage.support.number_check import check_choice, check_count, check_not_negative
 from seepage.tables.source import as_numpy
-
-_OPTIMISERS = ("signed_adam", "adam", "lbfgs")
-_HELD = 1 << 26  # numbers held at a time; an accelerator needs more to stay busy
-_HELD_ON_ACCELERATOR = 1 << 30
-_SPREAD = 0.1  # of the starting points around the middle, relative to an unknown's range
-_LOOK = 10  # steps between checks for solved releases
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -84,15 +78,15 @@ class GradientReconstruction:
         """
         from scipy.optimize import linear_sum_assignment
 
-        found = self.records.numpy()
-        truth = self._originals(originals).reshape(found.shape)
-        out: np.ndarray = np.empty_like(found)
-        for k, (guesses, records) in enumerate(zip(found, truth, strict=True)):
+        candidates = self.records.numpy()
+        truth = self._originals(originals).reshape(candidates.shape)
+        out: np.ndarray = np.empty_like(candidates)
+        for k, (guesses, records) in enumerate(zip(candidates, truth, strict=True)):
             flat = [side.reshape(len(side), -1) for side in (records, guesses)]
             off = [np.sum((flat[1] - record) ** 2, axis=1) for record in flat[0]]
             order = linear_sum_assignment(np.stack(off))[1]
             out[k] = guesses[order]
-        return out.reshape(-1, *found.shape[2:])
+        return out.reshape(-1, *candidates.shape[2:])
 
     def quality(self, originals: Any, data_range: float | None = None) -> ImageQuality:
         """Return the images' similarity to the originals, by three measures.
@@ -133,6 +127,7 @@ class GradientReconstruction:
         )
 
 
+@dataclass(eq=False, repr=False)
 class GradientInversion:
     """Minimises the mismatch of gradients, plus roughness, over candidate records.
 
@@ -185,27 +180,35 @@ class GradientInversion:
     ([0, 1, 1], True)
     """
 
-    def __init__(
-        self,
-        net: nn.Module,
-        loss: str | nn.Module | Loss = "cross_entropy",
-        *,
-        shape: tuple[int, ...],
-        cost: str = "cosine",
-        optimiser: str = "signed_adam",
-        total_variation: float = 1e-4,
-        steps: int = 1000,
-        step_size: float = 0.1,
-        restarts: int = 1,
-        bounds: tuple[float, float] = (0.0, 1.0),
-        tolerance: float = 1e-10,
-        seed: int = 0,
-    ) -> None:
-        self.net, self.loss, self.shape = net, loss, _record_shape(shape)
-        self.cost, self.optimiser, self.total_variation = cost, optimiser, total_variation
-        self.steps, self.step_size, self.restarts = steps, step_size, restarts
-        self.bounds, self.tolerance, self.seed = bounds, tolerance, seed
-        self._check()
+    net: nn.Module
+    loss: str | nn.Module | Loss = "cross_entropy"
+    _: KW_ONLY
+    shape: tuple[int, ...]
+    cost: str = "cosine"
+    optimiser: str = "signed_adam"
+    total_variation: float = 1e-4
+    steps: int = 1000
+    step_size: float = 0.1
+    restarts: int = 1
+    bounds: tuple[float, float] = (0.0, 1.0)
+    tolerance: float = 1e-10
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.shape = _record_shape(self.shape)
+        check_choice(self.cost, "cost", COSTS)
+        check_choice(self.optimiser, "optimiser", ("signed_adam", "adam", "lbfgs"))
+        check_not_negative(self.total_variation, "total_variation")
+        if self.total_variation and (len(self.shape) < 2 or min(self.shape[-2:]) < 2):
+            raise InputError(
+                f"Records of shape {self.shape} have no neighbouring pixels; set total_variation=0."
+            )
+        check_count(self.steps, "steps")
+        check_count(self.restarts, "restarts")
+        if not self.bounds[0] < self.bounds[1]:
+            raise InputError(
+                f"bounds must be a lower and a larger upper limit, not {self.bounds!r}."
+            )
 
     def reconstruct(self, releases: GradientReleases, labels: Any = None) -> GradientReconstruction:
         """Return the records that explain the releases best.
@@ -235,7 +238,8 @@ class GradientInversion:
         simulated.prepare(like, y.flatten(0, 1)[:1].expand(3, *y.shape[2:]))
         d = releases.batch_size * math.prod(self.shape)
         width = self.restarts * (simulated.held() + 60 * d)  # L-BFGS keeps twenty steps and changes
-        chunk = _HELD if targets.device.type == "cpu" else _HELD_ON_ACCELERATOR
+        # Half a gigabyte; an accelerator needs more to stay busy.
+        chunk = ACCELERATOR_CHUNK * (1 if targets.device.type == "cpu" else 16)
         parts = []
         for rows in row_slices(len(releases), width, chunk=chunk):
             cost = GradientCost(
@@ -262,11 +266,11 @@ class GradientInversion:
         best = _BestCandidates(starts, *starts.new_full((2, *starts.shape[:2]), torch.inf))
         for step in progress(range(1, self.steps + 1), "gradient inversion"):
             point = search.point
-            found = cost.evaluate(point)
-            best.update(point, found.total, found.match)
-            search.tell(found.total, found.slopes)
+            evaluation = cost.evaluate(point)
+            best.update(point, evaluation.total, evaluation.match)
+            search.tell(evaluation.total, evaluation.slopes)
             last = step == self.steps
-            if step % _LOOK and not last:
+            if step % 10 and not last:  # looking waits for the device
                 continue
             stuck = search.stuck.all(1)
             if not last and not bool(((best.match <= self.tolerance).any(1) | stuck).any()):
@@ -292,8 +296,8 @@ class GradientInversion:
         point = best.point.clamp(*self.bounds)
         if torch.equal(point, best.point):
             return best
-        found = cost.evaluate(point)
-        return _BestCandidates(point, found.total, found.match)
+        evaluation = cost.evaluate(point)
+        return _BestCandidates(point, evaluation.total, evaluation.match)
 
     def _minimiser(self, starts: Tensor) -> Descent | QuasiNewton:
         if self.optimiser == "lbfgs":
@@ -309,7 +313,8 @@ class GradientInversion:
             key = np.random.SeedSequence([self.seed, release]).generate_state(1)
             draw = torch.Generator().manual_seed(int(key[0]))
             starts.append(torch.randn(self.restarts, d, generator=draw))
-        around = (high + low) / 2 + _SPREAD * (high - low) * torch.stack(starts)
+        # A tenth of the range is far enough for starts to differ, and seldom leaves the bounds.
+        around = (high + low) / 2 + 0.1 * (high - low) * torch.stack(starts)
         return around.clamp(low, high).to(like)
 
     def _outputs(self, like: Tensor) -> Tensor:
@@ -347,25 +352,6 @@ class GradientInversion:
                 "label_smoothing, ignore_index or other reduction); give them (labels=…)."
             )
         return recover_labels(self.net, releases, outputs).to(outputs.device)
-
-    def _check(self) -> None:
-        if self.cost not in COSTS:
-            raise InputError(f"cost must be 'cosine' or 'euclidean', not {self.cost!r}.")
-        if self.optimiser not in _OPTIMISERS:
-            raise InputError(
-                f"optimiser must be 'signed_adam', 'adam' or 'lbfgs', not {self.optimiser!r}."
-            )
-        check_not_negative(self.total_variation, "total_variation")
-        if self.total_variation and (len(self.shape) < 2 or min(self.shape[-2:]) < 2):
-            raise InputError(
-                f"Records of shape {self.shape} have no neighbouring pixels; set total_variation=0."
-            )
-        if self.steps < 1 or self.restarts < 1:
-            raise InputError("steps and restarts must be at least 1.")
-        if not self.bounds[0] < self.bounds[1]:
-            raise InputError(
-                f"bounds must be a lower and a larger upper limit, not {self.bounds!r}."
-            )
 
 
 def _record_shape(shape: Any) -> tuple[int, ...]:

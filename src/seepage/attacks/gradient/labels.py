@@ -105,12 +105,12 @@ def is_plain_cross_entropy(loss: str | nn.Module | Loss) -> bool:
 
 def _last_layer(net: nn.Module) -> tuple[str, int]:
     """Return the prefix of the last layer's parameter names, and its number of outputs."""
-    found = [
+    linear_layers = [
         (name, module)
         for name, module in unwrapped(net).named_modules()
         if isinstance(module, nn.Linear) and module.weight.requires_grad
     ]
-    if not found:
+    if not linear_layers:
         raise InputError(f"The network has no linear layer to read labels off; {_GIVE}.")
-    name, module = found[-1]
+    name, module = linear_layers[-1]
     return f"{name}." if name else "", module.out_features

@@ -10,12 +10,6 @@ import torch
 from torch import Tensor
 
 _MEMORY = 20  # past steps that curvature is estimated from
-_ENOUGH = 1e-4  # least share of the decrease that the slope predicts (Armijo)
-_SHORTER = 0.4
-_SHORTEST = 1e-6
-_CURVED = 1e-10  # least yᵀs over yᵀy of a step worth remembering
-_FIRST, _SECOND, _TINY = 0.9, 0.999, 1e-8
-_DECAYS = (3 / 8, 5 / 8, 7 / 8)  # shares of all steps after which the step size falls to a tenth
 
 
 class QuasiNewton:
@@ -45,7 +39,8 @@ class QuasiNewton:
         begun = torch.isfinite(self._cost)
         promised = (self._slopes * self._direction).sum(2)
         sound = torch.isfinite(costs) & torch.isfinite(slopes).all(2)
-        enough = self._cost + _ENOUGH * self._length * promised
+        # Armijo's rule: at least 1e-4 of the decrease that the slope promises.
+        enough = self._cost + 1e-4 * self._length * promised
         taken = sound & (~begun | (costs < enough))
         self._remember(taken & begun, slopes)
         moved = taken[..., None]
@@ -53,13 +48,13 @@ class QuasiNewton:
         self._slopes = torch.where(moved, slopes, self._slopes)
         self._cost = torch.where(taken, costs, self._cost)
         # No step along this direction helps: reset the memory and try steepest descent, once.
-        hopeless = ~taken & (self._length < _SHORTEST)
+        hopeless = ~taken & (self._length < 1e-6)
         known = (self._inverse > 0).any(2)
         self.stuck |= hopeless & ~known
         self._inverse = torch.where(hopeless[..., None], 0.0, self._inverse)
         renewed = taken | hopeless
         self._direction = torch.where(renewed[..., None], self._downhill(), self._direction)
-        self._length = torch.where(renewed, 1.0, _SHORTER * self._length)
+        self._length = torch.where(renewed, 1.0, 0.4 * self._length)
         self.point = self._at + self._length[..., None] * self._direction
 
     def keep(self, which: Tensor) -> None:
@@ -70,7 +65,8 @@ class QuasiNewton:
     def _remember(self, taken: Tensor, slopes: Tensor) -> None:
         step, change = self.point - self._at, slopes - self._slopes
         along = (step * change).sum(2)
-        g, r = torch.nonzero(taken & (along > _CURVED * change.square().sum(2)), as_tuple=True)
+        # A step with hardly any curvature along it is not worth remembering.
+        g, r = torch.nonzero(taken & (along > 1e-10 * change.square().sum(2)), as_tuple=True)
         place = self._next[g, r]
         self._steps[g, r, place] = step[g, r]
         self._changes[g, r, place] = change[g, r]
@@ -127,24 +123,24 @@ class Descent:
         *,
         signed: bool,
     ) -> None:
-        self.point, self.step_size, self.bounds, self.signed = start, step_size, bounds, signed
-        self._decays = [round(share * steps) for share in _DECAYS]
-        self._mean, self._square = torch.zeros_like(start), torch.zeros_like(start)
-        self._done = 0
+        self.point, self.bounds, self.signed = start.clone(), bounds, signed
+        self._adam = torch.optim.Adam([self.point], lr=step_size)
+        decays = [max(1, round(share * steps) - 1) for share in (3 / 8, 5 / 8, 7 / 8)]
+        self._rate = torch.optim.lr_scheduler.MultiStepLR(self._adam, decays)
         self.stuck = torch.zeros(start.shape[:2], dtype=torch.bool, device=start.device)
 
     def tell(self, costs: Tensor, slopes: Tensor) -> None:
         """Take a step, given costs (G, R) and slopes (G, R, d) at ``point``."""
-        seen = slopes.sign() if self.signed else slopes
-        self._done += 1
-        self._mean.mul_(_FIRST).add_(seen, alpha=1 - _FIRST)
-        self._square.mul_(_SECOND).addcmul_(seen, seen, value=1 - _SECOND)
-        mean = self._mean / (1 - _FIRST**self._done)
-        spread = (self._square / (1 - _SECOND**self._done)).sqrt_().add_(_TINY)
-        size = self.step_size * 0.1 ** sum(self._done >= decay for decay in self._decays)
-        self.point = (self.point - size * mean / spread).clamp_(*self.bounds)
+        self.point.grad = slopes.sign() if self.signed else slopes
+        self._adam.step()
+        self._rate.step()
+        self.point.clamp_(*self.bounds)
 
     def keep(self, which: Tensor) -> None:
         """Keep only some of the releases."""
+        moments = self._adam.state.pop(self.point)
+        for name in ("exp_avg", "exp_avg_sq"):
+            moments[name] = moments[name][which]
         self.point, self.stuck = self.point[which], self.stuck[which]
-        self._mean, self._square = self._mean[which], self._square[which]
+        self._adam.param_groups[0]["params"] = [self.point]
+        self._adam.state[self.point] = moments

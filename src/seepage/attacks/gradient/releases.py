@@ -15,11 +15,9 @@ from seepage.layers.federated.local_training import LocalTraining
 from seepage.nn.problem.clipping import Clip, NoClip
 from seepage.nn.problem.problem import Loss
 from seepage.nn.susceptibility.plis import as_tensors
-from seepage.support.chunks import row_slices
-from seepage.support.number_check import check_not_negative
+from seepage.support.chunks import ACCELERATOR_CHUNK, row_slices
+from seepage.support.number_check import check_count, check_not_negative
 from seepage.tables.source import as_numpy
-
-_HELD = 1 << 26  # numbers held at a time
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,8 +66,7 @@ class GradientReleases:
                     "Local steps cannot be simulated with clipping of single records' gradients; "
                     "leave out clip or training."
                 )
-        if not isinstance(self.batch_size, int) or self.batch_size < 1:
-            raise InputError(f"batch_size must be at least 1, not {self.batch_size!r}.")
+        check_count(self.batch_size, "batch_size")
         check_not_negative(self.noise, "noise")
         counts = {len(values) if values.dim() else 0 for values in self.gradients.values()}
         if len(counts) > 1:
@@ -128,12 +125,12 @@ class GradientReleases:
 def _tensor(name: str, values: Any) -> Tensor:
     if isinstance(values, Tensor):
         return values
-    found = as_numpy(values)
-    if found.dtype.kind not in "iuf":
+    array = as_numpy(values)
+    if array.dtype.kind not in "iuf":
         raise InputError(
             f"The gradients of {name!r} must be an array of numbers, not {type(values).__name__}."
         )
-    return torch.tensor(found)
+    return torch.tensor(array)
 
 
 def _check_training(training: Any) -> None:
@@ -270,7 +267,9 @@ def _seen(
     simulated.prepare(x, y)
     b = simulated.batch_size
     rows = []
-    for piece in row_slices(len(x) // b, simulated.held(), chunk=_HELD, what="releasing gradients"):
+    for piece in row_slices(
+        len(x) // b, simulated.held(), chunk=ACCELERATOR_CHUNK, what="releasing gradients"
+    ):
         records = slice(piece.start * b, piece.stop * b)
         rows.append(simulated.flat(x[records], y[records]))
     values = torch.cat(rows)

@@ -10,6 +10,7 @@ of Zhu, Liu and Han 2019 ("Deep leakage from gradients"), here relative to the o
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -73,30 +74,30 @@ class SimulatedGradients:
 
     def pieces(self, z: Tensor, y: Tensor) -> list[Piece]:
         """Return the gradients of the releases, parameter by parameter, differentiable in ``z``."""
-        _, found = self._network.differentiable_terms(self.problem.batch(z.detach(), y), z)
+        _, terms = self._network.differentiable_terms(self.problem.batch(z.detach(), y), z)
         with torch.enable_grad():
-            return self._joined(found)
+            return self._joined(terms)
 
     def flat(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the gradients as plain numbers, (releases, size)."""
-        _, found = self._network.terms(self.problem.batch(x, y))
+        _, terms = self._network.terms(self.problem.batch(x, y))
         with torch.no_grad():
-            pieces = self._joined(found)
+            pieces = self._joined(terms)
             out = pieces[0][1].new_zeros(len(x) // self.batch_size, self.size)
             for start, values in pieces:
                 out[:, start : start + values.shape[1]] += values
         return out
 
-    def _joined(self, found: list[GradientTerm]) -> list[Piece]:
+    def _joined(self, terms: list[GradientTerm]) -> list[Piece]:
         weights = None
         if not isinstance(self.clip, NoClip):
-            squared = squared_norms(found)
+            squared = squared_norms(terms)
             # The root has no slope at zero; a record with zero gradient is left unclipped.
             tiny = torch.finfo(squared.dtype).tiny
             weights = self.clip.factor(squared.clamp(min=tiny).sqrt())
         pieces = []
-        for key, members in grouped(found).items():
-            parts = [self._released(found[k], weights) for k in members]
+        for key, members in grouped(terms).items():
+            parts = [self._released(terms[k], weights) for k in members]
             pieces.append((self._start(key), sum_of(parts)))
         return pieces
 
@@ -168,8 +169,8 @@ class SimulatedUpdates(SimulatedGradients):
                 def mean(w: Parameters) -> Tensor:
                     return self.problem.losses(w, Batch(some, target, some), some).mean()
 
-                found: Parameters = grad(mean)(at)
-                return found
+                slopes: Parameters = grad(mean)(at)
+                return slopes
 
             return self.training.update(parameters, gradient, self._steps)
 
@@ -191,6 +192,7 @@ class Evaluation(NamedTuple):
     slopes: Tensor
 
 
+@dataclass
 class GradientCost:
     """The cost of candidates for some releases: ``"cosine"`` or ``"euclidean"``.
 
@@ -198,17 +200,12 @@ class GradientCost:
     and ``shape`` is that of one record; ``total_variation`` weighs the candidates' roughness.
     """
 
-    def __init__(
-        self,
-        simulated: SimulatedGradients,
-        targets: Tensor,
-        labels: Tensor,
-        shape: tuple[int, ...],
-        cost: str,
-        total_variation: float,
-    ) -> None:
-        self.simulated, self.targets, self.labels, self.shape = simulated, targets, labels, shape
-        self.cost, self.total_variation = cost, total_variation
+    simulated: SimulatedGradients
+    targets: Tensor
+    labels: Tensor
+    shape: tuple[int, ...]
+    cost: str
+    total_variation: float
 
     def keep(self, which: Tensor) -> None:
         """Keep only some of the releases."""

@@ -7,11 +7,11 @@ tested on the records it was fitted on and the others, with all other models as 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import expit, logit
+from scipy.special import expit, logit, ndtri
 from scipy.stats import beta, binom
 
 from seepage.attacks.intervals import ConfidenceInterval, area_under_curve
@@ -23,9 +23,9 @@ from seepage.attacks.membership.signals import (
     log_odds,
 )
 from seepage.errors import InputError
+from seepage.support.number_check import check_choice, check_count, check_share
 from seepage.tables.source import as_numpy
 
-_Z = 1.959963984540054
 _METHODS = ("lira", "rmia")
 
 
@@ -78,7 +78,7 @@ class MembershipInferenceResult:
         ]
         values = logit(np.clip([area for area, _ in areas], 1e-6, 1 - 1e-6))
         between = float(np.var(values, ddof=1)) / len(values) if len(values) > 1 else 0.0
-        reach = math.sqrt(float(np.mean(np.square(reaches))) + _Z**2 * between)
+        reach = math.sqrt(float(np.mean(np.square(reaches))) + ndtri(0.975) ** 2 * between)
         low, high = expit(logit(middle) + np.array([-reach, reach])).tolist()
         return ConfidenceInterval(low, high)
 
@@ -89,8 +89,7 @@ class MembershipInferenceResult:
         and errs on the wide side: from the most cautious threshold that the non-members' scores
         allow to the boldest.
         """
-        if not 0 < fpr < 1:
-            raise InputError("A false positive rate must lie between 0 and 1.")
+        check_share(fpr, "fpr")
         outside = np.sort(self.scores[~self.members])[::-1]
         inside = self.scores[self.members]
         models = len(self.scores)
@@ -136,6 +135,7 @@ class MembershipInferenceResult:
         ]
 
 
+@dataclass(eq=False, repr=False)
 class MembershipInference:
     """Tell who was in the data of a scikit-learn estimator, by LiRA or RMIA.
 
@@ -165,23 +165,18 @@ class MembershipInference:
     True
     """
 
-    def __init__(
-        self,
-        estimator: Any,
-        *,
-        method: str = "lira",
-        online: bool = True,
-        shadows: int = 32,
-        jobs: int = 1,
-        seed: int = 0,
-    ) -> None:
-        check_estimator(estimator)
-        if method not in _METHODS:
-            raise InputError(f"There is no method {method!r}; choose 'lira' or 'rmia'.")
-        if shadows < 4:
-            raise InputError("An attack needs at least 4 shadow models; raise shadows.")
-        self.estimator, self.method, self.online = estimator, method, online
-        self.shadows, self.jobs, self.seed = shadows, jobs, seed
+    estimator: Any
+    _: KW_ONLY
+    method: str = "lira"
+    online: bool = True
+    shadows: int = 32
+    jobs: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_estimator(self.estimator)
+        check_choice(self.method, "method", _METHODS)
+        check_count(self.shadows, "shadows", 4)
 
     def run(self, X: Any, y: Any, *, targets: int = 4) -> MembershipInferenceResult:
         """Fit shadows and ``targets`` models to attack, all on random halves of the records."""

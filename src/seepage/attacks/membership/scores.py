@@ -14,11 +14,6 @@ from __future__ import annotations
 
 import numpy as np
 
-_ENOUGH = 16  # with this many shadow models on a side, each record gets its own variance
-_GAMMA = 2.0
-_OFFLINE = 0.3  # a of RMIA's offline estimate ``½((1 + a)p_out + 1 − a)``
-_LEAST = 1e-12
-
 
 def lira(
     target: np.ndarray, shadows: np.ndarray, inside: np.ndarray, *, online: bool = True
@@ -53,15 +48,13 @@ def rmia(
     inside: np.ndarray,
     *,
     online: bool = True,
-    gamma: float = _GAMMA,
+    gamma: float = 2.0,
 ) -> np.ndarray:
     """Return RMIA's scores, ``(n,)``, from probabilities instead of log-odds."""
     out = _mean(shadows, ~inside)
-    if online:
-        usual = 0.5 * (out + _mean(shadows, inside))
-    else:
-        usual = 0.5 * ((1 + _OFFLINE) * out + 1 - _OFFLINE)
-    ratio = target / np.maximum(usual, _LEAST)
+    # Offline, ½((1 + a)p_out + 1 − a) stands for the mean, with RMIA's a = 0.3.
+    usual = 0.5 * (out + _mean(shadows, inside) if online else 1.3 * out + 0.7)
+    ratio = target / np.maximum(usual, 1e-12)
     beaten = np.searchsorted(np.sort(ratio), ratio / gamma, side="right")
     # The share of beaten records has many ties; the ratio itself decides between them.
     return np.asarray(beaten / len(ratio) + 1e-9 * ratio / ratio.max())
@@ -69,8 +62,8 @@ def rmia(
 
 def _mean(values: np.ndarray, which: np.ndarray) -> np.ndarray:
     counts = which.sum(axis=0)
-    found = np.where(which, values, 0.0).sum(axis=0) / np.maximum(counts, 1)
-    return np.asarray(np.where(counts > 0, found, values.mean(axis=0)))
+    mean = np.where(which, values, 0.0).sum(axis=0) / np.maximum(counts, 1)
+    return np.asarray(np.where(counts > 0, mean, values.mean(axis=0)))
 
 
 def _moments(values: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -80,5 +73,5 @@ def _moments(values: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndar
     squares = np.where(which, (values - mean) ** 2, 0.0).sum(axis=0)
     pooled = float(squares.sum()) / max(1, int(np.maximum(counts - 1, 0).sum()))
     own = squares / np.maximum(counts - 1, 1)
-    variance = np.where(counts >= _ENOUGH, own, pooled)
-    return mean, np.asarray(np.maximum(variance, max(1e-4 * pooled, _LEAST)))
+    variance = np.where(counts >= 16, own, pooled)
+    return mean, np.asarray(np.maximum(variance, max(1e-4 * pooled, 1e-12)))

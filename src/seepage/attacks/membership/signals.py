@@ -31,8 +31,8 @@ def confidence(model: Any, X: Any, y: np.ndarray) -> np.ndarray:
     own = np.array([where.get(label, -1) for label in np.asarray(y).tolist()])
     rows = np.arange(len(own))
     if hasattr(model, "predict_proba"):
-        found = np.asarray(model.predict_proba(X))
-        chosen = np.where(own >= 0, found[rows, own], 0.0)
+        probabilities = np.asarray(model.predict_proba(X))
+        chosen = np.where(own >= 0, probabilities[rows, own], 0.0)
     elif hasattr(model, "decision_function"):
         margins = np.asarray(model.decision_function(X), dtype=float)
         if margins.ndim == 1:

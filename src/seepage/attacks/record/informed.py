@@ -19,11 +19,9 @@ from seepage.glm.adapters.registry import describe
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.jacobian.optimum import check_stationarity
 from seepage.glm.losses import Categorical
-from seepage.support.chunks import progress, spread
+from seepage.support.chunks import CHUNK, progress, row_slices, spread
+from seepage.support.number_check import check_choice, check_count
 from seepage.tables.source import Table, as_numpy, read_table
-
-_CONVERGED = 1e-9  # a model with a smaller Newton step is not refitted
-_CHUNK = 1 << 21  # margins of all records, over some releases, held at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +88,7 @@ class InformedAdversary:
     model_: Any
 
     def __init__(self, model: Any, *, label: str = "known", noise: Noise | None = None) -> None:
-        if label not in ("known", "unknown"):
-            raise InputError(f"label must be 'known' or 'unknown', not {label!r}.")
+        check_choice(label, "label", ("known", "unknown"))
         self.model, self.label, self.noise = model, label, noise
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -184,8 +181,7 @@ class InformedAdversary:
         return total / (trials * int(self._unknown().sum()))
 
     def _draw(self, noise: Noise, trials: int, seed: int | None) -> np.ndarray:
-        if trials < 1:
-            raise InputError(f"At least one release must be attacked, not {trials}.")
+        check_count(trials, "trials")
         base = np.asarray(self._fitted().fit.parameters).reshape(-1)
         return np.asarray(base + noise.draw((trials, len(base)), seed))
 
@@ -207,8 +203,8 @@ class InformedAdversary:
 
     def _pieces(self, theta: np.ndarray) -> list[np.ndarray]:
         """Return slices of releases to be processed at a time."""
-        step = max(1, _CHUNK // (len(self._table) * self._fitted().outputs))
-        return [theta[start : start + step] for start in range(0, len(theta), step)]
+        margins = len(self._table) * self._fitted().outputs
+        return [theta[some] for some in row_slices(len(theta), margins, chunk=4 * CHUNK)]
 
 
 def _trained(model: Any, X: Any, y: Any, sample_weight: Any, table: Table) -> tuple[Any, FittedGLM]:
@@ -221,7 +217,8 @@ def _trained(model: Any, X: Any, y: Any, sample_weight: Any, table: Table) -> tu
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", NotConvergedWarning)
                 fit = describe(model, table, labels, sample_weight)
-                if check_stationarity(fit, table.values) <= _CONVERGED:
+                # So small a Newton step is rounding: the model need not be refitted.
+                if check_stationarity(fit, table.values) <= 1e-9:
                     return model, fit
         except InputError:  # trained on other data, or released with noise
             pass

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -37,13 +37,6 @@ from seepage.errors import InputError
 from seepage.glm.fitting.objective import FittedGLM, Objective
 from seepage.glm.losses import Family
 from seepage.support.chunks import by_rows
-
-_GRID = 33  # margins tried before the iteration
-_REACH = 6.0  # their range around the other records' mean margin, in standard deviations
-_STEPS = 12
-_PIECE = 1 << 15  # numbers per piece of elementwise work
-_RATIOS = np.geomspace(0.02, 50.0, 121)  # lengths tried, relative to the usual one
-_HALVINGS = 48
 
 Gap = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -54,11 +47,33 @@ class Solved(NamedTuple):
     s: np.ndarray  # (m, T)
     g: np.ndarray  # (P, T)
     rho: np.ndarray  # (m, T)
-    e: np.ndarray | None  # (2, m, T)
-    labels: np.ndarray | None  # (m, T): inferred labels
+    e: np.ndarray  # (k, m, T): k is 2 if the label is used beside a known coordinate, else 0
+    labels: np.ndarray | None = None  # (m, T): inferred labels
+
+    def differences(self) -> np.ndarray:
+        """Return ``x̂ − x`` as its coefficients for x, g and the columns of Γ, (2 + k, m, T)."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            terms = [self.s - self.rho, -np.ones_like(self.s), *-self.e]
+            return np.asarray(np.stack(terms) / self.rho)
 
 
-class MarginAttack:
+class InformedAttack:
+    """What the attacks on models of one margin and of several share: the fit on all records."""
+
+    def __init__(self, fit: FittedGLM, X: np.ndarray, label_known: bool) -> None:
+        self.fit, self.X, self.label_known = fit, X, label_known
+        self.objective = Objective.of(fit, X)
+        self.column, self.value = known_coordinate(fit, X)
+        self.squares = np.einsum("ij,ij->i", X, X)
+        self.usual = float(np.sqrt(self.squares.mean()))  # a record's usual length
+
+    def weights(self, rows: np.ndarray) -> np.ndarray:
+        """Return the sample weights of some rows, (m, 1)."""
+        weight = self.fit.sample_weight
+        return np.ones((len(rows), 1)) if weight is None else np.asarray(weight)[rows, None]
+
+
+class MarginAttack(InformedAttack):
     """Solves for the unknown row of a model with one margin, fitted on all records, in NumPy.
 
     The release's noise weights the equations; if ``None``, it is taken to be equal on all
@@ -70,17 +85,13 @@ class MarginAttack:
     def __init__(
         self, fit: FittedGLM, X: np.ndarray, noise: Noise | None, label_known: bool
     ) -> None:
-        assert isinstance(fit.family, Family)  # noqa: S101 - told to the type checker
-        self.family, self.fit, self.X, self.label_known = fit.family, fit, X, label_known
-        self.objective = Objective.of(fit, X)
-        self.column, self.value = known_coordinate(fit, X)
+        super().__init__(fit, X, label_known)
+        self.family = cast(Family, fit.family)
         self.theta = np.asarray(fit.parameters)
         self.margins = self.objective.margins(self.theta)
-        self.squares = np.einsum("ij,ij->i", X, X)
-        self.usual = float(np.sqrt(self.squares.mean()))
         self.centre, self.spread = float(self.margins.mean()), float(self.margins.std())
         self.drawn = 0.0 if noise is None else self.spread**-2.0
-        self.gain = self.precision = np.empty(0)
+        self.gain = self.precision = np.empty((len(self.theta), 0))
         if label_known and self.column is not None:
             self._weigh(noise)
         if not label_known and self.column is None and self.family.name != "bernoulli":
@@ -91,13 +102,12 @@ class MarginAttack:
 
     def reconstruct(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return some rows reconstructed from releases ``theta``, (T, m, d), and labels, (T, m)."""
-        d, found = self.X.shape[1], self.solve(theta, rows)
-        B = found.s.T[:, :, None] * self.picked(rows) - found.g[:d].T[:, None, :]
-        if found.e is not None:
-            B -= np.einsum("pk,kmt->tmp", self.gain[:d], found.e)
+        d, solved = self.X.shape[1], self.solve(theta, rows)
+        B = solved.s.T[:, :, None] * self.picked(rows) - solved.g[:d].T[:, None, :]
+        B -= np.einsum("pk,kmt->tmp", self.gain[:d], solved.e)
         with np.errstate(divide="ignore", invalid="ignore"):
-            features = np.asarray(B / found.rho.T[:, :, None])
-        return features, self._labels(theta, rows, found).T
+            features = np.asarray(B / solved.rho.T[:, :, None])
+        return features, self._labels(theta, rows, solved).T
 
     def errors(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ``‖x̂ − x‖²`` of every row and release, (m, T), and ``Σ_t (x̂ − x)``, (m, d).
@@ -105,34 +115,18 @@ class MarginAttack:
         ``x̂ − x = ((s − ρ) x − g − Γe)/ρ`` is never formed: its square needs only inner products,
         and the sum one matrix product.
         """
-        found = self.solve(theta, rows)
-        X, g = self.picked(rows), found.g[: self.X.shape[1]]
-        squared, lengths = X @ g, np.einsum("pt,pt->t", g, g)
-        inverse, own = np.empty_like(squared), self.squares[rows, None]
-        e = np.zeros((0, *squared.shape)) if found.e is None else found.e
-        gain = self.gain[: self.X.shape[1]] if len(e) else np.zeros((len(g), 0))
-        G, along_x, along_g = gain.T @ gain, X @ gain, gain.T @ g
-
-        def one(piece: slice) -> np.ndarray:
-            """Overwrite ``xᵀg`` with ``‖x̂ − x‖²`` and ρ with ``1/ρ``; sum (s − ρ)/ρ."""
-            with np.errstate(divide="ignore", invalid="ignore"):
-                over = np.divide(1.0, found.rho[piece], out=inverse[piece])
-                off = (found.s[piece] - found.rho[piece]) * over
-                total = (off * own[piece] - 2 * squared[piece] * over) * off
-                total += lengths * (over * over)
-                for j, part in enumerate(e):
-                    noise = part[piece] * over
-                    total += noise * (2 * along_g[j] * over - 2 * off * along_x[piece, j, None])
-                    for k, other in enumerate(e):
-                        total += G[j, k] * noise * (other[piece] * over)
-            squared[piece] = np.maximum(total, 0.0)
-            return np.asarray(off.sum(axis=1))
-
-        scale = _in_cache(one, squared.shape)
-        offset = scale[:, None] * X - inverse @ g.T
-        for j, part in enumerate(e):
-            offset -= np.einsum("mt,mt->m", part, inverse)[:, None] * gain[:, j]
-        return squared, offset
+        solved = self.solve(theta, rows)
+        X, g, gain = self.picked(rows), solved.g[: self.X.shape[1]], self.gain[: self.X.shape[1]]
+        of_x, of_g, *of_gain = solved.differences()
+        along_x, along_g, gram = X @ gain, gain.T @ g, gain.T @ gain
+        squared = of_x * (of_x * self.squares[rows, None] + 2 * of_g * (X @ g))
+        squared += of_g**2 * np.einsum("pt,pt->t", g, g)
+        offset = of_x.sum(axis=1)[:, None] * X + of_g @ g.T
+        for j, share in enumerate(of_gain):
+            others = sum(gram[j, k] * other for k, other in enumerate(of_gain))
+            squared += share * (2 * of_x * along_x[:, j, None] + 2 * of_g * along_g[j] + others)
+            offset += share.sum(axis=1)[:, None] * gain[:, j]
+        return np.maximum(squared, 0.0), offset
 
     def slope_sums(self, theta: np.ndarray, rows: np.ndarray, noise: Gaussian) -> np.ndarray:
         """Return ``Σ_t (x̂ − x)ᵀs`` of some rows over releases ``theta``, (m,): how x̂ follows x.
@@ -146,8 +140,8 @@ class MarginAttack:
             MSE per unknown  ≥  γ²/η̄² + ‖bias‖²/d
         """
         d = self.X.shape[1]
-        found = self.solve(theta, rows)
-        X, g = self.picked(rows), found.g[:d]
+        solved = self.solve(theta, rows)
+        X, g = self.picked(rows), solved.g[:d]
         drawn = (theta - self.theta).T
         information = noise.information(len(drawn))
         white = information @ drawn if information.ndim == 2 else (information * drawn.T).T
@@ -157,17 +151,15 @@ class MarginAttack:
         r = weight * self.family.slope(margin, y)
         a = weight * self.family.curvature(margin, y)
         along_v = X @ v[:d]
-        off = found.s - found.rho
-        # x̂ − x = (off·x − g − Γe)/ρ, first along w and then along v.
-        by_w = off * (X @ w)[:, None] - w @ g
-        by_v = off * along_v - np.einsum("pt,pt->t", v[:d], g)
-        if found.e is not None:
-            gain = self.gain[:d]
-            by_w -= np.einsum("k,kmt->mt", w @ gain, found.e)
-            by_v -= np.einsum("kt,kmt->mt", gain.T @ v[:d], found.e)
         whole = along_v + (v[d] if self.objective.intercept else 0.0)
-        score = -(a[:, None] * whole * by_w + r[:, None] * by_v)
-        return np.asarray(np.sum(score / found.rho, axis=1))
+        of_x, of_g, *of_gain = solved.differences()
+        # x̂ − x, first along w and then along v.
+        by_w = of_x * (X @ w)[:, None] + of_g * (w @ g)
+        by_v = of_x * along_v + of_g * np.einsum("pt,pt->t", v[:d], g)
+        for share, column in zip(of_gain, self.gain[:d].T, strict=True):
+            by_w += share * (w @ column)
+            by_v += share * (column @ v[:d])
+        return np.asarray(-np.sum(a[:, None] * whole * by_w + r[:, None] * by_v, axis=1))
 
     def solve(self, theta: np.ndarray, rows: np.ndarray) -> Solved:
         """Solve for some rows, given releases ``theta``, (T, P)."""
@@ -187,24 +179,24 @@ class MarginAttack:
         if self.column is None:
             return self._by_length(theta, rows, M, S, g)
         if not self.label_known:
-            return Solved(S, g, S - g[self.column] / self.value, None, None)
-        found = _in_cache(
+            return Solved(S, g, S - g[self.column] / self.value, np.zeros((0, *S.shape)))
+        solution = _in_cache(
             lambda piece: self._by_both(theta, rows[piece], M[piece], S[piece], g), M.shape
         )
-        return Solved(S, g, found[:, 0], np.moveaxis(found[:, 1:], 1, 0), None)
+        return Solved(S, g, solution[:, 0], np.moveaxis(solution[:, 1:], 1, 0))
 
-    def _labels(self, theta: np.ndarray, rows: np.ndarray, found: Solved) -> np.ndarray:
+    def _labels(self, theta: np.ndarray, rows: np.ndarray, solved: Solved) -> np.ndarray:
         """Return the labels, (m, T), of the reconstructed rows: known, tried, or solved for."""
-        if found.labels is not None:
-            return found.labels
+        if solved.labels is not None:
+            return solved.labels
         if self.label_known:
-            return np.asarray(self.fit.target[rows, None] + np.zeros_like(found.rho))
+            return np.asarray(self.fit.target[rows, None] + np.zeros_like(solved.rho))
         d = self.X.shape[1]
         offset = theta[:, self.column] * self.value
         M = self.picked(rows) @ theta[:, :d].T + (theta[:, d] if self.objective.intercept else 0.0)
         with np.errstate(all="ignore"):
-            margin = self._along(theta, M, found.s, found.g) / found.rho + offset
-            wanted = found.rho / self.weights(rows)
+            margin = self._along(theta, M, solved.s, solved.g) / solved.rho + offset
+            wanted = solved.rho / self.weights(rows)
             label = np.full_like(margin, float(self.fit.target.mean()))
             for _ in range(20):  # a single step if the slope is linear in the label
                 gap = self.family.slope(margin, label) - wanted
@@ -244,14 +236,16 @@ class MarginAttack:
         y, weight = self.fit.target[rows, None], self.weights(rows)
         offset = theta[:, self.column] * c
         first, second = S * c - g[self.column], self._along(theta, M, S, g)
-        low, step = self.centre - _REACH * self.spread, 2 * _REACH * self.spread / (_GRID - 1)
+        # 33 margins are tried first, to six standard deviations either side of the records' mean;
+        # the known coordinate alone comes last: exact without noise.
+        grid, step = np.linspace(
+            self.centre - 6 * self.spread, self.centre + 6 * self.spread, 33, retstep=True
+        )
         best = np.full_like(first, np.inf)
         margin = np.zeros_like(first)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             ratio = np.where(first != 0, second * c / first + offset, self.centre)
-            for k in range(_GRID + 1):
-                # The known coordinate alone comes last: exact without noise.
-                tried = ratio if k == _GRID else np.full((1, 1), low + k * step)
+            for tried in (*grid[:, None, None], ratio):
                 rho = weight * self.family.slope(tried, y)
                 e0, e1 = first - c * rho, second - rho * (tried - offset)
                 cost = e0 * (p00 * e0 + 2 * p01 * e1) + p11 * e1 * e1
@@ -259,7 +253,7 @@ class MarginAttack:
                 better = cost < best
                 best, margin = np.where(better, cost, best), np.where(better, tried, margin)
         below, above = margin - step, margin + step
-        for _ in range(_STEPS):
+        for _ in range(12):  # halvings alone would gain as many bits
             rho = weight * self.family.slope(margin, y)
             bend = weight * self.family.curvature(margin, y)
             e0, e1 = first - c * rho, second - rho * (margin - offset)
@@ -288,7 +282,7 @@ class MarginAttack:
         if self.label_known:
             y = self.fit.target[rows, None]
             rho, _ = self._length(along / size, size, y, weight)
-            return Solved(S, g, rho, None, None)
+            return Solved(S, g, rho, np.zeros((0, *S.shape)))
         # There are two classes: try both, and keep the one most like the other records.
         mean = self.X.mean(axis=0)
         towards = S * (self.picked(rows) @ mean)[:, None] - mean @ g[: self.X.shape[1]]
@@ -299,7 +293,7 @@ class MarginAttack:
             options.append((rho, off**2 + 2 - 2 * np.sign(rho) * cosine))
         second = options[1][1] < options[0][1]
         rho = np.where(second, options[1][0], options[0][0])
-        return Solved(S, g, rho, None, second.astype(float))
+        return Solved(S, g, rho, np.zeros((0, *S.shape)), second.astype(float))
 
     def _length(
         self, slope: np.ndarray, size: np.ndarray, y: np.ndarray, weight: np.ndarray
@@ -312,11 +306,6 @@ class MarginAttack:
 
         length, sign = nearest_length(gap, size.shape, self.usual, (1.0, -1.0))
         return sign * size / length, np.abs(np.log(length / self.usual))
-
-    def weights(self, rows: np.ndarray) -> np.ndarray:
-        """Return the sample weights of some rows, (m, 1)."""
-        weight = self.fit.sample_weight
-        return np.ones((len(rows), 1)) if weight is None else np.asarray(weight)[rows, None]
 
     def picked(self, rows: np.ndarray) -> np.ndarray:
         """Return some rows of the table."""
@@ -352,11 +341,12 @@ def nearest_length(
     """
     off, smallest = np.full(shape, np.inf), np.full(shape, np.inf)
     low, high, side = (np.full(shape, value) for value in (usual, usual, signs[0]))
+    ratios = np.geomspace(0.02, 50.0, 121)  # neighbours 7 % apart
     with np.errstate(over="ignore", invalid="ignore"):
         for sign in signs:
             signed = np.full(shape, sign)
-            before = gap(np.full(shape, usual * _RATIOS[0]), signed)
-            for start, stop in pairwise(_RATIOS):
+            before = gap(np.full(shape, usual * ratios[0]), signed)
+            for start, stop in pairwise(ratios):
                 here = gap(np.full(shape, usual * stop), signed)
                 distance = abs(np.log(start * stop)) / 2
                 root = (before * here <= 0) & (distance < off)
@@ -369,7 +359,7 @@ def nearest_length(
                 side = np.where(root | closest, signed, side)
                 before = here
         at_low = gap(low, side)
-        for _ in range(_HALVINGS):
+        for _ in range(48):  # from 7 % to rounding
             middle = np.sqrt(low * high)
             short = gap(middle, side) * at_low > 0
             low, high = np.where(short, middle, low), np.where(short, high, middle)
@@ -393,4 +383,4 @@ def covariance_times(noise: Noise | None, vectors: np.ndarray) -> np.ndarray:
 
 def _in_cache(function: Callable[[slice], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
     """Apply an elementwise function of some rows to a matrix in pieces that stay in the cache."""
-    return np.asarray(by_rows(function, shape[0], shape[1], chunk=_PIECE))
+    return np.asarray(by_rows(function, shape[0], shape[1], chunk=1 << 15))

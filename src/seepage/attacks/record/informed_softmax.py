@@ -15,13 +15,13 @@ nearest the records' usual one is taken.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
-from seepage.attacks.record.informed_margin import known_coordinate, nearest_length
+from seepage.attacks.record.informed_margin import InformedAttack, nearest_length
 from seepage.errors import InputError
-from seepage.glm.fitting.objective import FittedGLM, Objective
+from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.losses import Categorical
 
 
@@ -35,18 +35,15 @@ class SolvedClasses(NamedTuple):
     labels: np.ndarray  # (T, m): the class
 
 
-class SoftmaxAttack:
+class SoftmaxAttack(InformedAttack):
     """Solves for the unknown row of a softmax model, fitted on all records, in NumPy."""
 
     def __init__(self, fit: FittedGLM, X: np.ndarray, label_known: bool) -> None:
-        assert isinstance(fit.family, Categorical)  # noqa: S101 - told to the type checker
-        self.family, self.fit, self.X, self.label_known = fit.family, fit, X, label_known
-        self.objective = Objective.of(fit, X)
-        self.column, self.value = known_coordinate(fit, X)
-        self.outputs = fit.family.outputs
+        super().__init__(fit, X, label_known)
+        self.family = cast(Categorical, fit.family)
+        self.outputs = self.family.outputs
         self.classes = np.argmax(fit.target, axis=1)
-        self.usual = float(np.sqrt(np.mean(np.sum(X * X, axis=1))))
-        if not label_known and self.column is None and fit.family.outputs == 2:
+        if not label_known and self.column is None and self.outputs == 2:
             raise InputError(
                 "Without an intercept or a constant column, two classes cannot be told apart for "
                 "an unknown record; give the label."
@@ -54,11 +51,11 @@ class SoftmaxAttack:
 
     def reconstruct(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return some rows reconstructed from releases ``theta``, (T, m, d), and labels, (T, m)."""
-        found, d = self.solve(theta, rows), self.X.shape[1]
-        along = np.sum(found.s * found.direction, axis=2)
+        solved, d = self.solve(theta, rows), self.X.shape[1]
+        along = np.sum(solved.s * solved.direction, axis=2)
         B = along[..., None] * self.X[rows]
-        B -= np.einsum("tdk,tmk->tmd", found.G[:, :d], found.direction)
-        return np.asarray(B * found.scale[..., None]), np.array(found.labels, dtype=float)
+        B -= np.einsum("tdk,tmk->tmd", solved.G[:, :d], solved.direction)
+        return np.asarray(B * solved.scale[..., None]), np.array(solved.labels, dtype=float)
 
     def errors(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return ``‖x̂ − x‖²`` of every row and release, (m, T), and ``Σ_t (x̂ − x)``, (m, d)."""
@@ -104,10 +101,7 @@ class SoftmaxAttack:
         self, slope: np.ndarray, label: np.ndarray, pull: np.ndarray, rows: np.ndarray
     ) -> np.ndarray:
         """Return ℓ with ``ω (softmax_y(ℓ slope) − 1) = pull/ℓ``, (T, m), nearest the usual one."""
-        weight = np.ones(len(rows))
-        if self.fit.sample_weight is not None:
-            weight = np.asarray(self.fit.sample_weight)[rows]
-        K = self.outputs
+        weight, K = self.weights(rows)[:, 0], self.outputs
 
         def gap(length: np.ndarray, _: np.ndarray) -> np.ndarray:
             P = self.family.mean((length[..., None] * slope).reshape(-1, K)).reshape(slope.shape)

@@ -17,14 +17,15 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
+from scipy.special import softmax
 
 from seepage.attacks.noisy_releases import parameters_of
 from seepage.bounds.van_trees import EmpiricalPrior, GaussianPrior
 from seepage.core.leakage import Columns, Leakage
 from seepage.core.noise import Gaussian
 from seepage.errors import InputError
-
-_BLOCK = 1 << 22  # numbers held at a time: trials times records of an empirical prior
+from seepage.support.chunks import CHUNK, row_slices
+from seepage.support.number_check import check_choice
 
 
 class LinearisedAdversary:
@@ -61,8 +62,7 @@ class LinearisedAdversary:
     ) -> None:
         if prior is not None and not isinstance(prior, GaussianPrior | EmpiricalPrior):
             raise InputError("prior must be a GaussianPrior, an EmpiricalPrior or None.")
-        if guess not in ("mean", "map"):
-            raise InputError(f"guess must be 'mean' or 'map', not {guess!r}.")
+        check_choice(guess, "guess", ("mean", "map"))
         self.prior, self.guess = prior, guess
 
     def fit(self, leak: Leakage, row: int, columns: Columns = None, *, label: bool = False) -> Self:
@@ -144,15 +144,12 @@ class LinearisedAdversary:
         with np.errstate(divide="ignore"):
             offset = np.log(probabilities) - 0.5 * np.sum(expected**2, axis=1)
         out = np.empty((len(seen), records.shape[1]))
-        step = max(1, _BLOCK // len(records))
-        for start in range(0, len(seen), step):
-            piece = slice(start, start + step)
+        for piece in row_slices(len(seen), len(records), chunk=8 * CHUNK):
             logarithms = seen[piece] @ expected.T + offset
             if self.guess == "map":
                 out[piece] = records[np.argmax(logarithms, axis=1)]
             else:
-                weights = np.exp(logarithms - logarithms.max(axis=1, keepdims=True))
-                out[piece] = weights @ records / weights.sum(axis=1, keepdims=True)
+                out[piece] = softmax(logarithms, axis=1) @ records
         return out
 
     def _centre(

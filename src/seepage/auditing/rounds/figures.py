@@ -17,7 +17,7 @@ from seepage.auditing.report.figures import (
     word_ticks,
 )
 from seepage.auditing.report.words import number, short
-from seepage.layers.measures.first_round import LEVEL
+from seepage.layers.measures.independence_test import LEVEL
 from seepage.layers.recording_audit import RecordingAudit
 from seepage.tables.names import counted
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from seepage.auditing.findings import Gate
 from seepage.auditing.report.words import Verdict, bits, interval, number, short
 from seepage.layers.federated.gradients import BUFFERS, JOINED, METRICS
-from seepage.layers.measures.first_round import LEVEL
+from seepage.layers.measures.independence_test import LEVEL
 from seepage.layers.recording_audit import RecordingAudit
 from seepage.tables.names import counted, shown
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,8 +83,8 @@ class UpdateRecorder:
         layer_parameters(self.net, layers)  # refuses unknown names
         self._options: dict[str, Any] = {"layers": layers, "width": width, "seed": seed}
         self._real = real_names(self.net)
-        self._written: list[_Part] = []  # the file's content when last read
-        self._new: list[_Part] = []
+        self._written: list[LayerGradients] = []  # the file's content when last read
+        self._new: list[LayerGradients] = []
         if self.path is not None and self.path.exists():
             if not resume:
                 raise InputError(
@@ -97,17 +97,17 @@ class UpdateRecorder:
         self._seen = _origins(self._written)
 
     def __len__(self) -> int:
-        return sum(len(part.updates) for part in self._parts())
+        return sum(len(part) for part in self._parts())
 
     @property
     def rounds(self) -> list[int]:
         """The server's round of every update."""
-        return [int(number) for part in self._parts() for number in _known(part.updates.rounds)]
+        return [int(number) for part in self._parts() for number in _known(part.rounds)]
 
     @property
     def nodes(self) -> list[int]:
         """The node that every update came from."""
-        return [int(number) for part in self._parts() for number in _known(part.updates.nodes)]
+        return [int(number) for part in self._parts() for number in _known(part.nodes)]
 
     def add(
         self,
@@ -150,17 +150,18 @@ class UpdateRecorder:
         }
         # Node ids are unsigned 64-bit integers.
         whose = np.array([node], dtype=np.uint64)
-        found = record_updates(self.net, [update], **self._options, nodes=whose)
+        recorded = record_updates(self.net, [update], **self._options, nodes=whose)
         if self._parts():
             try:
-                self._parts()[0].updates.check_same_projection(found)
+                self._parts()[0].check_same_projection(recorded)
             except InputError as error:
                 raise InputError(
                     f"Node {node} sent different entries from the others. {error}"
                 ) from error
-        told = {name: np.array([float(value)]) for name, value in (metrics or {}).items()}
-        found = replace(found, rounds=np.array([server_round]), metrics=told)
-        self._new.append(_Part(found, np.array([run], dtype=np.uint64)))
+        numbers = {name: np.array([float(value)]) for name, value in (metrics or {}).items()}
+        runs = np.array([run], dtype=np.uint64)
+        rounds = np.array([server_round])
+        self._new.append(replace(recorded, rounds=rounds, runs=runs, metrics=numbers))
         self._seen.setdefault(server_round, {})[node] = run
 
     def gradients(self) -> LayerGradients:
@@ -170,7 +171,7 @@ class UpdateRecorder:
         """
         if not self._parts():
             raise InputError("No update has been recorded yet; run at least one round.")
-        return joined([part.updates for part in self._parts()])
+        return joined(self._parts())
 
     def save(self) -> None:
         """Add to the file, if there is one, what was recorded since the last write."""
@@ -184,11 +185,9 @@ class UpdateRecorder:
             for number, by_node in _origins(new).items():  # others may have written since
                 for node, run in by_node.items():
                     self._refuse_again(number, node, run, there)
-            parts = [*self._written, *new]
-            whole = joined([part.updates for part in parts])
-            runs = np.concatenate([part.runs for part in parts])
-            save_gradients(whole, self.path, run=runs)
-            self._written = [_Part(whole, runs)]
+            whole = joined([*self._written, *new])
+            save_gradients(whole, self.path)
+            self._written = [whole]
             del self._new[: len(new)]
             self._seen = _origins(self._parts())
 
@@ -219,12 +218,12 @@ class UpdateRecorder:
             "of the next round."
         )
 
-    def _parts(self) -> list[_Part]:
+    def _parts(self) -> list[LayerGradients]:
         return [*self._written, *self._new]
 
-    def _read(self, path: Path) -> _Part:
-        found, columns = load_gradients(path)
-        if found.nodes is None or found.rounds is None:
+    def _read(self, path: Path) -> LayerGradients:
+        recording, _ = load_gradients(path)
+        if recording.nodes is None or recording.rounds is None:
             raise InputError(
                 f"{path} holds gradients without the rounds and nodes they came from, so it was "
                 "not written by a recorder; name another file."
@@ -236,33 +235,29 @@ class UpdateRecorder:
             for options in ({**self._options, "layers": None}, self._options)
         )
         sure = layer_parameters(self.net, self._options["layers"])
-        wanted = [layer for layer in expected if layer in found.layers or layer in sure]
-        held = [layer for layer in found if layer in expected.layers or layer in whole.layers]
+        wanted = [layer for layer in expected if layer in recording.layers or layer in sure]
+        held = [layer for layer in recording if layer in expected.layers or layer in whole.layers]
         try:
-            expected.only(*wanted).check_same_projection(found.only(*held))
+            expected.only(*wanted).check_same_projection(recording.only(*held))
         except InputError as error:
             raise InputError(f"{path} cannot be continued. {error}") from error
-        return _Part(found, columns.get("run", np.zeros(len(found), dtype=np.uint64)))
-
-
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """Some updates of a recording, and Flower's number of the run of each; 0 if not known."""
-
-    updates: LayerGradients
-    runs: np.ndarray
+        # Files of earlier versions do not say: 0 is no number of a run.
+        runs = (
+            np.zeros(len(recording), dtype=np.uint64) if recording.runs is None else recording.runs
+        )
+        return replace(recording, runs=runs)
 
 
 _Origins = dict[int, dict[int, int]]  # by round, the run of every node's update
 
 
-def _origins(parts: Sequence[_Part]) -> _Origins:
-    found: _Origins = {}
+def _origins(parts: Sequence[LayerGradients]) -> _Origins:
+    origins_by_round: _Origins = {}
     for part in parts:
-        known = _known(part.updates.rounds), _known(part.updates.nodes), part.runs.tolist()
-        for number, node, run in zip(*known, strict=True):
-            found.setdefault(int(number), {})[int(node)] = int(run)
-    return found
+        origins = (_known(numbers) for numbers in (part.rounds, part.nodes, part.runs))
+        for number, node, run in zip(*origins, strict=True):
+            origins_by_round.setdefault(int(number), {})[int(node)] = int(run)
+    return origins_by_round
 
 
 def _known(numbers: np.ndarray | None) -> list[int]:
@@ -309,8 +304,8 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
             if not reply.has_error():
                 returned = _tensors(_arrays_of(reply))
                 node, run = int(reply.metadata.src_node_id), int(reply.metadata.run_id)
-                told = _metrics_of(reply)
-                self.recorder.add(self._sent, returned, server_round, node, told, run)
+                metrics = _metrics_of(reply)
+                self.recorder.add(self._sent, returned, server_round, node, metrics, run)
         self.recorder.save()
         total: tuple[ArrayRecord | None, MetricRecord | None] = self.strategy.aggregate_train(
             server_round, kept
@@ -386,14 +381,14 @@ def _arrays_of(message: Message) -> ArrayRecord:
 
 def _metrics_of(message: Message) -> dict[str, float]:
     """Return the numbers that a client sent besides arrays, each entry of a list by itself."""
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for record in message.content.metric_records.values():
         for name, value in record.items():
             if isinstance(value, list):
-                found |= {f"{name}[{k}]": float(each) for k, each in enumerate(value)}
+                metrics |= {f"{name}[{k}]": float(each) for k, each in enumerate(value)}
             else:
-                found[name] = float(value)
-    return found
+                metrics[name] = float(value)
+    return metrics
 
 
 def _tensors(arrays: ArrayRecord) -> dict[str, Tensor]:

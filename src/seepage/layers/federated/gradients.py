@@ -24,7 +24,7 @@ from seepage.errors import InputError, nearest
 from seepage.nn.jacobian.random_directions import key_of
 from seepage.support.chunks import row_slices
 from seepage.support.files import write_private
-from seepage.support.number_check import check_not_negative
+from seepage.support.number_check import check_count, check_not_negative, check_positive
 from seepage.tables.source import as_numpy
 
 WIDTH = 4096  # most numbers kept of a layer's gradient
@@ -62,6 +62,8 @@ class LayerGradients:
     beside
         The entries that are sent beside the trained parameters: buffers (running statistics,
         counters), frozen parameters, other arrays. Clipping and noise do not apply to them either.
+    runs
+        Flower's number of the run of each, ``(n,)``, if known.
 
     Examples
     --------
@@ -83,19 +85,14 @@ class LayerGradients:
     rounds: np.ndarray | None = None
     metrics: Mapping[str, np.ndarray] = field(default_factory=dict)
     beside: tuple[str, ...] = ()
+    runs: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        for name, known in (("nodes", self.nodes), ("rounds", self.rounds), *self.metrics.items()):
+        for name, known in (*self._origins().items(), *self.metrics.items()):
             if known is not None and np.shape(known) != (len(self.norms),):
                 raise InputError(
                     f"There are {len(self.norms)} gradients, but {name} has the shape "
                     f"{np.shape(known)}; give one for each gradient."
-                )
-        for layer in self.blocks:
-            if not isinstance(layer, str):
-                raise InputError(
-                    f"A layer is named {layer!r} ({type(layer).__name__}), but names of layers are "
-                    f"strings; call it {str(layer)!r}."
                 )
         if JOINED in self.blocks:
             raise InputError(
@@ -107,6 +104,28 @@ class LayerGradients:
                 f"A layer is named {METRICS!r}, which stands for what is sent along with the "
                 "layers; give it another name."
             )
+        for layer, block in self.blocks.items():
+            if not isinstance(layer, str):
+                raise InputError(
+                    f"A layer is named {layer!r} ({type(layer).__name__}), but names of layers are "
+                    f"strings; call it {str(layer)!r}."
+                )
+            if block.ndim != 2 or len(block) != len(self.norms) or block.dtype.kind != "f":
+                raise InputError(
+                    f"Layer {layer!r} does not have one row for each of the {len(self.norms)} "
+                    "gradients; give each layer one row of numbers per gradient."
+                )
+            # Metrics have further columns that say whether they were sent.
+            wide = block.shape[1] > self.sizes[layer] and layer != METRICS
+            if wide or self.variances[layer].shape != block.shape[1:]:
+                raise InputError(f"Layer {layer!r} does not have the width stated for it.")
+            if not np.isfinite(block).all():
+                raise InputError(
+                    f"The gradients of layer {layer!r} are not finite; drop those with NaN or "
+                    "infinity."
+                )
+        if self.norms.shape[1:] != (len(self.blocks),) or not np.isfinite(self.norms).all():
+            raise InputError("The norms must be one finite number per gradient and layer.")
 
     @staticmethod
     def of(
@@ -118,8 +137,7 @@ class LayerGradients:
         """
         if isinstance(blocks, LayerGradients):
             return blocks
-        if width < 1:
-            raise InputError(f"width must be at least 1, not {width}.")
+        check_count(width, "width")
         if not blocks:
             raise InputError("There are no layers; give a mapping of names to arrays.")
         kept, norms, sizes, variances, projections = {}, [], {}, {}, {}
@@ -136,7 +154,7 @@ class LayerGradients:
                 part = torch.as_tensor(_array(as_numpy(values[piece]), layer))
                 rows.append(sketch.apply(part).numpy())
                 squares.append(part.double().square().sum(1).numpy())
-            kept[layer] = _finite(np.concatenate(rows), layer)
+            kept[layer] = np.concatenate(rows)
             norms.append(np.sqrt(np.concatenate(squares)))
             sizes[layer], variances[layer] = values.shape[1], sketch.counts()
             if sketch.projects:
@@ -147,8 +165,8 @@ class LayerGradients:
                 f"The layers have different numbers of gradients ({sorted(counts)}); give each "
                 "layer one row per gradient."
             )
-        made = LayerGradients(kept, sizes, np.stack(norms, 1), variances, projections)
-        return replace(made, beside=_buffers(made.layers))
+        gradients = LayerGradients(kept, sizes, np.stack(norms, 1), variances, projections)
+        return replace(gradients, beside=_buffers(gradients.layers))
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -192,14 +210,15 @@ class LayerGradients:
     def rows(self, which: Any) -> LayerGradients:
         """Return some of the gradients."""
         blocks = {layer: block[which] for layer, block in self.blocks.items()}
-        nodes, rounds = (
-            None if known is None else known[which] for known in (self.nodes, self.rounds)
-        )
         metrics = {name: values[which] for name, values in self.metrics.items()}
-        norms = self.norms[which]
-        return replace(
-            self, blocks=blocks, norms=norms, nodes=nodes, rounds=rounds, metrics=metrics
-        )
+        origins: dict[str, Any] = {
+            name: None if values is None else values[which]
+            for name, values in self._origins().items()
+        }
+        return replace(self, blocks=blocks, norms=self.norms[which], metrics=metrics, **origins)
+
+    def _origins(self) -> dict[str, np.ndarray | None]:
+        return {"nodes": self.nodes, "rounds": self.rounds, "runs": self.runs}
 
     def without(self, *layers: str) -> LayerGradients:
         """Return what is left when these layers are not sent (or ``"client metrics"``)."""
@@ -284,8 +303,7 @@ class LayerGradients:
         What is sent beside the parameters stays as it is, and counts in no norm: a counter of
         batches may be larger than all parameters together.
         """
-        if not max_norm > 0:
-            raise InputError(f"max_norm must be above zero, not {max_norm!r}.")
+        check_positive(max_norm, "max_norm")
         factor = np.minimum(1.0, max_norm / np.maximum(self.parameter_norms(), 1e-300))[:, None]
         blocks, norms = dict(self.blocks), self.norms.copy()
         for place, layer in enumerate(self.layers):
@@ -331,15 +349,17 @@ class LayerGradients:
 def joined(parts: Sequence[LayerGradients]) -> LayerGradients:
     """Return several recordings with the same layers and projection as one.
 
-    It has nodes, or rounds, if all of them do; metrics that one of them lacks are nan there.
+    It has nodes, rounds or runs if all of them do; metrics that one of them lacks are nan there.
     """
     first = parts[0]
     for part in parts[1:]:
         first.check_same_projection(part)
     blocks = {k: np.concatenate([part.blocks[k] for part in parts]) for k in first.layers}
     norms = np.concatenate([part.norms for part in parts])
-    nodes = _known([part.nodes for part in parts])
-    rounds = _known([part.rounds for part in parts])
+    origins: dict[str, Any] = {}
+    for name, *known in zip(first._origins(), *(p._origins().values() for p in parts), strict=True):
+        there = [values for values in known if values is not None]
+        origins[name] = np.concatenate(there) if len(there) == len(parts) else None
     named = dict.fromkeys(name for part in parts for name in part.metrics)
     metrics = {
         name: np.concatenate([part.metrics.get(name, np.full(len(part), np.nan)) for part in parts])
@@ -349,10 +369,9 @@ def joined(parts: Sequence[LayerGradients]) -> LayerGradients:
         first,
         blocks=blocks,
         norms=norms,
-        nodes=nodes,
-        rounds=rounds,
         metrics=metrics,
         beside=tuple(dict.fromkeys(name for part in parts for name in part.beside)),
+        **origins,
     )
 
 
@@ -361,20 +380,15 @@ def _buffers(layers: Sequence[str]) -> tuple[str, ...]:
     return tuple(layer for layer in layers if layer.endswith(BUFFERS))
 
 
-def _known(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    known = [part for part in parts if part is not None]
-    return np.concatenate(known) if len(known) == len(parts) else None
-
-
 def save_gradients(gradients: LayerGradients, path: str | os.PathLike[str], **columns: Any) -> None:
     """Write recorded gradients, with further columns, one entry per gradient.
 
-    The nodes and rounds of the recording, if known, are written as the columns ``node`` and
-    ``round`` unless these are given. A name ending in ``.safetensors`` gives that format, any other
-    a NumPy archive (``.npz``).
+    The nodes, rounds and runs of the recording, if known, are written as the columns ``node``,
+    ``round`` and ``run`` unless these are given. A name ending in ``.safetensors`` gives that
+    format, any other a NumPy archive (``.npz``).
     """
-    own = {"node": gradients.nodes, "round": gradients.rounds}
-    columns = {name: values for name, values in own.items() if values is not None} | columns
+    own = {k.removesuffix("s"): v for k, v in gradients._origins().items() if v is not None}
+    columns = own | columns
     arrays = {f"block {k}": block for k, block in enumerate(gradients.blocks.values())}
     arrays |= {f"variance {k}": v for k, v in enumerate(gradients.variances.values())}
     arrays |= {f"column {name}": np.asarray(values) for name, values in columns.items()}
@@ -409,41 +423,46 @@ def load_gradients(
 ) -> tuple[LayerGradients, dict[str, np.ndarray]]:
     """Read what :func:`save_gradients` wrote: the gradients, and the further columns.
 
-    The columns ``node`` and ``round``, if present, also become the gradients' ``nodes`` and
-    ``rounds``.
+    The columns ``node``, ``round`` and ``run``, if present, also become the gradients' ``nodes``,
+    ``rounds`` and ``runs``.
     """
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder; name a file in it.")
     try:
-        found = _read_arrays(Path(path))
-        head = json.loads(bytes(found["layers"]).decode())
+        arrays = _read_arrays(Path(path))
+        head = json.loads(bytes(arrays["layers"]).decode())
         # Files of earlier versions do not say how a layer was projected, and have no checksum.
         if any(len(layer) > 2 for layer in head):
-            every = {name: values for name, values in found.items() if name != "sha256"}
-            if bytes(found["sha256"]) != _checksum(every):
+            every = {name: values for name, values in arrays.items() if name != "sha256"}
+            if bytes(arrays["sha256"]) != _checksum(every):
                 raise ValueError("its checksum does not match its content")
         sizes = {name: size for name, size, *_ in head}
         keys = {name: key for name, _, *rest in head for key in rest if key is not None}
-        blocks = {name: found[f"block {k}"] for k, name in enumerate(sizes)}
-        variances = {name: found[f"variance {k}"] for k, name in enumerate(sizes)}
+        blocks = {name: arrays[f"block {k}"] for k, name in enumerate(sizes)}
+        variances = {name: arrays[f"variance {k}"] for k, name in enumerate(sizes)}
         columns = {
             name.removeprefix("column "): values
-            for name, values in found.items()
+            for name, values in arrays.items()
             if name.startswith("column ")
         }
-        norms = found["norms"]
-        _check_recording(blocks, sizes, norms, variances, columns)
-        named = json.loads(bytes(found["metrics"]).decode()) if "metrics" in found else []
-        metrics = {name: found[f"metric {k}"] for k, name in enumerate(named)}
+        norms = arrays["norms"]
+        named = json.loads(bytes(arrays["metrics"]).decode()) if "metrics" in arrays else []
+        metrics = {name: arrays[f"metric {k}"] for k, name in enumerate(named)}
         origin = columns.get("node"), columns.get("round")
         # Files of earlier versions do not say what was sent beside the parameters.
         beside = (
-            tuple(json.loads(bytes(found["beside"]).decode()))
-            if "beside" in found
+            tuple(json.loads(bytes(arrays["beside"]).decode()))
+            if "beside" in arrays
             else _buffers(tuple(blocks))
         )
-        made = LayerGradients(blocks, sizes, norms, variances, keys, *origin, metrics, beside)
-        return made, columns
+        runs = columns.get("run")
+        gradients = LayerGradients(
+            blocks, sizes, norms, variances, keys, *origin, metrics, beside, runs
+        )
+        for name, values in columns.items():
+            if values.shape[:1] != (len(norms),):
+                raise ValueError(f"column {name!r} does not have one entry per gradient")
+        return gradients, columns
     except (FileNotFoundError, PermissionError, Warning):  # a warning does not condemn the file
         raise
     # A bare array (.npy) is no context manager, another kind of file has other entries, and zipfile
@@ -456,48 +475,24 @@ def load_gradients(
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     if path.suffix != _SAFETENSORS:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-            return dict(found)
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return dict(archive)
     from safetensors import safe_open
 
-    with safe_open(path, framework="np") as found:
-        texts = json.loads(found.metadata()["texts"])
-        numbers = {name: found.get_tensor(name) for name in found.keys()}  # noqa: SIM118
+    with safe_open(path, framework="np") as archive:
+        texts = json.loads(archive.metadata()["texts"])
+        numbers = {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118
     return numbers | {name: np.array(values) for name, values in texts.items()}
 
 
 def _checksum(arrays: Mapping[str, np.ndarray]) -> bytes:
     """Return the SHA-256 of named arrays."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in sorted(arrays):
         values = np.ascontiguousarray(arrays[name])
-        found.update(json.dumps([name, values.dtype.str, list(values.shape)]).encode())
-        found.update(values.tobytes())
-    return found.digest()
-
-
-def _check_recording(
-    blocks: Mapping[str, np.ndarray],
-    sizes: Mapping[str, int],
-    norms: np.ndarray,
-    variances: Mapping[str, np.ndarray],
-    columns: Mapping[str, np.ndarray],
-) -> None:
-    """Raise ``ValueError`` unless the parts of a file belong together."""
-    if norms.ndim != 2 or norms.shape[1] != len(blocks) or not np.all(np.isfinite(norms)):
-        raise ValueError("its norms are not one per gradient and layer")
-    for layer, block in blocks.items():
-        if block.ndim != 2 or len(block) != len(norms) or block.dtype.kind != "f":
-            raise ValueError(
-                f"layer {layer!r} does not have one row for each of the {len(norms)} gradients"
-            )
-        if variances[layer].shape != block.shape[1:] or block.shape[1] > sizes[layer]:
-            raise ValueError(f"layer {layer!r} does not have the width stated for it")
-        if not np.all(np.isfinite(block)):
-            raise ValueError(f"layer {layer!r} has numbers that are not finite")
-    for name, values in columns.items():
-        if values.shape[:1] != (len(norms),):
-            raise ValueError(f"column {name!r} does not have one entry per gradient")
+        digest.update(json.dumps([name, values.dtype.str, list(values.shape)]).encode())
+        digest.update(values.tobytes())
+    return digest.digest()
 
 
 class CountSketch:
@@ -560,11 +555,3 @@ def _array(values: Any, layer: object) -> np.ndarray:
             f"The gradients of layer {layer!r} are not a table of numbers; give an array with one "
             "row per gradient."
         ) from None
-
-
-def _finite(block: np.ndarray, layer: str) -> np.ndarray:
-    if not np.isfinite(block).all():
-        raise InputError(
-            f"The gradients of layer {layer!r} contain NaN or infinity; drop those gradients."
-        )
-    return block

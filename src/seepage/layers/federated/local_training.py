@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from seepage.errors import InputError
-from seepage.support.number_check import check_not_negative, check_positive
+from seepage.support.number_check import check_count, check_not_negative, check_positive
 
 Parameters = dict[str, Tensor]
 Gradient = Callable[
@@ -86,9 +85,9 @@ class LocalTraining:
             raise InputError(f"momentum is only for 'sgd'; for {self.optimiser!r}, set betas.")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise InputError(f"betas must be at least 0 and below 1, not {self.betas!r}.")
-        _check_count("epochs", self.epochs)
+        check_count(self.epochs, "epochs")
         if self.batch_size is not None:
-            _check_count("batch_size", self.batch_size)
+            check_count(self.batch_size, "batch_size")
         if self.batches is not None and (self.epochs != 1 or self.batch_size is not None):
             raise InputError("Give batches, or epochs and batch_size, not both.")
         if self.batches is not None and not (self.batches and all(map(len, self.batches))):
@@ -151,10 +150,12 @@ class LocalTraining:
         now = dict(parameters)
         memory: dict[str, Any] = {}
         for number, rows in enumerate(steps, start=1):
-            found = gradient(now, rows)
+            slopes = gradient(now, rows)
             moves = {}
             for name, value in now.items():
-                moves[name], memory[name] = self._move(value, found[name], memory.get(name), number)
+                moves[name], memory[name] = self._move(
+                    value, slopes[name], memory.get(name), number
+                )
             now = {name: value - moves[name] for name, value in now.items()}
         return torch.cat([(parameters[name] - now[name]).flatten() for name in parameters])
 
@@ -181,8 +182,3 @@ def _root(squares: Tensor) -> Tensor:
     """Return square roots, with slope zero rather than infinite at zero."""
     moved = squares > 0
     return torch.where(moved, torch.where(moved, squares, 1.0).sqrt(), 0.0)
-
-
-def _check_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise InputError(f"{name} must be a whole number of at least 1, not {value!r}.")

@@ -15,18 +15,15 @@ from torch import Tensor, nn
 from seepage.errors import InputError
 from seepage.layers.federated.buffers import kept_buffers
 from seepage.layers.federated.gradients import BUFFERS, WIDTH, CountSketch, LayerGradients
-from seepage.layers.federated.rounds import Update
+from seepage.layers.federated.rounds import Update, mean_gradient
 from seepage.layers.federated.sent_names import with_own_names
-from seepage.layers.inputs_and_targets import check_classes, read_pair
-from seepage.layers.layer_parameters import Layout, layer_parameters, layer_sizes
+from seepage.layers.inputs_and_targets import read_pair
+from seepage.layers.layer_parameters import Layout, layer_parameters
 from seepage.nn.gradients.network_checks import unwrapped
-from seepage.nn.problem.problem import Loss, per_record
-from seepage.nn.problem.views import call
+from seepage.nn.problem.problem import Loss
 from seepage.support.chunks import progress
+from seepage.support.number_check import check_count
 from seepage.tables.source import as_numpy
-
-_HELD = 64  # gradients gathered on the network's device before they are fetched
-_NOTHING = "There is nothing to record: give at least one batch or update."
 
 
 def record_gradients(
@@ -68,11 +65,8 @@ def record_gradients(
     <6 gradients of 2 layers>
     """
     net = unwrapped(net)
-    layout = layer_parameters(net, layers)
-    keeper = _Keeper(layout, layer_sizes(net, layout), width, seed)
-    for gradient in batch_gradients(net, loss, batches):
-        keeper.add(gradient)
-    return replace(keeper.result(), nodes=None if nodes is None else as_numpy(nodes))
+    gradients = batch_gradients(net, loss, batches)
+    return record_updates(net, gradients, layers=layers, width=width, seed=seed, nodes=nodes)
 
 
 def batch_gradients(
@@ -88,19 +82,12 @@ def batch_gradients(
     >>> [list(found) for found in batch_gradients(torch.nn.Linear(3, 1), "mse", batches)]
     [['weight', 'bias']]
     """
-    losses = per_record(loss)
-    trained = {name: p for name, p in net.named_parameters() if p.requires_grad}
     items = list(batches) if not isinstance(batches, Sequence) else batches
     for number, batch in enumerate(progress(items, "recording gradients")):
         x, y = read_pair(batch, net, loss, f"Batch {number}")
-        if len(y) == 0:
-            raise InputError(f"Batch {number} is empty; leave it out.")
-        with torch.enable_grad(), kept_buffers(net):
-            output = call(net, x)
-            check_classes(loss, output, y, f"Batch {number}")
-            total = losses(output, y).mean()
-            found = torch.autograd.grad(total, list(trained.values()), materialize_grads=True)
-        yield dict(zip(trained, found, strict=True))
+        with kept_buffers(net):
+            gradient = mean_gradient(net, loss, x, y, f"Batch {number}")
+        yield gradient
 
 
 def record_updates(
@@ -133,7 +120,7 @@ def record_updates(
     array([[2.449, 0.   ]])
     """
     net = unwrapped(net)
-    sent: _Sent | None = None
+    recorder: _Recorder | None = None
     senders, rounds = [], []
     for update in updates:
         if isinstance(update, Update):
@@ -146,11 +133,11 @@ def record_updates(
                 f"{type(values).__name__}."
             )
         values = with_own_names(net, values)
-        sent = sent or _Sent(net, values, layers, width, seed)
-        sent.add(values)
-    if sent is None:
-        raise InputError(_NOTHING)
-    seen = sent.keeper.result()
+        recorder = recorder or _Recorder(net, values, layers, width, seed)
+        recorder.add(values)
+    if recorder is None:
+        raise InputError("There is nothing to record: give at least one batch or update.")
+    seen = recorder.result()
     if len(rounds) == len(seen):
         seen = replace(seen, nodes=np.array(senders), rounds=np.array(rounds))
     return seen if nodes is None else replace(seen, nodes=as_numpy(nodes))
@@ -174,7 +161,7 @@ def blank_recording(
     >>> blank_recording(net, net.state_dict(), width=100)
     <0 gradients of 3 layers; 0 projected from 310 to 100 numbers>
     """
-    return _Sent(unwrapped(net), sent, layers, width, seed).keeper.blank
+    return _Recorder(unwrapped(net), sent, layers, width, seed).blank
 
 
 def sent_layers(
@@ -200,7 +187,7 @@ def sent_layers(
     first = {name for name, _ in net.named_parameters()}
     shared = {name for name, _ in net.named_parameters(remove_duplicate=False)} - first
     buffers = {name for name, _ in net.named_buffers(remove_duplicate=False)}
-    found: dict[str, list[str]] = {}
+    names_by_entry: dict[str, list[str]] = {}
     for name in dict.fromkeys([*net.state_dict(), *home, *names]):
         wanted = name in home or name in names
         above = [layer for layer in trained if name.startswith(f"{layer}.")]
@@ -209,8 +196,8 @@ def sent_layers(
         entry = home.get(name, name)
         if name in buffers and "." in name:
             entry = f"{name.rpartition('.')[0] if layers is None else above[0]}{BUFFERS}"
-        found.setdefault(entry, []).append(name)
-    return {entry: tuple(held) for entry, held in found.items()}
+        names_by_entry.setdefault(entry, []).append(name)
+    return {entry: tuple(held) for entry, held in names_by_entry.items()}
 
 
 def real_names(net: nn.Module) -> set[str]:
@@ -249,8 +236,8 @@ def dequantised(values: Any, name: str, *, real: bool) -> Tensor:
     return value
 
 
-class _Sent:
-    """Keeps updates, which must hold the same entries as the first."""
+class _Recorder:
+    """Keeps updates, projected, which must hold the same entries as the first."""
 
     def __init__(
         self,
@@ -260,34 +247,44 @@ class _Sent:
         width: int,
         seed: int,
     ) -> None:
+        check_count(width, "width")
         self._net, self._layers, self._names = net, layers, set(first)
-        self.layout = sent_layers(net, first, layers)
-        own = chain(net.named_parameters(), net.named_buffers())
-        known = {name: tuple(value.shape) for name, value in own}
+        self._real = real_names(net)
+        self._layout = sent_layers(net, first, layers)
+        known = dict(chain(net.named_parameters(), net.named_buffers()))
         self._shapes = {
-            name: known[name] if name in known else tuple(first[name].shape)
-            for names in self.layout.values()
+            name: tuple((known[name] if name in known else first[name]).shape)
+            for names in self._layout.values()
             for name in names
         }
         sizes = {
             layer: sum(math.prod(self._shapes[name]) for name in names)
-            for layer, names in self.layout.items()
+            for layer, names in self._layout.items()
         }
+        self._sketches = {k: CountSketch(size, width, seed, k) for k, size in sizes.items()}
         trained = layer_parameters(net, layers)
-        beside = [entry for entry in self.layout if entry not in trained]
-        self.keeper = _Keeper(self.layout, sizes, width, seed, beside)
-        self._real = real_names(net)
+        # Made before anything is recorded, so that bad names are refused at once.
+        self.blank = LayerGradients(
+            {k: np.empty((0, s.width), dtype=np.float32) for k, s in self._sketches.items()},
+            sizes,
+            np.empty((0, len(sizes))),
+            {k: s.counts() for k, s in self._sketches.items()},
+            {k: s.key for k, s in self._sketches.items() if s.projects},
+            beside=tuple(entry for entry in self._layout if entry not in trained),
+        )
+        self._rows: list[list[Tensor]] = []  # of every update, one for each layer
+        self._norms: list[Tensor] = []
 
     def add(self, values: Mapping[str, Any]) -> None:
-        found = {}
+        sent = {}
         for name, shape in self._shapes.items():
             if name not in values or tuple(values[name].shape) != shape:
                 raise InputError(
                     f"An update lacks the parameter {name!r} of shape {shape}; record only "
                     "updates of this network, with the same entries as the first."
                 )
-            value = dequantised(values[name], name, real=name in self._real)
-            found[name] = value if value.is_floating_point() else value.float()
+            value = dequantised(values[name], name, real=name in self._real).detach()
+            sent[name] = value if value.is_floating_point() else value.float()
         if set(values) != self._names:
             more = sent_layers(self._net, values, self._layers)
             beyond = [n for names in more.values() for n in names if n not in self._shapes]
@@ -296,61 +293,16 @@ class _Sent:
                     f"An update also holds {beyond[0]!r}, which the first lacked; record updates "
                     "with different entries separately."
                 )
-        self.keeper.add(found)
-
-
-class _Keeper:
-    """Gathers projected gradients, and fetches them from the device in batches."""
-
-    def __init__(
-        self,
-        layout: Layout,
-        sizes: Mapping[str, int],
-        width: int,
-        seed: int,
-        beside: Sequence[str] = (),
-    ) -> None:
-        if width < 1:
-            raise InputError(f"width must be at least 1, not {width}.")
-        self.layout = layout
-        self._sketches = {k: CountSketch(size, width, seed, k) for k, size in sizes.items()}
-        # Made before anything is recorded, so that bad names are refused at once.
-        self.blank = LayerGradients(
-            {k: np.empty((0, s.width), dtype=np.float32) for k, s in self._sketches.items()},
-            sizes,
-            np.empty((0, len(sizes))),
-            {k: s.counts() for k, s in self._sketches.items()},
-            {k: s.key for k, s in self._sketches.items() if s.projects},
-            beside=tuple(beside),
-        )
-        self._held: list[tuple[list[Tensor], Tensor]] = []
-        self._blocks: dict[str, list[Any]] = {layer: [] for layer in self.layout}
-        self._norms: list[Any] = []
-
-    def add(self, gradients: Mapping[str, Tensor]) -> None:
-        rows, norms = [], []
-        for layer, names in self.layout.items():
-            flat = torch.cat([gradients[name].detach().flatten() for name in names])[None]
-            rows.append(self._sketches[layer].apply(flat))
-            norms.append(flat.norm())
-        self._held.append((rows, torch.stack(norms)))
-        if len(self._held) == _HELD:
-            self._fetch()
-
-    def _fetch(self) -> None:
-        for k, layer in enumerate(self.layout):
-            together = torch.cat([rows[k] for rows, _ in self._held])
-            self._blocks[layer].append(together.float().cpu())
-        self._norms.append(torch.stack([norms for _, norms in self._held]).double().cpu())
-        self._held = []
+        flat = {k: torch.cat([sent[n].flatten() for n in ns]) for k, ns in self._layout.items()}
+        rows = [self._sketches[k].apply(values[None]) for k, values in flat.items()]
+        self._rows.append([row.float().cpu() for row in rows])
+        self._norms.append(torch.stack([values.norm() for values in flat.values()]).double().cpu())
 
     def result(self) -> LayerGradients:
-        if self._held:
-            self._fetch()
-        if not self._norms:
-            raise InputError(_NOTHING)
-        blocks = {layer: torch.cat(parts).numpy() for layer, parts in self._blocks.items()}
-        norms = torch.cat(self._norms).numpy()
-        if not torch.isfinite(torch.from_numpy(norms)).all():
+        norms = torch.stack(self._norms).numpy()
+        if not np.isfinite(norms).all():
             raise InputError("A gradient is not finite; check the data and the parameters for NaN.")
-        return replace(self.blank, blocks=blocks, norms=norms)
+        columns = (torch.cat(parts).numpy() for parts in zip(*self._rows, strict=True))
+        return replace(
+            self.blank, blocks=dict(zip(self._layout, columns, strict=True)), norms=norms
+        )

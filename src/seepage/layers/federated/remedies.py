@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from seepage.errors import InputError
 from seepage.layers.layer_parameters import layer_parameters
-from seepage.support.number_check import check_positive
+from seepage.support.number_check import check_count, check_positive
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,14 @@ class UpdateRemedy:
     @classmethod
     def rarely(cls, layers: str | Sequence[str], every: int) -> UpdateRemedy:
         """Send the layers once every so many rounds; in the others their change is discarded."""
-        return cls("rarely", _names(layers), _count("every", every, 2))
+        check_count(every, "every", 2)
+        return cls("rarely", _names(layers), float(every))
 
     @classmethod
     def low_rank(cls, layers: str | Sequence[str], rank: int) -> UpdateRemedy:
         """Train and send a change of that rank instead (LoRA, Hu et al. 2021), without biases."""
-        return cls("low rank", _names(layers), _count("rank", rank, 1))
+        check_count(rank, "rank")
+        return cls("low rank", _names(layers), float(rank))
 
     @property
     def name(self) -> str:
@@ -174,9 +176,3 @@ def _names(layers: str | Sequence[str]) -> tuple[str, ...]:
     if not names:
         raise InputError("A remedy needs at least one layer; name one.")
     return names
-
-
-def _count(name: str, value: Any, least: int) -> float:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name} must be a whole number of at least {least}, not {value!r}.")
-    return float(value)

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,14 +14,23 @@ from torch import Tensor, nn
 from seepage.errors import InputError
 from seepage.layers.federated.buffers import kept_buffers, moved_by, sent_buffers
 from seepage.layers.federated.remedies import UpdateRemedy
-from seepage.layers.inputs_and_targets import check_classes, is_finite, read_pair
+from seepage.layers.inputs_and_targets import (
+    check_classes,
+    check_labels,
+    is_finite,
+    read_pair,
+)
 from seepage.nn.gradients.network_checks import unwrapped
 from seepage.nn.jacobian.random_directions import key_of
 from seepage.nn.problem.problem import Loss, per_record
 from seepage.nn.problem.views import Inputs, call, rows_of
-from seepage.nn.problem.views import batch_size as size_of
 from seepage.support.chunks import progress
-from seepage.support.number_check import check_not_negative, check_positive
+from seepage.support.number_check import (
+    check_choice,
+    check_count,
+    check_not_negative,
+    check_positive,
+)
 
 Client = tuple[Inputs, Tensor]
 State = dict[str, Tensor]
@@ -175,8 +183,7 @@ def simulate(
         remedy=remedy,
         seed=seed,
     )
-    if rounds < 0:
-        raise InputError(f"rounds must not be negative, but is {rounds}.")
+    check_count(rounds, "rounds", 0)
     wanted = set(snapshots)
     beyond = [number for number in wanted if not 0 <= number <= rounds]
     if beyond:
@@ -187,12 +194,12 @@ def simulate(
     kept: dict[int, State] = {}
     for number in progress(range(rounds), method):
         if number in wanted:
-            kept[number] = server.state()
+            kept[number] = copy.deepcopy(server.net.state_dict())
         for update in server.round(number):
             if observe is not None:
                 observe(update)
     if rounds in wanted:
-        kept[rounds] = server.state()
+        kept[rounds] = copy.deepcopy(server.net.state_dict())
     return FederatedRun(server.net, kept)
 
 
@@ -217,8 +224,7 @@ class _Server:
     seed: int
 
     def __post_init__(self) -> None:
-        if self.method not in ("fedsgd", "fedavg"):
-            raise InputError(f"method must be 'fedsgd' or 'fedavg', not {self.method!r}.")
+        check_choice(self.method, "method", ("fedsgd", "fedavg"))
         if self.method == "fedsgd" and self.local_steps != 1:
             raise InputError("FedSGD takes one local step; for more, use method='fedavg'.")
         if self.method == "fedsgd" and not (self.local_epochs is None and self.optimiser is None):
@@ -228,17 +234,22 @@ class _Server:
             )
         if self.local_epochs is not None and (self.local_epochs < 1 or self.local_steps != 1):
             raise InputError("Give local_epochs (at least 1) or local_steps, not both.")
-        self._losses = per_record(self.loss)
-        self.clients = [self._read(place, client) for place, client in enumerate(self.clients)]
+        self.clients = [
+            read_pair(client, self.net, self.loss, f"Client {place}")
+            for place, client in enumerate(self.clients)
+        ]
         if not self.clients:
             raise InputError("There are no clients; give a pair of inputs and targets for each.")
-        if min(self.batch_size, self.local_steps) < 1 or not self.lr > 0:
-            raise InputError("batch_size and local_steps must be at least 1, and lr above zero.")
+        check_count(self.batch_size, "batch_size")
+        check_count(self.local_steps, "local_steps")
+        check_positive(self.lr, "lr")
         check_not_negative(self.noise_multiplier, "noise_multiplier")
         if self.noise_multiplier and self.max_norm is None:
             raise InputError("noise_multiplier is relative to max_norm; give max_norm too.")
         if self.max_norm is not None:
             check_positive(self.max_norm, "max_norm")
+        for place, (x, y) in enumerate(self.clients):
+            check_labels(self.net, self.loss, x, y, f"Client {place}")
         taking = len(self.clients) if self.per_round is None else self.per_round
         if not 1 <= self.together <= taking <= len(self.clients):
             raise InputError(
@@ -254,24 +265,6 @@ class _Server:
             )
         # How far one unit of an update moves the parameters.
         self._scale = self.lr if self.optimiser is None else 1.0
-        self._checked: set[int] = set()  # clients whose labels were compared with the output
-
-    def _read(self, place: int, client: Any) -> Client:
-        x, y = read_pair(client, self.net, self.loss, f"Client {place}")
-        if len(y) == 0 or size_of(x) != len(y):
-            raise InputError(
-                "Every client needs the same number of inputs and targets, at least one, but "
-                f"client {place} has {size_of(x)} and {len(y)}."
-            )
-        if not is_finite((x, y)):
-            raise InputError(
-                f"The data of client {place} contain NaN or infinity; drop those records."
-            )
-        return x, y
-
-    def state(self) -> State:
-        """Return a copy of the global model's parameters and buffers."""
-        return {name: value.detach().clone() for name, value in self.net.state_dict().items()}
 
     def round(self, number: int) -> list[Update]:
         """Run one round, and return what the server sees."""
@@ -337,20 +330,20 @@ class _Server:
         if self.method == "fedsgd":
             return self._gradient(client, next(batches))
         start = {name: p.detach().clone() for name, p in self._trained.items()}
-        made = self.optimiser or partial(torch.optim.SGD, lr=self.lr)
-        optimiser = made(list(self._trained.values()))
+        new_optimiser = self.optimiser or partial(torch.optim.SGD, lr=self.lr)
+        optimiser = new_optimiser(list(self._trained.values()))
         for rows in batches:
             gradient = self._gradient(client, rows)
             for name, parameter in self._trained.items():
                 parameter.grad = gradient[name]
             optimiser.step()
-        found = {}
+        update = {}
         with torch.no_grad():
             for name, parameter in self._trained.items():
                 parameter.grad = None
-                found[name] = (start[name] - parameter) / self._scale
+                update[name] = (start[name] - parameter) / self._scale
                 parameter.copy_(start[name])
-        return found
+        return update
 
     def _batches(self, records: int, draw: torch.Generator) -> Iterator[Tensor]:
         """Yield the records of every local step."""
@@ -363,14 +356,7 @@ class _Server:
     def _gradient(self, client: int, chosen: Tensor) -> State:
         x, y = self.clients[client]
         rows = chosen.to(y.device)
-        with torch.enable_grad():
-            output = call(self.net, rows_of(x, rows))
-            if client not in self._checked:
-                check_classes(self.loss, output, y, f"Client {client}")
-                self._checked.add(client)
-            total = self._losses(output, y[rows]).mean()
-        found = torch.autograd.grad(total, list(self._trained.values()), materialize_grads=True)
-        return dict(zip(self._trained, found, strict=True))
+        return mean_gradient(self.net, self.loss, rows_of(x, rows), y[rows])
 
     def _leaving(self, update: State, together: int, draw: torch.Generator) -> State:
         """Return an update scaled down to ``max_norm``, with this client's share of the noise."""
@@ -388,6 +374,23 @@ class _Server:
             + share * torch.randn(v.shape, generator=draw, dtype=v.dtype, device="cpu").to(v)
             for name, v in update.items()
         }
+
+
+def mean_gradient(
+    net: nn.Module, loss: str | nn.Module | Loss, x: Inputs, y: Tensor, where: str = ""
+) -> State:
+    """Return the gradient of the mean loss, by names of parameters.
+
+    The labels are checked, if it is said where they are from, as in "Batch 3".
+    """
+    trained = {name: p for name, p in net.named_parameters() if p.requires_grad}
+    with torch.enable_grad():
+        output = call(net, x)
+        if where:
+            check_classes(loss, output, y, where)
+        mean = per_record(loss)(output, y).mean()
+    gradients = torch.autograd.grad(mean, list(trained.values()), materialize_grads=True)
+    return dict(zip(trained, gradients, strict=True))
 
 
 def _groups(clients: Sequence[int], together: int) -> list[tuple[int, ...]]:

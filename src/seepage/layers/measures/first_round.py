@@ -22,13 +22,10 @@ import numpy as np
 from seepage.errors import InputError
 from seepage.layers.federated.client_means import ClientRounds
 from seepage.layers.federated.gradients import LayerGradients
-from seepage.layers.measures.independence_test import left_out_errors, left_out_smoother
+from seepage.layers.measures.independence_test import LEVEL, TIE, left_out_errors, left_out_smoother
 from seepage.layers.measures.property_batches import read_property
+from seepage.support.number_check import check_count
 from seepage.tables.source import build_frame
-
-LEVEL = 0.05
-_STAGES = 24  # rounds after which to test
-_TIE = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +52,8 @@ class RoundByRound:
     def first(self, layer: str | None = None) -> int | None:
         """Return the first round after which a layer (by default any) tells, or ``None``."""
         which = slice(None) if layer is None else [self.layers.index(layer)]
-        told = (self.p_values[:, which] <= LEVEL).any(axis=1)
-        return self.rounds[int(told.argmax())] if told.any() else None
+        significant = (self.p_values[:, which] <= LEVEL).any(axis=1)
+        return self.rounds[int(significant.argmax())] if significant.any() else None
 
     def table(self, library: str = "pyarrow") -> Any:
         """Return a data frame with one row per round and layer."""
@@ -102,8 +99,7 @@ def since_when(
     >>> found.first("fc1"), found.first("fc2")
     (3, None)
     """
-    if permutations < 1:
-        raise InputError("permutations must be at least 1.")
+    check_count(permutations, "permutations")
     who = ClientRounds.of(gradients)
     _, labels = read_property(property, len(gradients), "updates")
     own = np.zeros(len(who.clients), dtype=int)
@@ -116,15 +112,15 @@ def since_when(
     draw = np.random.default_rng((seed, 4))
     tried = np.vstack([own, draw.permuted(np.tile(own, (permutations, 1)), axis=1)])
     last = len(who.rounds) - 1
-    stages = sorted({round(k) for k in np.linspace(0, last, min(last + 1, _STAGES))})
-    found = np.zeros((len(stages), len(gradients.layers), len(tried)))
+    stages = sorted({round(k) for k in np.linspace(0, last, min(last + 1, 24))})
+    standings = np.zeros((len(stages), len(gradients.layers), len(tried)))
     clients = [0] * len(stages)
     for place, layer in enumerate(gradients.layers):
         for k, (means, known) in enumerate(who.means(gradients[layer])):
             if k in stages:
                 clients[stages.index(k)] = int(known.sum())
-                found[stages.index(k), place] = _standing(means[known], tried[:, known])
-    p_values = _stepped_down(found.reshape(-1, len(tried))).reshape(found.shape[:2])
+                standings[stages.index(k), place] = _standing(means[known], tried[:, known])
+    p_values = _stepped_down(standings.reshape(-1, len(tried))).reshape(standings.shape[:2])
     rounds = tuple(who.rounds[k] for k in stages)
     return RoundByRound(gradients.layers, rounds, p_values, tuple(clients))
 
@@ -139,14 +135,14 @@ def _standing(means: np.ndarray, labels: np.ndarray) -> np.ndarray:
     errors = left_out_errors(smoother, labels)
     spread = float(errors.std())
     below = errors.mean() - errors
-    return np.asarray(below / spread if spread > _TIE else np.zeros(len(labels)))
+    return np.asarray(below / spread if spread > TIE else np.zeros(len(labels)))
 
 
 def _stepped_down(standings: np.ndarray) -> np.ndarray:
     """Return adjusted P-values from ``(tests, 1 + arrangements)``, the actual labels first."""
     order = np.argsort(-standings[:, 0], kind="stable")
     highest = np.maximum.accumulate(standings[order][::-1], axis=0)[::-1]
-    as_high = highest >= standings[order][:, :1] - _TIE
+    as_high = highest >= standings[order][:, :1] - TIE
     p_values = np.empty(len(standings))
     p_values[order] = np.maximum.accumulate(as_high.mean(axis=1))
     return p_values

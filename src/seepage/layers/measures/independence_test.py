@@ -32,10 +32,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gammaln, ndtr, ndtri
 
-_FEW = 20  # with fewer arrangements of a fold, groups are exchanged over all folds
-_ROWS = 2000  # most gradients that the embeddings of groups are computed from
-_TIE = 1e-9
-_AT_ONCE = 1 << 20  # exchanged labels held at a time
+from seepage.support.chunks import CHUNK
+
+LEVEL = 0.05  # the P-value up to which a layer, a round or a client is named
+TIE = 1e-9  # relative to their size, statistics this near are equal up to rounding
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Exchange:
     def over_all(self) -> bool:
         """Return whether all units are groups, and too few per fold to exchange within folds."""
         folds = range(1, int(self.fold.max()) + 1)
-        return self.grouped and min(self._ways(self.fold == k, self.cell) for k in folds) < _FEW
+        return self.grouped and min(self._ways(self.fold == k, self.cell) for k in folds) < 20
 
     def arrangements(self) -> float:
         """Return in how many ways the tested labels can be arranged, perhaps infinity."""
@@ -96,12 +96,12 @@ class Exchange:
 
     def drawn(self, permutations: int, draw: np.random.Generator) -> list[np.ndarray]:
         """Return ``count`` arrangements of the units' labels for every fold but the first."""
-        found = []
+        arrangements = []
         for k in range(1, int(self.fold.max()) + 1):
             inside = self.fold == k
             places = _shuffled_within(self.cell[inside], permutations, draw)
-            found.append(self.label[inside].astype(np.int16)[places])
-        return found
+            arrangements.append(self.label[inside].astype(np.int16)[places])
+        return arrangements
 
 
 def in_turn(
@@ -120,13 +120,13 @@ def in_turn(
     """
     fold = exchange.fold[exchange.unit]
     before, total, weight = int(np.sum(fold == 0)), 0.0, 0.0
-    for k, (labels, found) in enumerate(zip(drawn, predictions, strict=True), start=1):
+    for k, (labels, probabilities) in enumerate(zip(drawn, predictions, strict=True), start=1):
         inside = np.flatnonzero(exchange.fold == k)
         size = int(np.sum(fold == k))
-        if found is not None:
+        if probabilities is not None:
             place = np.searchsorted(inside, exchange.unit[fold == k])
-            scores = np.zeros((len(inside), found.shape[1]))
-            np.add.at(scores, place, np.log(np.maximum(found, 0.5 / len(fold))))
+            scores = np.zeros((len(inside), probabilities.shape[1]))
+            np.add.at(scores, place, np.log(np.maximum(probabilities, 0.5 / len(fold))))
             above, ties = _compared(scores, exchange.label[inside], labels)
             if ties < len(labels):
                 p = (above + draw.random() * (ties + 1)) / (len(labels) + 1)
@@ -142,9 +142,9 @@ def in_turn(
 def _compared(scores: np.ndarray, own: np.ndarray, drawn: np.ndarray) -> tuple[int, int]:
     """Return how many arrangements score above the actual labels, and how many equal them."""
     units, above, ties = np.arange(len(own)), 0, 0
-    level = _TIE * (1 + float(np.abs(scores).sum()))
+    level = TIE * (1 + float(np.abs(scores).sum()))
     reached = scores[units, own].sum()
-    for some in np.array_split(drawn, math.ceil(drawn.size / _AT_ONCE)):
+    for some in np.array_split(drawn, math.ceil(drawn.size / 2 / CHUNK)):
         gap = scores[units, some].sum(axis=1) - reached
         above += int(np.sum(gap > level))
         ties += int(np.sum(np.abs(gap) <= level))
@@ -165,7 +165,7 @@ def over_all_groups(
     places = _shuffled_within(np.zeros(len(smoother), dtype=int), permutations, draw)
     labels = np.vstack([exchange.label, exchange.label[places]])
     errors = left_out_errors(smoother, labels)
-    return max(float(np.mean(errors <= errors[0] * (1 + _TIE))), 1 / exchange.arrangements())
+    return max(float(np.mean(errors <= errors[0] * (1 + TIE))), 1 / exchange.arrangements())
 
 
 def left_out_smoother(block: np.ndarray, group: np.ndarray) -> np.ndarray | None:
@@ -182,7 +182,7 @@ def left_out_smoother(block: np.ndarray, group: np.ndarray) -> np.ndarray | None
     """
     gram = _group_embeddings(block, group)
     ridge = float(np.trace(gram)) / len(gram)
-    if ridge <= _TIE:
+    if ridge <= TIE:
         return None
     inverse = np.linalg.inv(gram + ridge * np.eye(len(gram)))
     return np.asarray(inverse / np.diag(inverse)[:, None])
@@ -204,26 +204,21 @@ def _group_embeddings(block: np.ndarray, group: np.ndarray) -> np.ndarray:
     Columns are first scaled to equal spread; the kernel's width is the median distance.
     """
     from scipy.spatial.distance import pdist, squareform
+    from sklearn.preprocessing import KernelCenterer, StandardScaler
 
-    most = max(1, _ROWS // (int(group.max()) + 1))
+    most = max(1, 2000 // (int(group.max()) + 1))  # of a group; the kernel takes all pairs
     ordered = np.argsort(group, kind="stable")
     rank = np.empty(len(group), dtype=int)
     starts = np.concatenate([[0], np.cumsum(np.bincount(group))])
     rank[ordered] = np.arange(len(group)) - starts[group[ordered]]
     kept = rank < most
-    rows = np.asarray(block[kept], dtype=float)
-    spread = rows.std(axis=0)
-    rows = (rows - rows.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    rows = StandardScaler().fit_transform(np.asarray(block[kept], dtype=float))
     distances = pdist(rows, "sqeuclidean")
-    middle = float(np.median(distances))
-    if middle <= 0:
-        middle = float(distances.max()) or 1.0
+    middle = float(np.median(distances)) or float(distances.max()) or 1.0
     shares = (group[kept] == np.arange(group.max() + 1)[:, None]).astype(float)
     shares /= shares.sum(axis=1, keepdims=True)
-    gram = shares @ squareform(np.exp(-distances / middle), checks=False) @ shares.T
-    gram += np.diag(np.sum(shares**2, axis=1))  # the kernel of every gradient with itself is one
-    centred = gram - gram.mean(axis=0) - gram.mean(axis=1)[:, None] + gram.mean()
-    return np.asarray(centred)
+    gram = shares @ np.exp(-squareform(distances, checks=False) / middle) @ shares.T
+    return np.asarray(KernelCenterer().fit_transform(gram))
 
 
 def _shuffled_within(cells: np.ndarray, count: int, draw: np.random.Generator) -> np.ndarray:

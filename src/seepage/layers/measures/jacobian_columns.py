@@ -42,10 +42,6 @@ from seepage.nn.problem.problem import Batch, Loss
 Gradients = Iterator[tuple[Key, ParameterGradient]]
 Changes = Iterator[tuple[int, Key, ParameterGradient]]
 
-# A component in another direction counts as rounding below this share of the gradient, or of the
-# record's largest one: a gradient may be a small difference of such numbers.
-_FLAT, _LOST = 1e-9, 1e-14
-
 
 class OutputKeeper:
     """A loss that keeps its arguments, to show how the output enters the loss."""
@@ -116,7 +112,9 @@ class TargetColumns:
         direction = direction / most.clamp(min=torch.finfo(rows.dtype).tiny)
         factors = (rows * direction[:, None]).sum(-1)
         aside = (rows - factors[:, :, None] * direction[:, None]).norm(dim=-1)
-        if bool((aside > _FLAT * sizes + _LOST * most).any()):
+        # Below this share of the gradient, or of the record's largest one, a component in another
+        # direction is rounding: a gradient may be a small difference of such numbers.
+        if bool((aside > 1e-9 * sizes + 1e-14 * most).any()):
             return None
         factors = factors.to(keeper.output.dtype)
         direction = direction.to(keeper.output.dtype).reshape(keeper.output.shape)
@@ -139,9 +137,10 @@ class TargetColumns:
                 yield k, key, gradient
 
     def _of(self, scalar: Tensor) -> Gradients:
-        found = torch.autograd.grad(scalar, self._edges, retain_graph=True, allow_unused=True)
+        slopes = torch.autograd.grad(scalar, self._edges, retain_graph=True, allow_unused=True)
         deltas = [
-            zero if delta is None else delta for delta, zero in zip(found, self._zeros, strict=True)
+            zero if delta is None else delta
+            for delta, zero in zip(slopes, self._zeros, strict=True)
         ]
         with torch.no_grad():
             terms = self._run.terms(deltas)
@@ -275,7 +274,7 @@ def weight_gradients(delta: Tensor, inputs: Tensor, geometry: Geometry) -> Tenso
         sides = [side for pad in reversed(geometry.padding) for side in (pad // 2, pad - pad // 2)]
         inputs, padding = functional.pad(inputs, sides), [0] * len(padding)
     channels = inputs.shape[1] // geometry.groups
-    found: Tensor = torch.ops.aten.convolution_backward(
+    gradients: Tensor = torch.ops.aten.convolution_backward(
         delta.reshape(1, -1, *delta.shape[2:]),
         inputs.reshape(1, -1, *inputs.shape[2:]),
         delta.new_empty(len(delta) * delta.shape[1], channels, *geometry.kernel),
@@ -288,4 +287,4 @@ def weight_gradients(delta: Tensor, inputs: Tensor, geometry: Geometry) -> Tenso
         len(delta) * geometry.groups,
         (False, True, False),
     )[1]
-    return found.reshape(len(delta), -1)
+    return gradients.reshape(len(delta), -1)

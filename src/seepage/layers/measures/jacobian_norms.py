@@ -24,12 +24,9 @@ from seepage.nn.gradients.per_record_gradients import (
 from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.jacobian.random_directions import key_of, row_signs
 from seepage.nn.problem.problem import Batch
-from seepage.support.chunks import progress
+from seepage.support.chunks import progress, row_slices
 
 Source = TargetColumns | InputColumns
-_TOGETHER = 4  # directions at a time; more gain nothing
-_WRITTEN = 1 << 24  # entries of gradients formed at a time
-
 NORMS: dict[object, str] = {"fro": "F", 1: "1", "inf": "∞"}  # as people write them
 
 
@@ -127,14 +124,14 @@ class JacobianNorms:
                 f"The largest entry of a Jacobian with {columns:,} columns cannot be estimated "
                 f"from a few; use norm='fro' or 1, or exact={columns} to compute all of them."
             )
-        found: dict[str, list[Tensor]] = {}
+        norms_by_direction: dict[str, list[Tensor]] = {}
         scale = 1.0 if self.norm == "fro" else float(columns)
         for some in progress(_few_at_a_time(self.directions), "sensitivity"):
             directions = torch.stack([self._direction(k, places, z) for k in some])
             for column in self._columns(source, directions):
                 for layer, part in column.items():
-                    found.setdefault(layer, []).append(scale * part)
-        for layer, parts in found.items():
+                    norms_by_direction.setdefault(layer, []).append(scale * part)
+        for layer, parts in norms_by_direction.items():
             if layer in done:
                 continue
             each = torch.stack(parts)
@@ -162,7 +159,7 @@ class JacobianNorms:
 
 def _few_at_a_time(count: int) -> list[range]:
     """Return the numbers below ``count``, a few at a time."""
-    return [range(k, min(k + _TOGETHER, count)) for k in range(0, count, _TOGETHER)]
+    return [range(k, min(k + 4, count)) for k in range(0, count, 4)]  # more gain nothing
 
 
 def _join(norm: object, total: Tensor | None, part: Tensor) -> Tensor:
@@ -242,9 +239,7 @@ def _written_out(gradient: ParameterGradient) -> Iterator[Tensor]:
         return
     records = len(gradient.outers[0].right)
     width = max(1, _outer_size(gradient.outers[0]))
-    step = max(1, _WRITTEN // width)
-    for start in range(0, records, step):
-        rows = slice(start, start + step)
+    for rows in row_slices(records, width, chunk=1 << 24):
         dense = sum(_rows(outer, rows).written_out() for outer in gradient.outers)
         yield dense if gradient.plain is None else dense + gradient.plain[rows]
 

@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from seepage.core.result import Result
 from seepage.errors import InputError, nearest
 from seepage.tables.source import build_frame
 
-NOTICE = "These numbers depend on the data and are themselves sensitive: do not publish them."
-_BAR, _WORST, _INK = (
-    "#0072b2",
-    "#d55e00",
-    "#1c2530",
-)  # distinguishable to every kind of colour vision
+
+class Span(NamedTuple):
+    """A number with the ends of its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        if math.isnan(self.low):
+            return f"{self.value:.3f}"
+        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PerLayer:
-    """A measure of every layer, with a confidence interval, a table and a figure.
+class PerLayer(Result):
+    """A measure of every layer: a result with confidence intervals and a figure.
 
-    ``numpy.asarray`` gives the numbers; ``result["fc1"]`` that of one layer.
+    ``result["fc1"]`` gives the number of one layer.
 
     Parameters
     ----------
-    measure
-        What was measured, in words.
-    layers
-        The names of the layers, in the order of the network.
-    values
-        One number per layer.
     low, high
         The ends of the 95 % confidence intervals.
     sizes
         How many numbers each layer's gradient has.
-    kind
-        ``exact``, ``estimate`` or ``attack``.
     unit
         Their unit; empty if they have none.
     columns
@@ -53,13 +54,9 @@ class PerLayer:
         Numbers up to this count as zero in the ranking.
     """
 
-    measure: str
-    layers: tuple[str, ...]
-    values: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    sizes: tuple[int, ...]
-    kind: str = "estimate"
+    low: Any = None
+    high: Any = None
+    sizes: tuple[int, ...] = ()
     unit: str = ""
     columns: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -67,19 +64,47 @@ class PerLayer:
     errors: np.ndarray | None = None
     negligible: float = 0.0
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self.values, dtype=dtype, copy=copy)
+    @staticmethod
+    def of(
+        measure: str, layers: Sequence[str], spans: Any, sizes: Sequence[int], **rest: Any
+    ) -> PerLayer:
+        """Return what was measured of some layers: numbers and the ends of their intervals."""
+        values, low, high = (np.asarray(part) for part in spans)
+        ends: dict[str, Any] = {"low": low, "high": high, "sizes": tuple(sizes)}
+        named = np.array(layers, dtype=object)
+        return PerLayer(values, "layers", measure, index=named, library="pyarrow", **ends, **rest)
 
-    def __len__(self) -> int:
-        return len(self.layers)
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The names of the layers, in the order of the network."""
+        return tuple(self.labels().tolist())
 
     def __getitem__(self, layer: str) -> float:
+        return self.span(layer).value
+
+    def span(self, layer: str) -> Span:
+        """Return the number of one layer with its interval."""
         if layer not in self.layers:
             raise InputError(
                 f"There is no layer {layer!r}{nearest(layer, self.layers)}; there are "
                 f"{', '.join(self.layers)}."
             )
-        return float(self.values[self.layers.index(layer)])
+        k = self.layers.index(layer)
+        return Span(*(float(part[k]) for part in (self.values, self.low, self.high)))
+
+    def top(self, count: int = 10) -> PerLayer:
+        """Return the ``count`` layers that give most away, the worst first."""
+        order = self.worst_first()[:count]
+        of_layers = {name: getattr(self, name) for name in ("low", "high", "by_record", "errors")}
+        picked = {k: None if v is None else v[..., order] for k, v in of_layers.items()}
+        return replace(
+            self,
+            values=self.values[order],
+            index=self.labels()[order],
+            sizes=tuple(self.sizes[k] for k in order),
+            columns={name: np.asarray(column)[order] for name, column in self.columns.items()},
+            **picked,  # type: ignore[arg-type]
+        )
 
     def ranking(self) -> list[str]:
         """Return the layers, the one that gives most away first; those without a number last.
@@ -88,19 +113,18 @@ class PerLayer:
         do those whose number is below zero or ``negligible``: further digits depend on the
         processor.
         """
-        return [self.layers[k] for k in np.argsort(-self._rounded(), kind="stable")]
+        return [self.layers[k] for k in self.worst_first()]
 
-    def _rounded(self) -> np.ndarray:
-        """Return the numbers that the ranking compares; minus infinity where there is none."""
+    def worst_first(self) -> np.ndarray:
+        """Return the positions of the layers from the worst to the best."""
         some = np.where(self.values > self.negligible, self.values, 0.0)
         rounded = np.array([float(f"{value:.4g}") for value in some])
-        return np.where(np.isnan(self.values), -np.inf, rounded)
+        return np.argsort(np.where(np.isnan(self.values), np.inf, -rounded), kind="stable")
 
     def foremost(self) -> list[str]:
         """Return the first layer of the ranking, and those whose interval overlaps its own."""
-        first = self.layers.index(self.ranking()[0])
-        reach = dict(zip(self.layers, self.high, strict=True))
-        return [name for name in self.ranking() if reach[name] >= self.low[first]]
+        first = self.span(self.ranking()[0])
+        return [name for name in self.ranking() if self.span(name).high >= first.low]
 
     def relative(self) -> np.ndarray:
         """Return the numbers divided by the largest of them (Figure 3 of paper 003)."""
@@ -114,10 +138,10 @@ class PerLayer:
             raise InputError(
                 "The two results are about different layers; measure the same layers twice."
             )
-        found = pearsonr(self.values, np.asarray(other))
-        return float(found.statistic), float(found.pvalue)
+        correlated = pearsonr(self.values, np.asarray(other))
+        return float(correlated.statistic), float(correlated.pvalue)
 
-    def table(self, library: str = "pyarrow") -> Any:
+    def table(self, library: str | None = None) -> Any:
         """Return a data frame with one row per layer: ``pandas``, ``polars`` or ``pyarrow``."""
         columns = {
             "layer": list(self.layers),
@@ -126,7 +150,7 @@ class PerLayer:
             "low": self.low,
             "high": self.high,
         }
-        return build_frame(columns | dict(self.columns), library)
+        return build_frame(columns | dict(self.columns), library or self.library)
 
     def figure(self) -> Any:
         """Return a matplotlib figure: a bar for every layer, with its interval."""
@@ -134,13 +158,11 @@ class PerLayer:
 
     def __repr__(self) -> str:
         first = self.ranking()[0]
-        place = self.layers.index(first)
-        unit = f" {self.unit}" if self.unit else ""
+        value, low, high = self.span(first)
         count = f"{len(self)} layer{'s' if len(self) != 1 else ''}"
         return (
             f"<{count}: {self.measure}, {self.kind}: highest at {first}, "
-            f"{self.values[place]:.4g}{unit} "
-            f"(95 % interval {self.low[place]:.4g} to {self.high[place]:.4g})>"
+            f"{f'{value:.4g} {self.unit}'.rstrip()} (95 % interval {low:.4g} to {high:.4g})>"
         )
 
 
@@ -152,13 +174,10 @@ def mean_interval(each: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     from scipy.special import stdtrit
 
     counts = np.sum(~np.isnan(each), axis=0)
-    filled = np.where(np.isnan(each), 0.0, each)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = filled.sum(axis=0) / counts
-        spread = np.where(np.isnan(each), 0.0, (each - mean) ** 2).sum(axis=0)
-        deviation = np.sqrt(spread / (counts - 1) / counts)
-        reach = stdtrit(np.maximum(counts - 1, 1), 0.975) * deviation
-    reach = np.where(counts > 1, reach, np.nan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of an entry without numbers, or with one
+        mean, deviation = np.nanmean(each, axis=0), np.nanstd(each, axis=0, ddof=1)
+        reach = stdtrit(np.maximum(counts - 1, 1), 0.975) * deviation / np.sqrt(counts)
     return mean, mean - reach, mean + reach
 
 
@@ -166,17 +185,22 @@ def draw_layers(results: Sequence[PerLayer]) -> Any:
     """Return a matplotlib figure with one panel per result, the highest layer in another colour."""
     from matplotlib.figure import Figure
 
+    bar, worst, ink = (
+        "#0072b2",
+        "#d55e00",
+        "#1c2530",
+    )  # every kind of colour vision tells them apart
     width = max(4.5, 1.5 + 0.55 * len(results[0].layers))
     figure = Figure(figsize=(width, 2.6 * len(results)), layout="constrained")
     panels = np.atleast_1d(figure.subplots(len(results), 1, sharex=True))
     for panel, result in zip(panels, results, strict=True):
         highest = result.ranking()[0]
         places = np.arange(len(result.layers))
-        colours = [_WORST if name == highest else _BAR for name in result.layers]
+        colours = [worst if name == highest else bar for name in result.layers]
         panel.bar(places, result.values, color=colours, width=0.7)
         reach = np.abs(np.stack([result.values - result.low, result.high - result.values]))
         panel.errorbar(
-            places, result.values, yerr=np.nan_to_num(reach), fmt="none", ecolor=_INK, capsize=3
+            places, result.values, yerr=np.nan_to_num(reach), fmt="none", ecolor=ink, capsize=3
         )
         panel.set_xticks(places, result.layers, rotation=45, ha="right")
         panel.set_ylabel(result.unit)

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from seepage.errors import InputError
 from seepage.nn.problem.views import Inputs, rows_of
+from seepage.support.number_check import check_choice, check_count
 from seepage.tables.source import as_numpy
-
-_TRIES = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,10 +92,9 @@ def property_batches(
     >>> glasses[found.index].mean(axis=1)
     array([0., 0., 0., 1., 1., 1.])
     """
-    if mix not in ("matched", "confounded"):
-        raise InputError(f"mix must be 'matched' or 'confounded', not {mix!r}.")
-    if batch_size < 1 or count < 1 or pools < 1:
-        raise InputError("batch_size, count and pools must be at least 1.")
+    check_choice(mix, "mix", ("matched", "confounded"))
+    for name, number in {"batch_size": batch_size, "count": count, "pools": pools}.items():
+        check_count(number, name)
     check_seed(seed)
     labels = as_numpy(labels)
     if labels.ndim != 1:
@@ -113,7 +111,7 @@ def property_batches(
     draw = np.random.default_rng(seed)
     home = _deal(len(labels), pools, people, draw)
     shares = np.bincount(label) / len(label)
-    index, found, pool = [], [], []
+    index, properties, pool = [], [], []
     for k in range(len(levels)):
         for number in range(count):
             here = home == number % pools
@@ -122,9 +120,9 @@ def property_batches(
                 for j in range(len(levels))
             ]
             index.append(_one_batch(cells, k, shares, batch_size, mix, draw))
-            found.append(levels[k])
+            properties.append(levels[k])
             pool.append(number % pools)
-    return PropertyBatches(np.stack(index), np.array(found), np.array(pool), mix)
+    return PropertyBatches(np.stack(index), np.array(properties), np.array(pool), mix)
 
 
 def read_property(
@@ -190,7 +188,7 @@ def _one_batch(
         return draw.choice(records, size, replace=False)
     # The same limits for every class of the property; otherwise the limits would give it away.
     most = np.array([min(len(cells[j][c]) for j in range(len(cells))) for c in range(len(shares))])
-    for _ in range(_TRIES):
+    for _ in range(1000):  # a mix that fits so seldom asks for too large batches
         wanted = draw.multinomial(size, shares)
         if np.all(wanted <= most):
             chosen = [draw.choice(own[c], n, replace=False) for c, n in enumerate(wanted) if n]

@@ -26,11 +26,9 @@ from seepage.layers.measures.jacobian_norms import NORMS, JacobianNorms, NormTal
 from seepage.layers.measures.per_layer import PerLayer, mean_interval
 from seepage.nn.gradients.network_checks import KinkWarning, Validator, unwrapped
 from seepage.nn.problem.problem import Chunks, Loss, NetworkProblem, per_record
-from seepage.nn.problem.views import Input, Inputs, Label, View, batch_size, rows_of
+from seepage.nn.problem.views import Input, Inputs, Label, View, rows_of
+from seepage.support.number_check import check_choice, check_count
 
-# Numbers that a pass holds per output of the layers: values, gradients, tangents of both, and the
-# patches of convolutions, which repeat an input nine times and more.
-_COPIES = 32
 _VIEWS: dict[str, type[View]] = {"target": Label, "input": Input}
 _ESTIMATED = (
     "The norms of single records are estimated from random directions; their standard errors are "
@@ -92,19 +90,12 @@ def sensitivity(
     >>> found.layers, found.kind
     (('0', '2'), 'exact')
     """
-    if wrt not in _VIEWS:
-        raise InputError(f"wrt must be 'target' or 'input', not {wrt!r}.")
-    if norm not in NORMS:
-        raise InputError(f"norm must be 'fro', 1 or 'inf', not {norm!r}.")
-    if exact < 1 or directions < 2:
-        raise InputError("exact must be at least 1, and directions at least 2.")
-    y = torch.as_tensor(y)
-    count = batch_size(x)
-    if count == 0 or len(y) != count:
-        raise InputError(
-            f"There are {count} records but {len(y)} targets; give one for each record."
-        )
+    check_choice(wrt, "wrt", _VIEWS)
+    check_choice(norm, "norm", NORMS)
+    check_count(exact, "exact")
+    check_count(directions, "directions", 2)
     net = unwrapped(net)
+    y = torch.as_tensor(y)
     layout = layer_parameters(net, layers)
     sizes = layer_sizes(net, layout)
     home = {name: layer for layer, names in layout.items() for name in names}
@@ -120,10 +111,11 @@ def sensitivity(
         places = torch.arange(rows.start, rows.start + len(batch))
         return _ratios(norms.of(watched, batch, places), sizes, norm)
 
-    held = _COPIES * watched.bytes_per_record
+    # A pass holds, per output of the layers: values, gradients, tangents of both, and the patches
+    # of convolutions, which repeat an input nine times and more.
+    held = 32 * watched.bytes_per_record
     parts = Chunks(chunk_size).run(work, len(y), held, next(net.parameters()).device)
     values, errors = (np.concatenate(part) for part in zip(*parts, strict=True))
-    mean, low, high = mean_interval(values)
     estimated = bool(np.any(errors > 0))
     notes = [_ESTIMATED] if estimated else []
     if np.any(np.isnan(values)):
@@ -131,14 +123,12 @@ def sensitivity(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the mean of a layer without numbers
         median = np.nanmedian(values, axis=0)
-    return PerLayer(
+    return PerLayer.of(
         f"sensitivity to the {wrt}, {NORMS[norm]}-norm",
         tuple(sizes),
-        mean,
-        low,
-        high,
+        mean_interval(values),
         tuple(sizes.values()),
-        "estimate" if estimated else "exact",
+        kind="estimate" if estimated else "exact",
         columns={"median": median},
         notes=tuple(notes),
         by_record=values,

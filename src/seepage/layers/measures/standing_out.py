@@ -22,13 +22,11 @@ import numpy as np
 
 from seepage.layers.federated.client_means import ClientRounds
 from seepage.layers.federated.gradients import LayerGradients
-from seepage.layers.measures.first_round import LEVEL
+from seepage.layers.measures.independence_test import LEVEL
+from seepage.support.chunks import CHUNK
 from seepage.tables.source import build_frame
 
-_NEARER = 0.75
-_SAMPLES = 20_000
-_AT_ONCE = 1 << 22
-_STILL = 1e-12
+_STILL = 1e-12  # a spread that is rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,9 +108,9 @@ def standing_out(gradients: LayerGradients) -> StandingOut:
         logs[k] = _log_distances(means)
     p_values = np.full((len(logs), count), np.nan)
     if count > 3:
-        drawn = np.random.default_rng(0).standard_normal(
-            (min(_SAMPLES, max(1000, _AT_ONCE // count)), count)
-        )
+        # As many draws as memory holds, but no more than a P-value of three digits needs.
+        draws = min(20_000, max(1000, 8 * CHUNK // count))
+        drawn = np.random.default_rng(0).standard_normal((draws, count))
         furthest = np.sort(_standing(drawn).max(axis=1))
         beyond = len(furthest) - np.searchsorted(furthest, _standing(logs))
         p_values = np.minimum(1.0, (1 + beyond) / (1 + len(furthest)) * len(logs))
@@ -141,7 +139,7 @@ def _log_distances(means: np.ndarray) -> np.ndarray:
 
 def _standing(logs: np.ndarray) -> np.ndarray:
     """Return how many spreads of the nearer numbers each lies above their mean."""
-    kept = math.ceil(_NEARER * logs.shape[1])
+    kept = math.ceil(0.75 * logs.shape[1])
     nearer = np.sort(logs, axis=1)[:, :kept]
     spread = nearer.std(axis=1, keepdims=True)
     above = logs - nearer.mean(axis=1, keepdims=True)

@@ -24,13 +24,10 @@ from seepage.layers.federated.local_training import LocalTraining, Parameters
 from seepage.nn.gradients.watching import differentiable_backends
 from seepage.nn.jacobian.random_directions import key_of, signs
 from seepage.nn.problem.problem import Batch, NetworkProblem
-from seepage.support.chunks import progress
+from seepage.support.chunks import row_slices
 from seepage.tables.source import Chunk, as_numpy
 
-LARGEST = 1 << 27  # most entries of a Jacobian that is formed
-_AT_A_TIME = 16  # its rows per backward pass through all steps
-_NEAR = 1e-5  # the difference step that checks derivatives, over the unknowns' size
-_APART = 0.05  # how far derivatives and differences may differ
+LARGEST = 1 << 27  # most entries of a Jacobian that is formed: a gigabyte
 
 
 @dataclass
@@ -81,10 +78,10 @@ class LocalRun:
                 parameters = {k: v.detach() for k, v in parameters.items()}
             free = {k: v if v.requires_grad else v.requires_grad_() for k, v in parameters.items()}
             mean = self.problem.losses(free, self.batch.records(rows), z[rows]).mean()
-            found = torch.autograd.grad(
+            slopes = torch.autograd.grad(
                 mean, list(free.values()), create_graph=differentiable, materialize_grads=True
             )
-            return dict(zip(names, found, strict=True))
+            return dict(zip(names, slopes, strict=True))
 
         start = {name: value.clone() for name, value in self._start.items()}
         with differentiable_backends(self.problem.net):
@@ -154,11 +151,14 @@ class UpdateJacobian(ReleaseJacobian):
         if torch.autograd.grad(sent.sum(), z, retain_graph=True, allow_unused=True)[0] is None:
             raise InputError(_HIDDEN)
         lines = []
-        for start in progress(range(0, self.size, _AT_A_TIME), "rows of the Jacobian"):
-            units = torch.zeros(min(_AT_A_TIME, self.size - start), self.size).to(z)
-            units.diagonal(start).fill_(1.0)
-            (found,) = torch.autograd.grad(sent, z, units, retain_graph=True, is_grads_batched=True)
-            lines.append(found.flatten(2)[:, self.only, self.entries])
+        # Sixteen rows share a backward pass through all steps.
+        for rows in row_slices(self.size, 1, chunk=16, what="rows of the Jacobian"):
+            units = torch.zeros(rows.stop - rows.start, self.size).to(z)
+            units.diagonal(rows.start).fill_(1.0)
+            (slopes,) = torch.autograd.grad(
+                sent, z, units, retain_graph=True, is_grads_batched=True
+            )
+            lines.append(slopes.flatten(2)[:, self.only, self.entries])
         plain = torch.cat(lines)
         self._compare(plain)
         return self.whitened(plain)
@@ -171,10 +171,11 @@ class UpdateJacobian(ReleaseJacobian):
         few = signs(key_of("derivative", "update"), tuple(self.X.shape), self.X)
         v = torch.zeros_like(batch.z).flatten(1)
         v[self.only, self.entries] = few
-        over = self.run.change(v.reshape(batch.z.shape), _NEAR * self.scale)
+        over = self.run.change(v.reshape(batch.z.shape), 1e-5 * self.scale)
         derivative = torch.tensordot(plain, few, 2)
         gap = torch.linalg.vector_norm(over - derivative)
-        if gap > _APART * torch.maximum(over.norm(), derivative.norm()) and over.norm() > 0:
+        # Curvature over so small a step stays far below this share; a hidden record does not.
+        if gap > 0.05 * torch.maximum(over.norm(), derivative.norm()) and over.norm() > 0:
             raise InputError(_HIDDEN)
 
     def forward(self, z: Any, unknowns: Unknowns, rows: Any) -> Tensor:
@@ -195,8 +196,8 @@ class UpdateJacobian(ReleaseJacobian):
                 f"This leakage is about {self.run.problem.view.describe()} alone; ask about the "
                 "label with view=sp.nn.Label()."
             )
-        found: Tensor = unknowns.of(self.dense[:, rows], axis=2)
-        return found
+        block: Tensor = unknowns.of(self.dense[:, rows], axis=2)
+        return block
 
 
 class UpdateMoves:

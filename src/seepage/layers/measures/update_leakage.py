@@ -22,22 +22,21 @@ from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
 from seepage.layers.federated.buffers import kept_buffers, sent_buffers
 from seepage.layers.federated.local_training import LocalTraining
-from seepage.layers.inputs_and_targets import check_classes, is_finite, read_inputs, read_targets
+from seepage.layers.inputs_and_targets import check_classes, read_pair
 from seepage.layers.layer_parameters import layer_parameters, layer_sizes
 from seepage.layers.measures.per_layer import PerLayer
 from seepage.layers.measures.update_jacobian import LocalRun, UpdateJacobian, UpdateRelease
 from seepage.nn.gradients.network_checks import refuse_modes, unwrapped
+from seepage.nn.gradients.per_record_gradients import sum_of
 from seepage.nn.jacobian.random_directions import key_of, row_signs
 from seepage.nn.measures.estimate import Estimate
-from seepage.nn.measures.gradient_leakage import check_batch, check_view
+from seepage.nn.measures.gradient_leakage import check_view
 from seepage.nn.measures.information_matrices import check_probes
 from seepage.nn.problem.problem import Loss, NetworkProblem, per_record
 from seepage.nn.problem.views import Input, Inputs, View, call, rows_of
 from seepage.support.chunks import progress
-from seepage.support.number_check import check_positive
+from seepage.support.number_check import check_choice, check_positive
 from seepage.tables.source import MemorySource, Table
-
-_STEP = 0.01  # the default finite step, relative to the size of the unknowns
 
 
 def update_leakage(
@@ -113,10 +112,7 @@ def update_leakage(
     if max_norm is not None:
         check_positive(max_norm, "max_norm")
     net = unwrapped(net)
-    x, y = read_inputs(x, net), read_targets(y, net, loss)
-    check_batch(x, y)
-    if not is_finite((x, y)):
-        raise InputError("Some records contain NaN or infinity; drop them.")
+    x, y = read_pair((x, y), net, loss, "The client's table")
     mixed = _looked_over(net, loss, x, y)
     problem = NetworkProblem(net, per_record(loss), view or Input())
     if not problem.released():
@@ -250,7 +246,8 @@ class UpdateLeakage(Leakage):
             The size ``h`` of a finite step: every unknown moves by ``±h``. By default a hundredth
             of the unknowns' root mean square, to one digit.
         """
-        if _checked(method) == "exact":
+        check_choice(method, "method", ("exact", "finite"))
+        if method == "exact":
             if rows is not None:
                 raise InputError(
                     "rows is only for method='finite'; 'exact' gives all records at once."
@@ -284,11 +281,12 @@ class UpdateLeakage(Leakage):
         With ``method="finite"`` all of them move at once, so that a probe takes only two runs; the
         parameters are those of :meth:`records`.
         """
-        if _checked(method) == "exact":
+        check_choice(method, "method", ("exact", "finite"))
+        if method == "exact":
             unknowns, about = self.unknowns(None)
             return self._one_block(unknowns, None, measure, "dataset", f"{about} of all records")
-        found = self._squares(None, measure, probes, scale).sum(1)
-        mean, error = _mean_of_probes(found / self.jacobian.X.numel())
+        squares = self._squares(None, measure, probes, scale).sum(1)
+        mean, error = _mean_of_probes(squares / self.jacobian.X.numel())
         return self._estimate(mean, error, "dataset", probes, scale)
 
     def layers(
@@ -314,30 +312,29 @@ class UpdateLeakage(Leakage):
         """
         net = self.run.problem.net
         layout = layer_parameters(net, layers)
-        parts = _places(self.run.problem.released())
+        released = self.run.problem.released()
         by_record, notes = None, self.conditions
         if self.jacobian.root.dim() == 2:
             raise InputError(
                 "What one layer tells by itself is not defined under noise that is correlated "
                 "between layers; give one standard deviation, or one per number."
             )
-        if _checked(method) == "exact":
+        check_choice(method, "method", ("exact", "finite"))
+        if method == "exact":
             squares = self.jacobian.dense.square().sum(2)
-            each = _by_layer(squares, layout, parts) / self.jacobian.features  # (layers, n)
+            each = _by_layer(squares, layout, released) / self.jacobian.features  # (layers, n)
             by_record = each.sqrt().T.cpu().numpy()
             values = low = high = each.mean(1).sqrt().cpu().numpy()
         else:
-            found = self._squares(None, "dfil", probes, scale)
-            each = _by_layer(found.T, layout, parts) / self.jacobian.X.numel()
-            made = self._estimate(*_mean_of_probes(each), "rows", probes, scale)
-            values, (low, high) = np.asarray(made), made.interval()
-            notes = made.conditions
-        return PerLayer(
+            moved = self._squares(None, "dfil", probes, scale)
+            each = _by_layer(moved.T, layout, released) / self.jacobian.X.numel()
+            estimate = self._estimate(*_mean_of_probes(each), "rows", probes, scale)
+            values, (low, high) = np.asarray(estimate), estimate.interval()
+            notes = estimate.conditions
+        return PerLayer.of(
             f"dFIL η̄ about {self.run.problem.view.describe()}",
             tuple(layout),
-            values,
-            low,
-            high,
+            (values, low, high),
             tuple(layer_sizes(net, layout).values()),
             kind="exact" if method == "exact" else "estimate",
             notes=notes,
@@ -357,19 +354,19 @@ class UpdateLeakage(Leakage):
         jacobian, h = self.jacobian, self._step(scale)
         z = jacobian.run.batch.z
         which = torch.arange(len(z)) if rows is None else torch.from_numpy(rows)
-        found = []
+        squares = []
         for probe in range(probes):
             drawn = row_signs(key_of(self.seed, "update", probe), which, (jacobian.features,), z)
             v = torch.zeros_like(z).flatten(1)
             v[which.to(z.device)[:, None], jacobian.entries] = drawn
-            found.append(jacobian.whitened(jacobian.run.change(v.reshape(z.shape), h)).square())
-        return torch.stack(found)
+            squares.append(jacobian.whitened(jacobian.run.change(v.reshape(z.shape), h)).square())
+        return torch.stack(squares)
 
     def _step(self, scale: float | None) -> float:
         if scale is not None:
             check_positive(scale, "scale")
             return float(scale)
-        return float(f"{_STEP * self.jacobian.scale:.0e}")
+        return float(f"{0.01 * self.jacobian.scale:.0e}")
 
     def _estimate(
         self,
@@ -403,34 +400,15 @@ class UpdateLeakage(Leakage):
         )
 
 
-def _checked(method: str) -> str:
-    if method not in ("exact", "finite"):
-        raise InputError(f"There is no method {method!r}; choose 'exact' or 'finite'.")
-    return method
-
-
 def _mean_of_probes(squares: Tensor) -> tuple[Tensor, Tensor]:
     """Return means over the last axis, and their standard errors."""
     return squares.mean(-1), squares.std(-1, correction=1) / math.sqrt(squares.shape[-1])
 
 
-def _places(released: Mapping[str, Tensor]) -> dict[str, slice]:
-    """Return the position of each parameter in the update."""
-    places, start = {}, 0
-    for name, parameter in released.items():
-        places[name] = slice(start, start + parameter.numel())
-        start += parameter.numel()
-    return places
-
-
 def _by_layer(
-    squares: Tensor,
-    layout: Mapping[str, Sequence[str]],
-    parts: Mapping[str, slice],
+    squares: Tensor, layout: Mapping[str, Sequence[str]], released: Mapping[str, Tensor]
 ) -> Tensor:
     """Return sums of ``squares (P, …)`` over each layer's part of the update, ``(layers, …)``."""
-    sums = [
-        torch.stack([squares[parts[name]].sum(0) for name in names]).sum(0)
-        for names in layout.values()
-    ]
-    return torch.stack(sums)
+    parts = squares.split([parameter.numel() for parameter in released.values()])
+    sums = {name: part.sum(0) for name, part in zip(released, parts, strict=True)}
+    return torch.stack([sum_of([sums[name] for name in names]) for names in layout.values()])

@@ -18,14 +18,23 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.optimize import minimize
+from scipy.special import log_softmax, ndtri, softmax, stdtrit
 
 from seepage.errors import InputError
 from seepage.layers.federated.gradients import WIDTH, LayerGradients
 from seepage.layers.measures.classifiers import find_classifier
-from seepage.layers.measures.independence_test import Exchange, in_turn, over_all_groups
+from seepage.layers.measures.independence_test import (
+    LEVEL,
+    TIE,
+    Exchange,
+    in_turn,
+    over_all_groups,
+)
 from seepage.layers.measures.per_layer import PerLayer
 from seepage.layers.measures.property_batches import read_property
 from seepage.support.chunks import progress
+from seepage.support.number_check import check_choice, check_count
 from seepage.tables.source import as_numpy
 
 _UNITS = {"nats": 1.0, "bits": math.log(2)}
@@ -33,12 +42,6 @@ _BELOW = (
     "An estimate on records the predictor has not seen can come out below zero where there is "
     "nothing to find."
 )
-_FLOOR = 1e-6  # the least probability in the paper's estimate, which is not recalibrated
-_STEEPEST, _FURTHEST = 5.0, 20.0
-_SIGNIFICANT = 0.05
-_NO_GAIN = 1e-9
-_WRITTEN_AS_ZERO = 5e-4  # reports give three decimals
-_NORMAL = 1.959964
 
 
 class FewGroupsWarning(UserWarning):
@@ -117,10 +120,9 @@ def v_information(
     >>> 0.5 < found["fc1"] < 0.694
     True
     """
-    if unit not in _UNITS:
-        raise InputError(f"unit must be 'nats' or 'bits', not {unit!r}.")
-    if resamples < 1 or permutations < 1:
-        raise InputError("resamples and permutations must be at least 1.")
+    check_choice(unit, "unit", _UNITS)
+    check_count(resamples, "resamples")
+    check_count(permutations, "permutations")
     if not isinstance(gradients, LayerGradients | Mapping):
         gradients = {"gradient": gradients}
     seen = LayerGradients.of(gradients, width=width, seed=seed)
@@ -128,18 +130,18 @@ def v_information(
     task, said = PropertyTask.grouped(property, groups, seen, folds, seed)
     exchange = Exchange.of(task.labels, task.fold, task.groups)
     ways = exchange.arrangements()
-    if 1 / ways > _SIGNIFICANT:
+    if 1 / ways > LEVEL:
         said.append(_too_few(exchange, ways))
     for sentence in said:
         warnings.warn(sentence, FewGroupsWarning, stacklevel=2)
     draw = np.random.default_rng((seed, 2))
     drawn = [] if exchange.over_all() else exchange.drawn(permutations, draw)
-    found, logs, costs, trained, p_values = [], [], [], [], []
+    probabilities, logs, costs, trained, p_values = [], [], [], [], []
     for layer in progress(seen.layers, "V-information"):
         block = seen[layer]
-        found.append(task.held_out(classifier, block))
-        earlier = task.in_turn(classifier, block, found[-1][task.fold == task.fold.max()])
-        calibrated, cost = task.recalibrated(found[-1], earlier)
+        probabilities.append(task.held_out(classifier, block))
+        earlier = task.in_turn(classifier, block, probabilities[-1][task.fold == task.fold.max()])
+        calibrated, cost = task.recalibrated(probabilities[-1], earlier)
         logs.append(calibrated)
         costs.append(cost)
         trained.append(task.entropy() - task.training_loss(classifier, block))
@@ -150,22 +152,20 @@ def v_information(
     losses = -np.stack(logs)[:, np.arange(len(seen)), task.labels]
     values = task.entropy() - losses.mean(axis=1)
     low, high = task.interval(losses, resamples)
-    for k, scores in enumerate(found):
+    for k, scores in enumerate(probabilities):
         low[k], high[k] = task.true_at_the_extremes(low[k], high[k], losses[k], scores)
         high[k] = min(high[k] + costs[k], task.entropy())
         if low[k] > 0:
             low[k] = min(low[k] + task.recalibration_cost(), values[k])
     scale = _UNITS[unit]
     name = family.replace("_", " ") if isinstance(family, str) else type(family).__name__
-    return PerLayer(
+    return PerLayer.of(
         f"V-information, {name}",
         seen.layers,
-        values / scale,
-        low / scale,
-        high / scale,
+        np.stack([values, low, high]) / scale,
         tuple(seen.sizes.values()),
-        "estimate",
-        unit,
+        kind="estimate",
+        unit=unit,
         columns={
             "p_value": np.array(p_values),
             "training_set_estimate": np.array(trained) / scale,
@@ -173,7 +173,7 @@ def v_information(
             "columns": [seen[layer].shape[1] for layer in seen.layers],
         },
         notes=(_BELOW, *said, *task.notes, *seen.projection_notes()),
-        negligible=_WRITTEN_AS_ZERO,
+        negligible=5e-4,  # reports give three decimals
     )
 
 
@@ -229,8 +229,7 @@ class PropertyTask:
                 f"property takes {len(levels)} different values; V-information is about classes, "
                 "so sort the values into classes first (numpy.digitize)."
             )
-        if folds < 2:
-            raise InputError(f"folds must be at least 2, not {folds}.")
+        check_count(folds, "folds", 2)
         fewest = int(np.bincount(labels).min())
         if fewest < folds:
             raise InputError(
@@ -264,11 +263,11 @@ class PropertyTask:
 
     def held_out(self, classifier: Any, block: np.ndarray) -> np.ndarray:
         """Return probabilities for every gradient by predictors that have not seen it, (n, K)."""
-        found = np.empty((len(block), self.classes))
+        probabilities = np.empty((len(block), self.classes))
         for k in np.unique(self.fold):
             out = self.fold == k
-            found[out] = self._predict(classifier, block, ~out, out)
-        return found
+            probabilities[out] = self._predict(classifier, block, ~out, out)
+        return probabilities
 
     def in_turn(
         self, classifier: Any, block: np.ndarray, last: np.ndarray | None = None
@@ -278,16 +277,16 @@ class PropertyTask:
         These are probabilities, ``(m, K)``, or none where the earlier folds are too few to learn
         from. Those for the ``last`` fold may be known already from cross-fitting.
         """
-        found: list[np.ndarray | None] = []
+        predictions: list[np.ndarray | None] = []
         for k in range(1, int(self.fold.max()) + (last is None)):
             try:
-                found.append(self._predict(classifier, block, self.fold < k, self.fold == k))
+                predictions.append(self._predict(classifier, block, self.fold < k, self.fold == k))
             except InputError:
-                found.append(None)
-        return found if last is None else [*found, last]
+                predictions.append(None)
+        return predictions if last is None else [*predictions, last]
 
     def recalibrated(
-        self, found: np.ndarray, earlier: Sequence[np.ndarray | None]
+        self, held_out: np.ndarray, earlier: Sequence[np.ndarray | None]
     ) -> tuple[np.ndarray, float]:
         """Return log-probabilities, (n, K), recalibrated on other folds, and the cost of learning.
 
@@ -295,14 +294,14 @@ class PropertyTask:
         from the losses, on the same gradients, of predictors trained on the ``earlier`` folds only.
         :meth:`recalibration_cost` is added.
         """
-        logs = np.empty_like(found)
+        logs = np.empty_like(held_out)
         lost = apart = 0.0
         for k in np.unique(self.fold):
             out, size = self.fold == k, int(np.sum(self.fold == k))
-            learnt = len(found) - size
+            learnt = len(held_out) - size
             less = earlier[k - 1] if 0 < k < len(earlier) else None
-            asked = found[out] if less is None else np.concatenate([found[out], less])
-            answers = recalibrated(found[~out], self.labels[~out], asked)
+            asked = held_out[out] if less is None else np.concatenate([held_out[out], less])
+            answers = recalibrated(held_out[~out], self.labels[~out], asked)
             logs[out] = answers[:size]
             if less is not None:
                 own = np.arange(size), self.labels[out]
@@ -326,9 +325,10 @@ class PropertyTask:
     def training_loss(self, classifier: Any, block: np.ndarray) -> float:
         """Return the mean log-loss on the very records that the predictor has learnt from."""
         rows = np.ones(len(block), dtype=bool)
-        found = self._predict(classifier, block, rows, rows)
-        own = found[np.arange(len(block)), self.labels]
-        return float(-np.log(np.clip(own, _FLOOR, 1.0)).mean())
+        probabilities = self._predict(classifier, block, rows, rows)
+        own = probabilities[np.arange(len(block)), self.labels]
+        # No probability below 1e-6, since those of the paper are not recalibrated.
+        return float(-np.log(np.clip(own, 1e-6, 1.0)).mean())
 
     def interval(self, losses: np.ndarray, resamples: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the ends of the 95 % bootstrap interval of every layer's information.
@@ -342,16 +342,16 @@ class PropertyTask:
         draw = np.random.default_rng((self.seed, 1))
         units, number = self._units()
         gains = self._gains(losses)
-        found = np.empty((resamples, len(losses)))
+        resampled = np.empty((resamples, len(losses)))
         for k in range(resamples):
             weights = np.bincount(draw.integers(number, size=number), minlength=number)[units]
-            found[k] = gains @ weights / max(1, weights.sum())
+            resampled[k] = gains @ weights / max(1, weights.sum())
         middle = gains.mean(axis=1)
-        reach = small_sample_factor(number) * _NORMAL * found.std(axis=0)
+        reach = small_sample_factor(number) * ndtri(0.975) * resampled.std(axis=0)
         return middle - reach, np.minimum(middle + reach, self.entropy())
 
     def true_at_the_extremes(
-        self, low: float, high: float, losses: np.ndarray, found: np.ndarray
+        self, low: float, high: float, losses: np.ndarray, probabilities: np.ndarray
     ) -> tuple[float, float]:
         """Return the ends of a layer's interval, widened where the gains hardly vary.
 
@@ -366,16 +366,14 @@ class PropertyTask:
         ``(1 − ε)^G = 2.5 %`` over the G groups or gradients: each may lose ``log(n + 1)``, the most
         that recalibration on n gradients allows.
         """
-        from scipy.special import stdtrit
-
         units, number = self._units()
         gains = self._gains(losses)
-        if gains.min() > _NO_GAIN:
+        if gains.min() > TIE:
             unseen = 1 - 0.025 ** (1 / number)
             learnt = len(gains) - int(np.bincount(self.fold).min())
             worst = (1 - unseen) * gains.mean() - unseen * math.log(learnt + 1)
             return min(low, worst), self.entropy()
-        scores = _logs(found, 1.0 / (2 * len(found)))
+        scores = _logs(probabilities, 1.0 / (2 * len(probabilities)))
         for k in np.unique(
             self.fold
         ):  # what a predictor says of all gradients alike is no information
@@ -383,7 +381,7 @@ class PropertyTask:
         shares = np.bincount(self.labels) / len(self.labels)
         news = scores[np.arange(len(scores)), self.labels] - scores @ shares
         spread = float(np.mean(scores**2 @ shares - (scores @ shares) ** 2))
-        if spread <= _NO_GAIN:
+        if spread <= TIE:
             return low, high
         mean = float(news.mean())
         sums = np.bincount(units, news - mean, number)
@@ -417,9 +415,9 @@ class PropertyTask:
                     f"The family cannot learn from {int(learn.sum())} gradients ({error}); record "
                     "more, or use another family."
                 ) from error
-        found = np.zeros((int(apply.sum()), self.classes))
-        found[:, model.classes_] = model.predict_proba(block[apply])
-        return found
+        probabilities = np.zeros((int(apply.sum()), self.classes))
+        probabilities[:, model.classes_] = model.predict_proba(block[apply])
+        return probabilities
 
 
 def recalibrated(fitted_on: np.ndarray, labels: np.ndarray, applied_to: np.ndarray) -> np.ndarray:
@@ -437,27 +435,25 @@ def recalibrated(fitted_on: np.ndarray, labels: np.ndarray, applied_to: np.ndarr
     shares = (wanted.sum(axis=0) + 0.5) / (n + 0.5 * classes)
 
     def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        scores = _log_softmax(theta[0] * logs + theta[1:])
+        scores = log_softmax(theta[0] * logs + theta[1:], axis=1)
         errors = np.exp(scores) - wanted
         slope = np.concatenate([[np.sum(errors * logs)], errors.sum(axis=0)]) / n
         return -float(np.sum(scores * wanted)) / n, slope
 
-    from scipy.optimize import minimize
-
-    best = None
     # Started from the constant too: a steep start may stop on its way there.
-    for slope in (0.0, 1.0):
-        offsets = np.log(shares) * (1 - slope)
-        found = minimize(
+    fits = [
+        minimize(
             objective,
-            np.concatenate([[slope], offsets]),
+            np.concatenate([[slope], np.log(shares) * (1 - slope)]),
             jac=True,
             method="L-BFGS-B",
-            bounds=[(0.0, _STEEPEST)] + [(-_FURTHEST, _FURTHEST)] * classes,
+            # Wide enough for any calibration; without bounds, perfect scores have no optimum.
+            bounds=[(0.0, 5.0)] + [(-20.0, 20.0)] * classes,
         )
-        best = found if best is None or found.fun < best.fun else best
-    assert best is not None  # noqa: S101  the loop ran
-    sure = np.exp(_log_softmax(best.x[0] * _logs(applied_to, floor) + best.x[1:]))
+        for slope in (0.0, 1.0)
+    ]
+    best = min(fits, key=lambda fit: fit.fun)
+    sure = softmax(best.x[0] * _logs(applied_to, floor) + best.x[1:], axis=1)
     # n records never justify odds beyond n to one: a single surprise must not cost the earth.
     doubt = 1.0 / (n + 1)
     return np.asarray(np.log((1 - doubt) * sure + doubt * shares))
@@ -476,8 +472,6 @@ def small_sample_factor(units: int) -> float:
     >>> round(small_sample_factor(5), 3), round(small_sample_factor(1000), 3)
     (1.584, 1.002)
     """
-    from scipy.special import ndtri, stdtrit
-
     ratio = stdtrit(units - 1, 0.975) / ndtri(0.975)
     return float(math.sqrt(units / (units - 1)) * ratio)
 
@@ -500,8 +494,3 @@ def _too_few(exchange: Exchange, ways: float) -> str:
 def _logs(probabilities: np.ndarray, floor: float) -> np.ndarray:
     kept = np.maximum(probabilities, floor)
     return np.asarray(np.log(kept / kept.sum(axis=1, keepdims=True)))
-
-
-def _log_softmax(scores: np.ndarray) -> np.ndarray:
-    shifted = scores - scores.max(axis=1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
