@@ -50,8 +50,8 @@ class SingleOutputJacobian(GLMJacobian):
     def row_norms(self, unknowns: Unknowns) -> Array:
         """Return ``‖J_i‖₂²`` of each row, ``(n,)``, by secular equations."""
         count = unknowns.count(self)
-        if count == 1:  # there is nothing to decompose
-            return self.row_traces(unknowns)
+        if count <= 12:  # so few that a matrix for each row is the shorter way
+            return super().row_norms(unknowns)
         xp, terms = array_namespace(self.X), self.terms
         basis = terms.keep("eigenbasis", unknowns, self._eigenbasis)
         w_V, rho = unknowns.of(self.w), self.r * self.r
@@ -74,7 +74,7 @@ class SingleOutputJacobian(GLMJacobian):
         )
         # Next to the largest pole, with the next one hardly apart, the secular equation has lost
         # half its digits: a zero here has the norm computed from the entries, if that is cheap.
-        if basis.delta.shape[0] > 1 and float(basis.delta[-2]) >= 0.99 * float(basis.delta[-1]):
+        if float(basis.delta[-2]) >= 0.99 * float(basis.delta[-1]):
             near_pole = (norms > 0) & (norms <= (1 + 1e-6) * rho * basis.delta[-1])
             work = float(xp.sum(near_pole)) * self.size * count * min(self.size, count)
             norms = xp.where(near_pole & (work <= 1e9), xp.zeros_like(norms), norms)
