@@ -43,6 +43,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 from sklearn.base import clone
 
 from seepage.core.leakage import Leakage, group_labels
@@ -179,31 +180,25 @@ def _scaled_into(
 ) -> np.ndarray:
     """Return ``clip(c·values, low, high)`` with c such that ``Σ mass·clip(…) = total``.
 
-    The sum is piecewise linear in c and bends where a value meets a limit; the piece with the
-    solution is found by bisection over those points.
+    The sum rises with c, and bends where a value meets a limit. Bisection tells which values those
+    are; between two bends it is linear.
     """
     if low <= 0 and high == math.inf:
         return np.asarray(values * (total / float(np.sum(mass * values))))
-    bends = np.concatenate([low / values, high / values])
-    bends = np.sort(bends[np.isfinite(bends)])
 
-    def reached(c: float) -> bool:
-        return float(np.sum(mass * np.clip(c * values, low, high))) >= total
+    def excess(c: float) -> float:
+        return float(np.sum(mass * np.clip(c * values, low, high))) - total
 
-    first, last = 0, len(bends)  # the first bend at which the total is reached
-    while first < last:
-        middle = (first + last) // 2
-        first, last = (first, middle) if reached(bends[middle]) else (middle + 1, last)
-    below = bends[first - 1] if first > 0 else 0.0
-    above = bends[first] if first < len(bends) else 2 * below + 1.0
-    inside = (below + above) / 2 * values
-    clipped = np.clip(inside, low, high)
-    free = (inside > low) & (inside < high)
-    if not np.any(free):
-        return np.asarray(np.clip(above * values, low, high))
-    rest = total - float(np.sum(mass[~free] * clipped[~free]))
-    c = rest / float(np.sum(mass[free] * values[free]))
-    return np.asarray(np.clip(np.where(free, c * values, clipped), low, high))
+    most = float(np.max((high if math.isfinite(high) else total / np.min(mass)) / values))
+    for c in (0.0, most):  # all of them at a limit, up to rounding
+        if excess(c) * (1 if c else -1) <= 0:
+            return np.asarray(np.clip(c * values, low, high))
+    scaled = brentq(excess, 0.0, most, xtol=1e-300, rtol=4 * np.finfo(float).eps) * values
+    clipped, free = np.clip(scaled, low, high), (scaled > low) & (scaled < high)
+    if np.any(free):
+        rest = total - float(np.sum(mass[~free] * clipped[~free]))
+        clipped[free] = values[free] * (rest / float(np.sum(mass[free] * values[free])))
+    return np.asarray(np.clip(clipped, low, high))
 
 
 def read_rule(
