@@ -80,12 +80,8 @@ NOTICE = (
     "not publish the weights."
 )
 
-_SHORTEST_STEP = 1 / 16
 # Relative to the largest leakage: below it a unit counts as leaking nothing, and has no slope.
 _NOTHING = 1e-12
-_LARGEST_SYSTEM = 12_000  # unknowns of the implicit system: its matrix then takes a gigabyte
-_SETTLED = 1e-3  # the relative change of the weights up to which they count as settled
-_TIED = 1e-9  # relative gap of the two leading singular values below which e has no derivative
 
 
 class ReweightRound(NamedTuple):
@@ -171,7 +167,7 @@ class ReweightRule:
             yield ReweightRound(weights, factors, eta, change)
             if change <= tolerance:
                 return
-            step = max(step / 2, _SHORTEST_STEP) if change >= before else step
+            step = max(step / 2, 1 / 16) if change >= before else step
             factors, before = self.following(factors, eta, step), change
 
 
@@ -599,7 +595,7 @@ def procedure_leakage(
 
 def _check(fit: FittedGLM, last: ReweightRound) -> None:
     """Raise unless the derivative through the weights exists and can be afforded."""
-    if last.change > _SETTLED:
+    if last.change > 1e-3:
         raise InputError(
             f"The weights have not settled (the next round would change them by {last.change:.1g},"
             " relatively), so there is no fixed point to differentiate; reweight with more rounds."
@@ -617,7 +613,7 @@ def _check(fit: FittedGLM, last: ReweightRound) -> None:
             f"{fit.family.name!r} does not state {', '.join(missing)}."
         )
     size = int(fit.parameters.shape[0])
-    if size + size * (size + 1) // 2 > _LARGEST_SYSTEM:
+    if size + size * (size + 1) // 2 > 12_000:  # the system's matrix then takes a gigabyte
         raise InputError(
             f"The leakage of the whole procedure takes a system of about d²/2 equations, which is "
             f"too large for {size} parameters; reduce the columns first, to 150 or fewer."
@@ -811,7 +807,8 @@ def _leading(B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     length = np.sqrt(np.vecdot(far, far))
     far = far / np.where(length > 0, length, 1.0)[:, None]
     second = squares[:, -2] if squares.shape[1] > 1 else np.zeros(len(B))
-    tied = squares[:, -1] - second <= 2 * _TIED * squares[:, -1]
+    # A relative gap of two singular values this small is rounding: e has no derivative there.
+    tied = squares[:, -1] - second <= 2e-9 * squares[:, -1]
     return (far, near, tied) if tall else (near, far, tied)
 
 

@@ -42,12 +42,7 @@ from array_api_compat import array_namespace
 from seepage.support.chunks import by_rows, chunk_for
 from seepage.tables.source import Array
 
-_STEPS = 200  # far more than needed: a bracket is halved where Newton's method does not do better
-_BEYOND = 5e-17  # terms of a series below this are left out
-_GUESSED = 1.25  # times the outermost pole, seen from the middle: beyond it there is a guess
 _NEAR = 0.2  # how far above the largest pole counts as near, in its distance from the next
-_UNDER = 2e-3  # and how far below it
-_BELOW = 0.9  # the largest eigenvalue of S K' at the pole up to which this is tried
 
 
 # How many terms of a series each step of Newton's method takes; far above the poles the error
@@ -156,7 +151,8 @@ def _solve(batch: _Secular, guess: Array) -> Array:
     if active.shape[0] < top.shape[0]:  # selecting copies, so only if needed
         batch = batch.pick(active)
         low, tau, high, width, top, floor = (v[active] for v in (low, tau, high, width, top, floor))
-    for _ in range(_STEPS):
+    # Far more steps than needed: the bracket is halved where Newton's method does not do better.
+    for _ in range(200):
         if active.shape[0] == 0:
             break
         look = _look(batch, tau)
@@ -371,7 +367,8 @@ def _near_pole(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> Arr
     smooth = width * (width - trace) - minus_det
     start = u * (c * u + 2 * s * v) * width
     start = start + s * s * (u * u * q_q - 2 * u * v * p_q + v * v * p_p)
-    return (positive_root(trace, minus_det)[0] < _BELOW * width) & (xp.abs(start) < _NEAR * smooth)
+    alone = positive_root(trace, minus_det)[0] < 0.9 * width  # below one with room to spare
+    return alone & (xp.abs(start) < _NEAR * smooth)
 
 
 def solve_near_pole(
@@ -398,7 +395,8 @@ def solve_near_pole(
         # Newton's method squares the error, relative to the distance of the poles; the terms left
         # out count relative to all of it.
         share = tau * inverse
-        settled = (step * step * inverse <= eps * top / 4) & (share >= -_UNDER) & (share <= _NEAR)
+        # Far below the pole another eigenvalue may be the largest.
+        settled = (step * step * inverse <= eps * top / 4) & (share >= -2e-3) & (share <= _NEAR)
         settled = settled & (xp.abs(share) ** last <= eps)
         if bool(xp.all(settled)):
             break
@@ -423,7 +421,7 @@ def _range(delta: Array) -> tuple[Array, Array]:
 
 def _farthest(last: int) -> float:
     """Return the largest ``z`` at which all terms after that one are below rounding."""
-    share: float = _BEYOND ** (1 / (last + 1))
+    share: float = 5e-17 ** (1 / (last + 1))
     return 2 * share / (1 + share * share)
 
 
@@ -449,7 +447,7 @@ def solve_far_above(
     guess = _first_guess(rho, delta, at, c, s)
     settled = xp.zeros_like(guess) > 0
     for last in _FAR:
-        known = guess > _GUESSED * pole
+        known = guess > 1.25 * pole  # nearer to the outermost pole the series says too little
         inverse = 1 / xp.where(known, guess, xp.ones_like(guess))
         z = xp.where(known, pole * inverse, xp.zeros_like(pole))
         w = xp.sqrt((1 - z) * (1 + z))
