@@ -42,7 +42,6 @@ MEMBERSHIP = "membership inference"
 _FROM_DATA = "The prior has the mean and the standard deviation of every column in the data."
 _REGULAR = "The bound is that of small changes of the record, at the data as they are."
 _WIDTH = 100
-_NOTHING = 1e-30  # a bound below this says nothing, whatever the units
 
 
 def guarantees(
@@ -109,7 +108,7 @@ def guarantees(
     ]
     index = leak.source.index
     return Guarantees(
-        rows=tuple(_noted(line, leak.notes) for line in rows),
+        rows=tuple(_resting_on(line, *leak.notes, guarantee=True) for line in rows),
         row=position,
         label=str(position if index is None else index[position]),
         chosen=row is not None,
@@ -345,6 +344,14 @@ def _promise(leak: Leakage[Any], limits: Domain, dp: Any) -> tuple[PrivacyStatem
         return None, str(error)
 
 
+def _where_it_applies(name: str, adversary: str, bound: Callable[[], Guarantee]) -> Guarantee:
+    """Return the line of a bound, or the reason why it does not apply."""
+    try:
+        return bound()
+    except InputError as error:
+        return Guarantee(name, None, adversary, (), reason=str(error))
+
+
 def _promised(
     name: str,
     adversary: str,
@@ -355,15 +362,16 @@ def _promised(
     which: list[int],
 ) -> Guarantee:
     """Return the line of a bound that follows from a promise and the domain."""
-    if promise is None:
-        return Guarantee(name, None, adversary, (), reason=reason)
-    try:
+
+    def line() -> Guarantee:
+        if promise is None:
+            raise InputError(reason)
         found = bound(promise, limits.diameters[which])
-    except InputError as error:
-        return Guarantee(name, None, adversary, (), reason=str(error))
-    assumptions = (*found.assumptions[:2], limits.words, *_about(promise))
-    safe = promise.guarantee and limits.stated
-    return Guarantee(name, float(found), adversary, assumptions, guarantee=safe)
+        assumptions = (*found.assumptions[:2], limits.words, *_about(promise))
+        safe = promise.guarantee and limits.stated
+        return Guarantee(name, float(found), adversary, assumptions, guarantee=safe)
+
+    return _where_it_applies(name, adversary, line)
 
 
 def _about(promise: PrivacyStatement) -> tuple[str, ...]:
@@ -401,17 +409,12 @@ def _van_trees(
     yield _resting_on(found, limits.words, guarantee=True)
 
 
-def _noted(line: Guarantee, notes: tuple[str, ...]) -> Guarantee:
-    """Return a line that also says what the numbers of this release leave out."""
+def _resting_on(line: Guarantee, *assumptions: str, guarantee: bool) -> Guarantee:
+    """Return a line that also says what else it assumes, or what its numbers leave out."""
     if not line.applies:
         return line
-    return replace(line, assumptions=tuple(dict.fromkeys((*line.assumptions, *notes))))
-
-
-def _resting_on(line: Guarantee, assumption: str, guarantee: bool) -> Guarantee:
-    if not line.applies:
-        return line
-    return replace(line, assumptions=(*line.assumptions, assumption), guarantee=guarantee)
+    every = tuple(dict.fromkeys((*line.assumptions, *assumptions)))
+    return replace(line, assumptions=every, guarantee=guarantee and line.guarantee)
 
 
 def _averaged(
@@ -424,15 +427,14 @@ def _averaged(
     sampling: dict[str, int],
 ) -> Guarantee:
     """Return the line of a van Trees bound; ``share`` of the record's numbers are sought."""
-    if not sought:
-        reason = "No column varies, so there is nothing to find out."
-        return Guarantee(name, None, EVERY_ADVERSARY, (), reason=reason)
-    try:
+
+    def line() -> Guarantee:
+        if not sought:
+            raise InputError("No column varies, so there is nothing to find out.")
         found = van_trees_rows(leak, prior, [position], sought, **sampling)
-    except InputError as error:
-        return Guarantee(name, None, EVERY_ADVERSARY, (), reason=str(error))
-    value = share * float(np.asarray(found)[0])
-    return Guarantee(name, value, EVERY_ADVERSARY, found.assumptions)
+        return Guarantee(name, share * float(found[0]), EVERY_ADVERSARY, found.assumptions)
+
+    return _where_it_applies(name, EVERY_ADVERSARY, line)
 
 
 def _cell(
@@ -444,13 +446,14 @@ def _cell(
     column = leak.source.names[j]
     yield Guarantee(f"Cramér–Rao, {column}", float(cells.min()), ONE_CELL, (*UNBIASED, _REGULAR))
     name = f"Hammersley–Chapman–Robbins, {column}"
-    try:
+
+    def line() -> Guarantee:
         found = hammersley_chapman_robbins(leak, position, j, domain=limits)
-    except InputError as error:
-        yield Guarantee(name, None, ONE_CELL, (), reason=str(error))
-        return
-    assumptions = found.bound.assumptions
-    yield Guarantee(name, float(found), ONE_CELL, assumptions, guarantee=limits.stated)
+        return Guarantee(
+            name, float(found), ONE_CELL, found.bound.assumptions, guarantee=limits.stated
+        )
+
+    yield _where_it_applies(name, ONE_CELL, line)
 
 
 def _cell_bounds(leak: Leakage[Any], which: list[int], position: int) -> np.ndarray:
@@ -461,17 +464,11 @@ def _cell_bounds(leak: Leakage[Any], which: list[int], position: int) -> np.ndar
 
 
 def _membership(promise: PrivacyStatement | None, reason: str) -> Guarantee:
-    name = "advantage, at most"
+    name, unit = "advantage, at most", "advantage"
     if promise is None:
-        return Guarantee(name, None, MEMBERSHIP, (), reason=reason, unit="advantage")
-    return Guarantee(
-        name,
-        membership_advantage(promise),
-        MEMBERSHIP,
-        _about(promise),
-        guarantee=promise.guarantee,
-        unit="advantage",
-    )
+        return Guarantee(name, None, MEMBERSHIP, (), reason=reason, unit=unit)
+    value, safe = membership_advantage(promise), promise.guarantee
+    return Guarantee(name, value, MEMBERSHIP, _about(promise), guarantee=safe, unit=unit)
 
 
 def _line(line: Guarantee, width: int, numbered: dict[str, int], best: bool) -> str:
@@ -501,7 +498,7 @@ def _padded(text: str, width: int) -> str:
 def _number(value: float) -> str:
     if math.isinf(value):
         return "∞"
-    return f"{value:.3g}" if value > _NOTHING else "0"
+    return f"{value:.3g}" if value > 1e-30 else "0"  # that says nothing, whatever the units
 
 
 def _root(value: float) -> str:

@@ -27,11 +27,6 @@ from seepage.core.noise import Gaussian, Laplace, Noise
 from seepage.core.result import UNBIASED, Result
 from seepage.errors import InputError
 
-_POINTS = 40  # changes tried on either side
-# As a share of the way to the limit: below it the refits' rounding shows, and the bound is all but
-# Cramér–Rao's.
-_SMALLEST = 1e-3
-
 
 @dataclass(frozen=True)
 class FiniteChangeBound:
@@ -169,10 +164,12 @@ def _largest(logarithms: Callable[[np.ndarray], np.ndarray], reach: float) -> tu
     """Return the largest logarithm of the bound on one side, and the change that attains it."""
     from scipy.optimize import minimize_scalar
 
-    changes = reach * np.geomspace(_SMALLEST, 1.0, _POINTS)
+    # Below a thousandth of the way to the limit the refits' rounding shows, and the bound is all
+    # but Cramér–Rao's.
+    changes = reach * np.geomspace(1e-3, 1.0, 40)
     tried = logarithms(changes)
     k = int(np.argmax(tried))
-    between = sorted((changes[max(k - 1, 0)], changes[min(k + 1, _POINTS - 1)]))
+    between = sorted((changes[max(k - 1, 0)], changes[min(k + 1, len(changes) - 1)]))
     found = minimize_scalar(
         lambda change: -float(logarithms(np.array([change]))[0]), bounds=between, method="bounded"
     )

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.stats import cosine
 
 from seepage.bounds.cramer_rao import square
 from seepage.core.leakage import Columns, Leakage
@@ -275,14 +276,9 @@ class BoundedPrior:
     def draw(self, count: int, size: int, generator: np.random.Generator) -> np.ndarray:
         """Draw ``count`` records of ``size`` unknowns from the squared cosine."""
         lower, upper = self._limits(size)
-        quantiles = generator.random((count, size))
-        # The distribution function of the centred density of width 1 is ½ + u + sin(2πu)/(2π).
-        low, high = np.full((count, size), -0.5), np.full((count, size), 0.5)
-        for _ in range(50):
-            u = (low + high) / 2
-            below = 0.5 + u + np.sin(2 * np.pi * u) / (2 * np.pi) < quantiles
-            low, high = np.where(below, u, low), np.where(below, high, u)
-        return np.asarray((lower + upper) / 2 + (low + high) / 2 * (upper - lower))
+        # (1 + cos x)/2π on −π to π is the same density.
+        x = cosine.ppf(generator.random((count, size)))
+        return np.asarray((lower + upper) / 2 + x / (2 * np.pi) * (upper - lower))
 
     def _limits(self, size: int) -> tuple[np.ndarray, np.ndarray]:
         lower = _spread(np.asarray(self.lower, dtype=float), size, "lower limits")

@@ -43,6 +43,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 from sklearn.base import clone
 
 from seepage.core.leakage import Leakage, group_labels
@@ -79,12 +80,8 @@ NOTICE = (
     "not publish the weights."
 )
 
-_SHORTEST_STEP = 1 / 16
 # Relative to the largest leakage: below it a unit counts as leaking nothing, and has no slope.
 _NOTHING = 1e-12
-_LARGEST_SYSTEM = 12_000  # unknowns of the implicit system: its matrix then takes a gigabyte
-_SETTLED = 1e-3  # the relative change of the weights up to which they count as settled
-_TIED = 1e-9  # relative gap of the two leading singular values below which e has no derivative
 
 
 class ReweightRound(NamedTuple):
@@ -170,7 +167,7 @@ class ReweightRule:
             yield ReweightRound(weights, factors, eta, change)
             if change <= tolerance:
                 return
-            step = max(step / 2, _SHORTEST_STEP) if change >= before else step
+            step = max(step / 2, 1 / 16) if change >= before else step
             factors, before = self.following(factors, eta, step), change
 
 
@@ -179,31 +176,25 @@ def _scaled_into(
 ) -> np.ndarray:
     """Return ``clip(c·values, low, high)`` with c such that ``Σ mass·clip(…) = total``.
 
-    The sum is piecewise linear in c and bends where a value meets a limit; the piece with the
-    solution is found by bisection over those points.
+    The sum rises with c, and bends where a value meets a limit. Bisection tells which values those
+    are; between two bends it is linear.
     """
     if low <= 0 and high == math.inf:
         return np.asarray(values * (total / float(np.sum(mass * values))))
-    bends = np.concatenate([low / values, high / values])
-    bends = np.sort(bends[np.isfinite(bends)])
 
-    def reached(c: float) -> bool:
-        return float(np.sum(mass * np.clip(c * values, low, high))) >= total
+    def excess(c: float) -> float:
+        return float(np.sum(mass * np.clip(c * values, low, high))) - total
 
-    first, last = 0, len(bends)  # the first bend at which the total is reached
-    while first < last:
-        middle = (first + last) // 2
-        first, last = (first, middle) if reached(bends[middle]) else (middle + 1, last)
-    below = bends[first - 1] if first > 0 else 0.0
-    above = bends[first] if first < len(bends) else 2 * below + 1.0
-    inside = (below + above) / 2 * values
-    clipped = np.clip(inside, low, high)
-    free = (inside > low) & (inside < high)
-    if not np.any(free):
-        return np.asarray(np.clip(above * values, low, high))
-    rest = total - float(np.sum(mass[~free] * clipped[~free]))
-    c = rest / float(np.sum(mass[free] * values[free]))
-    return np.asarray(np.clip(np.where(free, c * values, clipped), low, high))
+    most = float(np.max((high if math.isfinite(high) else total / np.min(mass)) / values))
+    for c in (0.0, most):  # all of them at a limit, up to rounding
+        if excess(c) * (1 if c else -1) <= 0:
+            return np.asarray(np.clip(c * values, low, high))
+    scaled = brentq(excess, 0.0, most, xtol=1e-300, rtol=4 * np.finfo(float).eps) * values
+    clipped, free = np.clip(scaled, low, high), (scaled > low) & (scaled < high)
+    if np.any(free):
+        rest = total - float(np.sum(mass[~free] * clipped[~free]))
+        clipped[free] = values[free] * (rest / float(np.sum(mass[free] * values[free])))
+    return np.asarray(np.clip(clipped, low, high))
 
 
 def read_rule(
@@ -604,7 +595,7 @@ def procedure_leakage(
 
 def _check(fit: FittedGLM, last: ReweightRound) -> None:
     """Raise unless the derivative through the weights exists and can be afforded."""
-    if last.change > _SETTLED:
+    if last.change > 1e-3:
         raise InputError(
             f"The weights have not settled (the next round would change them by {last.change:.1g},"
             " relatively), so there is no fixed point to differentiate; reweight with more rounds."
@@ -622,7 +613,7 @@ def _check(fit: FittedGLM, last: ReweightRound) -> None:
             f"{fit.family.name!r} does not state {', '.join(missing)}."
         )
     size = int(fit.parameters.shape[0])
-    if size + size * (size + 1) // 2 > _LARGEST_SYSTEM:
+    if size + size * (size + 1) // 2 > 12_000:  # the system's matrix then takes a gigabyte
         raise InputError(
             f"The leakage of the whole procedure takes a system of about d²/2 equations, which is "
             f"too large for {size} parameters; reduce the columns first, to 150 or fewer."
@@ -816,7 +807,8 @@ def _leading(B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     length = np.sqrt(np.vecdot(far, far))
     far = far / np.where(length > 0, length, 1.0)[:, None]
     second = squares[:, -2] if squares.shape[1] > 1 else np.zeros(len(B))
-    tied = squares[:, -1] - second <= 2 * _TIED * squares[:, -1]
+    # A relative gap of two singular values this small is rounding: e has no derivative there.
+    tied = squares[:, -1] - second <= 2e-9 * squares[:, -1]
     return (far, near, tied) if tall else (near, far, tied)
 
 

@@ -78,8 +78,8 @@ def reader(
     family_of: Family | Callable[[Any], Family | Categorical],
     penalty: Penalty,
     *,
-    ratio_of: Callable[[Any], float] = lambda model: 0.0,
-    check: Callable[[Any], None] = lambda model: None,
+    ratio_of: Callable[[Any], float] | None = None,
+    check: Callable[[Any], None] | None = None,
     label_unit: float | None = None,
 ) -> Read:
     """Return the reader of models that minimise ``Σ ω ℓ + p (ρ‖w‖₁ + (1 − ρ)/2 ‖w‖²)``.
@@ -101,7 +101,8 @@ def reader(
 
     def read(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
         check_fitted_columns(model, table)
-        check(model)
+        if check is not None:
+            check(model)
         family = family_of if isinstance(family_of, Family) else family_of(model)
         weights = read_weights(sample_weight, table)
         if hasattr(model, "classes_"):
@@ -114,7 +115,8 @@ def reader(
                     "Fit LogisticRegression, which is one model for all classes.",
                 )
             positions = read_known_classes(y, classes, table)
-            weights = _with_class_weights(model, positions, weights, table)
+            if getattr(model, "class_weight", None) is not None:
+                weights = _with_class_weights(model, positions, weights, table)
             codes = class_targets(positions, family)
             codes = codes if label_unit is None else label_unit * (codes - 0.5)
             target = place_like(codes, table.values)
@@ -122,7 +124,7 @@ def reader(
             target = read_response(y, table)
         every = None if weights is None else array_namespace(table.values).sum(weights)
         total = penalty(model, len(table), float(len(table) if every is None else every))
-        ratio = ratio_of(model)
+        ratio = 0.0 if ratio_of is None else ratio_of(model)
         coef = kept_coefficients(model) if total * ratio > 0 else model.coef_
         return FittedGLM.on(
             table,
@@ -167,10 +169,8 @@ def kept_coefficients(model: Any) -> np.ndarray:
 
 def _with_class_weights(
     model: Any, positions: np.ndarray, weights: Array | None, table: Table
-) -> Array | None:
+) -> Array:
     """Return the sample weights times the weight of each record's class, by scikit-learn's rule."""
-    if getattr(model, "class_weight", None) is None:
-        return weights
     from sklearn.utils.class_weight import compute_class_weight
 
     classes = as_numpy(model.classes_)

@@ -30,12 +30,12 @@ NETWORK = RefusedKind(
 )
 
 
-def _no_linear_model(library: str, names: str, why: str) -> tuple[RefusedKind, ...]:
-    return tuple(RefusedKind(library, name, why, _ATTACK) for name in names.split())
+def _refused(library: str, names: str, why: str, instead: str = _ATTACK) -> tuple[RefusedKind, ...]:
+    return tuple(RefusedKind(library, name, why, instead) for name in names.split())
 
 
 KINDS = (
-    RefusedKind(
+    *_refused(
         "sklearn",
         "CalibratedClassifierCV",
         "A calibrated classifier is several models, each fitted on part of the data, with curves "
@@ -43,42 +43,32 @@ KINDS = (
         "Audit the model inside it, fitted on all records; a LogisticRegression needs no "
         "calibration.",
     ),
-    RefusedKind(
+    *_refused(
         "sklearn",
         "HuberRegressor",
         "Huber's regression fits the scale of the residuals together with the coefficients.",
         "Fix the scale, and fit sp.glm.GeneralizedLinearRegression with a family of your own.",
     ),
-    *(
-        RefusedKind(
-            "sklearn",
-            name,
-            "This objective has kinks at the records themselves, so its minimiser has no "
-            "derivative.",
-            f"Fit {instead} instead.",
-        )
-        for name, instead in (("QuantileRegressor", "LinearRegression or Ridge"),)
+    *_refused(
+        "sklearn",
+        "QuantileRegressor",
+        "This objective has kinks at the records themselves, so its minimiser has no derivative.",
+        "Fit LinearRegression or Ridge instead.",
     ),
-    *(
-        RefusedKind(
-            "sklearn",
-            name,
-            "This model fits its own penalties together with the coefficients.",
-            "Fit Ridge with alpha = model.lambda_ / model.alpha_ and audit that.",
-        )
-        for name in ("BayesianRidge", "ARDRegression")
+    *_refused(
+        "sklearn",
+        "BayesianRidge ARDRegression",
+        "This model fits its own penalties together with the coefficients.",
+        "Fit Ridge with alpha = model.lambda_ / model.alpha_ and audit that.",
     ),
-    *(
-        RefusedKind(
-            "sklearn",
-            name,
-            "This model has several outputs, and its penalty ties their columns together.",
-            "Fit Lasso, ElasticNet or Ridge once for each output, and compose the releases with "
-            "sp.compose.",
-        )
-        for name in ("MultiTaskLasso", "MultiTaskElasticNet", "MultiTaskLassoCV")
+    *_refused(
+        "sklearn",
+        "MultiTaskLasso MultiTaskElasticNet MultiTaskLassoCV",
+        "This model has several outputs, and its penalty ties their columns together.",
+        "Fit Lasso, ElasticNet or Ridge once for each output, and compose the releases with "
+        "sp.compose.",
     ),
-    *_no_linear_model(
+    *_refused(
         "sklearn",
         "RandomForestClassifier RandomForestRegressor ExtraTreesClassifier ExtraTreesRegressor "
         "GradientBoostingClassifier GradientBoostingRegressor HistGradientBoostingClassifier "
@@ -86,19 +76,19 @@ KINDS = (
         "Trees are cut at the records' own values, so a small change of a record moves nothing and "
         "a slightly larger one a whole branch: there is no derivative to measure.",
     ),
-    *_no_linear_model(
+    *_refused(
         "sklearn",
         "SVC SVR NuSVC NuSVR KNeighborsClassifier KNeighborsRegressor KernelRidge "
         "GaussianProcessClassifier GaussianProcessRegressor",
         "This model contains the training records themselves: whoever has the model has them.",
     ),
-    *_no_linear_model(
+    *_refused(
         "sklearn",
         "MLPClassifier MLPRegressor",
         "Training a network stops where it happens to stop, not at a minimiser that could be "
         "differentiated.",
     ),
-    *_no_linear_model(
+    *_refused(
         "sklearn",
         "LinearSVR Perceptron PassiveAggressiveClassifier",
         "The loss of this model has no second derivative where a record lies on the edge of the "
@@ -108,39 +98,30 @@ KINDS = (
     RefusedKind("skglm", "CoxEstimator", _COX, _HAZARD),
     RefusedKind("lifelines", "*", _COX, _HAZARD),
     RefusedKind("sksurv", "*", _COX, _HAZARD),
-    RefusedKind(
+    *_refused(
         "statsmodels",
         "MNLogit",
         "MNLogit fixes the parameters of its first class at zero, so its coefficients differ from "
         "those of the softmax regression supported here.",
         "Fit scikit-learn's LogisticRegression with C=np.inf, whose probabilities are the same.",
     ),
-    *(
-        RefusedKind(
-            "statsmodels",
-            name,
-            "This model fits a dispersion or a variance together with the coefficients.",
-            "Fit Poisson regression, or a GLM of the Tweedie family with its power fixed.",
-        )
-        for name in ("NegativeBinomial", "NegativeBinomialP", "GeneralizedPoisson", "BetaModel")
+    *_refused(
+        "statsmodels",
+        "NegativeBinomial NegativeBinomialP GeneralizedPoisson BetaModel",
+        "This model fits a dispersion or a variance together with the coefficients.",
+        "Fit Poisson regression, or a GLM of the Tweedie family with its power fixed.",
     ),
-    *(
-        RefusedKind(
-            "statsmodels",
-            name,
-            "This model couples the records of a group through the effects or errors they share.",
-            "Fit OLS or GLM with the group as a category, or treat each group as one record.",
-        )
-        for name in ("MixedLM", "GEE", "GLSAR")
+    *_refused(
+        "statsmodels",
+        "MixedLM GEE GLSAR",
+        "This model couples the records of a group through the effects or errors they share.",
+        "Fit OLS or GLM with the group as a category, or treat each group as one record.",
     ),
-    *(
-        RefusedKind(
-            "statsmodels",
-            name,
-            "The probit loss is not implemented here.",
-            "Fit Logit, whose probabilities are almost the same.",
-        )
-        for name in ("Probit",)
+    *_refused(
+        "statsmodels",
+        "Probit",
+        "The probit loss is not implemented here.",
+        "Fit Logit, whose probabilities are almost the same.",
     ),
     *(
         RefusedKind(

@@ -220,16 +220,14 @@ def unwrap(model: Any, X: Any) -> Unwrapped:
     kind = kind_of(model)
     if takes_frame(model, X):
         return Unwrapped(model, (FormulaStep.of(model),), _notes(kind, model))
-    if kind.selects:
-        coef = as_numpy(getattr(model, "coef_", np.ones(1)))
-        several = coef.ndim == 2 and len(coef) > 1  # outputs, which its reader refuses
-        if several or not _has_signs(model):
-            return Unwrapped(model, (), _notes(kind, model))
-        notes = (SELECTED, *_notes(kind, model))
+    notes = _notes(kind, model)
+    coef = as_numpy(getattr(model, "coef_", np.ones(1)))
+    several = coef.ndim == 2 and len(coef) > 1  # outputs, which its reader refuses
+    if kind.selects and not several and _has_signs(model):
+        notes = (SELECTED, *notes)
         if np.any(coef == 0):
             return Unwrapped(*_kept(model, coef.reshape(-1)), notes)
-        return Unwrapped(model, (), notes)
-    return Unwrapped(model, (), _notes(kind, model))
+    return Unwrapped(model, (), notes)
 
 
 def best_of(search: Any) -> Any:

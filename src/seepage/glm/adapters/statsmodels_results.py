@@ -13,6 +13,7 @@ gamma: 2), and with the identity ``ℓ(m + o, y) = ℓ(m, y − o)``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -202,26 +203,19 @@ def _none(model: Any) -> None:
     return None
 
 
+def _own(model: Any) -> Any:
+    return np.asarray(model.weights, dtype=float)
+
+
+_squares = partial(_reader, lambda model: gaussian)
+_kind = partial(ModelKind, "statsmodels")
 KINDS = (
-    ModelKind("statsmodels", "OLS", _reader(lambda model: gaussian, _none), "Σ (wᵀx − y)²"),
-    ModelKind(
-        "statsmodels",
-        "WLS",
-        _reader(lambda model: gaussian, lambda model: np.asarray(model.weights, dtype=float)),
-        "Σ ω (wᵀx − y)²",
-    ),
-    ModelKind(
-        "statsmodels",
-        "GLS",
-        _reader(lambda model: gaussian, _gls_weights),
-        "Σ (wᵀx − y)²/σ², errors independent",
-    ),
-    ModelKind("statsmodels", "Logit", _reader(lambda model: bernoulli, _none), "Σ ℓ"),
-    ModelKind(
-        "statsmodels", "Poisson", _reader(lambda model: poisson, _none), "Σ ℓ, also with exposure"
-    ),
-    ModelKind(
-        "statsmodels",
+    _kind("OLS", _squares(_none), "Σ (wᵀx − y)²"),
+    _kind("WLS", _squares(_own), "Σ ω (wᵀx − y)²"),
+    _kind("GLS", _squares(_gls_weights), "Σ (wᵀx − y)²/σ², errors independent"),
+    _kind("Logit", _reader(lambda model: bernoulli, _none), "Σ ℓ"),
+    _kind("Poisson", _reader(lambda model: poisson, _none), "Σ ℓ, also with exposure"),
+    _kind(
         "GLM",
         _reader(_glm_family, _glm_weights),
         "Σ ω ℓ: Gaussian, binomial with logit; Poisson, gamma, Tweedie with log; also with an "

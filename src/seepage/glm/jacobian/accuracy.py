@@ -97,7 +97,7 @@ def least_cell(terms: JacobianTerms, squared: Array, reach: Array) -> Array:
         lambda rows: xp.min(squared[rows, :] * units[None, :], axis=1),
         squared.shape[0],
         squared.shape[1],
-        chunk=terms.chunk,
+        chunk=1 << 15,  # what fits into a core's own memory
     )
 
 
@@ -192,33 +192,35 @@ class GLMAccuracy(AnswerAccuracy):
         """Return the error of the unknowns of some records together."""
         xp = array_namespace(self.terms.X)
         for sizes in self._bounds(unknowns):
-            sums = xp.stack([xp.sum(size[rows] ** 2) for size in sizes])
-            error = self._of_terms(squared, sums, recomputed=True)
+            sums = xp.stack([xp.sum(size[rows] ** 2) for size in sizes])[None, :]
+            one = xp.full((1,), squared, dtype=sums.dtype, device=sums.device)
+            error = float(self._of_terms(one, sums)[0])
             if self.paired is None and error <= FINE:
                 return error
         return error
 
     def columns(self, squared: Array, attributes: list[Unknowns], rows: Array) -> Array:
         """Return the error of each attribute of some records together."""
-        xp, every = array_namespace(squared), self.column_terms(attributes, rows)
-        errors = [
-            self._of_terms(float(value), terms, recomputed=True)
-            for value, terms in zip(squared, every, strict=True)
-        ]
-        return xp.asarray(errors, dtype=squared.dtype, device=squared.device)
+        for closely in (False, True):
+            terms = self.column_terms(attributes, rows, closely)
+            # Each by itself: what is small beside another column may be large in its own unit.
+            errors = self._of_terms(squared, terms, share=0.0)
+            if bool(array_namespace(errors).all(errors <= FINE)):
+                break
+        return errors
 
     def row_terms(self, unknowns: Unknowns) -> Array:
         """Return what each record adds to the error of a block, ``(n, 2)``."""
         *_, sizes = self._bounds(unknowns)
         return array_namespace(self.terms.X).stack(sizes, axis=1) ** 2
 
-    def column_terms(self, attributes: list[Unknowns], rows: Array) -> Array:
+    def column_terms(self, attributes: list[Unknowns], rows: Array, closely: bool = True) -> Array:
         """Return what the rows add to the error of each attribute, one line for each."""
         terms = self.terms
         xp = array_namespace(terms.X)
         if terms.outputs == 1:
             a = terms.derivatives(slice(0, terms.rows))[1][:, 0, 0]
-            own = a * self._leverages(a, slice(0, terms.rows))
+            own = a * self._leverages(a, slice(0, terms.rows), closely)
             slope, off, own = (
                 xp.sum(size[rows] ** 2) for size in (terms.slope_sizes, self.slope_errors, own)
             )
@@ -249,15 +251,17 @@ class GLMAccuracy(AnswerAccuracy):
 
     def of_terms(self, squared: float, terms: Array) -> float:
         """Return the error of a block that was read in chunks, from the sum of its terms."""
+        xp = array_namespace(terms)
+        one = xp.full((1,), squared, dtype=terms.dtype, device=terms.device)
         # Sums of chunks are not computed once more, but those of pairs are from the entries.
-        return self._of_terms(squared, terms, recomputed=self.paired is not None)
+        recomputed = self.paired is not None
+        return float(self._of_terms(one, terms[None, :], recomputed=recomputed)[0])
 
-    def _of_terms(self, squared: float, terms: Array, recomputed: bool) -> float:
+    def _of_terms(self, squared: Array, terms: Array, **how: Any) -> Array:
         xp = array_namespace(terms)
         # The norms of a sum over the records are at most the sums of its parts' norms.
-        part, *errors = (xp.reshape(xp.sqrt(term), (1,)) for term in terms)
-        one = xp.asarray([squared], dtype=part.dtype, device=part.device)
-        return float(self._relative(one, part, sum(errors), recomputed=recomputed)[0])
+        sizes = xp.sqrt(terms)
+        return self._relative(squared, sizes[:, 0], xp.sum(sizes[:, 1:], axis=1), **how)
 
     def _relative(
         self,
@@ -294,13 +298,15 @@ class GLMAccuracy(AnswerAccuracy):
     def _bounds(self, unknowns: Unknowns) -> Iterator[tuple[Array, Array]]:
         """Yield bounds on the norms of every record's terms and on their errors, ``(n,)`` both.
 
-        Of several classes first cheap ones, which may be all that is needed, then close ones.
+        First cheap ones, which may be all that is needed, then close ones.
         """
         terms = self.terms
         xp = array_namespace(terms.X)
         if self.paired is None:
-            yield self._record_sizes(unknowns)
+            yield self._record_sizes(unknowns, closely=False)
         if terms.outputs == 1:
+            if self.map.spread:
+                yield self._record_sizes(unknowns, closely=True)
             return
 
         def sizes(rows: slice) -> Array:
@@ -311,7 +317,7 @@ class GLMAccuracy(AnswerAccuracy):
         both = by_rows(sizes, terms.rows, width, chunk=terms.chunk)
         yield both[:, 0], both[:, 1]
 
-    def _record_sizes(self, unknowns: Unknowns) -> tuple[Array, Array]:
+    def _record_sizes(self, unknowns: Unknowns, closely: bool) -> tuple[Array, Array]:
         """Return the sizes of whole records, which for several classes are upper bounds."""
         terms = self.terms
         xp = array_namespace(terms.X)
@@ -330,7 +336,8 @@ class GLMAccuracy(AnswerAccuracy):
                 own = math.sqrt(2) * own
                 part = part + self.map.size * lengths * own
             if self.map.spread:
-                leverage = self._leverages(xp.sum(xp.linalg.diagonal(a), axis=1), rows)
+                own_curvature = xp.sum(xp.linalg.diagonal(a), axis=1)
+                leverage = self._leverages(own_curvature, rows, closely)
                 wide = terms.slope_sizes[rows] * norm(self._spread_over(self.deviations, unknowns))
                 error = error + self.map.curvature_error * (wide + own * leverage)
             return xp.stack([part, error], axis=1)
@@ -439,7 +446,7 @@ class GLMAccuracy(AnswerAccuracy):
         basis = xp.abs(xp.asarray(unknowns.basis, dtype=chosen.dtype, device=chosen.device))
         return xp.tensordot(basis, chosen, axes=((0,), (0,)))
 
-    def _leverages(self, a: Array, rows: slice | Array) -> Array:
+    def _leverages(self, a: Array, rows: slice | Array, closely: bool = True) -> Array:
         """Return upper bounds on ``√(x̃ᵀH⁻¹x̃)`` of some rows: ``1/√a``, or less where that is large.
 
         ``Σ|x̃_j|`` times the deviations is another bound, small for a row that is small relative to
@@ -449,7 +456,9 @@ class GLMAccuracy(AnswerAccuracy):
         terms = self.terms
         xp = array_namespace(terms.X)
         safe = xp.where(a > 0, a, xp.ones_like(a))
-        most = xp.where(a > 0, 1 / xp.sqrt(safe), xp.full_like(a, float("inf")))
+        most = xp.where(a > 0, 1 / xp.sqrt(safe), xp.full_like(a, xp.finfo(a.dtype).tiny ** -0.5))
+        if not closely:
+            return most
         small = terms.rows * terms.features <= 1 << 18
         flat = xp.nonzero(a <= (math.inf if small else 1e-3 * xp.max(a)))[0]
         if self.map.deviations is None or flat.shape[0] == 0:

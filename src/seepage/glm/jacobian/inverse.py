@@ -70,7 +70,7 @@ class ClosedInverse:
 
         def traces(rows: slice | Array, closely: bool) -> tuple[Array, Array]:
             t = self._row_terms(shared, rows, closely)
-            added = t.yy * xp.vecdot(t.y, t.y)
+            added = t.yy * t.y_squared
             total = trace - t.vv * v_squared - 2 * t.vy * (t.y @ shared.v) + added
             positive = t.regular & (total > 0)
             error = t.error * (trace + added) / xp.where(positive, total, xp.ones_like(total))
@@ -191,15 +191,16 @@ class ClosedInverse:
         regular = (r != 0) & (D / (64 * eps) ** 2 > r * r + along * along)
         safe = xp.where(regular, D, xp.ones_like(D))
         scale = xp.where(regular, 1 / safe, xp.zeros_like(D))
+        w, y_squared = shared.w, xp.vecdot(y, y)
         # Σ|w_j y_j|, or an upper bound.
-        w = shared.w
-        sizes = xp.abs(y) @ xp.abs(w) if closely else xp.sqrt(xp.sum(w**2) * xp.vecdot(y, y))
+        sizes = xp.abs(y) @ xp.abs(w) if closely else xp.sqrt(xp.sum(w**2) * y_squared)
         slope_off = self.accuracy.slope_errors[rows]
         doubt = (slope_off + y_off * a * sizes) * xp.sqrt(scale)
         yy = bend * scale
         safe_r = xp.where(regular, xp.abs(r), xp.ones_like(r))
         return _RowTerms(
             y,
+            y_squared,
             vv=a * a * kappa * scale,
             vy=a * total * scale,
             yy=yy,
@@ -227,6 +228,7 @@ class _RowTerms(NamedTuple):
     """One row's share: ``r² I⁻¹ = B⁻¹ − vv·v vᵀ − vy·(v yᵀ + y vᵀ) + yy·y yᵀ``."""
 
     y: Array
+    y_squared: Array
     vv: Array
     vy: Array
     yy: Array

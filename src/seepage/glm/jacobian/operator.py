@@ -204,7 +204,9 @@ class GLMJacobian(TermsJacobian):
         total = hessian(
             terms.near[rows, :], B @ xp.matrix_transpose(B), ridge=0.0, intercept=terms.intercept
         )
-        W, V = unknowns.of(terms.coef), directions(terms, unknowns)  # (t, K), (D, t)
+        W, V = unknowns.of(terms.coef), terms.zeros(D, unknowns.features(self.features))
+        eye = xp.eye(self.features, dtype=self.X.dtype, device=self.X.device)
+        V[: self.features, :] = unknowns.of(eye, axis=1)
         spread = (V @ V.T)[:, None, :, None] * (r.T @ r)[None, :, None, :]
         # T[(p, k), (q, l)] = Σ_t V_pt Σ_m W_tm Σ_i r_ik a_ilm x̃_iq
         flat, VW, design = xp.reshape(a, (a.shape[0], K * K)), V @ W, terms.design(rows)
@@ -253,15 +255,6 @@ def merged(first: TermsJacobian, other: TermsJacobian) -> TermsJacobian | None:
     accuracy = max(ours.map.accuracy, theirs.map.accuracy)
     whitener = Whitener(xp.linalg.qr(stack, mode="reduced")[1], None, accuracy)
     return type(first)(ours.changed(map=whitener, whitener=whitener.matrix))
-
-
-def directions(terms: JacobianTerms, unknowns: Unknowns) -> Array:
-    """Return ``V``, the unknown feature directions among the columns of the design, ``(D, t)``."""
-    xp = array_namespace(terms.X)
-    V = terms.zeros(terms.size // terms.outputs, unknowns.features(terms.features))
-    eye = xp.eye(terms.features, dtype=terms.X.dtype, device=terms.X.device)
-    V[: terms.features, :] = unknowns.of(eye, axis=1)
-    return V
 
 
 class _InformationTerms:

@@ -29,41 +29,26 @@ it is a Chebyshev series about their middle: with the poles ``δ = δ̄ + h t``,
 where ``ϱ`` is a few hundredths; elsewhere it often gives a good first guess. And where ``τ`` is a
 fraction of the distance ``ρg`` of the largest pole from the next one (as for records of no rare
 category), ``K'`` is a power series in ``τ/ρg``. Most records are settled by the first few terms of
-either; those that are not are asked for more terms, and what these leave for Newton's method.
+either; those that are not are left to Newton's method, which reads ``p`` at every step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import NamedTuple
 
 from array_api_compat import array_namespace
 
-from seepage.support.chunks import chunk_for, even_slices, progress, spread
+from seepage.support.chunks import by_rows, chunk_for
 from seepage.tables.source import Array
 
-Answer = TypeVar("Answer")
-
-_STEPS = 200  # far more than needed: a bracket is halved where Newton's method does not do better
-_BEYOND = 5e-17  # terms of a series below this are left out
-_GUESSED = 1.25  # times the outermost pole, seen from the middle: beyond it there is a guess
 _NEAR = 0.2  # how far above the largest pole counts as near, in its distance from the next
-_UNDER = 2e-3  # and how far below it
-_BELOW = 0.9  # the largest eigenvalue of S K' at the pole up to which this is tried
-_SUMMED = 6_000  # matrices whose series are summed at a time, at most
-_PIECE = 3_000  # rows that a core works on at a time, at most
 
 
-class _Terms(NamedTuple):
-    """How many terms of a series each step of Newton's method takes."""
-
-    far: tuple[int, ...]  # the error relative to λ goes from ϱ over ϱ⁴ and ϱ⁹ to ϱ²⁰, …
-    near: tuple[int, ...]
-
-
-# With the one before the first, multiples of eight functions: matrix products take them by eight.
-_FEW = _Terms((3, 8, 19), (2, 4))
-_MANY = _Terms((19, 48, 48), (4, 8, 16, 23, 23))
+# How many terms of a series each step of Newton's method takes; far above the poles the error
+# relative to λ goes from ϱ over ϱ⁴ and ϱ⁹ to ϱ²⁰. With the one before the first, multiples of eight
+# functions: matrix products take them by eight.
+_FAR, _NEAR_POLE = (3, 8, 19), (2, 4)
 
 
 class _Secular(NamedTuple):
@@ -95,7 +80,7 @@ def largest_eigenvalue(rho: Array, delta: Array, p: Array, q: Array, c: Array, s
 def largest_of_rows(
     rho: Array,
     delta: Array,
-    coordinates: Callable[[slice | Array], Array],
+    coordinates: Callable[[slice], Array],
     q: Array,
     c: Array,
     s: Array,
@@ -103,121 +88,53 @@ def largest_of_rows(
     threads: bool = False,
     what: str = "",
 ) -> Array:
-    """Return the same where a function gives ``p`` of some rows: of all rows once, in pieces.
+    """Return the same where a function gives ``p`` of some rows, in pieces.
 
-    And of those that the first terms of the series do not settle once more. ``threads`` spreads
-    what is asked of the pieces over the processor's cores, as :func:`spread` does; with ``what``, a
-    bar of that name shows the progress of long work.
+    ``threads`` spreads the pieces over the processor's cores; with ``what``, a bar of that name
+    shows the progress of long work.
     """
     xp = array_namespace(delta)
-    if delta.shape[0] == 1:
-        p = coordinates(slice(0, rho.shape[0]))[:, 0]
+    n, k = rho.shape[0], delta.shape[0]
+    if k == 1:
+        p = coordinates(slice(0, n))[:, 0]
         return rho * delta[0] + (c * p + 2 * s * q[0]) * p
-    n, k, chunk = rho.shape[0], delta.shape[0], chunk_for(delta)
-    values = xp.zeros_like(rho)
-    exact = values > 0
-    few = _functions(delta, _FEW)
-    size = min(chunk, _PIECE * k) if threads else chunk
-    looks = _looks(lambda rows: moments(few, coordinates(rows), q), n, k, size, threads, what)
-    for rows, parts in _together(looks, _SUMMED):
-        at = joined(parts)
-        values[rows], exact[rows] = _by_series(rho[rows], delta, at, c[rows], s[rows], _FEW)
+    # The moments with all functions are taken in one product, so that p is read once.
+    functions = xp.concat([chebyshev(delta), near_powers(delta)], axis=0)
 
-    left = xp.nonzero(~exact)[0]
-    many = _functions(delta, _MANY)
+    def largest(rows: slice) -> Array:
+        batch = _Secular(rho[rows], delta, coordinates(rows), q, c[rows], s[rows])
+        at = moments(functions, batch.p, q)
+        values, exact = _by_series(batch.rho, delta, at, batch.c, batch.s)
+        left = xp.nonzero(~exact)[0]
+        if left.shape[0]:
+            values[left] = _solve(batch.pick(left), values[left])
+        return values
 
-    def look_closer(rows: slice) -> tuple[Array, Moments]:
-        p = coordinates(left[rows])
-        return p, moments(many, p, q)
-
-    size = min(chunk // 4, _PIECE // 3 * k) if threads else chunk // 4  # many terms take more room
-    closer = _looks(look_closer, left.shape[0], k, size, threads, what)
-    for piece, found in _together(closer, _PIECE if threads else chunk // k):
-        rows, at = left[piece], joined([at for _, at in found])
-        p = xp.concat([p for p, _ in found], axis=0)
-        batch = _Secular(rho[rows], delta, p, q, c[rows], s[rows])
-        values[rows] = _closely(batch, at, values[rows])
-    return values
+    # Some thousand rows, of which many short steps are made; on one core no more than it holds.
+    chunk = chunk_for(delta)
+    size = min(4 * chunk, 6_000 * k) if threads else 4 * chunk
+    return by_rows(largest, n, k, chunk=size, threads=threads, what=what)
 
 
-def _looks(
-    look: Callable[[slice], Answer], n: int, k: int, chunk: int, threads: bool, what: str
-) -> Iterator[tuple[slice, Answer]]:
-    """Yield pieces of n rows, and what a function answers on them: one long step for a core."""
-    pieces = even_slices(n, k, chunk=chunk)
-    shown = progress(pieces, what) if what else pieces
-    several = threads and len(pieces) > 1
-    yield from zip(pieces, (spread if several else map)(look, shown), strict=True)
-
-
-def _together(
-    looks: Iterator[tuple[slice, Answer]], most: int
-) -> Iterator[tuple[slice, list[Answer]]]:
-    """Join pieces to some thousand rows, of which many short steps are to be made."""
-    begin, end = 0, 0
-    answers: list[Answer] = []
-    for piece, answer in looks:
-        if answers and piece.stop - begin > most:
-            yield slice(begin, end), answers
-            begin, answers = end, []
-        end = piece.stop
-        answers.append(answer)
-    if answers:
-        yield slice(begin, end), answers
-
-
-def _functions(delta: Array, terms: _Terms) -> Array:
-    """Return all functions of the poles that the series ask for, ``(j, k)``.
-
-    Their moments are taken in one product, so that ``p`` is read once.
-    """
-    xp = array_namespace(delta)
-    return xp.concat([chebyshev(delta, terms.far[-1]), near_powers(delta, terms.near[-1])], axis=0)
-
-
-def _by_series(
-    rho: Array,
-    delta: Array,
-    at: Moments,
-    c: Array,
-    s: Array,
-    terms: _Terms,
-    guess: Array | None = None,
-) -> tuple[Array, Array]:
-    """Return the largest eigenvalues, or guesses or zeros instead, and which are exact.
-
-    The moments are those of :func:`_functions`.
-    """
+def _by_series(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> tuple[Array, Array]:
+    """Return the largest eigenvalues, or guesses or zeros instead, and which are exact."""
     xp = array_namespace(rho)
-    polynomials = terms.far[-1] + 1
+    polynomials = _FAR[-1] + 1
     far = at.with_functions(slice(0, polynomials))
     near = at.with_functions(slice(polynomials, None))
     which = xp.nonzero(_near_pole(rho, delta, near, c, s))[0]
-    if which.shape[0] == 0 and guess is None:  # selecting copies, so only if needed
-        return solve_far_above(rho, delta, far, c, s, terms.far)
-    values = xp.zeros_like(rho) if guess is None else guess
-    exact = xp.zeros_like(rho) > 0
+    if which.shape[0] == 0:  # selecting copies, so only if needed
+        return solve_far_above(rho, delta, far, c, s)
+    values = xp.zeros_like(rho)
+    exact = values > 0
     values[which], exact[which] = solve_near_pole(
-        rho[which], delta, near.pick(which), c[which], s[which], terms.near
+        rho[which], delta, near.pick(which), c[which], s[which]
     )
-    start = _first_guess(rho, delta, far, c, s)
-    if guess is not None:
-        start = xp.where(guess > 0, guess - rho * _range(delta)[0], start)
-    which = xp.nonzero(~exact & (start > _GUESSED * rho * _range(delta)[1]))[0]
+    which = xp.nonzero(~exact)[0]
     values[which], exact[which] = solve_far_above(
-        rho[which], delta, far.pick(which), c[which], s[which], terms.far, start[which]
+        rho[which], delta, far.pick(which), c[which], s[which]
     )
     return values, exact
-
-
-def _closely(batch: _Secular, at: Moments, guess: Array) -> Array:
-    """Return the largest eigenvalues, by Newton's method where more terms do not settle them."""
-    rho, delta, c, s = batch.rho, batch.delta, batch.c, batch.s
-    values, exact = _by_series(rho, delta, at, c, s, _MANY, guess)
-    left = array_namespace(rho).nonzero(~exact)[0]
-    if left.shape[0]:
-        values[left] = _solve(batch.pick(left), values[left])
-    return values
 
 
 def _solve(batch: _Secular, guess: Array) -> Array:
@@ -234,7 +151,8 @@ def _solve(batch: _Secular, guess: Array) -> Array:
     if active.shape[0] < top.shape[0]:  # selecting copies, so only if needed
         batch = batch.pick(active)
         low, tau, high, width, top, floor = (v[active] for v in (low, tau, high, width, top, floor))
-    for _ in range(_STEPS):
+    # Far more steps than needed: the bracket is halved where Newton's method does not do better.
+    for _ in range(200):
         if active.shape[0] == 0:
             break
         look = _look(batch, tau)
@@ -424,25 +342,13 @@ def moments(functions: Array, p: Array, q: Array) -> Moments:
     return Moments(p_p, p_q, functions @ (q * q), xp.asarray(p[:, -1], copy=True), q[-1])
 
 
-def joined(parts: list[Moments]) -> Moments:
-    """Return the moments of several pieces, with the same functions, as one."""
-    first = parts[0]
-    if len(parts) == 1:
-        return first
-    xp = array_namespace(first.u)
-    p_p, p_q = (
-        xp.concat(every, axis=1) for every in ([m.p_p for m in parts], [m.p_q for m in parts])
-    )
-    return Moments(p_p, p_q, first.q_q, xp.concat([m.u for m in parts]), first.v)
-
-
-def near_powers(delta: Array, count: int) -> Array:
+def near_powers(delta: Array) -> Array:
     """Return the powers of ``g/(δ_max − δ)``, zeros for the largest pole and where it is double."""
     xp = array_namespace(delta)
     gaps = delta[-1] - delta
     base = xp.where(gaps > 0, gaps[-2] / xp.where(gaps > 0, gaps, xp.ones_like(gaps)), 0 * gaps)
     powers = [base]
-    for _ in range(count - 1):
+    for _ in range(_NEAR_POLE[-1] - 1):
         powers.append(powers[-1] * base)
     return xp.stack(powers)
 
@@ -461,23 +367,24 @@ def _near_pole(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> Arr
     smooth = width * (width - trace) - minus_det
     start = u * (c * u + 2 * s * v) * width
     start = start + s * s * (u * u * q_q - 2 * u * v * p_q + v * v * p_p)
-    return (positive_root(trace, minus_det)[0] < _BELOW * width) & (xp.abs(start) < _NEAR * smooth)
+    alone = positive_root(trace, minus_det)[0] < 0.9 * width  # below one with room to spare
+    return alone & (xp.abs(start) < _NEAR * smooth)
 
 
 def solve_near_pole(
-    rho: Array, delta: Array, at: Moments, c: Array, s: Array, terms: tuple[int, ...]
+    rho: Array, delta: Array, at: Moments, c: Array, s: Array
 ) -> tuple[Array, Array]:
     """Return the largest eigenvalue of every matrix, and whether it is exact to rounding.
 
     For matrices that :func:`_near_pole` has chosen, by Newton's method for ``h``. The moments are
-    those of :func:`near_powers`, as many as the last of the ``terms`` that the steps take.
+    those of :func:`near_powers`.
     """
     xp = array_namespace(rho)
     top, inverse = rho * delta[-1], 1 / (rho * (delta[-1] - delta[-2]))
     eps = float(xp.finfo(rho.dtype).eps)
     tau = xp.zeros_like(rho)
     settled = tau > 0
-    for last in terms:
+    for last in _NEAR_POLE:
         some = (at.p_p[:last, :], at.p_q[:last, :], at.q_q[:last, None])
         found = [_sum(terms, -tau * inverse) for terms in some]
         sums = [total * inverse for total, _ in found]
@@ -488,20 +395,21 @@ def solve_near_pole(
         # Newton's method squares the error, relative to the distance of the poles; the terms left
         # out count relative to all of it.
         share = tau * inverse
-        settled = (step * step * inverse <= eps * top / 4) & (share >= -_UNDER) & (share <= _NEAR)
+        # Far below the pole another eigenvalue may be the largest.
+        settled = (step * step * inverse <= eps * top / 4) & (share >= -2e-3) & (share <= _NEAR)
         settled = settled & (xp.abs(share) ** last <= eps)
         if bool(xp.all(settled)):
             break
     return top + tau, settled
 
 
-def chebyshev(delta: Array, last: int = _FEW.far[-1]) -> Array:
+def chebyshev(delta: Array) -> Array:
     """Return Chebyshev's polynomials of the poles, which are mapped to −1 to 1."""
     xp = array_namespace(delta)
     middle, half = _range(delta)
     share = (delta - middle) / half if float(half) > 0 else xp.zeros_like(delta)
     polynomials = [xp.ones_like(share), share]
-    for _ in range(last - 1):
+    for _ in range(_FAR[-1] - 1):
         polynomials.append(2 * share * polynomials[-1] - polynomials[-2])
     return xp.stack(polynomials)
 
@@ -513,7 +421,7 @@ def _range(delta: Array) -> tuple[Array, Array]:
 
 def _farthest(last: int) -> float:
     """Return the largest ``z`` at which all terms after that one are below rounding."""
-    share: float = _BEYOND ** (1 / (last + 1))
+    share: float = 5e-17 ** (1 / (last + 1))
     return 2 * share / (1 + share * share)
 
 
@@ -526,13 +434,7 @@ def _first_guess(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> A
 
 
 def solve_far_above(
-    rho: Array,
-    delta: Array,
-    at: Moments,
-    c: Array,
-    s: Array,
-    terms: tuple[int, ...] = _FEW.far,
-    start: Array | None = None,
+    rho: Array, delta: Array, at: Moments, c: Array, s: Array
 ) -> tuple[Array, Array]:
     """Return the largest eigenvalue of every matrix, and whether it is exact to rounding.
 
@@ -542,10 +444,10 @@ def solve_far_above(
     xp = array_namespace(rho)
     middle, half = _range(delta)
     pole = rho * half  # relative to the middle, as is the guess
-    guess = _first_guess(rho, delta, at, c, s) if start is None else start
+    guess = _first_guess(rho, delta, at, c, s)
     settled = xp.zeros_like(guess) > 0
-    for last in terms:
-        known = guess > _GUESSED * pole
+    for last in _FAR:
+        known = guess > 1.25 * pole  # nearer to the outermost pole the series says too little
         inverse = 1 / xp.where(known, guess, xp.ones_like(guess))
         z = xp.where(known, pole * inverse, xp.zeros_like(pole))
         w = xp.sqrt((1 - z) * (1 + z))

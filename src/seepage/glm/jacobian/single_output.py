@@ -27,7 +27,7 @@ from seepage.core.unknowns import Unknowns
 from seepage.glm.fitting.objective import bordered_gram
 from seepage.glm.jacobian.accuracy import exact_blocks, exact_records, single_columns
 from seepage.glm.jacobian.inverse import ClosedInverse
-from seepage.glm.jacobian.operator import GLMJacobian, directions
+from seepage.glm.jacobian.operator import GLMJacobian
 from seepage.glm.jacobian.secular import largest_of_rows
 from seepage.glm.jacobian.terms import JacobianTerms
 from seepage.support.chunks import by_rows, progress, row_slices, small_on_one_core
@@ -50,7 +50,7 @@ class SingleOutputJacobian(GLMJacobian):
     def row_norms(self, unknowns: Unknowns) -> Array:
         """Return ``‖J_i‖₂²`` of each row, ``(n,)``, by secular equations."""
         count = unknowns.count(self)
-        if count <= 12:  # small enough that a matrix for each row costs less
+        if count <= 12:  # so few that a matrix for each row is the shorter way
             return super().row_norms(unknowns)
         xp, terms = array_namespace(self.X), self.terms
         basis = terms.keep("eigenbasis", unknowns, self._eigenbasis)
@@ -157,10 +157,17 @@ class SingleOutputJacobian(GLMJacobian):
         xp, terms = array_namespace(self.X), self.terms
         w_V = unknowns.of(self.w)
         sums = self._sums(rows, float(xp.sum(w_V * w_V)), unknowns.label)
-        precise = terms.map.precise
-        V = terms.columns_of(unknowns)[:, :, 0] if precise else directions(terms, unknowns)
-        cross = (V @ w_V)[:, None] * sums.along[None, :]
-        return sums.gram + cross + cross.T + sums.spread * (V @ V.T)
+        if terms.map.precise:
+            A_V = terms.columns_of(unknowns)[:, :, 0]
+            cross = (A_V @ w_V)[:, None] * sums.along[None, :]
+            return sums.gram + cross + cross.T + sums.spread * (A_V @ A_V.T)
+        total, d = sums.gram, self.features
+        cross = unknowns.back(w_V, d)[:, None] * sums.along[None, :]
+        total[:d, :] += cross
+        total[:, :d] += cross.T
+        eye = xp.eye(d, dtype=self.X.dtype, device=self.X.device)
+        total[:d, :d] += sums.spread * unknowns.back(unknowns.of(eye), d)  # V Vᵀ
+        return total
 
     def norm_of(self, unknowns: Unknowns, sums: Array) -> float:
         """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ``: that of the information."""

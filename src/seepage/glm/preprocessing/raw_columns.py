@@ -31,7 +31,6 @@ REFITTED = (
     "The preprocessing is part of the procedure: what it learnt moves with every record, and must "
     "not be published with the model."
 )
-_NOTHING = 1e-12  # a move this small beside the largest is rounding
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,8 @@ class FollowedColumns:
         self.columns = [c for c in every if c.kind == "numeric" or len(c.levels) > 1]
         moving = [self._moves(c)[0] for c in self.columns]
         largest = max((float(np.max(np.abs(m))) for m in moving), default=0.0)
-        kept = [bool(np.any(np.abs(m) > _NOTHING * largest)) for m in moving]
+        # A move this small beside the largest is rounding.
+        kept = [bool(np.any(np.abs(m) > 1e-12 * largest)) for m in moving]
         self.columns = [c for c, is_kept in zip(self.columns, kept, strict=True) if is_kept]
         self.moves = np.concatenate(
             [m for m, is_kept in zip(moving, kept, strict=True) if is_kept], axis=2

@@ -16,9 +16,6 @@ import scipy.sparse
 
 from seepage.glm.adapters.kinds import refusal
 
-_STEP = 1e-3  # of finite differences, relative to the size of what is moved
-_SMOOTH = 1e-5  # how far two extrapolated differences may lie apart
-
 
 class FeatureStep(ABC):
     """One step, fitted. Rows are arrays, or frames where a step takes columns by name."""
@@ -98,10 +95,11 @@ def by_differences(apply: Callable[[float], np.ndarray], what: str) -> np.ndarra
     def central(h: float) -> np.ndarray:
         return np.asarray((apply(h) - apply(-h)) / (2 * h))
 
-    first, second, third = central(_STEP), central(_STEP / 2), central(_STEP / 4)
+    # Steps relative to the size of what is moved
+    first, second, third = central(1e-3), central(1e-3 / 2), central(1e-3 / 4)
     coarse, fine = (4 * second - first) / 3, (4 * third - second) / 3
     scale = np.max(np.abs(fine), initial=0.0)
-    if not np.max(np.abs(fine - coarse), initial=0.0) <= _SMOOTH * scale:  # NaN is refused too
+    if not np.max(np.abs(fine - coarse), initial=0.0) <= 1e-5 * scale:  # NaN is refused too
         raise refusal(
             f"{what} has no derivative at some records (it is cut, ranked or rounded there).",
             "Leave that step out, or audit the final model on the transformed table: "
