@@ -204,17 +204,22 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
     H = objective.definite(H)
     factor = cholesky_factor(H)
     step = judge_stationarity(fit, sums, H, on_mismatch, factor)
-    if 1e-13 < step <= _REFUSE:  # below, a step is only rounding
-        fit, H = polished(
-            fit,
-            sums,
-            H,
-            objective.definite,
-            lambda near: records.total(optimum_sums, near, "polish"),
-        )
+    near = step <= _REFUSE
+    length = math.inf if step > 1e-13 else 0.0  # below, a step is only rounding
+    # Ordinary Newton's steps, until they no longer shrink
+    for _ in range(_MOST_STEPS if near else 0):
+        if factor is None:
+            break
+        move = factor.solve(array_namespace(H).reshape(sums.penalised_gradient(fit), (-1,)))
+        before, length = length, math.sqrt(max(float(move @ (H @ move)), 0.0))
+        if not length < before / 2:
+            break
+        fit = fit.at(fit.parameters - array_namespace(H).reshape(move, fit.parameters.shape))
+        sums = records.total(optimum_sums, fit, "polish")
+        H = objective.definite(sums.penalised_hessian(fit))
         factor = cholesky_factor(H)
     try:
-        return _weighed(fit, records, centre, H, factor, noise, polish=step <= _REFUSE)
+        return _weighed(fit, records, centre, H, factor, noise, polish=near)
     except SingularCurvatureError as error:
         if not separated(objective):
             raise
@@ -340,41 +345,6 @@ def twice_precise_from(affordable: bool) -> float:
     return 300.0 if affordable else 1e7
 
 
-def polished(
-    fit: FittedGLM,
-    sums: OptimumSums,
-    H: Array,
-    definite: Callable[[Array], Array],
-    sums_at: Callable[[FittedGLM], OptimumSums],
-) -> tuple[FittedGLM, Array]:
-    """Take ordinary Newton's steps until they no longer shrink; return also the Hessian there.
-
-    ``definite`` is the objective's own, ``sums_at`` gives the sums over all rows at other
-    parameters.
-    """
-    xp = array_namespace(H)
-    last = math.inf
-    for _ in range(_MOST_STEPS):
-        factor = cholesky_factor(H)
-        if factor is None:
-            break
-        step = factor.solve(xp.reshape(sums.penalised_gradient(fit), (-1,)))
-        size = math.sqrt(max(float(xp.sum(step * (H @ step))), 0.0))
-        if not size < last / 2:
-            break
-        last = size
-        fit = fit.at(fit.parameters - xp.reshape(step, fit.parameters.shape))
-        sums = sums_at(fit)
-        H = definite(sums.penalised_hessian(fit))
-    return fit, H
-
-
-def plain_inverse(H: Array, ridge: float) -> tuple[Array, float]:
-    """Return ``H⁻¹`` of a definite matrix by ordinary arithmetic, and its accuracy."""
-    inverse, condition = _inverse(H, cholesky_factor(H), ridge)
-    return inverse, EPS * (16 * condition + condition**2 / 8)
-
-
 def _inverse(H: Array, factor: CholeskyFactor | None, ridge: float) -> tuple[Array, float]:
     """Return ``H⁻¹`` and the condition number, or refuse a matrix singular to rounding."""
     inverse = None if factor is None else factor.inverse()
@@ -487,7 +457,7 @@ class Whitener:
 def whitener_of(optimum: Optimum, noise: Noise) -> Whitener:
     """Return the whitener of a release with noise added."""
     fit = optimum.fit
-    outputs = fit.coef.shape[1] if len(fit.coef.shape) == 2 else 1
+    outputs = math.prod(fit.coef.shape[1:])
     whitener = whitened(
         optimum.inverse, optimum.accuracy, outputs=outputs, noise=noise, centre=optimum.centre
     )
@@ -519,7 +489,7 @@ def _moved_columns(moves: Array, centre: Array | None, noise: Noise) -> Array:
 
 def _amplified(fit: FittedGLM, inverse: Array, noise: Noise, centre: Array | None) -> float:
     """Return the factor by which the noise and the units amplify errors."""
-    outputs = fit.coef.shape[1] if len(fit.coef.shape) == 2 else 1
+    outputs = math.prod(fit.coef.shape[1:])
     return whitened(inverse, 0.0, outputs=outputs, noise=noise, centre=centre).amplified
 
 
@@ -573,8 +543,8 @@ def whitened(
 
 def whitened_inverse(H: Array, noise: Noise) -> Array:
     """Return ``Φ^½ H⁻¹`` of a definite matrix by ordinary arithmetic, (P, P)."""
-    inverse, accuracy = plain_inverse(H, ridge=0.0)
-    return whitened(inverse, accuracy, outputs=1, noise=noise).matrix
+    inverse, _ = _inverse(H, cholesky_factor(H), ridge=0.0)
+    return whitened(inverse, 0.0, outputs=1, noise=noise).matrix
 
 
 def _deviations(optimum: Optimum) -> Array:
