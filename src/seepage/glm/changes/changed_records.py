@@ -292,18 +292,22 @@ class ChangedRecords(FiniteChanges):
         changes = [Change(np.array([i])) for i in rows]
         moves, errors = self.refits.moves(changes, None if starts is None else starts[:, 0])
         known = np.isfinite(moves).all(axis=1, keepdims=True)
-        moves, errors = (outputs.of_all(np.where(known, v, 0.0)) for v in (moves, errors))
-        likelihoods, off = np.empty((len(rows), len(others))), np.empty(len(rows))
-        for m, i in enumerate(rows):
-            Z, T = self._replacements(int(i), others)
-            Z = model.solver.design(Z)
-            move, step = (v[m].reshape(model.theta.shape) for v in (moves, errors))
-            margins = Z @ (model.theta + move)
-            lost = np.abs(Z @ step) + model.gram_solver.rounding * (np.abs(Z) @ np.abs(move))
-            span = lost.reshape(len(Z), -1).max(axis=1)
-            likelihoods[m] = -np.asarray(model.fit.family.loss(margins, T))
-            off[m] = np.max(span * outputs.steepest(outputs.within(margins), T, span))
-        return likelihoods, off
+        moves, errors = (np.where(known, v, 0.0) for v in (moves, errors))
+        change, labels = model.changes(rows, others)
+        x = model.solver.design(model.X[rows])
+
+        def shifts(x: np.ndarray, change: np.ndarray, moves: np.ndarray) -> np.ndarray:
+            by_column = moves.reshape(len(rows), -1, outputs.count)
+            own = np.einsum("md,mdc->mc", x, by_column)[:, None, :]
+            return np.asarray(own + change @ by_column[:, list(others.columns)])
+
+        margins = model.margins_before(rows, change, others.columns) + shifts(x, change, moves)
+        lost = np.abs(shifts(x, change, errors))
+        lost += model.gram_solver.rounding * shifts(np.abs(x), np.abs(change), np.abs(moves))
+        # No two outputs lie further apart than √2 times the length in their orthonormal basis.
+        span = np.linalg.norm(lost, axis=2) * (1.0 if outputs.basis is None else np.sqrt(2))
+        off = np.max(span * outputs.steepest(margins, labels, span), axis=1)
+        return -outputs.loss(margins, labels), off
 
     def class_labels(self) -> np.ndarray:
         """Return the labels that a record of a classifier may have, (K,) or (K, K)."""
@@ -327,12 +331,9 @@ class RecordRefits:
         self, optimum: Optimum, X: Any, jacobian_of: Callable[..., ReleaseJacobian]
     ) -> None:
         self.fit, self.X = in_numpy(optimum.fit, X)
-        self._jacobian_of, self._optimum = jacobian_of, optimum
         self.target, self.theta = self.fit.target, np.asarray(self.fit.parameters)
-
-    @cached_property
-    def _refits(self) -> BatchedRefits:
-        return BatchedRefits(LocalModel(self._optimum, self.X, (Gaussian(1.0),)))
+        self._jacobian_of = jacobian_of
+        self._refits = BatchedRefits(LocalModel(optimum, X, (Gaussian(1.0),)))
 
     def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
         """Return how far the parameters of each replacement lie from the actual ones, (K, P).
