@@ -98,7 +98,7 @@ class ChangedRecords(FiniteChanges):
         if self.certifies:
             every = np.arange(len(rows))
             self._look(moves, every, rows, others, free_shifts)
-            if model.fit.family.self_concordance:  # else the centres are exact
+            if model.constant:
                 wide = every[_is_wide(moves)]
                 self._look(moves, wide, rows, others, quadratic_shifts)
                 wide = wide[_is_wide(moves)[wide]]
@@ -166,15 +166,16 @@ class ChangedRecords(FiniteChanges):
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
         """Return the moves with each alternative, by refits."""
-        model, changes = self.model, []
-        moved = np.ones((len(rows), len(others)), dtype=bool)
-        for m, i in enumerate(rows):
-            Z, T = self._replacements(int(i), others)
-            for k in range(len(others)):
-                if np.array_equal(Z[k], model.X[i]) and np.array_equal(T[k], self.target[i]):
-                    moved[m, k] = False  # as it is
-                else:
-                    changes.append(Change(np.array([i]), Z[k], T[k], float(model.weight[i])))
+        model, rows = self.model, np.asarray(rows)
+        change, labels = model.changes(rows, others)
+        Z = np.repeat(model.X[rows, None], len(others), axis=1)
+        if others.values is not None:
+            Z[:, :, list(others.columns)] = model.near(others)
+        moved = ~model.unchanged(rows, change, labels)
+        changes = [
+            Change(rows[m : m + 1], Z[m, k], labels[m, k], float(model.weight[rows[m]]))
+            for m, k in np.argwhere(moved)
+        ]
         return self._refitted(changes, moved, self._starts(rows, others))
 
     def _starts(self, rows: np.ndarray, others: Alternatives | None) -> np.ndarray | None:
@@ -184,14 +185,6 @@ class ChangedRecords(FiniteChanges):
         pieces = [rows[piece] for piece in row_slices(len(rows), self._width(others))]
         model = self.model
         return np.concatenate([Centres.of(model, p, others).moves(model, p) for p in pieces])
-
-    def _replacements(self, row: int, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
-        """Return the features and labels of every alternative, (K, d) and (K, …)."""
-        labels = self.model.changes(np.array([row]), others)[1]
-        Z = np.repeat(self.model.X[row : row + 1], len(others), axis=0)
-        if others.values is not None:
-            Z[:, list(others.columns)] = self.model.near(others)
-        return Z, np.asarray(labels[0], dtype=float)
 
     def _refitted(
         self, changes: list[Change], moved: np.ndarray, starts: np.ndarray | None

@@ -155,7 +155,6 @@ class Outputs:
 
     def _bracketed(self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the roots for one output: each lies between ``given`` and the first step there."""
-
         every = labels.reshape(given.shape[0] * given.shape[1], -1)
         if self.basis is None:
             every = every[:, 0]
