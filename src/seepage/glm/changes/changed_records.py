@@ -38,13 +38,7 @@ from seepage.glm.changes.certificate import (
     quadratic_shifts,
     slope_error,
 )
-from seepage.glm.changes.local_model import (
-    LargestShifts,
-    LocalModel,
-    callers_moves,
-    in_numpy,
-)
-from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.changes.local_model import LocalModel, callers_moves, in_numpy
 from seepage.glm.jacobian.optimum import Optimum
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import CHUNK, row_slices, spread
@@ -57,20 +51,12 @@ AT_ONCE = 1 << 18  # numbers that a core works on at a time, in its cache
 class ChangedRecords(FiniteChanges):
     """The finite changes of one GLM's release.
 
-    See :class:`~seepage.glm.changes.local_model.LocalModel` for its parameters. Where ``shifts``
-    are given the records are only some of those fitted on: there are then no refits, and no passes
+    Where the model knows only some of the records fitted on, there are no refits, and no passes
     over pairs.
     """
 
-    def __init__(
-        self,
-        optimum: Optimum,
-        X: Any,
-        noise: tuple[Noise, ...],
-        fit: FittedGLM | None = None,
-        shifts: LargestShifts | None = None,
-    ) -> None:
-        self.model = LocalModel(optimum, X, noise, fit, shifts)
+    def __init__(self, model: LocalModel) -> None:
+        self.model = model
         self.target, self.records = self.model.target, len(self.model.X)
         # About 40 products of the table with the parameters
         self.work = 40.0 * self.model.X.size * (self.model.theta.size // len(self.model.theta))
