@@ -34,6 +34,7 @@ from measuring import show
 from seepage.core.jacobian import Alternatives, Moves
 from seepage.glm.changes.batched_refits import Change
 from seepage.glm.changes.changed_records import ChangedRecords
+from seepage.glm.changes.local_model import LocalModel
 
 WIDTHS = (56, 10, 10)
 REFITTED, SAMPLE = 200, 100
@@ -110,7 +111,7 @@ def compare(name: str, X: np.ndarray, y: np.ndarray, l2: float) -> dict[str, flo
     release = leak.release
 
     def changes() -> ChangedRecords:  # fresh, with nothing cached
-        return ChangedRecords(release.optimum, release.template.X, release.noise)
+        return ChangedRecords(LocalModel(release.optimum, release.template.X, release.noise))
 
     questions = [Question("membership", changes, False), Question("label", changes, True)]
     for question in questions:

@@ -24,7 +24,7 @@ from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
 from seepage.glm.adapters.registry import Unwrapped, describe, kind_of, unwrap
 from seepage.glm.changes.changed_records import ChangedRecords, RecordRefits
-from seepage.glm.changes.local_model import LargestShifts
+from seepage.glm.changes.local_model import LargestShifts, LocalModel
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.fitting.streamed import PenalisedLoss
 from seepage.glm.inputs import as_source, is_streamed
@@ -299,7 +299,7 @@ class GLMRelease(MeasuredRelease):
     def _changes(self) -> ChangedRecords:
         fitted_on = self.template.fitted_on
         X = self.template.X if fitted_on is None else fitted_on
-        return ChangedRecords(self.optimum, X, self.noise)
+        return ChangedRecords(LocalModel(self.optimum, X, self.noise))
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], ChangedRecords]:
         """Return the certified moves of a chunk's records; one pass finds what they share."""
@@ -472,7 +472,8 @@ def _changes_of_chunk(
 ) -> ChangedRecords:
     """Return the certified moves of the records of a chunk."""
     fit = about(release.optimum.near, problem, chunk)
-    changes = ChangedRecords(release.optimum, chunk.X, release.noise, fit, shifts)
+    model = LocalModel(release.optimum, chunk.X, release.noise, fit, shifts)
+    changes = ChangedRecords(model)
     changes.work = math.inf  # a refit takes all records
     return changes
 

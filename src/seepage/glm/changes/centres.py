@@ -93,14 +93,13 @@ class Replacements:
         Z[:, :, :c, :] += update @ xz
         before = model.margins_before(rows, change, others.columns)
         given = before + times(zx, rest.removal[:, None, :])
-        same = labels == model.target[rows][:, None]
-        still = np.all(change == 0, axis=2) & same.reshape(*change.shape[:2], -1).all(axis=2)
         # The margin of the record itself is off by the error of its slope over its curvature.
         own = _ratio(model.slope_errors[rows], np.einsum("mkk->m", model.curvatures[rows]))
         shift = np.linalg.norm(xz, axis=(2, 3)) * np.linalg.norm(rest.removal, axis=1)[:, None]
         largest = 1 + np.abs(given).max(axis=2) + np.abs(model.margins[rows]).max(axis=1)[:, None]
         root = 8 * EPS if c == 1 else SOLVED
         error = own[:, None] + rest.removal_error[:, None] * shift + root * largest
+        still = model.unchanged(rows, change, labels)
         return cls(Z, lengths, before, given, error, labels, still)
 
 

@@ -138,7 +138,7 @@ def pairs_may_help(model: LocalModel, centres: Centres) -> np.ndarray:
     """
     total = max(float(model.weight @ model.per_span), 1e-300)
     least = model.stretch / np.sqrt(centres.free)[:, None] * centres.norm / total**0.25
-    return np.asarray(np.all(_constant(model) * least <= 0.5, axis=1))
+    return np.asarray(np.all(model.constant * least <= 0.5, axis=1))
 
 
 def around(model: LocalModel, centres: Centres, shifts: Shifts) -> Moves:
@@ -152,7 +152,7 @@ def around(model: LocalModel, centres: Centres, shifts: Shifts) -> Moves:
     with np.errstate(invalid="ignore"):
         own = np.zeros_like(E)
         if centres.own is not None:
-            own = centres.own.per_error(_constant(model), E)
+            own = centres.own.per_error(model.constant, E)
         radius = (per_error + own) * E
         along = (np.where(centres.unsolved, np.inf, per_error_along) + own) * E
     lost = ~np.isfinite(radius) | ~np.isfinite(along)
@@ -171,7 +171,7 @@ def slope_error(
 
     And which changes change nothing.
     """
-    M = _constant(model)
+    M = model.constant
     alone = np.isinf(centres.per_error)[:, None]
     still = ~alone & np.all(centres.coefs == 0, axis=2)
     if M == 0:
@@ -226,10 +226,6 @@ def _crossed(model: LocalModel, centres: Centres, shifts: Shifts) -> np.ndarray:
 def _reach(model: LocalModel, centres: Centres) -> np.ndarray:
     """Return ``R``: no record is larger in the norm of ``H₀⁻¹``, (m, 1)."""
     return np.asarray(np.sqrt(model.largest_shifts.largest / centres.free))[:, None]
-
-
-def _constant(model: LocalModel) -> float:
-    return model.fit.family.self_concordance or 0.0
 
 
 def _psi(u: np.ndarray) -> np.ndarray:
@@ -298,7 +294,7 @@ def _fall(model: LocalModel, rows: np.ndarray, centres: Centres) -> np.ndarray:
     At τ times the centre, the losses of the others rise at most ``N² τ² ψ(M S τ)`` beyond their
     slopes; the losses of the records that leave and come are known.
     """
-    M, S = _constant(model), _reach(model, centres) * centres.energy
+    M, S = model.constant, _reach(model, centres) * centres.energy
     weight, own = model.weight[rows][:, None], centres.own
     penalty = np.maximum(centres.energy**2 - centres.norm**2, 0.0)
     best = np.zeros_like(centres.energy)

@@ -38,13 +38,7 @@ from seepage.glm.changes.certificate import (
     quadratic_shifts,
     slope_error,
 )
-from seepage.glm.changes.local_model import (
-    LargestShifts,
-    LocalModel,
-    callers_moves,
-    in_numpy,
-)
-from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.changes.local_model import LocalModel, callers_moves, in_numpy
 from seepage.glm.jacobian.optimum import Optimum
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import CHUNK, row_slices, spread
@@ -57,20 +51,12 @@ AT_ONCE = 1 << 18  # numbers that a core works on at a time, in its cache
 class ChangedRecords(FiniteChanges):
     """The finite changes of one GLM's release.
 
-    See :class:`~seepage.glm.changes.local_model.LocalModel` for its parameters. Where ``shifts``
-    are given the records are only some of those fitted on: there are then no refits, and no passes
+    Where the model knows only some of the records fitted on, there are no refits, and no passes
     over pairs.
     """
 
-    def __init__(
-        self,
-        optimum: Optimum,
-        X: Any,
-        noise: tuple[Noise, ...],
-        fit: FittedGLM | None = None,
-        shifts: LargestShifts | None = None,
-    ) -> None:
-        self.model = LocalModel(optimum, X, noise, fit, shifts)
+    def __init__(self, model: LocalModel) -> None:
+        self.model = model
         self.target, self.records = self.model.target, len(self.model.X)
         # About 40 products of the table with the parameters
         self.work = 40.0 * self.model.X.size * (self.model.theta.size // len(self.model.theta))
@@ -98,7 +84,7 @@ class ChangedRecords(FiniteChanges):
         if self.certifies:
             every = np.arange(len(rows))
             self._look(moves, every, rows, others, free_shifts)
-            if model.fit.family.self_concordance:  # else the centres are exact
+            if model.constant:
                 wide = every[_is_wide(moves)]
                 self._look(moves, wide, rows, others, quadratic_shifts)
                 wide = wide[_is_wide(moves)[wide]]
@@ -166,15 +152,16 @@ class ChangedRecords(FiniteChanges):
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
         """Return the moves with each alternative, by refits."""
-        model, changes = self.model, []
-        moved = np.ones((len(rows), len(others)), dtype=bool)
-        for m, i in enumerate(rows):
-            Z, T = self._replacements(int(i), others)
-            for k in range(len(others)):
-                if np.array_equal(Z[k], model.X[i]) and np.array_equal(T[k], self.target[i]):
-                    moved[m, k] = False  # as it is
-                else:
-                    changes.append(Change(np.array([i]), Z[k], T[k], float(model.weight[i])))
+        model, rows = self.model, np.asarray(rows)
+        change, labels = model.changes(rows, others)
+        Z = np.repeat(model.X[rows, None], len(others), axis=1)
+        if others.values is not None:
+            Z[:, :, list(others.columns)] = model.near(others)
+        moved = ~model.unchanged(rows, change, labels)
+        changes = [
+            Change(rows[m : m + 1], Z[m, k], labels[m, k], float(model.weight[rows[m]]))
+            for m, k in np.argwhere(moved)
+        ]
         return self._refitted(changes, moved, self._starts(rows, others))
 
     def _starts(self, rows: np.ndarray, others: Alternatives | None) -> np.ndarray | None:
@@ -184,14 +171,6 @@ class ChangedRecords(FiniteChanges):
         pieces = [rows[piece] for piece in row_slices(len(rows), self._width(others))]
         model = self.model
         return np.concatenate([Centres.of(model, p, others).moves(model, p) for p in pieces])
-
-    def _replacements(self, row: int, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
-        """Return the features and labels of every alternative, (K, d) and (K, …)."""
-        labels = self.model.changes(np.array([row]), others)[1]
-        Z = np.repeat(self.model.X[row : row + 1], len(others), axis=0)
-        if others.values is not None:
-            Z[:, list(others.columns)] = self.model.near(others)
-        return Z, np.asarray(labels[0], dtype=float)
 
     def _refitted(
         self, changes: list[Change], moved: np.ndarray, starts: np.ndarray | None
@@ -292,18 +271,22 @@ class ChangedRecords(FiniteChanges):
         changes = [Change(np.array([i])) for i in rows]
         moves, errors = self.refits.moves(changes, None if starts is None else starts[:, 0])
         known = np.isfinite(moves).all(axis=1, keepdims=True)
-        moves, errors = (outputs.of_all(np.where(known, v, 0.0)) for v in (moves, errors))
-        likelihoods, off = np.empty((len(rows), len(others))), np.empty(len(rows))
-        for m, i in enumerate(rows):
-            Z, T = self._replacements(int(i), others)
-            Z = model.solver.design(Z)
-            move, step = (v[m].reshape(model.theta.shape) for v in (moves, errors))
-            margins = Z @ (model.theta + move)
-            lost = np.abs(Z @ step) + model.gram_solver.rounding * (np.abs(Z) @ np.abs(move))
-            span = lost.reshape(len(Z), -1).max(axis=1)
-            likelihoods[m] = -np.asarray(model.fit.family.loss(margins, T))
-            off[m] = np.max(span * outputs.steepest(outputs.within(margins), T, span))
-        return likelihoods, off
+        moves, errors = (np.where(known, v, 0.0) for v in (moves, errors))
+        change, labels = model.changes(rows, others)
+        x = model.solver.design(model.X[rows])
+
+        def shifts(x: np.ndarray, change: np.ndarray, moves: np.ndarray) -> np.ndarray:
+            by_column = moves.reshape(len(rows), -1, outputs.count)
+            own = np.einsum("md,mdc->mc", x, by_column)[:, None, :]
+            return np.asarray(own + change @ by_column[:, list(others.columns)])
+
+        margins = model.margins_before(rows, change, others.columns) + shifts(x, change, moves)
+        lost = np.abs(shifts(x, change, errors))
+        lost += model.gram_solver.rounding * shifts(np.abs(x), np.abs(change), np.abs(moves))
+        # No two outputs lie further apart than √2 times the length in their orthonormal basis.
+        span = np.linalg.norm(lost, axis=2) * (1.0 if outputs.basis is None else np.sqrt(2))
+        off = np.max(span * outputs.steepest(margins, labels, span), axis=1)
+        return -outputs.loss(margins, labels), off
 
     def class_labels(self) -> np.ndarray:
         """Return the labels that a record of a classifier may have, (K,) or (K, K)."""
@@ -327,12 +310,9 @@ class RecordRefits:
         self, optimum: Optimum, X: Any, jacobian_of: Callable[..., ReleaseJacobian]
     ) -> None:
         self.fit, self.X = in_numpy(optimum.fit, X)
-        self._jacobian_of, self._optimum = jacobian_of, optimum
         self.target, self.theta = self.fit.target, np.asarray(self.fit.parameters)
-
-    @cached_property
-    def _refits(self) -> BatchedRefits:
-        return BatchedRefits(LocalModel(self._optimum, self.X, (Gaussian(1.0),)))
+        self._jacobian_of = jacobian_of
+        self._refits = BatchedRefits(LocalModel(optimum, X, (Gaussian(1.0),)))
 
     def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
         """Return how far the parameters of each replacement lie from the actual ones, (K, P).

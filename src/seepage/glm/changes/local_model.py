@@ -68,6 +68,8 @@ class LocalModel:
         self.centre = None if optimum.centre is None else as_numpy(optimum.centre).astype(float)
         self.target, self.theta = self.fit.target, np.asarray(self.fit.parameters)
         self.outputs = Outputs(self.fit.family)
+        # M in |ℓ‴| ≤ M ℓ″; where it is 0 centres are exact: no error of the slopes has an effect
+        self.constant = self.fit.family.self_concordance or 0.0
         weight = self.fit.sample_weight
         self.weight: np.ndarray = np.ones(len(self.X)) if weight is None else weight
         inverse = optimum.inverse
@@ -154,6 +156,12 @@ class LocalModel:
         labels = own if others.labels is None else np.asarray(others.labels, float)[None, ...]
         return change, np.broadcast_to(labels, (*shape, *own.shape[2:]))
 
+    def unchanged(self, rows: np.ndarray, change: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Say which alternatives are the record as it is, (m, K)."""
+        same = labels == self.target[rows][:, None]
+        same = same.reshape(*change.shape[:2], -1).all(axis=2)
+        return np.asarray(np.all(change == 0, axis=2) & same)
+
     def margins_before(
         self, rows: np.ndarray, change: np.ndarray, columns: Sequence[int]
     ) -> np.ndarray:
@@ -171,6 +179,8 @@ class LocalModel:
     @cached_property
     def largest_shifts(self) -> LargestShifts:
         """The largest ``q`` of all records of positive weight, and ``Σ ω q x̃ a x̃ᵀ``."""
+        if not self.constant:
+            return LargestShifts()
         return self.shifts_here() if self.shifts is None else self.shifts
 
     def shifts_here(self) -> LargestShifts:
@@ -207,6 +217,8 @@ class LocalModel:
     @cached_property
     def spread(self) -> float:
         """``‖Φ^½H⁻¹X̃ᵀD^½‖``: the largest effect of an error of the slopes on the move."""
+        if not self.constant:
+            return 0.0
         return float(np.sqrt(max(np.linalg.eigvalsh(self.error_effect)[-1], 0.0)))
 
 

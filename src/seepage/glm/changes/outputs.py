@@ -6,7 +6,10 @@ matter. Everything about finite changes is written in these ``c`` coordinates, c
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from scipy.optimize.elementwise import find_root
 
 from seepage.core.unknowns import simplex_basis
 from seepage.glm.losses import Categorical, Family
@@ -151,38 +154,27 @@ class Outputs:
         return margin.reshape(given.shape), solved.reshape(shape)
 
     def _bracketed(self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return the roots for one output.
+        """Return the roots for one output: each lies between ``given`` and the first step there."""
+        every = labels.reshape(given.shape[0] * given.shape[1], -1)
+        if self.basis is None:
+            every = every[:, 0]
 
-        Each lies between ``given`` and the first step from there: Newton's method, kept in between,
-        and the middle where its steps do not shrink, as where a slope grows by e with each of them.
-        """
+        def excess(m: np.ndarray, given: np.ndarray, weight: np.ndarray, at: np.ndarray) -> Any:
+            return m + weight * self.slope(m[..., None], every[at.astype(int)])[..., 0] - given
+
+        at = np.arange(len(every)).reshape(given.shape[:2])
+        args = tuple(np.broadcast_arrays(given[..., 0], weight[..., 0], at))
         with np.errstate(over="ignore", invalid="ignore"):
-            first = given - weight * self.slope(given, labels)
-            low, high = np.minimum(given, first), np.maximum(given, first)
+            step, reach = -excess(args[0], *args), 1.0
             # A slope that overflows gives no step length: a step of one is doubled instead.
-            far = ~(given - low <= 1e6)  # halving would not make such a bracket short in time
-            low, reach = np.where(far, -np.inf, low), 1.0
-            while not np.all(np.isfinite(low)):
-                low = np.where(np.isfinite(low), low, given - reach)
-                off = low + weight * self.slope(low, labels) - given
-                low, reach = np.where(off > 0, -np.inf, low), 2 * reach
-            m, moved = np.where(far, low, 0.5 * (low + high)), np.full_like(low, np.inf)
-            for _ in range(200):
-                pull = weight * self.slope(m, labels)
-                off = m + pull - given
-                low, high = np.where(off <= 0, m, low), np.where(off >= 0, m, high)
-                step = m - off / (1 + weight * self.curvature(m, labels)[..., 0])
-                rounding = 4 * EPS * (1 + np.abs(m))
-                shrinks = np.abs(step - m) <= np.maximum(0.5 * moved, rounding)
-                inside = (step > low) & (step < high) & shrinks
-                # A root to rounding stays: a step from there may leave the bracket by a rounding.
-                there = np.abs(off) <= EPS * (np.abs(m) + np.abs(pull) + np.abs(given))
-                there &= np.isfinite(off)
-                new = np.where(inside | there, np.where(there, m, step), 0.5 * (low + high))
-                m, moved = new, np.abs(new - m)
-                if np.all(moved <= rounding):
-                    break
-        return np.asarray(m)
+            step = np.where(np.isfinite(step), step, -1.0)
+            low, high = args[0] + np.minimum(step, 0.0), args[0] + np.maximum(step, 0.0)
+            while np.any(over := excess(low, *args) > 0):
+                reach *= 2
+                low = np.where(over, args[0] - reach, low)
+            root = find_root(excess, (low, high), args=args)
+        # Where rounding leaves no change of sign, either end is a root.
+        return np.asarray(np.where(root.success, root.x, low)[..., None])
 
     def _damped(
         self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray

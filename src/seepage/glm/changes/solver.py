@@ -29,6 +29,7 @@ the one test of that.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -62,37 +63,21 @@ def best_solver(plain: Solver) -> Solver:
     return decomposed if np.max(decomposed.error) < worst else plain
 
 
+@dataclass(eq=False)
 class Solver:
-    """``H⁻¹`` of one fit, from the inverse of the Gram matrix.
+    """``H⁻¹`` of one fit, from the inverse of the Gram matrix."""
 
-    Parameters
-    ----------
-    X
-        The records, (n, d).
-    curvature
-        ``ω a`` of the outputs that matter, (n, c, c).
-    inverse
-        ``H⁻¹``, (P, P): the feature is the slow index, the output the fast one.
-    ridge
-        λ, on all coefficients but the intercept.
-    intercept
-        Whether there is one.
-    whiten
-        Gives ``Φ^½v`` of vectors of parameters, along the last axis.
-    """
+    X: np.ndarray  # the records, (n, d)
+    curvature: np.ndarray  # ``ω a`` of the outputs that matter, (n, c, c)
+    inverse: np.ndarray  # ``H⁻¹``, (P, P): the feature is the slow index, the output the fast one
+    ridge: float  # λ, on all coefficients but the intercept
+    intercept: bool  # whether there is one
+    whiten: Callable[[np.ndarray], np.ndarray]  # gives ``Φ^½v`` of vectors, along the last axis
 
-    def __init__(
-        self,
-        X: np.ndarray,
-        curvature: np.ndarray,
-        inverse: np.ndarray,
-        ridge: float,
-        intercept: bool,
-        whiten: Callable[[np.ndarray], np.ndarray],
-    ) -> None:
-        self.X, self.curvature, self.inverse = X, curvature, inverse
-        self.ridge, self.intercept, self.whiten = ridge, intercept, whiten
-        self.outputs = curvature.shape[1]
+    @property
+    def outputs(self) -> int:
+        """How many outputs matter, c."""
+        return int(self.curvature.shape[1])
 
     @cached_property
     def rounding(self) -> float:

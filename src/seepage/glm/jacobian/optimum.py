@@ -134,8 +134,7 @@ class Optimum:
     inverse: Array | Double  # ``H⁻¹`` of the shifted columns, (P, P)
     condition: float  # κ, that of ``H`` scaled to a unit diagonal
     accuracy: float  # the relative error of ``H⁻¹x̃``
-    # How far unit errors of the curvatures, relative to them, move ``H⁻¹``; of one output, where
-    # they are rounded and that is cheap
+    # How far unit errors of the curvatures, relative to them, move ``H⁻¹``; where that is cheap
     moves: Array | None = None
 
     def shifted(self, X: Array) -> Array:
@@ -204,17 +203,22 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
     H = objective.definite(H)
     factor = cholesky_factor(H)
     step = judge_stationarity(fit, sums, H, on_mismatch, factor)
-    if 1e-13 < step <= _REFUSE:  # below, a step is only rounding
-        fit, H = polished(
-            fit,
-            sums,
-            H,
-            objective.definite,
-            lambda near: records.total(optimum_sums, near, "polish"),
-        )
+    near = step <= _REFUSE
+    length = math.inf if step > 1e-13 else 0.0  # below, a step is only rounding
+    # Ordinary Newton's steps, until they no longer shrink
+    for _ in range(_MOST_STEPS if near else 0):
+        if factor is None:
+            break
+        move = factor.solve(array_namespace(H).reshape(sums.penalised_gradient(fit), (-1,)))
+        before, length = length, math.sqrt(max(float(move @ (H @ move)), 0.0))
+        if not length < before / 2:
+            break
+        fit = fit.at(fit.parameters - array_namespace(H).reshape(move, fit.parameters.shape))
+        sums = records.total(optimum_sums, fit, "polish")
+        H = objective.definite(sums.penalised_hessian(fit))
         factor = cholesky_factor(H)
     try:
-        return _weighed(fit, records, centre, H, factor, noise, polish=step <= _REFUSE)
+        return _weighed(fit, records, centre, H, factor, noise, polish=near)
     except SingularCurvatureError as error:
         if not separated(objective):
             raise
@@ -325,11 +329,11 @@ def _weighed(
             accuracy += EPS * condition**2 / 8
         if polish and affordable and records.total(_residuals_lost, fit, "residuals"):
             fit, low, _ = settled(fit, records, Double.of(exact))
-    moves: Array | None = None
-    if cheap and fit.family.name not in ("gaussian", "categorical"):
-        high = exact.high if isinstance(exact, Double) else exact
-        moves = records.total(_moves, fit, "errors", inverse=high)
-    return Optimum(_back(fit, centre), fit, low, centre, exact, condition, accuracy, moves)
+    found = Optimum(_back(fit, centre), fit, low, centre, exact, condition, accuracy)
+    if not cheap or fit.family.name == "gaussian":  # whose curvatures are not rounded
+        return found
+    inverse = exact.high if isinstance(exact, Double) else exact
+    return replace(found, moves=records.total(_moves, fit, "errors", inverse=inverse))
 
 
 def twice_precise_from(affordable: bool) -> float:
@@ -338,41 +342,6 @@ def twice_precise_from(affordable: bool) -> float:
     Soon where it is affordable, and always where ordinary arithmetic would lose half of the digits.
     """
     return 300.0 if affordable else 1e7
-
-
-def polished(
-    fit: FittedGLM,
-    sums: OptimumSums,
-    H: Array,
-    definite: Callable[[Array], Array],
-    sums_at: Callable[[FittedGLM], OptimumSums],
-) -> tuple[FittedGLM, Array]:
-    """Take ordinary Newton's steps until they no longer shrink; return also the Hessian there.
-
-    ``definite`` is the objective's own, ``sums_at`` gives the sums over all rows at other
-    parameters.
-    """
-    xp = array_namespace(H)
-    last = math.inf
-    for _ in range(_MOST_STEPS):
-        factor = cholesky_factor(H)
-        if factor is None:
-            break
-        step = factor.solve(xp.reshape(sums.penalised_gradient(fit), (-1,)))
-        size = math.sqrt(max(float(xp.sum(step * (H @ step))), 0.0))
-        if not size < last / 2:
-            break
-        last = size
-        fit = fit.at(fit.parameters - xp.reshape(step, fit.parameters.shape))
-        sums = sums_at(fit)
-        H = definite(sums.penalised_hessian(fit))
-    return fit, H
-
-
-def plain_inverse(H: Array, ridge: float) -> tuple[Array, float]:
-    """Return ``H⁻¹`` of a definite matrix by ordinary arithmetic, and its accuracy."""
-    inverse, condition = _inverse(H, cholesky_factor(H), ridge)
-    return inverse, EPS * (16 * condition + condition**2 / 8)
 
 
 def _inverse(H: Array, factor: CholeskyFactor | None, ridge: float) -> tuple[Array, float]:
@@ -407,16 +376,31 @@ def _margin_error(fit: FittedGLM, X: Array, margins: Array) -> Array:
 
 
 def _moves(fit: FittedGLM, X: Array, inverse: Array) -> Array:
-    """Return how far ``H⁻¹u`` moves if every curvature has a relative error of one, (D, D).
+    """Return how far ``H⁻¹u`` moves if every curvature has a relative error of one, (P, Q).
 
-    For one output; ``u`` are the features. ``H⁻¹ΔH H⁻¹u`` is a sum over the records, whose terms
-    count by their sizes.
+    ``H⁻¹ΔH H⁻¹u`` is a sum over the records, whose terms count by their sizes. With one output
+    ``u`` are the features, Q = D. With several, only differences of outputs are curved, and the
+    records' slopes are such differences: the sum also goes over pairs of outputs, and ``u`` are the
+    differences of all pairs at every feature, Q = D·K·K.
     """
     margins = margins_of(fit, X)
     xp = array_namespace(margins)
     curvature = xp.abs(Objective.of(fit, X).weighted(fit.family.curvature(margins, fit.target)))
-    seen = xp.abs(design_of(fit, X) @ inverse)
-    return seen.T @ (curvature[:, None] * seen)
+    design = design_of(fit, X)
+    if len(curvature.shape) == 1:
+        seen = xp.abs(design @ inverse)
+        return seen.T @ (curvature[:, None] * seen)
+    K = curvature.shape[1]
+    blocks = xp.reshape(inverse, (-1, K, inverse.shape[0]))
+    total: Array = 0.0
+    for j in range(K):
+        for k in range(j + 1, K):
+            seen = design @ (blocks[:, j, :] - blocks[:, k, :])
+            by_class = xp.reshape(seen, (seen.shape[0], -1, K))
+            pairs = xp.abs(by_class[:, :, :, None] - by_class[:, :, None, :])
+            pairs = xp.reshape(pairs, (seen.shape[0], -1))
+            total = total + xp.abs(seen).T @ (curvature[:, j, k, None] * pairs)
+    return total
 
 
 def _back(fit: FittedGLM, centre: Array | None) -> FittedGLM:
@@ -487,30 +471,37 @@ class Whitener:
 def whitener_of(optimum: Optimum, noise: Noise) -> Whitener:
     """Return the whitener of a release with noise added."""
     fit = optimum.fit
-    outputs = fit.coef.shape[1] if len(fit.coef.shape) == 2 else 1
+    outputs = math.prod(fit.coef.shape[1:])
     whitener = whitened(
         optimum.inverse, optimum.accuracy, outputs=outputs, noise=noise, centre=optimum.centre
     )
     # The curvatures of least squares are not rounded.
     spread = 0.0 if fit.family.name == "gaussian" else whitener.spread
     deviations = bounded = _deviations(optimum)
+    pairs: Array | None = None
     if optimum.moves is not None and spread > 0:
-        moved = _moved_columns(optimum.moves, optimum.centre, noise) / spread
-        bounded = array_namespace(moved).minimum(deviations, moved)
+        moved = _moved_columns(optimum.moves, optimum.centre, noise, outputs) / spread
+        xp = array_namespace(moved)
+        if outputs == 1:
+            bounded = xp.minimum(deviations, moved)
+        else:
+            pairs = xp.reshape(moved, (-1, outputs, outputs))
     return replace(
         whitener,
         condition=optimum.condition,
         spread=spread,
         deviations=bounded,
         coefficient_deviations=deviations,
+        pairs=pairs,
     )
 
 
-def _moved_columns(moves: Array, centre: Array | None, noise: Noise) -> Array:
-    """Return how far unit errors of the curvatures move ``A u``, (D,); see :func:`_moves`."""
+def _moved_columns(moves: Array, centre: Array | None, noise: Noise, outputs: int) -> Array:
+    """Return how far unit errors of the curvatures move ``A u``, (Q,); see :func:`_moves`."""
     xp = array_namespace(moves)
     if centre is not None:
-        moves = uncentred(moves, -xp.abs(_wide(centre)))
+        by_feature = xp.reshape(moves, (-1, outputs * moves.shape[1]))
+        moves = xp.reshape(uncentred(by_feature, -xp.abs(_wide(centre))), moves.shape)
     root = noise.root(moves.shape[0])
     placed = xp.abs(xp.asarray(root, dtype=moves.dtype, device=moves.device))
     moves = placed @ moves if root.ndim == 2 else moves * xp.reshape(placed, (-1, 1))
@@ -519,7 +510,7 @@ def _moved_columns(moves: Array, centre: Array | None, noise: Noise) -> Array:
 
 def _amplified(fit: FittedGLM, inverse: Array, noise: Noise, centre: Array | None) -> float:
     """Return the factor by which the noise and the units amplify errors."""
-    outputs = fit.coef.shape[1] if len(fit.coef.shape) == 2 else 1
+    outputs = math.prod(fit.coef.shape[1:])
     return whitened(inverse, 0.0, outputs=outputs, noise=noise, centre=centre).amplified
 
 
@@ -573,8 +564,8 @@ def whitened(
 
 def whitened_inverse(H: Array, noise: Noise) -> Array:
     """Return ``Φ^½ H⁻¹`` of a definite matrix by ordinary arithmetic, (P, P)."""
-    inverse, accuracy = plain_inverse(H, ridge=0.0)
-    return whitened(inverse, accuracy, outputs=1, noise=noise).matrix
+    inverse, _ = _inverse(H, cholesky_factor(H), ridge=0.0)
+    return whitened(inverse, 0.0, outputs=1, noise=noise).matrix
 
 
 def _deviations(optimum: Optimum) -> Array:
