@@ -152,14 +152,14 @@ class Validator:
         )
 
     def _tell(self, network: WatchedNetwork, rules: bool) -> None:
-        kinks = sorted(network.plan.kinks)
+        kinks = sorted(network.kinks)
         if kinks:
             self._once(
                 f"The network uses {' and '.join(kinks)}, whose second derivatives vanish or "
                 f"jump. {_UNTOLD}",
                 KinkWarning,
             )
-        for unruled in network.plan.unruled if rules else ():
+        for unruled in network.unruled if rules else ():
             self._once(
                 f"{type(unruled.module).__name__} has no closed form for the per-record gradients "
                 f"of {', '.join(unruled.names)} (used by {', '.join(unruled.functions)}); torch's "

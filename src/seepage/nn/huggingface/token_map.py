@@ -220,9 +220,15 @@ def token_leakage(
     counted = batch[_MASK] != 0 if _MASK in batch else torch.ones_like(ids, dtype=torch.bool)
     nothing = (torch.full(ids.shape, math.nan),) * 2
     as_target, labels, of_labels = nothing, batch.get(_LABELS), None
-    if targets and isinstance(labels, Tensor) and labels.dim() == 2 and not _is_real(labels):
+    if (
+        targets
+        and isinstance(labels, Tensor)
+        and labels.dim() == 2
+        and not labels.is_floating_point()
+    ):
         of_labels = _per_token(leakage(net, batch, view=Label(), **how), probes)
-        if not _is_generated(net):
+        # The labels of an encoder with a decoder are a different text from its input.
+        if not getattr(getattr(net, "config", None), "is_encoder_decoder", False):
             kept = (labels != IGNORED).cpu()
             value, error = (torch.where(kept, part, math.nan) for part in of_labels)
             as_target, of_labels = (value, error), None
@@ -357,12 +363,3 @@ def _shaded(token: Token, highest: Mapping[str, float]) -> str:
 def _root_mean_square(values: Sequence[float]) -> float:
     squares = np.square([value for value in values if not math.isnan(value)])
     return float(np.sqrt(squares.mean())) if len(squares) else math.nan
-
-
-def _is_generated(net: nn.Module) -> bool:
-    """Return whether a model's labels are a different text from its input."""
-    return bool(getattr(getattr(net, "config", None), "is_encoder_decoder", False))
-
-
-def _is_real(labels: Tensor) -> bool:
-    return bool(labels.is_floating_point())

@@ -30,7 +30,7 @@ from seepage.nn.measures.gradient_jacobian import GradientJacobian, GradientRele
 from seepage.nn.measures.information_matrices import (
     InformationSketch,
     LargestEigenvalues,
-    TraceEstimate,
+    Trace,
     check_probes,
     exact,
     exact_diagonal,
@@ -263,17 +263,17 @@ class GradientLeakage(Leakage):
         if measure != "dfil":
             raise InputError(f"There is no measure {measure!r}; choose 'fil' or 'dfil'.")
         method = "rademacher" if method is None else method
-        trace = self._trace(method, probes)
-        unknowns = self.engine.unknowns_each(self.x, self.y).to(trace.values)
+        trace, spread, degrees = self._trace(method, probes)
+        unknowns = self.engine.unknowns_each(self.x, self.y).to(trace)
         finite = self._finite()
         exactly_clipped = {"exact": "exact", "hutch++": "estimate"}
         kind = exactly_clipped.get(method) or ("estimate" if finite else self._probed_kind())
         return self._rooted(
-            self._whitened(trace.values / unknowns),
-            self._whitened(trace.standard_errors / unknowns),
+            self._whitened(trace / unknowns),
+            self._whitened(spread / unknowns),
             "dfil",
             kind,
-            degrees=trace.degrees,
+            degrees=degrees,
             finite=finite,
         )
 
@@ -369,7 +369,7 @@ class GradientLeakage(Leakage):
             conditions=(*result.conditions, found.remark()),
         )
 
-    def _trace(self, method: str, probes: int) -> TraceEstimate:
+    def _trace(self, method: str, probes: int) -> Trace:
         if method == "rademacher":
             return rademacher(self.engine, self.x, self.y, probes)
         if method == "hutch++":
