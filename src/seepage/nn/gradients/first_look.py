@@ -271,15 +271,15 @@ def _outputs(network: WatchedNetwork, batch: Batch) -> list[Tensor]:
     with torch.enable_grad():
         try:
             with network.running(parameters, batch, batch.z, keep) as run:
-                found = run.losses
+                losses = run.losses
         except (RuntimeError, InputError):
             if repeats:
                 raise _NotRepeatableError from None
             raise
     if repeats:
         with torch.no_grad():
-            wanted = problem.losses(parameters, batch, batch.z)
-        if not torch.allclose(found, wanted, rtol=1e-3, atol=1e-3):
+            plain_losses = problem.losses(parameters, batch, batch.z)
+        if not torch.allclose(losses, plain_losses, rtol=1e-3, atol=1e-3):
             raise _NotRepeatableError
     return seen
 

@@ -544,8 +544,8 @@ class WatchedNetwork:
     def terms(self, batch: Batch) -> tuple[Tensor, list[GradientTerm]]:
         """Return losses and terms as plain numbers."""
         with torch.enable_grad():
-            losses, found = self._terms(batch, connected(batch.z), twice=False)
-        return losses.detach(), found
+            losses, terms = self._terms(batch, connected(batch.z), twice=False)
+        return losses.detach(), terms
 
     def differentiable_terms(self, batch: Batch, z: Tensor) -> tuple[Tensor, list[GradientTerm]]:
         """Return losses and terms whose dependence on ``z`` torch can differentiate."""
@@ -564,10 +564,10 @@ class WatchedNetwork:
         parameters = self.problem.detached()
         with self.running(parameters, batch, z, keep_edge, twice=twice) as run:
             total = run.losses.sum()
-            found = torch.autograd.grad(total, edges, create_graph=twice, allow_unused=True)
+            gradients = torch.autograd.grad(total, edges, create_graph=twice, allow_unused=True)
         deltas = [
             shape.zeros(len(batch), batch.z.device) if delta is None else delta
-            for delta, shape in zip(found, self.outputs, strict=True)
+            for delta, shape in zip(gradients, self.outputs, strict=True)
         ]
         with torch.set_grad_enabled(twice):
             return run.losses, run.terms(deltas)

@@ -166,8 +166,8 @@ class TokenMap:
         flat = flat - flat[0]
         chances = np.full(len(candidates), 1 / len(candidates)) if prior is None else prior
         prior_of = checked_prior(np.asarray(chances), (1, len(candidates)))
-        found = best_guess((flat @ flat.T).numpy()[None], prior_of)
-        return float(found.right[0]), float(prior_of.max())
+        guesses = best_guess((flat @ flat.T).numpy()[None], prior_of)
+        return float(guesses.right[0]), float(prior_of.max())
 
     def _gradient(self, x: Mapping[str, Tensor], position: int, own: int, token: int) -> Tensor:
         """Return the record's clipped gradient with one token replaced."""
@@ -276,12 +276,12 @@ def _moved(leak: GradientLeakage, probes: int, like: Tensor) -> Tensor:
     signs = torch.stack(
         [row_signs(key_of(engine.seed, "tokens", k), rows, shape, like) for k in range(probes)]
     )
-    found = []
+    squares = []
     for token in range(shape[0]):
         only = torch.zeros(shape, dtype=like.dtype, device=like.device)
         only[token] = 1
-        found.append(engine.squared_changes(leak.x, leak.y, signs * only).double())
-    return torch.stack(found, 2)
+        squares.append(engine.squared_changes(leak.x, leak.y, signs * only).double())
+    return torch.stack(squares, 2)
 
 
 def _rows(
@@ -345,7 +345,7 @@ def _shaded(token: Token, highest: Mapping[str, float]) -> str:
     for mark in _BEGINS:
         text = text.replace(mark, " ")
     text = text.removeprefix(_CONTINUES).replace("Ċ", "\n")
-    told = ", ".join(
+    title = ", ".join(
         f"as {path} {value:.3g} ± {error:.2g}"
         for path, value, error in (
             ("an input", token.input, token.input_error),
@@ -354,7 +354,7 @@ def _shaded(token: Token, highest: Mapping[str, float]) -> str:
         if not math.isnan(value)
     )
     return (
-        f'<span title="{html.escape(told)}" style="background:rgba(200,60,20,'
+        f'<span title="{html.escape(title)}" style="background:rgba(200,60,20,'
         f'{share["input"]:.2f});border-color:rgba(20,60,160,{share["target"]:.2f})">'
         f"{html.escape(text) or '&nbsp;'}</span>"
     )

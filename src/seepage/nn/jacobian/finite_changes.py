@@ -117,12 +117,12 @@ def longer_types(problem: NetworkProblem, batch: Batch) -> list[torch.dtype]:
         return []
     held, own = _count(problem.net), batch.z.dtype
     has_double = batch.z.device.type != "mps"
-    found = []
+    types = []
     if own != torch.float64 and held <= _LARGEST_IN_DOUBLE and has_double:
-        found.append(torch.float64)
+        types.append(torch.float64)
     if own.itemsize < 4 and held <= _LARGEST_IN_SINGLE:
-        found.append(torch.float32)
-    return found
+        types.append(torch.float32)
+    return types
 
 
 def measured_type(net: nn.Module) -> torch.dtype | None:

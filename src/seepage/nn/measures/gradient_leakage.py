@@ -349,24 +349,24 @@ class GradientLeakage(Leakage):
         Up to rounding it never exceeds the matrix, and equals it if ``rank`` is at least the number
         of unknowns.
         """
-        found = nystrom(self.engine, self.x, self.y, rank)
-        return InformationSketch(found.factor / self.jacobian.noise, found.shape)
+        unwhitened = nystrom(self.engine, self.x, self.y, rank)
+        return InformationSketch(unwhitened.factor / self.jacobian.noise, unwhitened.shape)
 
     def norms(self) -> Tensor:
         """Return the norm of every record's gradient before clipping."""
         return self.engine.norms(self.x, self.y)
 
     def _fil(self) -> Estimate:
-        found = self.spectrum()
-        result = self._rooted(found.lower, torch.zeros_like(found.lower), "fil", "exact")
-        if bool(found.settled.all()):
+        largest = self.spectrum()
+        result = self._rooted(largest.lower, torch.zeros_like(largest.lower), "fil", "exact")
+        if bool(largest.settled.all()):
             return result
-        gap = found.upper.sqrt() - found.lower.sqrt()
+        gap = largest.upper.sqrt() - largest.lower.sqrt()
         return replace(
             result,
             kind="estimate",
-            standard_errors=torch.where(found.settled, 0.0, gap),
-            conditions=(*result.conditions, found.remark()),
+            standard_errors=torch.where(largest.settled, 0.0, gap),
+            conditions=(*result.conditions, largest.remark()),
         )
 
     def _trace(self, method: str, probes: int) -> Trace:

@@ -465,21 +465,21 @@ def numbers_of(output: Any) -> Any:
 def leaves(x: Inputs) -> list[Tensor]:
     """Return all tensors of the inputs, and refuse anything else in them."""
     if isinstance(x, Tensor):
-        found = [x]
+        tensors = [x]
     elif isinstance(x, Mapping):
-        found = list(x.values())
+        tensors = list(x.values())
     else:
-        found = list(x) if isinstance(x, tuple | list) else [x]
-    for value in found:
+        tensors = list(x) if isinstance(x, tuple | list) else [x]
+    for value in tensors:
         if not isinstance(value, Tensor):
             raise InputError(
                 "x must be a torch tensor, or a tuple or mapping of tensors, but it contains a "
                 f"value of type {type(value).__name__}; use torch.as_tensor, and leave out "
                 "missing entries."
             )
-    if not found or any(value.dim() == 0 for value in found):
+    if not tensors or any(value.dim() == 0 for value in tensors):
         raise InputError("x has no records; give tensors with the records along the first axis.")
-    return found
+    return tensors
 
 
 def check_labels(x: Inputs, y: Any) -> None:
