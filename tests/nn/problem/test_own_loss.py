@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import seepage as sp
 import seepage.nn as snn
-from seepage.nn.problem.model_input import ModelInput, TokenEmbeddings
+from seepage.nn.problem.views import ModelInput, TokenEmbeddings
 
 torch.set_num_threads(1)
 

@@ -173,7 +173,13 @@ class FisherAccountant(MeasuredRun):
         check_randomness(randomness)
         self.randomness = randomness
         self.sampler = sampler
-        self.sample_rate = _rate(n, batch_size, sample_rate)
+        if (batch_size is None) == (sample_rate is None):
+            raise InputError("Give either batch_size or sample_rate, not both.")
+        if batch_size is not None:
+            sample_rate = batch_size / n
+        assert sample_rate is not None  # noqa: S101 - one of the two was given
+        self.sample_rate = float(sample_rate)
+        check_rate(self.sample_rate)
         self.noise_multiplier = noise_multiplier
         self.engine = Engine(
             net,
@@ -407,12 +413,3 @@ class FisherAccountant(MeasuredRun):
             self.individual.add(chosen, self.sample_rate, lengths / noise)
         if self.sketch is not None and step.pulls is not None:
             self.sketch.add(chosen, step.pulls, factors, noise)
-
-
-def _rate(n: int, batch_size: float | None, sample_rate: float | None) -> float:
-    if (batch_size is None) == (sample_rate is None):
-        raise InputError("Give either batch_size or sample_rate, not both.")
-    rate = batch_size / n if batch_size is not None else sample_rate
-    assert rate is not None  # noqa: S101 - one of the two was given
-    check_rate(rate)
-    return float(rate)

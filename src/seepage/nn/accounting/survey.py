@@ -66,12 +66,12 @@ class Survey:
 
     def passes(self, steps: int) -> list[int]:
         """Return the number of passes in each block over this many steps, if it has any."""
-        found, start = [], 0
+        counts, start = [], 0
         while start < steps:
             start, length = self._block(start)
-            found.append(sum(start + place < steps for place in self._chosen(start, length)))
+            counts.append(sum(start + place < steps for place in self._chosen(start, length)))
             start += length
-        return [count for count in found if count]
+        return [count for count in counts if count]
 
     def add(
         self, step: int, amplified: tuple[Tensor, Tensor], plain: tuple[Tensor, Tensor]

@@ -7,6 +7,7 @@ that no rule covers are left to the innermost module around that use that sees t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,9 +25,7 @@ from seepage.nn.gradients.watching import (
     Arguments,
     Fallback,
     Layout,
-    Narrowing,
     OutputShape,
-    Plan,
     Rule,
     WatchedNetwork,
     Watcher,
@@ -68,11 +67,6 @@ _KINKED = {
 _CHOOSING = ("where", "masked_fill")  # by a condition, which may depend on the unknowns
 
 
-def _ends_alike(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether a call of ELU has the same slope on both sides of zero."""
-    return bool(kwargs.get("alpha", args[1] if len(args) > 1 else 1.0) == 1.0)
-
-
 @dataclass
 class ModuleRun:
     """One run of a module's ``forward``: its arguments and its results."""
@@ -91,13 +85,13 @@ _RunAxes = tuple[list[_Axes], list[_Axes]]  # of all runs of a module: inputs, o
 class _Use:
     """One use of parameters, with the modules around it, the innermost last."""
 
-    rule: Rule | None
-    arguments: Arguments | None
     names: tuple[str, ...]
     shape: tuple[int, ...]
-    around: tuple[ModuleRun, ...]
     function: str
+    around: tuple[ModuleRun, ...]
     silent: bool  # under torch.no_grad()
+    rule: Rule | None = None
+    arguments: Arguments | None = None
     weight: str | None = None  # the weight whose gradients its rule can narrow
 
 
@@ -109,9 +103,8 @@ class _UseFinder(Watcher):
         self.stack = stack
         self.uses: list[_Use] = []
         self.kinks: set[str] = set()
-        self.closed = self.closes = (
-            False  # inside a region under torch.no_grad(); whether there is one
-        )
+        # Inside a region under torch.no_grad(); whether there is one
+        self.closed = self.closes = False
         self.reopens = True  # whether no parameter is used in it, or before it
         self._decided: dict[int, Tensor] = {}  # truth values that depend on the unknowns
 
@@ -136,7 +129,11 @@ class _UseFinder(Watcher):
         elif name in _CHOOSING:
             if any(id(a) in self._decided for a in (*args, *kwargs.values())):
                 self.kinks.add(name)
-        elif name in _KINKED and not (name == "elu" and _ends_alike(args, kwargs)):
+        elif name in _KINKED:
+            # ELU has the same slope on both sides of zero if its alpha is one.
+            alpha = kwargs.get("alpha", args[1] if name == "elu" and len(args) > 1 else 1.0)
+            if name == "elu" and alpha == 1.0:
+                return
             given = (
                 b
                 for a in (*args, *kwargs.values())
@@ -154,9 +151,8 @@ class _UseFinder(Watcher):
         weight = keys["weight"][0] if "weight" in keys else None
         # A torch.autograd.Function has a backward pass of its own: no rule sees into it.
         inside = not self.closed and not torch.is_grad_enabled()
-        seen = None if inside else arguments
         what = getattr(rule, "function", type(rule)).__name__.removesuffix("Rule")
-        self._add(rule, seen, names, output, what, weight)
+        self._add(names, output, what, rule, None if inside else arguments, weight)
         return output
 
     def unknown(self, function: Any, used: set[str], output: Any) -> Any:
@@ -164,22 +160,13 @@ class _UseFinder(Watcher):
         tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
         if tensors:
             name = getattr(function, "__name__", str(function))
-            self._add(None, None, tuple(sorted(used)), tensors[0], name)
+            self._add(tuple(sorted(used)), tensors[0], name)
         return output
 
-    def _add(
-        self,
-        rule: Rule | None,
-        arguments: Arguments | None,
-        names: tuple[str, ...],
-        out: Tensor,
-        what: str,
-        weight: str | None = None,
-    ) -> None:
-        shape = tuple(out.shape)
+    def _add(self, names: tuple[str, ...], out: Tensor, what: str, *ruled: Any) -> None:
         self.reopens &= not self.closed
         around = tuple(self.stack)
-        self.uses.append(_Use(rule, arguments, names, shape, around, what, self.closed, weight))
+        self.uses.append(_Use(names, tuple(out.shape), what, around, self.closed, *ruled))
 
 
 _Look = tuple[_UseFinder, _Runs]
@@ -246,11 +233,11 @@ def _planned(problem: NetworkProblem, batch: Batch, repeat: bool) -> WatchedNetw
     if small[0].closes and small[0].reopens:  # the rest is run as derivatives will see it
         problem.reopened = True
         small, large = (_uses(problem, b) for b in batches)
-    network = WatchedNetwork(problem, RULES, _plan(small, large, repeat), [])
-    outputs = [
-        OutputShape(tuple(a.shape), _grown(a, b), a.dtype, not a.requires_grad)
-        for a, b in zip(*(_outputs(network, b) for b in batches), strict=True)
-    ]
+    network = _plan(problem, small, large, repeat)
+    outputs = []
+    for a, b in zip(*(_outputs(network, b) for b in batches), strict=True):
+        grown = next(k for k, (m, n) in enumerate(zip(a.shape, b.shape, strict=True)) if m != n)
+        outputs.append(OutputShape(tuple(a.shape), grown, a.dtype, not a.requires_grad))
     return replace(network, outputs=outputs)
 
 
@@ -278,30 +265,26 @@ def _outputs(network: WatchedNetwork, batch: Batch) -> list[Tensor]:
         seen.append(output)
         return output if output.requires_grad else output.detach().requires_grad_().clone()
 
-    layouts, problem = network.plan.layouts, network.problem
-    repeats = any(layout is not None and layout.axis is None for layout in layouts)
+    problem = network.problem
+    repeats = any(layout is not None and layout.axis is None for layout in network.layouts)
     parameters = problem.detached()
     with torch.enable_grad():
         try:
             with network.running(parameters, batch, batch.z, keep) as run:
-                found = run.losses
+                losses = run.losses
         except (RuntimeError, InputError):
             if repeats:
                 raise _NotRepeatableError from None
             raise
     if repeats:
         with torch.no_grad():
-            wanted = problem.losses(parameters, batch, batch.z)
-        if not torch.allclose(found, wanted, rtol=1e-3, atol=1e-3):
+            plain_losses = problem.losses(parameters, batch, batch.z)
+        if not torch.allclose(losses, plain_losses, rtol=1e-3, atol=1e-3):
             raise _NotRepeatableError
     return seen
 
 
-def _grown(small: Tensor, large: Tensor) -> int:
-    return next(k for k, (a, b) in enumerate(zip(small.shape, large.shape, strict=True)) if a != b)
-
-
-def _plan(of_two: _Look, of_three: _Look, repeat: bool) -> Plan:
+def _plan(problem: NetworkProblem, of_two: _Look, of_three: _Look, repeat: bool) -> WatchedNetwork:
     """Compare two runs of a network, and plan how to watch it.
 
     With ``repeat``, an output that all records share is to be repeated for each of them; the caller
@@ -336,30 +319,33 @@ def _plan(of_two: _Look, of_three: _Look, repeat: bool) -> Plan:
             planned.append(None if left else layouts[k])
     fallbacks = []
     for module, names in owners.items():
-        found = axes[module]
-        assert found is not None  # noqa: S101 - it was chosen for that
+        run_axes = axes[module]
+        assert run_axes is not None  # noqa: S101 - it was chosen for that
         functions = {pairs[k][0].function for k in helpless if names & set(pairs[k][0].names)}
-        told = tuple(sorted(names)), *found, tuple(sorted(functions))
-        fallbacks.append(Fallback(module, *told))
+        sorted_names, sorted_functions = tuple(sorted(names)), tuple(sorted(functions))
+        fallbacks.append(Fallback(module, sorted_names, *run_axes, sorted_functions))
     ruled = iter(planned)
     kept = [a.rule is not None and next(ruled) is not None for a, _ in pairs]
-    return Plan(planned, fallbacks, frozenset(small.kinks), _narrow(small.uses, kept))
+    narrow = _narrow(small.uses, kept)
+    return WatchedNetwork(problem, RULES, planned, fallbacks, frozenset(small.kinks), narrow)
 
 
-def _narrow(uses: list[_Use], kept: list[bool]) -> dict[str, Narrowing]:
-    """Return the weights that all of their uses can narrow along the same axis."""
+def _narrow(uses: list[_Use], kept: list[bool]) -> dict[str, tuple[int, int]]:
+    """Return the axis and positions of weights that all of their uses can narrow alike."""
     axes: dict[str, set[int | None]] = {}
-    positions: dict[str, int] = {}
+    positions: Counter[str] = Counter()
     for use, own in zip(uses, kept, strict=True):
         axis = None
         if own and use.rule is not None and use.arguments is not None and use.weight is not None:
             axis = use.rule.narrow_axis(use.arguments)
-            held = positions.get(use.weight, 0)
-            positions[use.weight] = held + use.rule.positions(use.shape) // SMALL
+            positions[use.weight] += use.rule.positions(use.shape) // SMALL
         for name in use.names:
             axes.setdefault(name, set()).add(axis if name == use.weight else None)
-    found = {name: axis for name, (axis, *more) in axes.items() if not more and axis is not None}
-    return {name: Narrowing(axis, positions[name]) for name, axis in found.items()}
+    return {
+        name: (axis, positions[name])
+        for name, (axis, *more) in axes.items()
+        if not more and axis is not None
+    }
 
 
 def _layout(small: tuple[int, ...], large: tuple[int, ...]) -> Layout | None:

@@ -78,7 +78,7 @@ class Validator:
         self._compared: set[Any] = set()
         self._unwatched: set[Any] = set()
         self._sound: dict[Any, tuple[Batch, int | None]] = {}  # a small batch, and the classes
-        self._told: set[str] = set()
+        self._warned_of: set[str] = set()
 
     def watched(self, x: Inputs, y: Tensor, rules: bool = True) -> WatchedNetwork:
         """Return the plan of the network for batches like this one, made and checked once.
@@ -152,14 +152,14 @@ class Validator:
         )
 
     def _tell(self, network: WatchedNetwork, rules: bool) -> None:
-        kinks = sorted(network.plan.kinks)
+        kinks = sorted(network.kinks)
         if kinks:
             self._once(
                 f"The network uses {' and '.join(kinks)}, whose second derivatives vanish or "
                 f"jump. {_UNTOLD}",
                 KinkWarning,
             )
-        for unruled in network.plan.unruled if rules else ():
+        for unruled in network.unruled if rules else ():
             self._once(
                 f"{type(unruled.module).__name__} has no closed form for the per-record gradients "
                 f"of {', '.join(unruled.names)} (used by {', '.join(unruled.functions)}); torch's "
@@ -168,8 +168,8 @@ class Validator:
             )
 
     def _once(self, text: str, category: type[Warning]) -> None:
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._warned_of:
+            self._warned_of.add(text)
             warnings.warn(text, category, stacklevel=6)
 
     def _compare(self, network: WatchedNetwork, batch: Batch) -> None:
@@ -182,9 +182,9 @@ class Validator:
         alone = record_gradients(self.problem, two).to(kind).norm(dim=1)
         # Products on a GPU may be rounded to ten bits.
         rough = 3e-2 if alone.is_cuda or batch.z.dtype.itemsize < 4 else 1e-3
-        loose = 1e-9 if batch.z.dtype == torch.float64 else rough
+        tolerance = 1e-9 if batch.z.dtype == torch.float64 else rough
         by_rules, alone = by_rules[:2].double(), alone.double()
-        if not torch.allclose(by_rules, alone, rtol=loose, atol=loose * float(alone.max())):
+        if not torch.allclose(by_rules, alone, rtol=tolerance, atol=tolerance * float(alone.max())):
             raise InputError(
                 "The rules for per-record gradients give other gradients than single records do "
                 f"(norm {float(by_rules[0]):.6g} against {float(alone[0]):.6g}): the network uses "
@@ -364,14 +364,16 @@ def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
         raise InputError("The losses are not finite; check the data and the parameters for NaN.")
     # Products on a GPU may be rounded to ten bits, differently for other batch sizes.
     rough = 1e-2 if first.is_cuda or first.dtype.itemsize < 4 else 1e-4
-    loose = 1e-8 if first.dtype == torch.float64 else rough
+    tolerance = 1e-8 if first.dtype == torch.float64 else rough
     repeated = first.repeat(16)
-    if not all(torch.allclose(repeated[: len(a)], a, rtol=loose, atol=loose) for a in again):
+    if not all(
+        torch.allclose(repeated[: len(a)], a, rtol=tolerance, atol=tolerance) for a in again
+    ):
         raise InputError(
             "Two runs of the network on the same data differ, so it draws random numbers; switch "
             "that off (net.eval(), or a fixed generator) while leakage is measured."
         )
-    if not torch.allclose(first, alone, rtol=loose, atol=loose):
+    if not torch.allclose(first, alone, rtol=tolerance, atol=tolerance):
         raise InputError(
             "The loss of a record depends on the other records of its batch, so there is no "
             "gradient of one record; remove such layers or losses (batch statistics)."

@@ -292,12 +292,12 @@ def gradients_of(terms: list[GradientTerm]) -> dict[Key, ParameterGradient]:
 
     A full gradient no longer needs the inputs of its layer and the gradients at its outputs.
     """
-    found = {}
+    gradients = {}
     for key, members in grouped(terms).items():
-        found[key] = value_of([terms[k] for k in members])
+        gradients[key] = value_of([terms[k] for k in members])
         for k in members:
             terms[k] = replace(terms[k], tensors=())
-    return found
+    return gradients
 
 
 def weighted_sums(

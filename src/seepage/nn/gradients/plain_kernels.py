@@ -6,6 +6,7 @@ InstanceNorm is silently wrong (torch 2.13).
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -137,6 +138,9 @@ def _direction(
     return torch.stack(outputs, time), state
 
 
+_NORMS = {f: inspect.signature(f) for f in (functional.layer_norm, functional.instance_norm)}
+
+
 class PlainNorms(TorchFunctionMode):  # type: ignore[misc]
     """Replaces LayerNorm, InstanceNorm and weight normalisation by plain arithmetic."""
 
@@ -144,13 +148,27 @@ class PlainNorms(TorchFunctionMode):  # type: ignore[misc]
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if function is functional.layer_norm:
-            return _layer_norm(*args, **kwargs)
-        if function is functional.instance_norm and kwargs.get("use_input_stats", True):
-            return _instance_norm(*args, **kwargs)
         if function is torch._weight_norm:
             return weight_norm(*args, **kwargs)
-        return function(*args, **kwargs)
+        if function not in _NORMS:
+            return function(*args, **kwargs)
+        bound = _NORMS[function].bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        if not given.get("use_input_stats", True):
+            return function(*args, **kwargs)
+        x, weight, bias = given["input"], given["weight"], given["bias"]
+        if function is functional.layer_norm:
+            axes = list(range(-len(given["normalized_shape"]), 0))
+        else:
+            axes, channels = list(range(2, x.dim())), (-1, *[1] * (x.dim() - 2))
+            weight, bias = (p if p is None else p.reshape(channels) for p in (weight, bias))
+        long = x if x.dtype.itemsize >= 4 else x.float()  # as torch does inside
+        centred = long - long.mean(axes, keepdim=True)
+        variance = (centred * centred).mean(axes, keepdim=True)
+        out = (centred / torch.sqrt(variance + given["eps"])).to(x.dtype)
+        out = out if weight is None else out * weight
+        return out if bias is None else out + bias
 
 
 def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
@@ -160,37 +178,3 @@ def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
     """
     axes = [axis for axis in range(v.dim()) if axis != dim]
     return v * (g / v.square().sum(axes, keepdim=True).sqrt())
-
-
-def _layer_norm(
-    x: Tensor,
-    shape: list[int],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-) -> Tensor:
-    out = _standard(x, list(range(-len(shape), 0)), eps)
-    out = out if weight is None else out * weight
-    return out if bias is None else out + bias
-
-
-def _instance_norm(
-    x: Tensor,
-    running_mean: Tensor | None = None,
-    running_var: Tensor | None = None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    out = _standard(x, list(range(2, x.dim())), eps)
-    channels = (1, -1, *[1] * (x.dim() - 2))
-    out = out if weight is None else out * weight.reshape(channels)
-    return out if bias is None else out + bias.reshape(channels)
-
-
-def _standard(x: Tensor, axes: list[int], eps: float) -> Tensor:
-    long = x if x.dtype.itemsize >= 4 else x.float()  # as torch does inside
-    centred = long - long.mean(axes, keepdim=True)
-    return (centred / torch.sqrt((centred * centred).mean(axes, keepdim=True) + eps)).to(x.dtype)

@@ -92,10 +92,10 @@ def _pushed(
     delta: Tensor, x: Tensor, mean: Tensor, scale: Tensor, weight: Any, shape: Any
 ) -> Tensor:
     back = torch.ops.aten.native_layer_norm_backward
-    found: Tensor = back(
+    gradient: Tensor = back(
         delta.contiguous(), x, shape, mean, scale, weight, None, [True, False, False]
     )[0]
-    return found
+    return gradient
 
 
 @dataclass(frozen=True)

@@ -110,14 +110,6 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Narrowing:
-    """The axis along which a weight's gradients can be narrowed, and the number of positions."""
-
-    axis: int
-    positions: int  # of one record
-
-
-@dataclass(frozen=True)
 class RuleBook:
     """The operations whose per-record gradients have a closed form."""
 
@@ -299,7 +291,8 @@ class CallKeeper(Watcher):
             self.shared[id(output)] = output, call
             return output
         self.unrepeated.discard(id(call.made))
-        self.calls.append(replace(call, follow=_first_of(call.follow)))
+        follow = call.follow
+        self.calls.append(replace(call, follow=lambda made: follow(made)[0]))
         return self.on_output(output.expand(self.batch, *output.shape[1:]))
 
     def known(
@@ -335,10 +328,6 @@ class CallKeeper(Watcher):
         alone = output[0] if output.shape[0] == 1 else output
         self.calls.append(call)
         return self.on_output(alone.expand(self.batch, *alone.shape))
-
-
-def _first_of(follow: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    return lambda output: follow(output)[0]
 
 
 @dataclass(frozen=True)
@@ -463,20 +452,6 @@ class ModuleCall(Call):
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How to watch a network: the layout of every call, and the modules without a rule.
-
-    ``kinks`` names the functions of the unknowns whose derivatives jump; ``narrow`` holds the
-    weights whose gradients can be narrowed in all their uses.
-    """
-
-    layouts: list[Layout | None]
-    unruled: Sequence[Fallback]
-    kinks: frozenset[str]
-    narrow: Mapping[str, Narrowing]
-
-
-@dataclass(frozen=True)
 class OutputShape:
     """The shape of one watched output: that for two records, and the axis that grows."""
 
@@ -511,12 +486,17 @@ class NetworkRun:
 
 @dataclass(frozen=True)
 class WatchedNetwork:
-    """A problem with its plan, whose network can be watched on any batch."""
+    """A problem with a plan of how to watch its network on any batch."""
 
     problem: NetworkProblem  # the network, its loss and the view
     book: RuleBook  # the rules for operations
-    plan: Plan  # the layout of records, and the modules without a rule
-    outputs: list[OutputShape]  # the shapes of the watched outputs
+    layouts: list[Layout | None]  # of every call; ``None`` for one that is left to its module
+    unruled: Sequence[Fallback]  # the modules without a rule
+    kinks: frozenset[str]  # functions of the unknowns whose derivatives jump
+    # The weights whose gradients can be narrowed in all their uses: along which axis, and the
+    # number of one record's positions
+    narrow: Mapping[str, tuple[int, int]]
+    outputs: Sequence[OutputShape] = ()  # the shapes of the watched outputs
 
     @contextmanager
     def running(
@@ -536,7 +516,7 @@ class WatchedNetwork:
         (:meth:`Rule.narrowed`).
         """
         names = {id(tensor): name for name, tensor in parameters.items()}
-        layouts, net = self.plan.layouts, self.problem.net
+        layouts, net = self.layouts, self.problem.net
         keeper = CallKeeper(
             self.book,
             names,
@@ -550,7 +530,7 @@ class WatchedNetwork:
         )
         with self.problem.in_place(parameters, batch, z) as losses_of_run:
             with ExitStack() as stack:
-                for module in self.plan.unruled:
+                for module in self.unruled:
                     stack.enter_context(module.watched(net, parameters, on_output, keeper.calls))
                 stack.enter_context(keeper)
                 losses = losses_of_run()
@@ -564,8 +544,8 @@ class WatchedNetwork:
     def terms(self, batch: Batch) -> tuple[Tensor, list[GradientTerm]]:
         """Return losses and terms as plain numbers."""
         with torch.enable_grad():
-            losses, found = self._terms(batch, connected(batch.z), twice=False)
-        return losses.detach(), found
+            losses, terms = self._terms(batch, connected(batch.z), twice=False)
+        return losses.detach(), terms
 
     def differentiable_terms(self, batch: Batch, z: Tensor) -> tuple[Tensor, list[GradientTerm]]:
         """Return losses and terms whose dependence on ``z`` torch can differentiate."""
@@ -584,10 +564,10 @@ class WatchedNetwork:
         parameters = self.problem.detached()
         with self.running(parameters, batch, z, keep_edge, twice=twice) as run:
             total = run.losses.sum()
-            found = torch.autograd.grad(total, edges, create_graph=twice, allow_unused=True)
+            gradients = torch.autograd.grad(total, edges, create_graph=twice, allow_unused=True)
         deltas = [
             shape.zeros(len(batch), batch.z.device) if delta is None else delta
-            for delta, shape in zip(found, self.outputs, strict=True)
+            for delta, shape in zip(gradients, self.outputs, strict=True)
         ]
         with torch.set_grad_enabled(twice):
             return run.losses, run.terms(deltas)

@@ -166,8 +166,8 @@ class TokenMap:
         flat = flat - flat[0]
         chances = np.full(len(candidates), 1 / len(candidates)) if prior is None else prior
         prior_of = checked_prior(np.asarray(chances), (1, len(candidates)))
-        found = best_guess((flat @ flat.T).numpy()[None], prior_of)
-        return float(found.right[0]), float(prior_of.max())
+        guesses = best_guess((flat @ flat.T).numpy()[None], prior_of)
+        return float(guesses.right[0]), float(prior_of.max())
 
     def _gradient(self, x: Mapping[str, Tensor], position: int, own: int, token: int) -> Tensor:
         """Return the record's clipped gradient with one token replaced."""
@@ -220,9 +220,15 @@ def token_leakage(
     counted = batch[_MASK] != 0 if _MASK in batch else torch.ones_like(ids, dtype=torch.bool)
     nothing = (torch.full(ids.shape, math.nan),) * 2
     as_target, labels, of_labels = nothing, batch.get(_LABELS), None
-    if targets and isinstance(labels, Tensor) and labels.dim() == 2 and not _is_real(labels):
+    if (
+        targets
+        and isinstance(labels, Tensor)
+        and labels.dim() == 2
+        and not labels.is_floating_point()
+    ):
         of_labels = _per_token(leakage(net, batch, view=Label(), **how), probes)
-        if not _is_generated(net):
+        # The labels of an encoder with a decoder are a different text from its input.
+        if not getattr(getattr(net, "config", None), "is_encoder_decoder", False):
             kept = (labels != IGNORED).cpu()
             value, error = (torch.where(kept, part, math.nan) for part in of_labels)
             as_target, of_labels = (value, error), None
@@ -270,12 +276,12 @@ def _moved(leak: GradientLeakage, probes: int, like: Tensor) -> Tensor:
     signs = torch.stack(
         [row_signs(key_of(engine.seed, "tokens", k), rows, shape, like) for k in range(probes)]
     )
-    found = []
+    squares = []
     for token in range(shape[0]):
         only = torch.zeros(shape, dtype=like.dtype, device=like.device)
         only[token] = 1
-        found.append(engine.squared_changes(leak.x, leak.y, signs * only).double())
-    return torch.stack(found, 2)
+        squares.append(engine.squared_changes(leak.x, leak.y, signs * only).double())
+    return torch.stack(squares, 2)
 
 
 def _rows(
@@ -339,7 +345,7 @@ def _shaded(token: Token, highest: Mapping[str, float]) -> str:
     for mark in _BEGINS:
         text = text.replace(mark, " ")
     text = text.removeprefix(_CONTINUES).replace("Ċ", "\n")
-    told = ", ".join(
+    title = ", ".join(
         f"as {path} {value:.3g} ± {error:.2g}"
         for path, value, error in (
             ("an input", token.input, token.input_error),
@@ -348,7 +354,7 @@ def _shaded(token: Token, highest: Mapping[str, float]) -> str:
         if not math.isnan(value)
     )
     return (
-        f'<span title="{html.escape(told)}" style="background:rgba(200,60,20,'
+        f'<span title="{html.escape(title)}" style="background:rgba(200,60,20,'
         f'{share["input"]:.2f});border-color:rgba(20,60,160,{share["target"]:.2f})">'
         f"{html.escape(text) or '&nbsp;'}</span>"
     )
@@ -357,12 +363,3 @@ def _shaded(token: Token, highest: Mapping[str, float]) -> str:
 def _root_mean_square(values: Sequence[float]) -> float:
     squares = np.square([value for value in values if not math.isnan(value)])
     return float(np.sqrt(squares.mean())) if len(squares) else math.nan
-
-
-def _is_generated(net: nn.Module) -> bool:
-    """Return whether a model's labels are a different text from its input."""
-    return bool(getattr(getattr(net, "config", None), "is_encoder_decoder", False))
-
-
-def _is_real(labels: Tensor) -> bool:
-    return bool(labels.is_floating_point())

@@ -81,11 +81,11 @@ class LeakageCallback(TrainerCallback):  # type: ignore[misc]
     def table(self, library: str = "pyarrow") -> Any:
         """Return a data frame with the median and the worst record of every measurement."""
         steps = np.array(list(self.history_), dtype=int)
-        found = [np.asarray(each) for each in self.history_.values()]
+        measurements = [np.asarray(each) for each in self.history_.values()]
         columns = {
             "step": steps,
-            "median": np.array([np.median(each) for each in found]),
-            "worst": np.array([each.max() for each in found]),
+            "median": np.array([np.median(each) for each in measurements]),
+            "worst": np.array([each.max() for each in measurements]),
         }
         return build_frame(columns, library)
 

@@ -23,7 +23,7 @@ from seepage.nn.gradients.norms import record_gradients
 from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.jacobian.finite_changes import (
     FiniteChange,
-    FiniteStep,
+    finite_change,
     longer_types,
 )
 from seepage.nn.jacobian.probes import dense_probe
@@ -179,7 +179,7 @@ def _by_pulls(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Change
 
 
 def _change(network: WatchedNetwork, batch: Batch, v: Tensor, h: float) -> FiniteChange:
-    return FiniteStep(network.problem, network, batch, v, h, NoClip()).change()
+    return finite_change(network.problem, network, batch, v, h, NoClip())
 
 
 def _by_probes(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Changes, Tensor]:

@@ -42,10 +42,10 @@ from seepage.nn.gradients.per_record_gradients import weighted_sums
 from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.jacobian.derivative_check import check_derivative, spread_over_classes
 from seepage.nn.jacobian.finite_changes import (
-    FiniteChange,
-    FiniteStep,
     ThinChange,
     balanced_step,
+    finite_change,
+    longer_types,
     measured_type,
     narrowed,
     random_rows,
@@ -71,13 +71,13 @@ from seepage.nn.jacobian.tangents import (
     summed_change,
 )
 from seepage.nn.problem.clipping import Clip, HardClip, NoClip
-from seepage.nn.problem.model_input import ModelInput
 from seepage.nn.problem.own_loss import OwnLoss
 from seepage.nn.problem.problem import Batch, Chunks, Loss, NetworkProblem, per_record
 from seepage.nn.problem.sharding import spread
 from seepage.nn.problem.views import (
     Input,
     Inputs,
+    ModelInput,
     View,
     batch_size,
     leaves,
@@ -306,7 +306,7 @@ class Engine:
         Over finite steps if the engine uses them, unless a ``derivative`` is asked for.
         """
         if not derivative and self.takes_finite_steps(x, y):
-            return self._finite_changes(x, y, lambda rows: v[:, rows], FiniteStep.precise_change)
+            return self._finite_changes(x, y, lambda rows: v[:, rows], precise=True)
 
         def work(network: WatchedNetwork, batch: Batch, rows: slice) -> Tensor:
             along = self.masked(v[:, rows].to(batch.z.dtype), 2)
@@ -388,8 +388,8 @@ class Engine:
 
         The first batch decides for all: a run must not change its method on the way.
         """
-        if network.plan.kinks or self.problem.sharded:
-            return bool(network.plan.kinks)
+        if network.kinks or self.problem.sharded:
+            return bool(network.kinks)
         if self.measured_kinks is None:
             self.measured_kinks = self._look_for_kinks(network, x, y)
             if self.measured_kinks:
@@ -470,25 +470,26 @@ class Engine:
         def drawn(rows: slice) -> Tensor:
             return torch.stack([row_signs(k, own[rows], tuple(like.shape[1:]), like) for k in keys])
 
-        traces = self._finite_changes(x, y, drawn, FiniteStep.quick_change)
+        traces = self._finite_changes(x, y, drawn, precise=False)
         network = self._validator.watched_if_possible(x, y)
         work = partial(self._unprobed, network, update)
         return replace(_joined(self._in_chunks(x, y, 3, work, network)), traces=traces)
 
     def _finite_changes(
-        self,
-        x: Inputs,
-        y: Tensor,
-        v: Callable[[slice], Tensor],
-        change: Callable[[FiniteStep], FiniteChange],
+        self, x: Inputs, y: Tensor, v: Callable[[slice], Tensor], *, precise: bool
     ) -> Tensor:
-        """Return ``‖g̃₊ − g̃₋‖²/4h²`` along directions ``(K, B, …)`` of some rows, ``(B, K)``."""
+        """Return ``‖g̃₊ − g̃₋‖²/4h²`` along directions ``(K, B, …)`` of some rows, ``(B, K)``.
+
+        ``precise`` asks for float64 if the network is small and accepts it. Otherwise only 16-bit
+        numbers are lengthened, whose differences over a hundredth would be mere rounding.
+        """
         network, h = self._validator.watched_if_possible(x, y), self.step_size(x, y)
 
         def work(batch: Batch, rows: slice) -> Tensor:
             every = self.masked(v(rows).to(batch.z.dtype), 2)
-            steps = [FiniteStep(self.problem, network, batch, a, h, self.clip) for a in every]
-            return torch.stack([change(step).squared for step in steps], 1)
+            types = [t for t in longer_types(self.problem, batch) if precise or t == torch.float32]
+            change = partial(finite_change, self.problem, network, batch, clip=self.clip, h=h)
+            return torch.stack([change(along, types=types).squared for along in every], 1)
 
         return torch.cat(self._in_chunks(x, y, 6, work, network))
 

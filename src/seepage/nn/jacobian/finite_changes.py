@@ -74,63 +74,41 @@ class FiniteChange:
     behind: Tensor
 
 
-@dataclass(frozen=True)
-class FiniteStep:
-    """A step of size ``h`` to either side of every record, along its direction ``v (B, …)``.
+def finite_change(
+    problem: NetworkProblem,
+    network: WatchedNetwork | None,
+    batch: Batch,
+    v: Tensor,
+    h: float,
+    clip: Clip,
+    types: Sequence[torch.dtype] = (),
+) -> FiniteChange:
+    """Return the change over a step of size ``h`` to either side, along directions ``v (B, …)``.
 
-    Without a ``network`` that can be watched, every record is run on its own.
+    It is measured in the first of the longer ``types`` that the network accepts, or in its own:
+    the rounding of a gradient is multiplied by ``1/h``. Without a ``network`` that can be watched,
+    every record is run on its own.
     """
-
-    problem: NetworkProblem
-    network: WatchedNetwork | None
-    batch: Batch
-    v: Tensor
-    h: float
-    clip: Clip
-
-    def change(self) -> FiniteChange:
-        """Return the change of every record's clipped gradient, in the network's own dtype."""
-        both = self.batch.on_both_sides(self.h * self.v)
-        if self.network is None:
-            squared, norms = _one_by_one(self.problem, both, self.clip)
-        else:
-            squared, norms = _watched(self.network, both, self.clip)
-        return FiniteChange(squared / (2 * self.h) ** 2, *norms.chunk(2))
-
-    def precise_change(self) -> FiniteChange:
-        """Return the change in float64 if the network is small and accepts it.
-
-        The rounding of a gradient is multiplied by ``1/h``.
-        """
-        return self._in_longer_numbers(longer_types(self.problem, self.batch))
-
-    def quick_change(self) -> FiniteChange:
-        """Return the change in the network's own dtype, unless it has 16 bits.
-
-        Differences over a hundredth would then be mere rounding; float32 is used instead.
-        """
-        types = longer_types(self.problem, self.batch)
-        return self._in_longer_numbers([t for t in types if t == torch.float32])
-
-    def _in_longer_numbers(self, types: Sequence[torch.dtype]) -> FiniteChange:
-        """Return the change in the first of these types that the network accepts, or in its own."""
-        for dtype in types:
-            longer = replace(
-                self,
-                problem=replace(self.problem, wider=dtype),
-                network=None if self.network is None else self.network.of_type(dtype),
-                batch=self.batch.of_type(dtype),
-                v=self.v.to(dtype),
-            )
-            try:
-                found = longer.change()
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError:  # it holds numbers of a type that is not visible from here
-                continue
-            parts = (found.squared, found.ahead, found.behind)
-            return FiniteChange(*(part.to(at_least_single(self.batch.z)) for part in parts))
-        return self.change()
+    for dtype in types:
+        longer = None if network is None else network.of_type(dtype)
+        wide = replace(problem, wider=dtype)
+        try:
+            change = finite_change(wide, longer, batch.of_type(dtype), v.to(dtype), h, clip)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # it holds numbers of a type that is not visible from here
+            continue
+        kind = at_least_single(batch.z)
+        return FiniteChange(*(part.to(kind) for part in vars(change).values()))
+    both = batch.on_both_sides(h * v)
+    if network is None:
+        gradients = record_gradients(problem, both)
+        norms = gradients.norm(dim=1)
+        ahead, behind = (gradients * clip.factor(norms)[:, None]).chunk(2)
+        squared = (ahead - behind).square().sum(1)
+    else:
+        squared, norms = _watched(network, both, clip)
+    return FiniteChange(squared / (2 * h) ** 2, *norms.chunk(2))
 
 
 def longer_types(problem: NetworkProblem, batch: Batch) -> list[torch.dtype]:
@@ -139,12 +117,12 @@ def longer_types(problem: NetworkProblem, batch: Batch) -> list[torch.dtype]:
         return []
     held, own = _count(problem.net), batch.z.dtype
     has_double = batch.z.device.type != "mps"
-    found = []
+    types = []
     if own != torch.float64 and held <= _LARGEST_IN_DOUBLE and has_double:
-        found.append(torch.float64)
+        types.append(torch.float64)
     if own.itemsize < 4 and held <= _LARGEST_IN_SINGLE:
-        found.append(torch.float32)
-    return found
+        types.append(torch.float32)
+    return types
 
 
 def measured_type(net: nn.Module) -> torch.dtype | None:
@@ -179,13 +157,6 @@ def condition_of_steps(h: float, doubt: float) -> str:
     tried.
     """
     return _BALANCED.format(h, 100 * doubt) if doubt else _CONDITION.format(h)
-
-
-def _one_by_one(problem: NetworkProblem, both: Batch, clip: Clip) -> tuple[Tensor, Tensor]:
-    gradients = record_gradients(problem, both)
-    norms = gradients.norm(dim=1)
-    ahead, behind = (gradients * clip.factor(norms)[:, None]).chunk(2)
-    return (ahead - behind).square().sum(1), norms
 
 
 def _watched(network: WatchedNetwork, both: Batch, clip: Clip) -> tuple[Tensor, Tensor]:
@@ -281,7 +252,7 @@ class _Totals:
         if not self.along:
             return
         products = (value.dense() * moved).to(self.sums.dtype)
-        if self.network.plan.narrow[name].axis == 0:
+        if self.network.narrow[name][0] == 0:
             columns = products.unflatten(1, (THIN, -1)).sum(2)
         else:
             columns = products.unflatten(1, (-1, THIN)).sum(1)
@@ -302,9 +273,9 @@ def narrowed(network: WatchedNetwork) -> list[str]:
 def _rows(network: WatchedNetwork) -> dict[str, int]:
     """Return the number of rows of each narrowed weight's matrix."""
     released, rows = network.problem.released(), {}
-    for name, narrow in network.plan.narrow.items():
-        size = released[name].flatten(1).shape[narrow.axis]
-        if narrow.positions > THIN and size > 2 * THIN:
+    for name, (axis, positions) in network.narrow.items():
+        size = released[name].flatten(1).shape[axis]
+        if positions > THIN and size > 2 * THIN:
             rows[name] = size
     return rows
 

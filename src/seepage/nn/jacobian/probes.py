@@ -17,6 +17,7 @@ gives the exactly clipped ``J̃ᵀu = ∇_z (g·u/φ(‖g‖))``.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,8 @@ from seepage.nn.jacobian.random_directions import Direction, Directions, Draw
 from seepage.nn.jacobian.tangents import radial_pull
 from seepage.nn.problem.clipping import Clip, NoClip
 from seepage.nn.problem.problem import Batch
+
+_EMBEDDING = inspect.signature(functional.embedding)
 
 
 @dataclass(frozen=True)
@@ -129,22 +132,15 @@ class _ForwardOverParameters(TorchFunctionMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if function is torch._weight_norm:
             return weight_norm(*args, **kwargs)
-        if function is not functional.embedding:
-            return function(*args, **kwargs)
         out = function(*args, **kwargs)
-        tokens, table, padding = _lookup(*args, **kwargs)
+        if function is not functional.embedding:
+            return out
+        given = _EMBEDDING.bind(*args, **kwargs).arguments
+        tokens, table, padding = given["input"], given["weight"], given.get("padding_idx")
         if padding is None or id(table) not in self.constants:
             return out
         fixed = functional.embedding(tokens, self.constants[id(table)])
-        return torch.where((tokens == padding)[..., None], fixed, out)
-
-
-def _lookup(
-    input: Tensor, weight: Tensor, padding_idx: int | None = None, *others: Any, **options: Any
-) -> tuple[Tensor, Tensor, int | None]:
-    if padding_idx is not None and padding_idx < 0:
-        padding_idx += weight.shape[0]
-    return input, weight, padding_idx
+        return torch.where((tokens == padding % len(table))[..., None], fixed, out)
 
 
 def thin_probe(

@@ -63,10 +63,10 @@ class Replays:
         if self._runs[key] == 1:
             return function(*inputs)
         if self._runs[key] == 2:
-            found, bound = _timed(function, inputs)
+            result, bound = _timed(function, inputs)
             if not bound or len(self._recordings) >= 4:  # each keeps its memory
                 self._plain.add(key)
-            return found
+            return result
         try:
             recording = self._record(function, inputs)
         except RuntimeError:  # part of it cannot be recorded, or memory is short
@@ -113,7 +113,7 @@ def _timed(function: Function, inputs: Sequence[Tensor]) -> tuple[Any, bool]:
     """Return a function's result, and whether launching takes most of its time."""
     torch.cuda.synchronize()
     start = time.perf_counter()
-    found = function(*inputs)
+    result = function(*inputs)
     launched = time.perf_counter() - start
     torch.cuda.synchronize()
-    return found, launched > _BOUND * (time.perf_counter() - start)
+    return result, launched > _BOUND * (time.perf_counter() - start)

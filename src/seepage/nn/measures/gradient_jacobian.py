@@ -120,8 +120,8 @@ class GradientJacobian(ReleaseJacobian):
         def matrices(rows: slice) -> Tensor:
             apply, held = operator(rows), len(range(self.rows)[rows])
             units = torch.eye(count, dtype=self.X.dtype, device=self.X.device)
-            found = torch.stack([apply(unit.expand(held, count)) for unit in units], 2)
-            return (found + found.transpose(1, 2)) / 2
+            products = torch.stack([apply(unit.expand(held, count)) for unit in units], 2)
+            return (products + products.transpose(1, 2)) / 2
 
         return matrices
 
@@ -158,10 +158,10 @@ class GradientJacobian(ReleaseJacobian):
 
         # Derivatives, like the products it is used with, unless finite steps were asked for.
         exactly = engine.method != "finite"
-        found = squared_changes_along(
+        squares = squared_changes_along(
             engine, self.inputs, self.target, unit, count, derivative=exactly
         )
-        return found / self.noise**2
+        return squares / self.noise**2
 
     def replaced(self, row: int, features: Any) -> tuple[Inputs, Tensor]:
         """Return a batch in which records with ``features (K, d)`` replace a row."""

@@ -30,7 +30,7 @@ from seepage.nn.measures.gradient_jacobian import GradientJacobian, GradientRele
 from seepage.nn.measures.information_matrices import (
     InformationSketch,
     LargestEigenvalues,
-    TraceEstimate,
+    Trace,
     check_probes,
     exact,
     exact_diagonal,
@@ -263,17 +263,17 @@ class GradientLeakage(Leakage):
         if measure != "dfil":
             raise InputError(f"There is no measure {measure!r}; choose 'fil' or 'dfil'.")
         method = "rademacher" if method is None else method
-        trace = self._trace(method, probes)
-        unknowns = self.engine.unknowns_each(self.x, self.y).to(trace.values)
+        trace, spread, degrees = self._trace(method, probes)
+        unknowns = self.engine.unknowns_each(self.x, self.y).to(trace)
         finite = self._finite()
         exactly_clipped = {"exact": "exact", "hutch++": "estimate"}
         kind = exactly_clipped.get(method) or ("estimate" if finite else self._probed_kind())
         return self._rooted(
-            self._whitened(trace.values / unknowns),
-            self._whitened(trace.standard_errors / unknowns),
+            self._whitened(trace / unknowns),
+            self._whitened(spread / unknowns),
             "dfil",
             kind,
-            degrees=trace.degrees,
+            degrees=degrees,
             finite=finite,
         )
 
@@ -349,27 +349,27 @@ class GradientLeakage(Leakage):
         Up to rounding it never exceeds the matrix, and equals it if ``rank`` is at least the number
         of unknowns.
         """
-        found = nystrom(self.engine, self.x, self.y, rank)
-        return InformationSketch(found.factor / self.jacobian.noise, found.shape)
+        unwhitened = nystrom(self.engine, self.x, self.y, rank)
+        return InformationSketch(unwhitened.factor / self.jacobian.noise, unwhitened.shape)
 
     def norms(self) -> Tensor:
         """Return the norm of every record's gradient before clipping."""
         return self.engine.norms(self.x, self.y)
 
     def _fil(self) -> Estimate:
-        found = self.spectrum()
-        result = self._rooted(found.lower, torch.zeros_like(found.lower), "fil", "exact")
-        if bool(found.settled.all()):
+        largest = self.spectrum()
+        result = self._rooted(largest.lower, torch.zeros_like(largest.lower), "fil", "exact")
+        if bool(largest.settled.all()):
             return result
-        gap = found.upper.sqrt() - found.lower.sqrt()
+        gap = largest.upper.sqrt() - largest.lower.sqrt()
         return replace(
             result,
             kind="estimate",
-            standard_errors=torch.where(found.settled, 0.0, gap),
-            conditions=(*result.conditions, found.remark()),
+            standard_errors=torch.where(largest.settled, 0.0, gap),
+            conditions=(*result.conditions, largest.remark()),
         )
 
-    def _trace(self, method: str, probes: int) -> TraceEstimate:
+    def _trace(self, method: str, probes: int) -> Trace:
         if method == "rademacher":
             return rademacher(self.engine, self.x, self.y, probes)
         if method == "hutch++":

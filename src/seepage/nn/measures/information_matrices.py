@@ -33,16 +33,9 @@ _AT_A_TIME = 4  # directions per pass
 FAILURE = 1e-6  # the probability δ that the upper bound on an eigenvalue is wrong
 
 
-@dataclass(frozen=True)
-class TraceEstimate:
-    """The trace of every record's ``J̃ᵀJ̃`` and its standard error, zero if it is exact.
-
-    ``degrees`` are the standard error's degrees of freedom.
-    """
-
-    values: Tensor
-    standard_errors: Tensor
-    degrees: float = math.inf
+# The trace of every record's ``J̃ᵀJ̃``, its standard error, zero if it is exact, and the degrees of
+# freedom of the standard error
+Trace = tuple[Tensor, Tensor, float]
 
 
 def check_probes(probes: int) -> None:
@@ -54,20 +47,18 @@ def check_probes(probes: int) -> None:
         )
 
 
-def rademacher(
-    engine: Engine, x: Inputs, y: Tensor, probes: int, key: object = "trace"
-) -> TraceEstimate:
+def rademacher(engine: Engine, x: Inputs, y: Tensor, probes: int, key: object = "trace") -> Trace:
     """Return the mean of independent probes, with the standard error of that mean."""
     check_probes(probes)
     estimates = engine.step(x, y, probes=probes, key=key).traces
     spread = estimates.std(1, correction=1) / probes**0.5
-    return TraceEstimate(estimates.mean(1), spread, probes - 1)
+    return estimates.mean(1), spread, probes - 1
 
 
-def exact(engine: Engine, x: Inputs, y: Tensor) -> TraceEstimate:
+def exact(engine: Engine, x: Inputs, y: Tensor) -> Trace:
     """Return the trace as the sum of the exact diagonal."""
     values = exact_diagonal(engine, x, y).flatten(1).sum(1)
-    return TraceEstimate(values, torch.zeros_like(values))
+    return values, torch.zeros_like(values), math.inf
 
 
 def exact_diagonal(engine: Engine, x: Inputs, y: Tensor) -> Tensor:
@@ -106,9 +97,7 @@ def squared_changes_along(
     return torch.cat(parts, 1)
 
 
-def hutchpp(
-    engine: Engine, x: Inputs, y: Tensor, probes: int, key: object = "hutch++"
-) -> TraceEstimate:
+def hutchpp(engine: Engine, x: Inputs, y: Tensor, probes: int, key: object = "hutch++") -> Trace:
     """Return Hutch++ with a third of the probes for each of its three parts.
 
     The part inside the subspace is exact, so the standard error is that of the rest alone. Each
@@ -133,7 +122,7 @@ def hutchpp(
         estimates.append(_changes(engine, x, y, rest)[:, 0])
     outside = torch.stack(estimates, 1)
     spread = outside.std(1, correction=1) / rank**0.5
-    return TraceEstimate(inside + outside.mean(1), spread, rank - 1)
+    return inside + outside.mean(1), spread, rank - 1
 
 
 def subspace(engine: Engine, x: Inputs, y: Tensor, rank: int, key: object) -> Tensor:

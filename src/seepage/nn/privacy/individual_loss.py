@@ -117,8 +117,8 @@ def gaussian_epsilon(mu: Numbers, delta: float) -> Numbers:
         first = log_ndtr(size / 2 - middle / size)
         second = middle + log_ndtr(-size / 2 - middle / size)
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = first + np.log(-np.expm1(np.minimum(second - first, 0.0)))
-        above = found > np.log(delta)
+            log_delta = first + np.log(-np.expm1(np.minimum(second - first, 0.0)))
+        above = log_delta > np.log(delta)
         low, high = np.where(above, middle, low), np.where(above, high, middle)
     out[needed] = high
     return out

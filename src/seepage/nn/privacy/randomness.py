@@ -57,8 +57,8 @@ def conditions_of(origins: Iterable[str]) -> tuple[str, ...]:
     >>> conditions_of(["secure"])
     ()
     """
-    found = (text for origin in origins for text in _CONDITIONS[origin])
-    return tuple(dict.fromkeys(found))  # each once, in the order of the steps
+    sentences = (text for origin in origins for text in _CONDITIONS[origin])
+    return tuple(dict.fromkeys(sentences))  # each once, in the order of the steps
 
 
 def mark_of(conditions: Sequence[str]) -> str:

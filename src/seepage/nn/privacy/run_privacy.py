@@ -198,16 +198,16 @@ def guarantee(
     """Return the (ε, δ) of the run."""
     if not 0 < delta < 1:
         raise InputError(f"delta must lie between 0 and 1, not {delta!r}.")
-    relation, told = relation_of(ledger), ledger.conditions
+    relation, conditions = relation_of(ledger), ledger.conditions
     if any(math.isinf(entry.sensitivity) for entry in ledger):
-        return PrivacyGuarantee(math.inf, delta, relation, method, None, told)
+        return PrivacyGuarantee(math.inf, delta, relation, method, None, conditions)
     if method == "rdp":
         from dp_accounting.rdp import RdpAccountant
 
         rdp = RdpAccountant(orders, _neighbours(ledger))
         _compose(rdp, ledger)
         epsilon, order = rdp.get_epsilon_and_optimal_order(delta)
-        return PrivacyGuarantee(float(epsilon), delta, relation, method, float(order), told)
+        return PrivacyGuarantee(float(epsilon), delta, relation, method, float(order), conditions)
     if method == "pld":
         from dp_accounting.pld import PLDAccountant
 
@@ -218,7 +218,9 @@ def guarantee(
             )
         pld = PLDAccountant(_neighbours(ledger))
         _compose(pld, ledger)
-        return PrivacyGuarantee(float(pld.get_epsilon(delta)), delta, relation, method, None, told)
+        return PrivacyGuarantee(
+            float(pld.get_epsilon(delta)), delta, relation, method, None, conditions
+        )
     raise InputError(f"method must be 'rdp' or 'pld', not {method!r}.")
 
 

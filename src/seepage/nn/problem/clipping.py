@@ -216,5 +216,5 @@ def choose_clip(clip: str | Clip, max_grad_norm: float | None) -> Clip:
                 "name, or the same threshold in both."
             )
         return clip
-    found = make_clip(clip, 1.0 if max_grad_norm is None else max_grad_norm)
-    return NoClip() if max_grad_norm is None else found
+    named = make_clip(clip, 1.0 if max_grad_norm is None else max_grad_norm)
+    return NoClip() if max_grad_norm is None else named

@@ -80,8 +80,8 @@ class OwnLoss:
 
 def labels_of(batch: Mapping[str, Any]) -> Tensor:
     """Return the labels of a batch as a data collator makes it."""
-    found: Tensor = batch[_key_of(batch)]
-    return found
+    labels: Tensor = batch[_key_of(batch)]
+    return labels
 
 
 def _key_of(batch: Mapping[str, Any]) -> str:
@@ -142,8 +142,8 @@ class _ByRecord(TorchFunctionMode):  # type: ignore[misc]
         """Return the losses of all entries, with soft targets in place of class numbers."""
         target: Any = options.get("target")
         if self.soft is None or function not in _OF_CLASSES or target.is_floating_point():
-            found: Tensor = function(*given.args, **given.kwargs)
-            return found
+            entries: Tensor = function(*given.args, **given.kwargs)
+            return entries
         logits = options["input"]
         if logits.dim() != 2 or options["weight"] is not None or options.get("label_smoothing"):
             raise InputError(

@@ -143,13 +143,13 @@ class NetworkProblem:
                 given = x
                 if isinstance(self.loss, OwnLoss):
                     given = stack.enter_context(self.loss.by_record(x, batch.y, y))
-                found = self.loss(run(self.net, given), y)
-            if found.shape != (len(batch),):
+                values = self.loss(run(self.net, given), y)
+            if values.shape != (len(batch),):
                 raise InputError(
                     f"The loss must return one number per record, shape ({len(batch)},), but it "
-                    f"returned shape {tuple(found.shape)}; use reduction='none'."
+                    f"returned shape {tuple(values.shape)}; use reduction='none'."
                 )
-            return found
+            return values
 
         whole = gathered(self.net, gradients) if self.sharded else nullcontext()
         with placed as (x, y), held, whole, plain_run(self.net):
@@ -243,13 +243,13 @@ def mse(output: Any, target: Tensor) -> Tensor:
 
 
 def _one_tensor(output: Any) -> Tensor:
-    found = numbers_of(output)
-    if not isinstance(found, Tensor):
+    tensor = numbers_of(output)
+    if not isinstance(tensor, Tensor):
         raise InputError(
             f"The network returns a {type(output).__name__}, which is neither a tensor nor has "
             "logits; give a function of it and the target as the loss."
         )
-    return found
+    return tensor
 
 
 _CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss)

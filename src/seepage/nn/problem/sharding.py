@@ -64,8 +64,8 @@ def spread_like(held: Any, whole: Tensor) -> Tensor:
         return whole
     from torch.distributed.tensor import distribute_tensor
 
-    found: Tensor = distribute_tensor(whole.to(held.device), held.device_mesh, held.placements)
-    return found
+    sharded: Tensor = distribute_tensor(whole.to(held.device), held.device_mesh, held.placements)
+    return sharded
 
 
 @contextmanager

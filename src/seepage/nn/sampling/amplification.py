@@ -169,7 +169,7 @@ class Amplification:
                 "the default of 1/n is useless for a single record."
             )
         self._mixture = MixtureFactor(sample_rate)
-        self._told = False
+        self._warned = False
 
     def factors(self, lengths: Tensor, noise: float, sensitivity: float, step: int) -> Tensor:
         """Return κ of each record, given the norms ``‖g̃‖`` of their clipped gradients.
@@ -192,14 +192,14 @@ class Amplification:
     ) -> float:
         delta = budget.at(step)
         if delta == 0.0:
-            if not self._told:
+            if not self._warned:
                 warnings.warn(
                     f"The run is longer than the announced {budget.steps} steps, over which "
                     "theorem 4 spreads its failure probability: further steps count in full (κ = "
                     "1).",
                     stacklevel=2,
                 )
-                self._told = True
+                self._warned = True
             return 1.0
         apart = (2 if self.sampler == FIXED else 1) * sensitivity
         return theorem4_factor(self.sample_rate, privacy_loss_quantile(apart / noise, delta))

@@ -107,13 +107,13 @@ class SamplerCheck:
         self.entries += size
         self.same_size = self.same_size + 1 if size == self.last_size else 1
         if not self.warned:
-            found = self._complaint(size, repeats)
-            if found:
+            complaint = self._complaint(size, repeats)
+            if complaint:
                 self.warned = True
                 warnings.warn(
-                    f"{found} The bound on subsampling (κ) and the (ε, δ) assume otherwise; draw "
-                    "the batches as stated, or give sampler='other', which claims nothing from "
-                    "sampling.",
+                    f"{complaint} The bound on subsampling (κ) and the (ε, δ) assume otherwise; "
+                    "draw the batches as stated, or give sampler='other', which claims nothing "
+                    "from sampling.",
                     SamplerWarning,
                     stacklevel=4,
                 )

@@ -65,32 +65,34 @@ class Comparison:
         The last, ``"plis, jacsens by attribute"``, is over the attributes of each record, averaged
         over the records; nan if nothing varies.
         """
-        found = {
+        correlations = {
             "plis, jacsens": rank_correlation(self.plis, np.asarray(self.jacsens)),
             "plis, jacsens_frobenius": rank_correlation(
                 self.plis, np.asarray(self.jacsens_frobenius)
             ),
         }
         if self.fil is not None:
-            found["plis, fil"] = rank_correlation(self.plis, np.asarray(self.fil))
+            correlations["plis, fil"] = rank_correlation(self.plis, np.asarray(self.fil))
         each = [
             rank_correlation(a, b)
             for a, b in zip(self.plis_cells, np.asarray(self.jacsens_cells), strict=True)
         ]
         known = [value for value in each if np.isfinite(value)]
-        found["plis, jacsens by attribute"] = float(np.mean(known)) if known else float("nan")
-        return found
+        correlations["plis, jacsens by attribute"] = (
+            float(np.mean(known)) if known else float("nan")
+        )
+        return correlations
 
     def columns(self) -> dict[str, Any]:
         """Return the measures of every record under their names, with standard errors."""
-        found: dict[str, Any] = {
+        columns: dict[str, Any] = {
             "jacsens": np.asarray(self.jacsens),
             "jacsens_frobenius": np.asarray(self.jacsens_frobenius),
             "jacsens_frobenius_error": np.asarray(self.jacsens_frobenius.standard_errors),
         }
         if self.fil is not None:
-            found["fil"] = np.asarray(self.fil)
-        return found
+            columns["fil"] = np.asarray(self.fil)
+        return columns
 
 
 def compare(
@@ -148,8 +150,8 @@ def _largest(leak: GradientLeakage, unknowns: int, dtype: torch.dtype) -> tuple[
     return largest.lower.sqrt(), "exact" if settled else "estimate"
 
 
-def _renamed(found: Estimate) -> Estimate:
-    return replace(found, measure="jacsens", noise=())
+def _renamed(estimate: Estimate) -> Estimate:
+    return replace(estimate, measure="jacsens", noise=())
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:

@@ -206,12 +206,12 @@ def plis(
     check_batch(x, y)
     engine = Engine(net, loss, clip=chosen, view=view, chunk_size=chunk_size, seed=seed)
     pulls, norms, losses = engine.radial_pull(x, y)
-    found = susceptibility(pulls, norms, losses, chosen, noise, engine.view.describe())
-    found = named(found, table, engine.view)
+    result = susceptibility(pulls, norms, losses, chosen, noise, engine.view.describe())
+    result = named(result, table, engine.view)
     if compare is not None:
-        beside = compare_measures(engine, x, y, found.values, noise, compare, probes)
-        found = replace(found, comparison=beside)
-    return found
+        beside = compare_measures(engine, x, y, result.values, noise, compare, probes)
+        result = replace(result, comparison=beside)
+    return result
 
 
 def _release(
@@ -230,13 +230,13 @@ def _release(
     return float(noise_multiplier) * chosen.max_grad_norm, chosen
 
 
-def named(found: Susceptibility, table: Table | None, view: View) -> Susceptibility:
+def named(result: Susceptibility, table: Table | None, view: View) -> Susceptibility:
     """Return PLIS with the names of a table's rows, and of its columns if it is about them."""
     if table is None:
-        return found
-    about = isinstance(view, Input) and found.values.shape[1:] == (len(table.names),)
+        return result
+    about = isinstance(view, Input) and result.values.shape[1:] == (len(table.names),)
     names = table.names if about else None
-    return replace(found, index=table.index, names=names, library=table.library)
+    return replace(result, index=table.index, names=names, library=table.library)
 
 
 def as_tensors(net: nn.Module, x: Any, y: Any) -> tuple[Any, Tensor, Table | None]:
@@ -280,23 +280,23 @@ def as_network(model: Any, X: Any, y: Any) -> tuple[nn.Module, Loss, Table, Tens
 
     table = read_table(X)
     check_length(y, table, "y")
-    found = describe(model, table, y)
-    if found.sample_weight is not None:
+    fitted = describe(model, table, y)
+    if fitted.sample_weight is not None:
         raise InputError(
             "The model was fitted with sample or class weights, which scale the gradients of its "
             "records; PLIS of weighted gradients needs a torch module and a loss that weights "
             "them."
         )
-    coef = np.atleast_2d(as_numpy(found.coef).T)
-    net = nn.Linear(coef.shape[1], coef.shape[0], bias=found.intercept is not None).double()
+    coef = np.atleast_2d(as_numpy(fitted.coef).T)
+    net = nn.Linear(coef.shape[1], coef.shape[0], bias=fitted.intercept is not None).double()
     with torch.no_grad():
         net.weight.copy_(torch.as_tensor(coef))
-        if found.intercept is not None:
-            net.bias.copy_(torch.as_tensor(np.atleast_1d(as_numpy(found.intercept))))
-    loss = cross_entropy if isinstance(found.family, Categorical) else _of_margin(found.family)
+        if fitted.intercept is not None:
+            net.bias.copy_(torch.as_tensor(np.atleast_1d(as_numpy(fitted.intercept))))
+    loss = cross_entropy if isinstance(fitted.family, Categorical) else _of_margin(fitted.family)
     # Copies, since the arrays of data frames may be read-only.
     x = torch.tensor(as_numpy(table.values), dtype=torch.float64)
-    target = torch.tensor(as_numpy(found.target), dtype=torch.float64)
+    target = torch.tensor(as_numpy(fitted.target), dtype=torch.float64)
     return net, loss, table, x, target
 
 
@@ -308,7 +308,7 @@ def _of_margin(family: Any) -> Loss:
             return functional.binary_cross_entropy_with_logits(
                 output[:, 0], target, reduction="none"
             )
-        found: Tensor = family.loss(output[:, 0], target)
-        return found
+        losses: Tensor = family.loss(output[:, 0], target)
+        return losses
 
     return loss

@@ -27,8 +27,8 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[s
 
     # Tensors that share memory (tied weights) are written separately.
     apart = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
-    told = json.dumps(facts)
-    content = save(apart, metadata={"facts": told, "sha256": _checksum(apart, told)})
+    text = json.dumps(facts)
+    content = save(apart, metadata={"facts": text, "sha256": _checksum(apart, text)})
     write_private(path, lambda file: file.write(content))
 
 
@@ -51,12 +51,12 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
     """Return the SHA-256 of a checkpoint's content."""
-    found = hashlib.sha256(facts.encode())
+    digest = hashlib.sha256(facts.encode())
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()
-        found.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        found.update(tensor.reshape(-1).view(torch.uint8).numpy())
-    return found.hexdigest()
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def write_key(path: Path, stream: KeyedStream) -> None:

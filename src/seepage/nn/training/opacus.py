@@ -76,7 +76,7 @@ class SumCheck:
     def compare(self, theirs: Mapping[str, Tensor | None]) -> None:
         """Raise unless the optimiser's sum, by parameter, equals the one added up here."""
         self._due = False
-        found = {}
+        sums = {}
         for name, own in self._ours.items():
             their = theirs.get(name)
             if their is None:
@@ -85,8 +85,8 @@ class SumCheck:
                     "no sum for it; give it to the optimiser, or freeze it with "
                     "requires_grad_(False) before make_private()."
                 )
-            found[name] = their.detach().reshape(own.shape).to(own)
-        apart = {name: float((found[name] - own).norm()) for name, own in self._ours.items()}
+            sums[name] = their.detach().reshape(own.shape).to(own)
+        apart = {name: float((sums[name] - own).norm()) for name, own in self._ours.items()}
         away = math.hypot(*apart.values())
         if away <= self._tolerance() * self._lengths + 1e-30:
             return
@@ -94,7 +94,7 @@ class SumCheck:
         raise InputError(
             "The optimiser's release is not the one accounted for: its clipped sum differs from "
             f"the accountant's by {away / max(self._lengths, 1e-30):.2g} of the gradients' "
-            f"lengths, {self._guess(found, worst)}"
+            f"lengths, {self._guess(sums, worst)}"
         )
 
     def _tolerance(self) -> float:
@@ -441,10 +441,10 @@ def _optimizer_of(engine: Any) -> Any:
     """Return the optimiser that reports to a privacy engine, which keeps no reference to it."""
     from opacus.optimizers import DPOptimizer
 
-    for found in gc.get_objects():
-        known = issubclass(type(found), DPOptimizer) and _hooked_accountant(found.step_hook)
+    for thing in gc.get_objects():
+        known = issubclass(type(thing), DPOptimizer) and _hooked_accountant(thing.step_hook)
         if known is engine.accountant:
-            return found
+            return thing
     raise InputError(
         "No optimiser reports to this PrivacyEngine; attach to the optimiser that make_private() "
         "returned."

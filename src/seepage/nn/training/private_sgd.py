@@ -472,7 +472,7 @@ class PrivateSGD:
     def _write(self) -> None:
         assert self.checkpoint is not None  # noqa: S101 - asked before
         state = whole_state(self.accountant_)
-        kept, told = self._update.state()
+        kept, update_facts = self._update.state()
         network = {name: put_together(held) for name, held in self.net.state_dict().items()}
         if process_rank() > 0:
             return
@@ -480,7 +480,7 @@ class PrivateSGD:
         facts = self._facts | {
             "theorem4_steps": None if budget is None else budget.steps,
             "step": self._step,
-            "update": told,
+            "update": update_facts,
             "accountant": state.pop("facts"),
             "history": [asdict(now) for now in self.history_],
             "chunk": self.accountant_.engine.chunks.found,

@@ -38,7 +38,8 @@ def attention(watcher: Watcher, *args: Any, **kwargs: Any) -> Any:
         _project(watcher, source, weight, given.in_proj_bias, slice(k * size, (k + 1) * size))
         for k, (source, weight) in enumerate(zip(sources, weights, strict=True))
     ]
-    q, k, v = (_heads(p, given.num_heads) for p in projected)
+    # (length, batch, features) as (batch, heads, length, features per head)
+    q, k, v = (p.unflatten(-1, (given.num_heads, -1)).permute(1, 2, 0, 3) for p in projected)
     scores = q @ k.transpose(-2, -1) / math.sqrt(size // given.num_heads)
     mask = _mask(given.attn_mask, given.key_padding_mask, scores)
     weights_of = torch.softmax(scores if mask is None else scores + mask, -1)
@@ -60,11 +61,6 @@ def _project(
     arguments = Arguments(source, {"weight": weight, "bias": bias})
     first = {"weight": rows.start if packed else 0, "bias": rows.start}
     return watcher.call(LINEAR, arguments, lambda: functional.linear(source, used, shift), first)
-
-
-def _heads(projected: Tensor, heads: int) -> Tensor:
-    """Return ``(length, batch, features)`` as ``(batch, heads, length, features per head)``."""
-    return projected.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
 
 
 def _mask(attention_mask: Tensor | None, padding: Tensor | None, scores: Tensor) -> Tensor | None:

@@ -130,7 +130,7 @@ class Geometry:
 
     def output_positions(self, delta: Tensor) -> Tensor:
         """Return output gradients as ``(B, groups, positions, size)``."""
-        return self._positions(delta.flatten(2).unflatten(1, (self.groups, -1)))
+        return self._by_record(delta.flatten(2).unflatten(1, (self.groups, -1))).mT
 
     def patches(self, inputs: Tensor) -> Tensor:
         """Return the patch at every place, ``(B, groups, positions, size)``.
@@ -142,7 +142,7 @@ class Geometry:
         padded = self._padded(inputs)
         cuts = [padded[(..., *where)].flatten(2) for where in self._windows()]
         blocks = torch.stack(cuts, 2)  # (N, in, offsets, places)
-        return self._positions(blocks.unflatten(1, (self.groups, -1)).flatten(2, 3))
+        return self._by_record(blocks.unflatten(1, (self.groups, -1)).flatten(2, 3)).mT
 
     def cut(self, inputs: Tensor) -> Tensor:
         """Return the patches, ``(B, groups, size, positions)``, in one copy.
@@ -215,13 +215,6 @@ class Geometry:
                 slice(o * d, o * d + s * (n - 1) + 1, s)
                 for o, d, s, n in zip(offset, self.dilation, self.stride, self.places, strict=True)
             )
-
-    def _positions(self, blocks: Tensor) -> Tensor:
-        """Return ``(N, groups, size, places)`` as ``(B, groups, positions, size)``."""
-        if self.multiple == 1:
-            return blocks.transpose(2, 3)
-        by_record = blocks.unflatten(0, (-1, self.multiple))
-        return by_record.permute(0, 2, 1, 4, 3).flatten(2, 3)
 
     def _by_record(self, blocks: Tensor) -> Tensor:
         """Return ``(N, groups, size, places)`` as ``(B, groups, size, positions)``."""
