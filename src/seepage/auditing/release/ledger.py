@@ -48,9 +48,9 @@ class PastRelease:
     def __len__(self) -> int:
         return len(self.eta)
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        return {**self.about, "eta": self.eta.tolist(), **self.people.told()}
+        return {**self.about, "eta": self.eta.tolist(), **self.people.as_json()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class PastReleaseAsWritten:
     def __len__(self) -> int:
         return len(self.eta)
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
         return {**self.about, "eta": dict(self.eta)}
 
@@ -96,10 +96,12 @@ class ReleaseLedger:
         if not path.exists():
             return cls()
         try:
-            told = json.loads(path.read_text("utf-8"))
-            if told["format"] not in (FORMAT, _AS_WRITTEN):
+            content = json.loads(path.read_text("utf-8"))
+            if content["format"] not in (FORMAT, _AS_WRITTEN):
                 raise ValueError("another format")
-            return cls(bytes.fromhex(told["key"]), tuple(map(_past_release, told["releases"])))
+            return cls(
+                bytes.fromhex(content["key"]), tuple(map(_past_release, content["releases"]))
+            )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(
                 f"{path.name!r} is not a ledger of releases, or it is damaged; restore it, or name "
@@ -108,13 +110,13 @@ class ReleaseLedger:
 
     def write(self, path: Path) -> None:
         """Write the ledger, readable by its owner only."""
-        told = {
+        content = {
             "format": FORMAT,
             "notice": NOTICE,
             "key": self.key.hex(),
-            "releases": [release.told() for release in self.releases],
+            "releases": [release.as_json() for release in self.releases],
         }
-        write_text(path, json.dumps(told, indent=1))
+        write_text(path, json.dumps(content, indent=1))
 
     @cached_property
     def _digests(self) -> CellDigests:
@@ -164,17 +166,17 @@ class ReleaseLedger:
         return ReleaseLedger(self.key, (*self.releases, new))
 
 
-def _past_release(told: dict[str, Any]) -> PastRelease | PastReleaseAsWritten:
+def _past_release(content: dict[str, Any]) -> PastRelease | PastReleaseAsWritten:
     """Return a release as the file has it, or raise ``ValueError``."""
-    written = told["eta"]
+    written = content["eta"]
     values = np.asarray(list(written.values()) if isinstance(written, dict) else written, float)
     if values.ndim != 1 or not np.all(values >= 0):  # nan is not
         raise ValueError("a leakage is no number")
     kept = ("eta", "identity", "columns", "whole")
-    about = {name: value for name, value in told.items() if name not in kept}
+    about = {name: value for name, value in content.items() if name not in kept}
     if isinstance(written, dict):
         return PastReleaseAsWritten(about, {str(row): float(eta) for row, eta in written.items()})
-    return PastRelease(about, values, People.read(told, len(values)))
+    return PastRelease(about, values, People.read(content, len(values)))
 
 
 def _as_written(key: bytes, raw: pa.Table, identity: str | None) -> list[str]:

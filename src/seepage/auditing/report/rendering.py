@@ -165,8 +165,8 @@ class Report(ABC):
         if as_json:
             typer.echo(self.to_json(), nl=False)
         else:
-            told = render(self.screen, verdict=self.verdict, page=page, **self.about())
-            typer.echo(told, nl=False)
+            screen = render(self.screen, verdict=self.verdict, page=page, **self.about())
+            typer.echo(screen, nl=False)
         if private is not None:
             typer.echo(f"warning: the report shows {private}; do not pass it on.", err=True)
         for gate, text in self.verdict.gates if as_json else ():

@@ -32,17 +32,17 @@ def untestable(audit: RecordingAudit) -> bool:
 def judge_recording(audit: RecordingAudit, name: str, gates: tuple[Gate, ...]) -> Verdict:
     """Return the verdict on what a recording tells about the property of this name."""
     what = f"“{short(name)}”"
-    told, apart = audit.telling(), audit.clients.named()
+    telling, apart = audit.telling(), audit.clients.named()
     failed = [gate for gate in gates if not gate.passed]
     since = None if audit.over_rounds is None else audit.over_rounds.first()
     if failed:
         tone, label = "bad", "Over the limit"
         headline = f"The updates give away more about {what} than you allow."
-    elif told:
+    elif telling:
         tone, label = "caution", "The property shows"
         headline = (
-            f"{counted(len(told), 'layer')} of {len(audit.layers.v_information)} "
-            f"{'gives' if len(told) == 1 else 'give'} away {what}"
+            f"{counted(len(telling), 'layer')} of {len(audit.layers.v_information)} "
+            f"{'gives' if len(telling) == 1 else 'give'} away {what}"
             f"{'' if since is None else f', the first after round {since}'}."
         )
     elif apart:
@@ -83,9 +83,9 @@ def _tell_most(audit: RecordingAudit) -> str:
     entropy, unit = float(information.columns["entropy"][k]), information.unit
     alone = audit.by_client and min(audit.shares.values()) < 2
     whom = "updates (of clients it knows)" if alone else "clients"
-    found = interval(information.values[k], information.low[k], information.high[k])
+    most = interval(information.values[k], information.low[k], information.high[k])
     return (
-        f"“{short(information.layers[k])}” gives away most: {found} {unit}, where "
+        f"“{short(information.layers[k])}” gives away most: {most} {unit}, where "
         f"{number(entropy)} would be all there is to know. That is what an adversary who sees this "
         f"layer alone reads off it about {whom} it has not met, with the 95 % interval in brackets."
     )
@@ -100,14 +100,14 @@ def _tell_when(audit: RecordingAudit) -> str:
             f"few ways that no P-value can be below {number(audit.least_p_value())}: what is said "
             "about the layers is about these clients, not about the property."
         )
-    told = audit.telling()
-    if not told:
+    telling = audit.telling()
+    if not telling:
         return (
             "That nothing is significant does not mean that nothing is there: more clients would "
             "tell more, and the intervals say how much may have been missed."
         )
-    ends = [f"{short(k, 24)} after round {audit.over_rounds.first(k)}" for k in told[:_NAMED]]
-    more = f", {len(told) - _NAMED} more" if len(told) > _NAMED else ""
+    ends = [f"{short(k, 24)} after round {audit.over_rounds.first(k)}" for k in telling[:_NAMED]]
+    more = f", {len(telling) - _NAMED} more" if len(telling) > _NAMED else ""
     return (
         f"First significant at the 5 % level: {', '.join(ends)}{more}. The test allows for all "
         "rounds and layers: where there is nothing to find, it names one in 5 of 100 recordings."
@@ -156,28 +156,28 @@ class LayerAdvice:
 
 def advise(audit: RecordingAudit) -> tuple[LayerAdvice, ...]:
     """Return what to do, with the numbers of the remedies that were tried."""
-    told = audit.telling()
-    buffers = tuple(name for name in told if name.endswith(BUFFERS))
-    others = tuple(name for name in told if name not in buffers and name != METRICS)
+    telling = audit.telling()
+    buffers = tuple(name for name in telling if name.endswith(BUFFERS))
+    others = tuple(name for name in telling if name not in buffers and name != METRICS)
     advice = []
     if buffers:
         advice.append(_without(audit, "Keep statistics at home", buffers))
-    if METRICS in told:
+    if METRICS in telling:
         advice.append(_without(audit, "Send fewer metrics", (METRICS,)))
     if others:
         advice.append(_without(audit, "Hold layers back", others))
     noised = next((r for r in audit.layers.remedies if "noise" in r.name), None)
     whole = audit.layers.remedies[0].value
     if others and noised is not None and whole > _LITTLE:
-        beside = tuple(name for name in told if name not in others)
+        beside = tuple(name for name in telling if name not in others)
         advice.append(
             LayerAdvice(
                 "Clip and add noise", others, noised.name, noised.value, whole, unreached=beside
             )
         )
     apart = audit.clients.named()
-    if told or apart:
-        advice.append(LayerAdvice("Aggregate securely", told))
+    if telling or apart:
+        advice.append(LayerAdvice("Aggregate securely", telling))
     if apart:
         advice.append(LayerAdvice("Look at who stands out"))
     return tuple(advice)
@@ -196,7 +196,7 @@ def _tell_advice(audit: RecordingAudit, advice: LayerAdvice) -> str:
     """Say what to do, and what is left then."""
     layers = several(advice.layers) if advice.layers else ""
     unit = audit.layers.v_information.unit
-    told = {
+    telling = {
         "Keep statistics at home": f"Running statistics of the clients' records are in {layers}. "
         "Leave them with the clients (FedBN), or use GroupNorm, which has none.",
         "Send fewer metrics": f"{several(audit.metrics) if audit.metrics else ''} tell the "
@@ -209,11 +209,11 @@ def _tell_advice(audit: RecordingAudit, advice: LayerAdvice) -> str:
         "another device, a mistake. Whoever sees the updates can tell them from the others.",
     }
     if advice.left is None or advice.whole is None:
-        return told[advice.name]
+        return telling[advice.name]
     instead = f"{bits(advice.left)} instead of {bits(advice.whole)} {unit}"
-    if advice.name in told:
+    if advice.name in telling:
         it = "them" if len(advice.layers) > 1 else "it"
-        return f"{told[advice.name]} Without {it} a whole update tells {instead}."
+        return f"{telling[advice.name]} Without {it} a whole update tells {instead}."
     beside = f" Neither reaches {several(advice.unreached)}." if advice.unreached else ""
     return (
         f"Clipped updates with noise ({short(advice.remedy, 60)}) tell {instead} in all; what it "
