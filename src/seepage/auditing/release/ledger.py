@@ -24,10 +24,11 @@ import numpy as np
 import pyarrow as pa
 
 from seepage.auditing.release.recognition import CellDigests, People
+from seepage.auditing.report.rendering import tell
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
 from seepage.support.files import write_text
-from seepage.tables.names import counted, listed
+from seepage.tables.names import listed
 
 FORMAT = "seepage-ledger/2"
 _AS_WRITTEN = "seepage-ledger/1"  # its releases know a record by how its values were written
@@ -151,11 +152,12 @@ class ReleaseLedger:
             spent += np.nan_to_num(eta) ** 2
         doubts = []
         if (compared or apart) and not known.any():
-            doubts.append(_nobody(len(people), compared, apart, same_columns))
+            doubts.append(tell("nobody", len(people), compared, apart, same_columns))
         if vague:
-            doubts.append(_vague(vague, people))
+            columns = dict.fromkeys(n for r in vague for n in r.people.shared(people))
+            doubts.append(tell("vague", len(vague), listed(list(columns))))
         if unsure.any():
-            doubts.append(_unsure(int(np.sum(unsure)), len(people)))
+            doubts.append(tell("unsure", int(np.sum(unsure)), len(people)))
         return Recognition(people, spent, known, tuple(doubts))
 
     def with_release(
@@ -187,41 +189,3 @@ def _as_written(key: bytes, raw: pa.Table, identity: str | None) -> list[str]:
         hmac.new(key, repr(row).encode(), hashlib.sha256).hexdigest()[:32]
         for row in zip(*columns, strict=True)
     ]
-
-
-def _nobody(rows: int, compared: int, apart: int, same_columns: bool) -> str:
-    """Say that no record is recognised, and what to do if they are the same people."""
-    how = (
-        "although the columns are the same"
-        if same_columns
-        else "by the columns in common"
-        if compared
-        else "because the tables have no column in common"
-    )
-    among = counted(compared or apart, "record")
-    return (
-        f"None of these {counted(rows, 'record')} is recognised among the {among} of earlier "
-        f"releases in the ledger, {how}: their privacy budget counts as unspent. If they are the "
-        "same people, name the column that identifies them with --identity, or release the values "
-        "as they were written then; if they are other people, name another --ledger."
-    )
-
-
-def _vague(releases: list[PastRelease], people: People) -> str:
-    """Say which columns are too few to tell people apart."""
-    columns = list(dict.fromkeys(n for r in releases for n in r.people.shared(people)))
-    which = counted(len(releases), "earlier release shares", "earlier releases share")
-    return (
-        f"{which} only {listed(columns)} with this table, and most of the people in it have these "
-        "values in common with others: whether any of them is here cannot be told, and they count "
-        "as strangers. Name a column that identifies people in both tables with --identity, or "
-        "release the columns of then."
-    )
-
-
-def _unsure(rows: int, among: int) -> str:
-    return (
-        f"The ledger holds releases of an earlier version of seepage, which know a record only as "
-        f"it was written then (45 is not 45.0), and do not know {rows:,} of these {among:,}: if "
-        "these were in them, release them from the same file with the same columns and --identity."
-    )
