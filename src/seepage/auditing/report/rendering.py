@@ -24,8 +24,8 @@ import typer
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+import seepage.auditing.report.words as words
 from seepage.auditing.findings import WIDEST
-from seepage.auditing.report import words
 from seepage.auditing.report.figures import Drawing
 from seepage.auditing.report.words import Verdict
 from seepage.core.result import NOTICE
