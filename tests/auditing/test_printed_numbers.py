@@ -34,7 +34,7 @@ from seepage.auditing.gates import find_gates
 from seepage.auditing.questions import Limits
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.verdict import judge, tell_noise, tell_steps
-from seepage.auditing.report.words import number, percent
+from seepage.auditing.report.words import in_100, interval, number, percent
 from seepage.cli import app
 
 DOCS = Path(__file__).parents[2] / "docs" / "report.md"
@@ -277,6 +277,62 @@ def test_a_recording_prints_its_fields(capsys):
     assert [a["text"] for a in summary["advice"]] == [t for _, t in report.verdict.advice]
 
 
+@pytest.fixture(scope="module")
+def attacked():
+    """A tree that was attacked."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((80, 3)), rng.integers(0, 2, 80)
+    return AttackReport(sp.audit_estimator(DecisionTreeClassifier(), X, y, shadows=4))
+
+
+def test_an_attack_prints_its_fields(attacked, capsys):
+    summary, page = attacked.summary(), unescape(attacked.page(()))
+    attacked.tell(None, as_json=False)
+    said = capsys.readouterr().out
+    best = max(summary["attacks"], key=lambda attack: attack["auc"])
+    assert summary["strongest"] == best["method"]
+    low, high = map(in_100, best["auc_interval"])
+    picks = f"picks the right one {in_100(best['auc'])} times in 100, between {low} and {high}"
+    for rate, found in best["tpr"].items():
+        picked = f"{100 * found['rate']:.2g} % of the members at {100 * float(rate):g} % false"
+        assert picked in said
+        assert picked in page
+    for text in (picks, *(risk["text"] for risk in summary["structure"])):
+        assert text in said
+        assert text in page
+    for attack in summary["attacks"]:
+        assert f"{attack['auc']:.3f}" in page
+        assert " to ".join(f"{end:.3f}" for end in attack["auc_interval"]) in page
+
+
+def test_the_page_of_a_recording_prints_its_fields():
+    report = make_report(passed=False)
+    summary, page = report.summary(), unescape(report.page(report.figures()))
+    for layer in summary["layers"]:
+        ends = (layer[key] for key in ("v_information", "low", "high"))
+        assert interval(*ends) in page
+    for remedy in summary["remedies"]:
+        assert interval(remedy["value"], remedy["low"], remedy["high"]) in page
+    assert (
+        f"{sum(layer['tells'] for layer in summary['layers'])} of {len(summary['layers'])}" in page
+    )
+
+
+def test_the_card_of_a_release_prints_its_fields(stays):
+    result, where = stays["json"]
+    told = json.loads(result.stdout)
+    card = (Path(where["out"]) / "model-card.md").read_text("utf-8")
+    numbers = told["items"][0]["count"] + told["items"][1]["count"]
+    assert f"each of its {numbers} numbers has independent Gaussian noise" in card
+    assert f"standard deviation σ = {number(told['sigma'])}." in card
+    assert f"loss of more than η = {number(told['target_eta'])}:" in card
+    assert f"λ = {number(told['model']['l2'])};" in card
+    limit = next(gate["limit"] for gate in told["gates"] if gate["name"] == "--max-membership")
+    assert f"succeeds at most {percent(limit)} of the time" in card
+    for item in told["items"]:
+        assert f"| {item['name']} | {item['count'] or ''} |" in card
+
+
 def keys(value, below=""):
     if isinstance(value, dict):
         for key, item in value.items():
@@ -348,16 +404,14 @@ def test_a_refused_release_says_so_and_leaves_nothing(stays):
 
 
 @pytest.mark.parametrize("which", ["audit", "release", "attack", "rounds"])
-def test_every_key_is_documented(which, released, stays):
+def test_every_key_is_documented(which, released, stays, attacked):
     page = DOCS.read_text("utf-8")
     if which == "audit":
         told = AuditReport(released).summary()
     elif which == "release":
         told = json.loads(stays["json"][0].stdout)
     elif which == "attack":
-        rng = np.random.default_rng(0)
-        X, y = rng.standard_normal((80, 3)), rng.integers(0, 2, 80)
-        told = AttackReport(sp.audit_estimator(DecisionTreeClassifier(), X, y, shadows=4)).summary()
+        told = attacked.summary()
     else:
         told = make_report(passed=False).summary()
     assert f"`{told['schema']}`" in page

@@ -156,7 +156,8 @@ def test_a_model_that_never_was_useful_keeps_no_advantage(diabetes: Audit) -> No
     assert words.usefulness(lucky, lucky.sigma) == 0
     assert judge(lucky).tone == "caution"
     assert judge(replace(lucky, curve=diabetes.curve)).tone == "good"
-    assert "180, and a constant prediction's 77.2" in verdict.warn_of_constant(diabetes, 50.0)
+    noisy = replace(diabetes, sigma=50.0)
+    assert "180, and a constant prediction's 77.2" in verdict.warn_of_constant(noisy)
 
 
 def test_the_card_puts_the_error_beside_a_constants_in_readable_numbers(diabetes: Audit) -> None:

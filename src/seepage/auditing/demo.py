@@ -13,6 +13,8 @@ from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.data import load_bundled
 
+SIGMA = 0.1  # enough noise to keep the model useful, too little to hide every patient
+
 
 def run(out: Path) -> None:
     """Audit a logistic regression on 569 patients; print what leaks; write the report."""
@@ -27,4 +29,4 @@ def measure() -> Audit:
     diagnosis = np.where(np.asarray(patients.y) == 1, "benign", "malignant")
     table = TableInMemory(pa.table({**columns, "diagnosis": diagnosis}))
     plan = plan_columns(table, "diagnosis", sensitive=["worst area"], groups=["diagnosis"])
-    return audit_table(encode(table, plan), name="breast_cancer", l2=0.01, sigma=0.1)
+    return audit_table(encode(table, plan), name="breast_cancer", l2=0.01, sigma=SIGMA)

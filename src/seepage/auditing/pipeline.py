@@ -102,7 +102,7 @@ def audit(
         refitted without each of the most exposed records; without it, everything named in
         ``risks.assumptions`` of the audit is held fixed.
     source, target
-        What the table and the labels are called in the report.
+        What the table and the labels are called in the result.
     seed
         Of the held-out rows and the noise in the privacy–utility curve.
 
@@ -115,8 +115,8 @@ def audit(
     >>> from sklearn.preprocessing import StandardScaler
     >>> X, y = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
     >>> model = make_pipeline(StandardScaler(), Ridge(1.0)).fit(X, y)
-    >>> found = sp.audit(model, X, y, sensitive=["bmi"])
-    >>> found.cell_errors["bmi"].shape
+    >>> result = sp.audit(model, X, y, sensitive=["bmi"])
+    >>> result.cell_errors["bmi"].shape
     (442,)
     """
     if preprocessing not in PREPROCESSING:
@@ -182,29 +182,29 @@ def audit(
     anew = None
     if refit is not None:
         anew = _pipeline_anew(estimator, X, y, weights, categorical)
-    found = audit_model(
+    result = audit_model(
         trained, name=source, sigma=sigma, target_eta=target_eta, seed=seed, anew=anew
     )
-    found = replace(found, labels=own_index(X))
-    bounds = found.guarantees
+    result = replace(result, labels=own_index(X))
+    bounds = result.guarantees
     if bounds is not None:
-        found = replace(found, guarantees=replace(bounds, label=found.called(bounds.row)))
-    return found
+        result = replace(result, guarantees=replace(bounds, label=result.called(bounds.row)))
+    return result
 
 
 def _pipeline_anew(
     estimator: Any, X: Any, y: Any, weights: np.ndarray | None, categorical: Sequence[str]
 ) -> Anew:
     """Return the function that refits a pipeline on some of its records."""
-    found = leakage(
+    release = leakage(
         estimator, X, y, noise=Gaussian(1.0), sample_weight=weights, categorical=categorical
     ).release
-    if not isinstance(found, RawRelease) or found.anew is None:
+    if not isinstance(release, RawRelease) or release.anew is None:
         raise InputError(
             "refit='pipeline' refits a pipeline, but no step comes before this model; pass the "
             "fitted pipeline with its raw table."
         )
-    return found.anew
+    return release.anew
 
 
 def _followed(
@@ -224,17 +224,17 @@ def _followed(
 
 
 def _told_steps(opened: Unwrapped, followed: FollowedColumns, refitted: bool) -> list[str]:
-    told = list(opened.notes)
+    steps = list(opened.notes)
     if opened.steps:
-        told.append("Leakage is about the raw columns, through the Jacobian of the preprocessing.")
+        steps.append("Leakage is about the raw columns, through the Jacobian of the preprocessing.")
     if followed.steps.learns:
-        told.append(REFITTED if refitted else FROZEN)
+        steps.append(REFITTED if refitted else FROZEN)
     if followed.gaps:
-        told.append(
+        steps.append(
             f"{counted(followed.gaps, 'cell')} had no value, and so nothing to leak; what was put "
             "in their place counts as part of the preprocessing."
         )
-    return told
+    return steps
 
 
 def _sigma(noise: float | Gaussian | None) -> float | None:
@@ -258,20 +258,20 @@ def _groups(groups: Mapping[str, Any] | Sequence[str] | None, frame: Any) -> dic
     if groups is None:
         return {}
     if isinstance(groups, Mapping):
-        found = {str(name): as_numpy(labels) for name, labels in groups.items()}
+        by_name = {str(name): as_numpy(labels) for name, labels in groups.items()}
     else:
         wanted = [groups] if isinstance(groups, str) else list(groups)
         for name in wanted:
             check_column(name, frame.columns)
-        found = {name: frame[name].to_numpy() for name in wanted}
-    for name, labels in found.items():
+        by_name = {name: frame[name].to_numpy() for name in wanted}
+    for name, labels in by_name.items():
         if labels.shape != (len(frame),):
             raise InputError(
                 f"The groups {name!r} must be one label for each of the {len(frame)} records, not "
                 f"of shape {labels.shape}."
             )
-    check_groups({name: len(np.unique(labels.astype(str))) for name, labels in found.items()})
-    return found
+    check_groups({name: len(np.unique(labels.astype(str))) for name, labels in by_name.items()})
+    return by_name
 
 
 def _as_ours(model: Any, settings: FitSettings, fit: FittedGLM, y: np.ndarray) -> Any:
@@ -310,24 +310,24 @@ def _constant_attributes(followed: FollowedColumns) -> tuple[Attribute, ...] | N
     if np.any(np.abs(moves - middle) > 1e-6 * scale):
         return None
     directions = np.where(np.abs(middle) > 1e-12 * scale, middle, 0.0)
-    found, at = [], 0
+    attributes, at = [], 0
     for column in followed.columns:
         own = directions[:, at : at + column.directions]
         at += column.directions
         features = tuple(int(j) for j in np.flatnonzero(np.any(own != 0, axis=1)))
-        found.append(
+        attributes.append(
             Attribute(column.name, column.kind, features, own[list(features), :], column.spread)
         )
-    return tuple(found)
+    return tuple(attributes)
 
 
 def _raw_attributes(followed: FollowedColumns) -> tuple[Attribute, ...]:
     """Return the columns as directions of themselves."""
-    found, at = [], 0
+    attributes, at = [], 0
     for column in followed.columns:
         t = column.directions
-        found.append(
+        attributes.append(
             Attribute(column.name, column.kind, (*range(at, at + t),), np.eye(t), column.spread)
         )
         at += t
-    return tuple(found)
+    return tuple(attributes)

@@ -216,8 +216,8 @@ def whole_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> Iterator[Pa
         try:
             yield new
             files = {name: _digest(new / name) for name in sorted(_files_of(new))}
-            told = {"format": _FORMAT, "kind": kind, "files": files}
-            write_text(new / MANIFEST, json.dumps(told, indent=2) + "\n")
+            manifest = {"format": _FORMAT, "kind": kind, "files": files}
+            write_text(new / MANIFEST, json.dumps(manifest, indent=2) + "\n")
             check_folder(out, kind, keep)
             _take_place(new, out)
         finally:
@@ -316,14 +316,14 @@ def read_manifest(folder: Path, kind: str, wanted: Sequence[str] = ()) -> dict[s
 
 def _files_of(folder: Path) -> set[str]:
     """Return everything in a folder except plain folders and what is being written in it."""
-    found = set()
+    paths = set()
     for root, folders, files in os.walk(folder):
         inside = Path(root)
         if inside == folder:
             folders[:] = [d for d in folders if not _being_written(folder).fullmatch(d)]
         names = [*files, *(d for d in folders if (inside / d).is_symlink())]
-        found |= {(inside / n).relative_to(folder).as_posix() for n in names}
-    return found
+        paths |= {(inside / n).relative_to(folder).as_posix() for n in names}
+    return paths
 
 
 def _manifest_of(folder: Path) -> tuple[dict[str, str], str | None]:
@@ -332,12 +332,12 @@ def _manifest_of(folder: Path) -> tuple[dict[str, str], str | None]:
     if path.is_symlink() or not path.is_file():
         return {}, None
     try:
-        told = json.loads(path.read_text("utf-8"))
-        files = {str(name): str(digest) for name, digest in told["files"].items()}
+        manifest = json.loads(path.read_text("utf-8"))
+        files = {str(name): str(digest) for name, digest in manifest["files"].items()}
         # A name that leaves the folder, or might on another system, makes a manifest worthless.
         parts = {part for name in files for part in name.split("/")}
-        good = told["format"] == _FORMAT and parts.isdisjoint(("", ".", ".."))
-        return (files, str(told["kind"])) if good and "\\" not in "".join(parts) else ({}, None)
+        good = manifest["format"] == _FORMAT and parts.isdisjoint(("", ".", ".."))
+        return (files, str(manifest["kind"])) if good and "\\" not in "".join(parts) else ({}, None)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}, None
 

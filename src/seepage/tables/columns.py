@@ -159,6 +159,9 @@ class ColumnSums:
         first = self if self.values else other
         apart = (other.origin - first.origin) + (other.offset - first.offset)
         share = other.values / both if both else 0.0
+        levels = None
+        if self.levels is not None and other.levels is not None:
+            levels = dict(Counter(self.levels) + Counter(other.levels))
         return ColumnSums(
             self.rows + other.rows,
             self.missing + other.missing,
@@ -169,7 +172,7 @@ class ColumnSums:
             max(self.most, other.most),
             self.whole and other.whole,
             self.finite and other.finite,
-            _joined(self.levels, other.levels),
+            levels if len(levels or ()) <= MOST_LEVELS else None,
         )
 
 
@@ -194,14 +197,19 @@ def column_sums(column: Column) -> ColumnSums:
     """Return what one piece of a column holds."""
     column = plain_numbers(decoded(column))
     rows, missing = len(column), column.null_count
-    if is_text(column.type):
-        return ColumnSums(rows, missing, levels=_levels(column))
-    if not (is_number(column.type) or pa.types.is_boolean(column.type)):
+    text = is_text(column.type)
+    if not (text or is_number(column.type) or pa.types.is_boolean(column.type)):
         return ColumnSums(rows, missing, levels=None)
-    levels = _levels(column)
-    numbers = floats(column.drop_null())
-    if numbers.size == 0:
+    levels: dict[Any, int] | None = None
+    # The first rows show at once that most columns have more levels; a gap is none.
+    if len(pc.unique(column[: 4 * MOST_LEVELS])) <= MOST_LEVELS + 1:
+        counts = pc.value_counts(column.drop_null())
+        if len(counts) <= MOST_LEVELS:
+            values, sizes = (counts.field(key).to_pylist() for key in ("values", "counts"))
+            levels = dict(zip(values, sizes, strict=True))
+    if text or missing == rows:
         return ColumnSums(rows, missing, levels=levels)
+    numbers = floats(column.drop_null())
     with np.errstate(over="ignore", invalid="ignore"):
         origin = float(numbers.mean())
         away = numbers - origin
@@ -212,26 +220,6 @@ def column_sums(column: Column) -> ColumnSums:
     finite = math.isfinite(least) and math.isfinite(most)
     whole = not pa.types.is_floating(column.type) or bool(np.all(numbers == np.floor(numbers)))
     return ColumnSums(rows, missing, origin, offset, squares, least, most, whole, finite, levels)
-
-
-def _levels(column: Column) -> Mapping[Any, int] | None:
-    # The first rows show at once that most columns have more; a gap is no level.
-    if len(pc.unique(column[: 4 * MOST_LEVELS])) > MOST_LEVELS + 1:
-        return None
-    counts = pc.value_counts(column.drop_null())
-    if len(counts) > MOST_LEVELS:
-        return None
-    return dict(
-        zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True)
-    )
-
-
-def _joined(ours: Mapping[Any, int] | None, theirs: Mapping[Any, int] | None) -> Any:
-    if ours is None or theirs is None:
-        return None
-    both = Counter(ours)
-    both.update(theirs)
-    return None if len(both) > MOST_LEVELS else dict(both)
 
 
 @dataclass(frozen=True)
@@ -267,7 +255,12 @@ def profile_column(
     stored, rows, missing = plain_type(stored), sums.rows, sums.missing
     if missing == rows:
         return ColumnProfile(rows, rows)
-    refused = _refused_type(stored) or ("" if sums.finite else "infinite values")
+    refused = "" if sums.finite else "infinite values"
+    if pa.types.is_temporal(stored):
+        refused = "dates"
+    elif not (is_number(stored) or is_text(stored) or pa.types.is_boolean(stored)):
+        binary = pa.types.is_binary(stored) or pa.types.is_large_binary(stored)
+        refused = "bytes" if binary else "nested values"
     if refused:
         return ColumnProfile(rows, missing, refused=refused)
     levels: Any = sums.levels
@@ -289,16 +282,6 @@ def profile_column(
         least=sums.least,
         identifier="are all different and count up" if counts_up else "",
     )
-
-
-def _refused_type(stored: pa.DataType) -> str:
-    """Return what a column holds if its type cannot be used, or nothing."""
-    if pa.types.is_temporal(stored):
-        return "dates"
-    if is_number(stored) or is_text(stored) or pa.types.is_boolean(stored):
-        return ""
-    binary = pa.types.is_binary(stored) or pa.types.is_large_binary(stored)
-    return "bytes" if binary else "nested values"
 
 
 def _profile_text(known: ColumnProfile, levels: Mapping[str, int] | pa.Array) -> ColumnProfile:

@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from recordings import CLIENTS, NODES, make_recording, make_report
+from seepage.auditing.report.words import several
 from seepage.auditing.rounds.figures import draw_since
 from seepage.auditing.rounds.report import SCHEMA
-from seepage.auditing.rounds.words import advise, several
+from seepage.auditing.rounds.words import advise
 from seepage.errors import InputError
 from seepage.layers import audit_recording
 

@@ -154,15 +154,15 @@ def audit_estimator(
         ) from problem
     say("structure")
     structure = structural_risks(model, X, y)
-    chosen, told = np.arange(len(X)), list(steps)
+    chosen, done = np.arange(len(X)), list(steps)
     if len(X) > MOST_RECORDS:
         chosen = np.sort(np.random.default_rng(seed).permutation(len(X))[:MOST_RECORDS])
-        told.append(
+        done.append(
             f"The attacked models are of {MOST_RECORDS:,} of the {len(X):,} records, drawn at "
             "random: models of fewer records tend to tell more about them, not less."
         )
     targets = 2
-    told.append(
+    done.append(
         f"{shadows + targets} models were fitted on random halves of the records; {targets} of "
         "them were attacked, with the others as shadow models."
     )
@@ -179,7 +179,7 @@ def audit_estimator(
         shadows=shadows,
         targets=targets,
         structure=structure,
-        steps=tuple(told),
+        steps=tuple(done),
         versions=find_versions(),
     )
 

@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from seepage.attacks.membership.inference import MembershipInferenceResult
 from seepage.auditing.any_model.attack_audit import AttackAudit
 from seepage.auditing.any_model.structure import FEW, StructuralRisk
 from seepage.auditing.report.figures import Drawing
-from seepage.auditing.report.rendering import Report, render, to_plain
-from seepage.auditing.report.words import Verdict, in_100
+from seepage.auditing.report.rendering import Report, render, tell, to_plain
+from seepage.auditing.report.words import Verdict
 from seepage.core.result import NOTICE
 from seepage.support.files import write_private
 from seepage.tables.names import counted
@@ -108,63 +109,26 @@ def judge_attack(audit: AttackAudit) -> Verdict:
             "The attacks tried tell which rows were in the data no better than a coin toss; "
             "another might."
         )
-    rates = [(fpr, best.tpr(fpr)) for fpr in _RATES]
-    sure = any(rate.interval.low > fpr for fpr, rate in rates)
-    found_members = " and ".join(
-        f"{100 * rate.rate:.2g} % of the members at {100 * fpr:g} % false alarms (95 %: "
-        f"{100 * rate.interval.low:.2g} to {100 * rate.interval.high:.2g})"
-        for fpr, rate in rates
-    )
     found = [risk for risk in audit.structure if risk.found]
-    sentences = [
-        f"Shown a row that was in the data and one that was not, the best attack "
-        f"({best.method}) picks the right one {in_100(best.auc)} times in 100, between "
-        f"{in_100(ends.low)} and {in_100(ends.high)} with 95 % confidence; a coin toss: 50.",
-        f"{'It is sure of some: it' if sure else 'It'} finds {found_members}.",
+    sentences = (
+        tell("picks", best, of="attack.j2"),
+        tell("members", [_found(best, fpr) for fpr in _RATES], of="attack.j2"),
         f"{counted(len(found), 'structural risk')} that "
         f"{'needs' if len(found) == 1 else 'need'} no attack: "
         f"{', '.join(risk.name for risk in found) or 'none of those looked for'}.",
         "This is what an attack did, not a bound: a stronger one may tell more. For linear models "
         "released with noise seepage knows the limit.",
-    ]
-    return Verdict(tone, label, headline, tuple(sentences))
+    )
+    return Verdict(tone, label, headline, sentences)
+
+
+def _found(attack: MembershipInferenceResult, fpr: float) -> dict[str, Any]:
+    """Return the share of members that an attack finds, and whether it is sure of some."""
+    found = attack.tpr(fpr)
+    low, high = found.interval.low, found.interval.high
+    return {"fpr": fpr, "rate": found.rate, "low": low, "high": high, "sure": low > fpr}
 
 
 def tell_risk(risk: StructuralRisk) -> str:
     """Say what a model gives away by its construction, and about how many records."""
-    some = f"{risk.records:,} of {risk.among:,} records"
-    if risk.trees is not None:
-        trees = counted(risk.trees, "tree")
-        if not risk.found:
-            return f"Every leaf of {trees} has at least {FEW} records."
-        return (
-            f"{some} lie in a leaf with fewer than {FEW} of them in at least one of {trees}, "
-            f"{risk.in_every_tree:,} in every tree: what a leaf predicts is then about these few "
-            "rows. A larger min_samples_leaf fixes this."
-        )
-    if risk.keeper is not None:
-        return (
-            f"The model file holds {risk.records:,} records as they are ({risk.keeper} predicts "
-            "from them): whoever has the file has them."
-        )
-    if risk.parameters is not None:
-        learnt = f"The model has about {risk.parameters:,} numbers learnt from {risk.among:,} "
-        return f"{learnt}records{': enough to hold them all' if risk.found else ''}."
-    if risk.name == "class disclosure":
-        if not risk.found:
-            return "For no record does the model state the right class with probability 1."
-        return (
-            f"For {some} the model states the right class with probability 1: whoever knows the "
-            "columns, and that the row was in the data, knows the class."
-        )
-    if risk.name == "answers shared by few":
-        share = "shares what the model says of it"
-        if risk.records != 1:
-            share = "share what the model says of them"
-        return f"{some} {share} with fewer than {FEW} records in all."
-    if not risk.found:
-        return "Every category is held by two records or more."
-    whose = "is the only one" if risk.records == 1 else "are each the only one"
-    return (
-        f"{some} {whose} with some category: what a model learns about it, it learns from one row."
-    )
+    return tell("risk", risk, FEW, of="attack.j2")

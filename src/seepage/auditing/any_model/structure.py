@@ -39,14 +39,14 @@ def structural_risks(model: Any, X: Any, y: np.ndarray) -> tuple[StructuralRisk,
     Of a pipeline or a search, the last model is examined on what the steps before make of ``X``.
     """
     last, features, before = _opened(model, X)
-    found = (
+    risks = (
         _leaves(last, features),
         _stored((last, *before), len(y)),
         _certain_classes(model, X, y),
         _cells(model, X),
         _freedom(last, features),
     )
-    return (*(risk for risk in found if risk is not None), _single_levels(X))
+    return (*(risk for risk in risks if risk is not None), _single_levels(X))
 
 
 def _opened(model: Any, X: Any) -> tuple[Any, Any, tuple[Any, ...]]:
@@ -122,14 +122,14 @@ def _certain_classes(model: Any, X: Any, y: np.ndarray) -> StructuralRisk | None
 def _cells(model: Any, X: Any) -> StructuralRisk | None:
     """Count the records that share their prediction with few others."""
     if hasattr(model, "predict_proba"):
-        told = np.asarray(model.predict_proba(X))
+        answers = np.asarray(model.predict_proba(X))
     else:
-        told = np.asarray(model.predict(X))
-        if told.dtype.kind not in "fiu":
+        answers = np.asarray(model.predict(X))
+        if answers.dtype.kind not in "fiu":
             return None
-        told = told.reshape(len(X), -1)
+        answers = answers.reshape(len(X), -1)
     _, inverse, counts = np.unique(
-        np.round(told, 6), axis=0, return_inverse=True, return_counts=True
+        np.round(answers, 6), axis=0, return_inverse=True, return_counts=True
     )
     alone = counts[inverse.reshape(-1)] < FEW
     if len(counts) > len(X) / 2:  # answers that vary smoothly tell records apart anyway

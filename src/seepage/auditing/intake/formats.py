@@ -40,7 +40,10 @@ def read_typed(path: Path, kind: str, packed: str | None, sheet: str | None) -> 
         except OSError as error:
             raise not_whole(path.name, packed or kind) from error
     else:
-        table = _WHOLE[kind](path)
+        try:
+            table = _WHOLE[kind](path)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise not_whole(path.name, kind) from error
     _check_whole(path, table, kind)
     return table
 
@@ -86,32 +89,21 @@ def fetched(url: str) -> Iterator[Path]:
 def _read_parquet(path: Path) -> pa.Table:
     import pyarrow.parquet as pq
 
-    try:
-        with pq.ParquetFile(path) as file:
-            return file.read()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise not_whole(path.name, "Parquet") from error
+    with pq.ParquetFile(path) as file:
+        return file.read()
 
 
 def _read_arrow(path: Path) -> pa.Table:
-    try:
-        with pa.OSFile(str(path), "rb") as source:
-            start = source.read(6)
-            source.seek(0)
-            is_file = start == b"ARROW1"
-            reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
-            return reader.read_all()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise not_whole(path.name, "Arrow") from error
+    with pa.OSFile(str(path), "rb") as source:
+        is_file = source.read(6) == b"ARROW1"
+        source.seek(0)
+        return (pa.ipc.open_file if is_file else pa.ipc.open_stream)(source).read_all()
 
 
 def _read_orc(path: Path) -> pa.Table:
     from pyarrow import orc
 
-    try:
-        return orc.ORCFile(path).read()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise not_whole(path.name, "ORC") from error
+    return orc.ORCFile(path).read()
 
 
 def _read_workbook(path: Path, sheet: str | None) -> pa.Table:

@@ -122,24 +122,24 @@ def match_features(model: Any, names: Sequence[str]) -> None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        content = dict(pairs)
+        if len(content) < len(pairs):
             raise InputError(f"{path.name} says something twice: its keys must all be different.")
-        return found
+        return content
 
     def refuse(constant: str) -> Any:
         raise InputError(f"{path.name} holds {constant}, which is not a number a model can have.")
 
     try:
         text = path.read_text(encoding="utf-8")
-        found = json.loads(text, object_pairs_hook=once, parse_constant=refuse)
+        content = json.loads(text, object_pairs_hook=once, parse_constant=refuse)
     except InputError:
         raise
     except (ValueError, RecursionError, OSError) as error:
         raise InputError(f"{path.name} is not a readable JSON file.") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise InputError(f"{path.name} must hold one JSON object with {', '.join(_KEYS)}.")
-    return found
+    return content
 
 
 def _read_safetensors(path: Path) -> dict[str, Any]:
@@ -147,8 +147,8 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
 
     try:
         with safe_open(path, framework="np") as file:
-            found: dict[str, Any] = dict(file.metadata() or {})
-            kept = set(found) & {"coefficients", "intercept"}
+            content: dict[str, Any] = dict(file.metadata() or {})
+            kept = set(content) & {"coefficients", "intercept"}
             if kept:
                 raise InputError(f"{path.name}: {sorted(kept)[0]} must be a tensor.")
             for name in file.keys():  # noqa: SIM118 (no iterator of its own)
@@ -163,60 +163,60 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
                         f"{path.name}: {name} is of type {part.get_dtype()}, but must be float64 "
                         "or float32 (F64, F32)."
                     )
-                found[name] = np.asarray(file.get_tensor(name), dtype=np.float64)
+                content[name] = np.asarray(file.get_tensor(name), dtype=np.float64)
     except (SafetensorError, OSError) as error:
         raise InputError(
             f"{path.name} is not a complete safetensors file; copy it again."
         ) from error
-    found.pop("format", None)  # added by other tools; says nothing about the model
+    content.pop("format", None)  # added by other tools; says nothing about the model
     for name in ("classes", "features"):
-        if name in found:
+        if name in content:
             try:
-                found[name] = json.loads(found[name])
+                content[name] = json.loads(content[name])
             except (ValueError, RecursionError) as error:
                 raise InputError(
                     f"{path.name}: the metadata {name!r} must be a JSON list."
                 ) from error
-    if "l2" in found:
+    if "l2" in content:
         try:
-            found["l2"] = float(found["l2"])
+            content["l2"] = float(content["l2"])
         except ValueError as error:
             raise InputError(f"{path.name}: the metadata 'l2' must be a number.") from error
-    return found
+    return content
 
 
-def _build(file: str, found: dict[str, Any]) -> Any:
-    unknown = [key for key in found if key not in _KEYS]
+def _build(file: str, content: dict[str, Any]) -> Any:
+    unknown = [key for key in content if key not in _KEYS]
     if unknown:
         hint = nearest(unknown[0][:100], _KEYS)
         raise InputError(f"{file} says {shown(unknown[0])}, which no model has{hint}.")
-    if "ridge" in found and "l2" not in found:
-        found = found | {"l2": found["ridge"]}
-    elif "ridge" in found:
+    if "ridge" in content and "l2" not in content:
+        content = content | {"l2": content["ridge"]}
+    elif "ridge" in content:
         raise InputError(f"{file} says both 'l2' and 'ridge', which is n times l2; keep one.")
     for key in ("family", "coefficients", "l2"):
-        if key not in found:
+        if key not in content:
             raise InputError(
                 f"{file} does not say {key!r}; a model needs family, coefficients, l2."
             )
-    family = found["family"]
+    family = content["family"]
     if family not in tuple(MODELS):
         hint = nearest(str(family)[:100], tuple(MODELS))
         raise InputError(
             f"{file}: the family must be one of {', '.join(MODELS)}, not {shown(family)}{hint}."
         )
     softmax = family == "softmax"
-    coef = _numbers(file, "coefficients", found["coefficients"], 2 if softmax else 1)
+    coef = _numbers(file, "coefficients", content["coefficients"], 2 if softmax else 1)
     if coef.shape[-1] == 0:
         raise InputError(f"{file} has no coefficients.")
-    l2 = _numbers(file, "l2", found["l2"], 0)
+    l2 = _numbers(file, "l2", content["l2"], 0)
     if l2 < 0:
         raise InputError(f"{file}: l2 must not be negative, but it is {float(l2):g}.")
-    has_intercept = found.get("intercept") is not None
+    has_intercept = content.get("intercept") is not None
     outputs = coef.shape[0] if softmax else 1
     free = np.zeros(outputs)
     if has_intercept:
-        free = np.atleast_1d(_numbers(file, "intercept", found["intercept"], 1 if softmax else 0))
+        free = np.atleast_1d(_numbers(file, "intercept", content["intercept"], 1 if softmax else 0))
     if free.shape != (outputs,):
         raise InputError(
             f"{file} has {counted(free.shape[0], 'intercept')} for "
@@ -230,10 +230,10 @@ def _build(file: str, found: dict[str, Any]) -> Any:
     model.n_features_in_ = coef.shape[-1]
     model.n_iter_ = 0
     model.weighted_ = False
-    _add_classes(file, model, family, found.get("classes"), outputs)
-    _add_features(file, model, found.get("features"))
-    model.whole_ridge_ = float(l2) if "ridge" in found else None
-    model.scaling_ = _scaling(file, found.get("columns"))
+    _add_classes(file, model, family, content.get("classes"), outputs)
+    _add_features(file, model, content.get("features"))
+    model.whole_ridge_ = float(l2) if "ridge" in content else None
+    model.scaling_ = _scaling(file, content.get("columns"))
     return model
 
 

@@ -75,7 +75,7 @@ def save(model: Any, path: str | Path) -> Path:
     path = Path(path)
     if path.suffix.lower() != ".json":
         raise InputError(f"A model is saved as .json, not as {path.suffix or path.name!r}.")
-    content = json.dumps(_told(model), indent=2, allow_nan=False) + "\n"
+    content = json.dumps(_content(model), indent=2, allow_nan=False) + "\n"
     try:
         write_text(path, content)
     except OSError as error:
@@ -83,7 +83,7 @@ def save(model: Any, path: str | Path) -> Path:
     return path
 
 
-def _told(model: Any) -> dict[str, Any]:
+def _content(model: Any) -> dict[str, Any]:
     """Return what the file says of a model."""
     if is_search(model):
         model = best_of(model)
@@ -105,25 +105,25 @@ def _told(model: Any) -> dict[str, Any]:
             _IN_PYTHON,
         )
     coef = as_numpy(fit.coef)
-    told: dict[str, Any] = {
+    content: dict[str, Any] = {
         "family": settings.model,
         "coefficients": coef.T.tolist() if coef.ndim == 2 else coef.tolist(),
         **ridge,
     }
     if fit.intercept is not None:
-        told["intercept"] = as_numpy(fit.intercept).tolist()
+        content["intercept"] = as_numpy(fit.intercept).tolist()
     classes = getattr(model, "classes_", None)
     if settings.classifies:
         known = np.asarray([0, 1] if classes is None else classes)
-        told["classes"] = [int(c) if known.dtype.kind in "biu" else str(c) for c in known]
+        content["classes"] = [int(c) if known.dtype.kind in "biu" else str(c) for c in known]
     names = _feature_names(model, columns)
     if names is not None:
         if len(names) != coef.shape[0]:
             raise refusal("The columns before this model are not one feature each.", _IN_PYTHON)
-        told["features"] = names
+        content["features"] = names
     if columns:
-        told["columns"] = [c.told() for block in columns for c in block.codings]
-    return told
+        content["columns"] = [c.as_json() for block in columns for c in block.codings]
+    return content
 
 
 def _described(model: Any) -> tuple[FittedGLM, dict[str, float]]:

@@ -49,17 +49,17 @@ class PlanFile:
     def read(cls, path: Path) -> PlanFile:
         """Read a plan, and refuse one that makes no sense."""
         try:
-            found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+            content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise InputError(f"The plan {path.name} cannot be read: {error.strerror}.") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(
                 f"{path.name} is not a plan ({error}); print one with `seepage columns`."
             ) from error
-        for key in found:
+        for key in content:
             if key not in ("target", "missing", "columns", *_LISTS):
                 raise InputError(f"The plan {path.name} has an unknown key {shown(key)}.")
-        columns = found.get("columns")
+        columns = content.get("columns")
         if not isinstance(columns, dict) or not columns:
             raise InputError(f"The plan {path.name} names no columns under [columns].")
         for name, kind in columns.items():
@@ -69,17 +69,17 @@ class PlanFile:
                     f"{', '.join(KINDS)}."
                 )
         for key in ("target", "missing"):
-            if not isinstance(found.get(key, ""), str):
+            if not isinstance(content.get(key, ""), str):
                 raise InputError(f"In the plan, {key} must be text.")
         for key in _LISTS:
-            names = found.get(key, [])
+            names = content.get(key, [])
             if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
                 raise InputError(f"In the plan, {key} must be a list of columns.")
         return cls(
-            found.get("target") or None,
-            found.get("missing", "refuse"),
-            tuple(found.get("sensitive", ())),
-            tuple(found.get("group", ())),
+            content.get("target") or None,
+            content.get("missing", "refuse"),
+            tuple(content.get("sensitive", ())),
+            tuple(content.get("group", ())),
             columns,
         )
 

@@ -110,20 +110,20 @@ def _read_text(path: Path, text: str, delimiter: str) -> list[dict[str, Any]]:
 
 def _read_json(path: Path, text: str) -> list[dict[str, Any]] | dict[str, Any]:
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except ValueError:
         try:
-            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+            content = [json.loads(line) for line in text.splitlines() if line.strip()]
         except ValueError as error:
             raise InputError(
                 f"{path.name} is neither one JSON object nor one JSON object per line."
             ) from error
-    if isinstance(found, dict) and _one_of(list(found), _WHOSE) is None:
-        return found
-    found = [found] if isinstance(found, dict) else found
-    if not (isinstance(found, list) and all(isinstance(row, dict) for row in found)):
+    if isinstance(content, dict) and _one_of(list(content), _WHOSE) is None:
+        return content
+    content = [content] if isinstance(content, dict) else content
+    if not (isinstance(content, list) and all(isinstance(row, dict) for row in content)):
         raise InputError(f"{path.name} should map nodes to values, or hold an object per client.")
-    return found
+    return content
 
 
 def _one_of(names: Sequence[str], wanted: Sequence[str]) -> str | None:

@@ -639,7 +639,7 @@ def _attributes(
     Two values move by a whole level, as far apart as they are in the table's ``own`` encoding; a
     ``given`` model may scale them otherwise.
     """
-    found = []
+    attributes = []
     for (part, at), before in zip(coding.places(), own, strict=True):
         columns = tuple(range(at.start, at.stop))
         moved = (before.unit if part.kind == "boolean" else 1.0) / (
@@ -649,8 +649,8 @@ def _attributes(
         if given and part.levels is not None and not coding.drop_first:
             # A level replaces the first, which has a feature of its own.
             steps = np.vstack([-np.ones(len(columns) - 1), np.eye(len(columns) - 1)])
-        found.append(Attribute(part.name, part.kind, columns, steps, before.spread))
-    return tuple(found)
+        attributes.append(Attribute(part.name, part.kind, columns, steps, before.spread))
+    return tuple(attributes)
 
 
 def _told_steps(coding: TableEncoding, sums: Scan, public: bool, given: bool) -> list[str]:
@@ -681,17 +681,18 @@ def _told_steps(coding: TableEncoding, sums: Scan, public: bool, given: bool) ->
         steps.append("The means and standard deviations used are taken to be public.")
     if given:
         steps.append("Columns were scaled as the model file says.")
-    told, holders = [], ReleaseQuestion.least_holders
+    rare_names, holders = [], ReleaseQuestion.least_holders
     for name in levels:
         sizes = list((sums[name].levels or {}).values())
         rare = sum(size < holders for size in sizes)
         if rare:
-            told.append(
+            rare_names.append(
                 f"{shown(name)} ({rare:,} of {len(sizes):,}, {sizes.count(1):,} of a single record)"
             )
-    if told:
+    if rare_names:
         steps.append(
             f"Values that fewer than {holders} records have would leave with the model as names of "
-            f"levels: {', '.join(told[:5])}; put them together or drop the column before a release."
+            f"levels: {', '.join(rare_names[:5])}; put them together or drop the column before a "
+            "release."
         )
     return steps

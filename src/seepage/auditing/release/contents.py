@@ -123,7 +123,7 @@ class Release:
             )
         listing = {
             "format": FORMAT,
-            "columns": self.model.told(),
+            "columns": self.model.as_json(),
             "leaves": [asdict(item) for item in self.items],
         }
         texts = {_LIST: json.dumps(listing, indent=2, allow_nan=False) + "\n", _CARD: self.card}

@@ -24,10 +24,11 @@ import numpy as np
 import pyarrow as pa
 
 from seepage.auditing.release.recognition import CellDigests, People
+from seepage.auditing.report.rendering import tell
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
 from seepage.support.files import write_text
-from seepage.tables.names import counted, listed
+from seepage.tables.names import listed
 
 FORMAT = "seepage-ledger/2"
 _AS_WRITTEN = "seepage-ledger/1"  # its releases know a record by how its values were written
@@ -48,9 +49,9 @@ class PastRelease:
     def __len__(self) -> int:
         return len(self.eta)
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        return {**self.about, "eta": self.eta.tolist(), **self.people.told()}
+        return {**self.about, "eta": self.eta.tolist(), **self.people.as_json()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +64,7 @@ class PastReleaseAsWritten:
     def __len__(self) -> int:
         return len(self.eta)
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
         return {**self.about, "eta": dict(self.eta)}
 
@@ -96,10 +97,12 @@ class ReleaseLedger:
         if not path.exists():
             return cls()
         try:
-            told = json.loads(path.read_text("utf-8"))
-            if told["format"] not in (FORMAT, _AS_WRITTEN):
+            content = json.loads(path.read_text("utf-8"))
+            if content["format"] not in (FORMAT, _AS_WRITTEN):
                 raise ValueError("another format")
-            return cls(bytes.fromhex(told["key"]), tuple(map(_past_release, told["releases"])))
+            return cls(
+                bytes.fromhex(content["key"]), tuple(map(_past_release, content["releases"]))
+            )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(
                 f"{path.name!r} is not a ledger of releases, or it is damaged; restore it, or name "
@@ -108,13 +111,13 @@ class ReleaseLedger:
 
     def write(self, path: Path) -> None:
         """Write the ledger, readable by its owner only."""
-        told = {
+        content = {
             "format": FORMAT,
             "notice": NOTICE,
             "key": self.key.hex(),
-            "releases": [release.told() for release in self.releases],
+            "releases": [release.as_json() for release in self.releases],
         }
-        write_text(path, json.dumps(told, indent=1))
+        write_text(path, json.dumps(content, indent=1))
 
     @cached_property
     def _digests(self) -> CellDigests:
@@ -149,11 +152,12 @@ class ReleaseLedger:
             spent += np.nan_to_num(eta) ** 2
         doubts = []
         if (compared or apart) and not known.any():
-            doubts.append(_nobody(len(people), compared, apart, same_columns))
+            doubts.append(tell("nobody", len(people), compared, apart, same_columns))
         if vague:
-            doubts.append(_vague(vague, people))
+            columns = dict.fromkeys(n for r in vague for n in r.people.shared(people))
+            doubts.append(tell("vague", len(vague), listed(list(columns))))
         if unsure.any():
-            doubts.append(_unsure(int(np.sum(unsure)), len(people)))
+            doubts.append(tell("unsure", int(np.sum(unsure)), len(people)))
         return Recognition(people, spent, known, tuple(doubts))
 
     def with_release(
@@ -164,17 +168,17 @@ class ReleaseLedger:
         return ReleaseLedger(self.key, (*self.releases, new))
 
 
-def _past_release(told: dict[str, Any]) -> PastRelease | PastReleaseAsWritten:
+def _past_release(content: dict[str, Any]) -> PastRelease | PastReleaseAsWritten:
     """Return a release as the file has it, or raise ``ValueError``."""
-    written = told["eta"]
+    written = content["eta"]
     values = np.asarray(list(written.values()) if isinstance(written, dict) else written, float)
     if values.ndim != 1 or not np.all(values >= 0):  # nan is not
         raise ValueError("a leakage is no number")
     kept = ("eta", "identity", "columns", "whole")
-    about = {name: value for name, value in told.items() if name not in kept}
+    about = {name: value for name, value in content.items() if name not in kept}
     if isinstance(written, dict):
         return PastReleaseAsWritten(about, {str(row): float(eta) for row, eta in written.items()})
-    return PastRelease(about, values, People.read(told, len(values)))
+    return PastRelease(about, values, People.read(content, len(values)))
 
 
 def _as_written(key: bytes, raw: pa.Table, identity: str | None) -> list[str]:
@@ -185,41 +189,3 @@ def _as_written(key: bytes, raw: pa.Table, identity: str | None) -> list[str]:
         hmac.new(key, repr(row).encode(), hashlib.sha256).hexdigest()[:32]
         for row in zip(*columns, strict=True)
     ]
-
-
-def _nobody(rows: int, compared: int, apart: int, same_columns: bool) -> str:
-    """Say that no record is recognised, and what to do if they are the same people."""
-    how = (
-        "although the columns are the same"
-        if same_columns
-        else "by the columns in common"
-        if compared
-        else "because the tables have no column in common"
-    )
-    among = counted(compared or apart, "record")
-    return (
-        f"None of these {counted(rows, 'record')} is recognised among the {among} of earlier "
-        f"releases in the ledger, {how}: their privacy budget counts as unspent. If they are the "
-        "same people, name the column that identifies them with --identity, or release the values "
-        "as they were written then; if they are other people, name another --ledger."
-    )
-
-
-def _vague(releases: list[PastRelease], people: People) -> str:
-    """Say which columns are too few to tell people apart."""
-    columns = list(dict.fromkeys(n for r in releases for n in r.people.shared(people)))
-    which = counted(len(releases), "earlier release shares", "earlier releases share")
-    return (
-        f"{which} only {listed(columns)} with this table, and most of the people in it have these "
-        "values in common with others: whether any of them is here cannot be told, and they count "
-        "as strangers. Name a column that identifies people in both tables with --identity, or "
-        "release the columns of then."
-    )
-
-
-def _unsure(rows: int, among: int) -> str:
-    return (
-        f"The ledger holds releases of an earlier version of seepage, which know a record only as "
-        f"it was written then (45 is not 45.0), and do not know {rows:,} of these {among:,}: if "
-        "these were in them, release them from the same file with the same columns and --identity."
-    )

@@ -62,17 +62,17 @@ def settle_rare_names(
     merged = [name for name in rare if name not in drop]
     for name in merged:
         raw = _merged(raw, name, sizes[name], holders)
-    told = []
+    steps = []
     if drop:
-        told.append(
+        steps.append(
             f"{counted(len(drop), 'column')} dropped for values of few records: {listed(drop)}."
         )
     if merged:
-        told.append(
+        steps.append(
             f"Values that fewer than {holders} records have were put together as {OTHER!r}: "
             f"{listed(merged)}."
         )
-    return raw, tuple(drop), tuple(told)
+    return raw, tuple(drop), tuple(steps)
 
 
 def _counts(raw: pa.Table, name: str) -> dict[str, int]:

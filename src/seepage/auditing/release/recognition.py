@@ -104,7 +104,7 @@ class People:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
         return {
             "identity": self.identity,
@@ -113,15 +113,15 @@ class People:
         }
 
     @classmethod
-    def read(cls, told: Mapping[str, Any], rows: int) -> People:
-        """Return what :meth:`told` wrote, or raise ``ValueError``."""
+    def read(cls, content: Mapping[str, Any], rows: int) -> People:
+        """Return what :meth:`as_json` wrote, or raise ``ValueError``."""
         columns, whole = (
-            {str(name): _unpacked(text) for name, text in told[key].items()}
+            {str(name): _unpacked(text) for name, text in content[key].items()}
             for key in ("columns", "whole")
         )
         if not columns or any(len(d) != rows for d in (*columns.values(), *whole.values())):
             raise ValueError("a column is of another length")
-        identity = told["identity"]
+        identity = content["identity"]
         if identity is not None and identity not in columns:
             raise ValueError("the column that identifies is not there")
         return cls(columns, whole, identity)

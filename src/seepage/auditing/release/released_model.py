@@ -36,7 +36,7 @@ class ColumnCoding:
         scaling = (part.centre, part.unit) if scale else (0.0, 1.0)
         return cls(part.name, part.kind, *scaling, levels)
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
         return asdict(self) | {"levels": list(self.levels)}
 
@@ -137,15 +137,15 @@ class ReleasedModel:
         """Return the probability of every class, for every row."""
         return np.asarray(self.estimator.predict_proba(self.transform(table)))
 
-    def told(self) -> list[dict[str, Any]]:
+    def as_json(self) -> list[dict[str, Any]]:
         """Return the columns as plain JSON values."""
-        return [column.told() for column in self.columns]
+        return [column.as_json() for column in self.columns]
 
     @classmethod
-    def read(cls, estimator: Any, told: Any) -> ReleasedModel:
-        """Return a model from the columns that :meth:`told` wrote, or raise ``ValueError``."""
+    def read(cls, estimator: Any, content: Any) -> ReleasedModel:
+        """Return a model from the columns that :meth:`as_json` wrote, or raise ``ValueError``."""
         columns = []
-        for column in told:
+        for column in content:
             if (
                 column["kind"] not in _KINDS
                 or not np.isfinite([column["centre"], column["unit"]]).all()

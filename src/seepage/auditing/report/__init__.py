@@ -4,3 +4,30 @@ This folder turns an :class:`~seepage.auditing.findings.Audit` into sentences, f
 self-contained page, a summary, a table of records and a paragraph for a model card; the rooms of
 other kinds of audits do so for theirs with the same renderer. Nothing here measures anything.
 """
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from seepage.auditing.findings import SCHEMA, Audit
+from seepage.auditing.report.audit_report import AuditReport
+
+__all__ = ["SCHEMA", "summarise", "to_json", "write_report"]
+
+
+def write_report(audit: Audit, out: str | os.PathLike[str], *, keep: Sequence[Path] = ()) -> Path:
+    """Write the report of an audit into a folder, as ``Report.write`` says."""
+    return AuditReport(audit).write(out, keep)
+
+
+def summarise(audit: Audit) -> dict[str, Any]:
+    """Return the summary of an audit as plain JSON values."""
+    return AuditReport(audit).summary()
+
+
+def to_json(audit: Audit) -> str:
+    """Return the summary as JSON text."""
+    return AuditReport(audit).to_json()

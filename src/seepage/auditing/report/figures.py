@@ -280,6 +280,8 @@ def draw_attributes(audit: Audit) -> Drawing | None:
 
 def draw_grouping(grouping: GroupingFinding, place: int) -> Drawing:
     """Draw the mean and the worst leakage of every group of one column."""
+    from matplotlib.ticker import MaxNLocator
+
     ranked = grouping.ranked(12)
     means = np.array([group.mean_eta for group in ranked])
     worst = np.array([group.worst_eta for group in ranked])
@@ -293,7 +295,7 @@ def draw_grouping(grouping: GroupingFinding, place: int) -> Drawing:
         name_rows(axes, [group.label for group in ranked], narrow)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("leakage η of a record in the group")
-        axes.locator_params(axis="x", nbins=5 if narrow else 8)
+        axes.xaxis.set_major_locator(MaxNLocator(5 if narrow else 8))
         handles, labels = axes.get_legend_handles_labels()
         figure.legend(
             handles[::-1], labels[::-1], loc="outside upper left", ncols=2, columnspacing=1.2

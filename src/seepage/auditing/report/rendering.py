@@ -24,8 +24,8 @@ import typer
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+import seepage.auditing.report.words as words
 from seepage.auditing.findings import WIDEST
-from seepage.auditing.report import words
 from seepage.auditing.report.figures import Drawing
 from seepage.auditing.report.words import Verdict
 from seepage.core.result import NOTICE
@@ -35,7 +35,7 @@ from seepage.tables.names import counted, escaped, shown
 
 _FILTERS = (
     "number count plain short sentence markdown protection in_100 percent rate share at_most "
-    "at_least bits interval"
+    "at_least bits interval several"
 )
 _CALLED = (
     "relative_error count_over find_limit inverse row_name say_error error_said spread_kept "
@@ -48,9 +48,9 @@ def render(name: str, **values: Any) -> str:
     return environment().get_template(name).render(**values)
 
 
-def tell(what: str, *about: Any) -> str:
-    """Return the paragraph of this name among the sentences; line breaks become spaces."""
-    paragraph = getattr(environment().get_template("sentences.j2").module, what)
+def tell(what: str, *about: Any, of: str = "sentences.j2") -> str:
+    """Return the paragraph of this name in a template of them; line breaks become spaces."""
+    paragraph = getattr(environment().get_template(of).module, what)
     return re.sub(r"\s*\n\s*", " ", paragraph(*about)).strip()
 
 
@@ -165,8 +165,8 @@ class Report(ABC):
         if as_json:
             typer.echo(self.to_json(), nl=False)
         else:
-            told = render(self.screen, verdict=self.verdict, page=page, **self.about())
-            typer.echo(told, nl=False)
+            screen = render(self.screen, verdict=self.verdict, page=page, **self.about())
+            typer.echo(screen, nl=False)
         if private is not None:
             typer.echo(f"warning: the report shows {private}; do not pass it on.", err=True)
         for gate, text in self.verdict.gates if as_json else ():

@@ -129,12 +129,12 @@ def _tell_sure(audit: Audit) -> str:
     others = [g for g in guesses if g.name != audit.target]
     others = [g for g in others if g.name in sensitive] or others
     own = (by_prior.get((audit.target, prior)) for prior in ("model", "frequencies"))
-    told = tell("guesses", audit, *own, others)
+    text = tell("guesses", audit, *own, others)
     numbers = tuple(a for a in audit.attributes if a.kind == "numeric")
     numbers = tuple(a for a in numbers if a.sensitive) or numbers
-    if numbers and (not told or numbers[0].sensitive):
-        told = f"{told} {tell('closest', audit, most_exposed(numbers)[0])}"
-    return told.strip()
+    if numbers and (not text or numbers[0].sensitive):
+        text = f"{text} {tell('closest', audit, most_exposed(numbers)[0])}"
+    return text.strip()
 
 
 def _explain(audit: Audit) -> Iterator[str]:
@@ -158,16 +158,16 @@ def _tell_fixes(audit: Audit) -> str:
     changes = [change for change, useless in named if change and not useless]
     useless = " or ".join(change for change, useless in named if change and useless)
     if not count_over(audit):
-        told = f"Nothing needs to be changed to stay within {find_limit(audit).words}"
+        text = f"Nothing needs to be changed to stay within {find_limit(audit).words}"
         if _stands_out(audit):
-            told += (
+            text += (
                 "; more noise protects the row that stands out (--max-membership and "
                 "--max-guess-gain say how much it takes)"
             )
         if changes:
-            told += f". {'Another way' if len(changes) == 1 else 'Other ways'} to stay within it: "
-            told += ", or ".join(changes)
-        return f"{told}."
+            text += f". {'Another way' if len(changes) == 1 else 'Other ways'} to stay within it: "
+            text += ", or ".join(changes)
+        return f"{text}."
     if not changes:
         if not useless:
             return ""
@@ -177,10 +177,10 @@ def _tell_fixes(audit: Audit) -> str:
         )
     listed = changes[0] if len(changes) == 1 else f"{', '.join(changes[:-1])}, or {changes[-1]}"
     ending = "it brings" if len(changes) == 1 else "each of these brings"
-    told = f"{listed[0].upper()}{listed[1:]}: {ending} every record within {_aim(audit)}."
+    text = f"{listed[0].upper()}{listed[1:]}: {ending} every record within {_aim(audit)}."
     if useless:
-        told += f" So would {useless}, but with an error no smaller than a constant prediction's."
-    return told
+        text += f" So would {useless}, but with an error no smaller than a constant prediction's."
+    return text
 
 
 def _aim(audit: Audit) -> str:
@@ -229,32 +229,32 @@ def warn_of_constant(audit: Audit) -> str:
 
 def tell_steps(audit: Audit) -> tuple[str, ...]:
     """Say what was done to the data, and what came out beside the leakage, a sentence each."""
-    told, curve = list(audit.steps), audit.curve
+    sentences, curve = list(audit.steps), audit.curve
     if not curve.held_out:
-        told.append("No model could be fitted without the held-out records: it saw them all.")
+        sentences.append("No model could be fitted without the held-out records: it saw them all.")
     elif curve.l2 is not None and curve.l2 != audit.l2:
-        told.append(
+        sentences.append(
             f"The privacy–utility curve was drawn with λ = {curve.l2:g}: without a "
             "penalty the model is not determined on a part of the rows."
         )
     if audit.risks_reason:
-        told.append(tell_not_measured(audit))
+        sentences.append(tell_not_measured(audit))
     if audit.ledger is not None:
-        told.extend(tell_ledger(audit.ledger))
+        sentences.extend(tell_ledger(audit.ledger))
     if audit.disclosures is not None:
-        told.extend(tell_disclosures(audit.disclosures))
-    return tuple(told)
+        sentences.extend(tell_disclosures(audit.disclosures))
+    return tuple(sentences)
 
 
 def tell_ledger(ledger: LedgerFinding) -> list[str]:
     """Say what the ledger knows of the records, and what the owner must know about that."""
-    told = list(ledger.doubts)
+    sentences = list(ledger.doubts)
     if ledger.known:
-        told.append(
+        sentences.append(
             f"{counted(ledger.known, 'record was', 'records were')} in earlier releases of the "
             f"ledger: over all of them the most exposed has η = {ledger.eta:.4g} at most."
         )
-    return told
+    return sentences
 
 
 def tell_disclosures(check: DisclosureCheck) -> list[str]:
@@ -278,5 +278,5 @@ def tell_disclosures(check: DisclosureCheck) -> list[str]:
             changed.setdefault(kind, set()).add(found.row)
     # A record may be the only one of its class, which the release names.
     rows = check.rows("classes")
-    told = [tell("other_noise", check.checked, changed)] if changed else []
-    return [*told, tell("alone", rows)] if rows else told
+    sentences = [tell("other_noise", check.checked, changed)] if changed else []
+    return [*sentences, tell("alone", rows)] if rows else sentences

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -99,6 +100,14 @@ def bits(value: float) -> str:
 def interval(value: float, low: float, high: float) -> str:
     """Write an estimate of bits with its 95 % interval."""
     return f"{bits(value)} ({bits(low)} to {bits(high)})"
+
+
+def several(names: Sequence[object], most: int = 4) -> str:
+    """Return names for a sentence; the last of many are only counted."""
+    quoted = [f"“{short(name)}”" for name in names[:most]]
+    if len(names) > most:
+        return ", ".join(quoted) + f" and {len(names) - most} more"
+    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
 
 
 @dataclass(frozen=True)

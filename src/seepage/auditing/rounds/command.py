@@ -67,19 +67,20 @@ def _report(question: RecordingQuestion, known: ClientProperty) -> RecordingRepo
 
 
 def _max_auc(question: RecordingQuestion, known: ClientProperty, limit: float) -> Gate:
-    found = attack_recording(
+    by_layer = attack_recording(
         question.recording, known.values, classifier=question.family, seed=question.seed
     )
-    layer, measured = found.ranking()[0], float(np.max(found.values))
-    k = found.layers.index(layer)
-    low, high = float(found.low[k]), float(found.high[k])
+    layer, measured = by_layer.ranking()[0], float(np.max(by_layer.values))
+    k = by_layer.layers.index(layer)
+    low, high = float(by_layer.low[k]), float(by_layer.high[k])
     return Gate("--max-auc", limit, measured, measured <= limit, where=layer, low=low, high=high)
 
 
 def _max_bits(audit: RecordingAudit, limit: float) -> Gate:
-    found, whole = audit.layers.v_information, audit.layers.remedies[0]
-    where, measured = found.ranking()[0], float(np.max(found.values))
-    low, high = (float(ends[found.layers.index(where)]) for ends in (found.low, found.high))
+    by_layer, whole = audit.layers.v_information, audit.layers.remedies[0]
+    where, measured = by_layer.ranking()[0], float(np.max(by_layer.values))
+    k = by_layer.layers.index(where)
+    low, high = float(by_layer.low[k]), float(by_layer.high[k])
     if whole.value > measured:
         where, measured, low, high = JOINED, whole.value, whole.low, whole.high
     return Gate("--max-bits", limit, measured, measured <= limit, where=where, low=low, high=high)

@@ -37,19 +37,19 @@ def shown_layers(audit: RecordingAudit) -> list[int]:
 
 def draw_information(audit: RecordingAudit) -> Drawing:
     """Draw what each layer tells about the property, with intervals."""
-    found, told = audit.layers.v_information, set(audit.telling())
+    by_layer, telling = audit.layers.v_information, set(audit.telling())
     kept = shown_layers(audit)
-    entropy = float(found.columns["entropy"][0])
-    values = np.maximum(found.values[kept], 0)
-    ends = np.maximum(np.stack([found.low[kept], found.high[kept]]), 0)
-    names = [found.layers[k] for k in kept]
+    entropy = float(by_layer.columns["entropy"][0])
+    values = np.maximum(by_layer.values[kept], 0)
+    ends = np.maximum(np.stack([by_layer.low[kept], by_layer.high[kept]]), 0)
+    names = [by_layer.layers[k] for k in kept]
     places = np.arange(len(kept))
 
     def draw(figure: Any, narrow: bool) -> None:
         axes = figure.subplots()
         for shown, colour, words in (
-            ([name in told for name in names], VERMILLION, "tells it (5 % level)"),
-            ([name not in told for name in names], BLUE, "not at that level"),
+            ([name in telling for name in names], VERMILLION, "tells it (5 % level)"),
+            ([name not in telling for name in names], BLUE, "not at that level"),
         ):
             if any(shown):
                 mask = np.array(shown)
@@ -60,21 +60,21 @@ def draw_information(audit: RecordingAudit) -> Drawing:
         name_rows(axes, names, narrow)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(
-            f"V-information ({found.unit})"
+            f"V-information ({by_layer.unit})"
             if narrow
-            else f"V-information about the property ({found.unit}); dashed: all there is to know"
+            else f"V-information about the property ({by_layer.unit}); dashed: all there is to know"
         )
         figure.legend(loc="outside upper left", ncols=2, columnspacing=1.2)
 
-    most = found.ranking()[0]
+    most = by_layer.ranking()[0]
     caption = (
         "Bars are estimates on updates of clients that the adversary has not learnt from, lines "
         "95 % intervals. With few clients they are wide."
     )
     alternative = (
         f"V-information of {counted(len(kept), 'layer')} about the property: most at "
-        f"{short(most)}, {number(max(found[most], 0))} of {number(entropy)} {found.unit}; "
-        f"{counted(len(told), 'layer')} told at the 5 % level."
+        f"{short(most)}, {number(max(by_layer[most], 0))} of {number(entropy)} {by_layer.unit}; "
+        f"{counted(len(telling), 'layer')} told at the 5 % level."
     )
     height = 1.25 + 0.33 * len(kept)
     return render("layers", alternative, caption, draw, (height, height))

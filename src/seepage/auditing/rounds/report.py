@@ -96,20 +96,20 @@ class RecordingReport(Report):
 
     def _layers(self) -> list[dict[str, Any]]:
         """Return what each layer tells, in the order of the network."""
-        found, over = self.audit.layers.v_information, self.audit.over_rounds
-        told = set(self.audit.telling())
+        information, over = self.audit.layers.v_information, self.audit.over_rounds
+        telling = set(self.audit.telling())
         return [
             {
                 "name": name,
-                "size": found.sizes[k],
-                "value": float(found.values[k]),
-                "low": float(found.low[k]),
-                "high": float(found.high[k]),
-                "p_value": found.columns["p_value"][k],
-                "tells": name in told,
+                "size": information.sizes[k],
+                "value": float(information.values[k]),
+                "low": float(information.low[k]),
+                "high": float(information.high[k]),
+                "p_value": information.columns["p_value"][k],
+                "tells": name in telling,
                 "since": None if over is None else over.first(name),
             }
-            for k, name in enumerate(found.layers)
+            for k, name in enumerate(information.layers)
         ]
 
     def page(self, figures: tuple[Drawing, ...]) -> str:
