@@ -21,7 +21,7 @@ from seepage.core.result import Result
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
 from seepage.layers.federated.buffers import kept_buffers, sent_buffers
-from seepage.layers.federated.local_training import LocalTraining
+from seepage.layers.federated.local_training import LocalTraining, check_training
 from seepage.layers.inputs_and_targets import check_labels, read_pair
 from seepage.layers.layer_parameters import layer_parameters, layer_sizes
 from seepage.layers.measures.per_layer import PerLayer
@@ -102,11 +102,7 @@ def update_leakage(
             "client's records, for whoever sees it may solve for them; give the noise, "
             "noise=sp.Gaussian(…)."
         )
-    if not isinstance(training, LocalTraining):
-        raise InputError(
-            "training must be sp.layers.LocalTraining(lr=…, …), which says how the client trains, "
-            f"not {type(training).__name__}."
-        )
+    check_training(training)
     check_view(view)
     check_positive(share, "share")
     if max_norm is not None:
