@@ -24,6 +24,7 @@ FILES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 FOLDERS = sorted({path.parent for path in FILES})
 MOST_FILES = 14
 MOST_SKIPS = 9
+MOST_NAMED_NUMBERS = 150
 
 
 def short(path: Path) -> str:
@@ -178,3 +179,74 @@ def test_the_layers_have_no_exceptions():
         if (path / "__init__.py").is_file() or (path.suffix == ".py" and path.stem != "__init__")
     }
     assert found <= rooms
+
+
+def is_number(node: ast.expr) -> bool:
+    """Return whether an expression is a number, or made of numbers alone."""
+    match node:
+        case ast.Constant(value=value):
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case ast.UnaryOp(operand=operand):
+            return is_number(operand)
+        case ast.BinOp(left=left, right=right):
+            return is_number(left) and is_number(right)
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return bool(parts) and all(map(is_number, parts))
+        case ast.Call(args=parts, keywords=[]) if parts and all(map(is_number, parts)):
+            return True
+        case ast.Name(id=name):  # another such name: 4 * CHUNK
+            return name.isupper()
+    said = ast.unparse(node)
+    return "finfo" in said or said in ("np.inf", "math.inf", "math.pi", "np.pi")
+
+
+def named_numbers(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield every name in capitals that a module or a class binds to a number, and if it says why.
+
+    The reason is a comment on a line of the statement, or on the line above it.
+    """
+    lines, tree = ["", *text.splitlines(), ""], ast.parse(text)
+    for body in (n.body for n in ast.walk(tree) if isinstance(n, ast.Module | ast.ClassDef)):
+        for statement in body:
+            if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
+                continue
+            own = lines[statement.lineno : statement.end_lineno + 1]
+            said = lines[statement.lineno - 1].strip().startswith("#") or any(
+                "#" in line for line in own
+            )
+            single = isinstance(statement, ast.AnnAssign)
+            for target in [statement.target] if single else statement.targets:
+                pairs = [(target, statement.value)]
+                if isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
+                    pairs = list(zip(target.elts, statement.value.elts, strict=True))
+                for name, value in pairs:
+                    bare = name.id.lstrip("_") if isinstance(name, ast.Name) else ""
+                    literal = any(
+                        isinstance(x, ast.Constant | ast.Attribute) for x in ast.walk(value)
+                    )
+                    if bare.isupper() and literal and is_number(value):
+                        yield name.id, said
+
+
+def test_named_numbers_are_few_and_say_why():
+    sources = (path for path in FILES if path.is_relative_to(ROOT / "src"))
+    named = [
+        (f"{short(path)} {name}", said)
+        for path in sources
+        for name, said in named_numbers(path.read_text(encoding="utf-8"))
+    ]
+    assert [place for place, said in named if not said] == []
+    assert len(named) <= MOST_NAMED_NUMBERS
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("_FEW = 20  # a fold needs more\nNAME = 'x'\nlower = 3\n", [("_FEW", True)]),
+        ("_A, _B = 1 << 4, (0.5, -2)\n", [("_A", False), ("_B", False)]),
+        ("# Rounding.\n_EPS = 4 * np.finfo(float).eps\n", [("_EPS", True)]),
+        ("class C:\n    SIDE: int = 2 * _A\nALL = (ONE, TWO)\n", [("SIDE", False)]),
+    ],
+)
+def test_named_numbers_are_seen(text, found):
+    assert list(named_numbers(text)) == found

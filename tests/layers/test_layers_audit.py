@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from seepage.core.result import Result
 from seepage.errors import InputError
 from seepage.layers import LayerGradients, PerLayer, audit, record_gradients
 from seepage.layers.layer_audit import _drops, layers_to_protect
@@ -117,6 +118,18 @@ def result(values, low, high, p):
     columns = {"p_value": np.array(p)}
     arrays = (np.array(values), np.array(low), np.array(high))
     return PerLayer.of("x", names, arrays, sizes, columns=columns)
+
+
+def test_a_measure_of_layers_is_a_result_like_any_other():
+    found = result([0.1, 0.4, 0.2], [0.0, 0.3, 0.1], [0.2, 0.5, 0.3], [0.5, 0.01, 0.02])
+    assert isinstance(found, Result)
+    assert (found > 0.15).tolist() == [False, True, True]
+    worst = found.top(2)
+    assert worst.layers == ("b", "c")
+    assert worst.span("c") == (0.2, 0.1, 0.3)
+    assert worst.columns["p_value"].tolist() == [0.01, 0.02]
+    assert "<th>b</th>" in found._repr_html_()
+    assert found.table("pandas")["high"].tolist() == [0.2, 0.5, 0.3]
 
 
 def test_layers_to_protect():

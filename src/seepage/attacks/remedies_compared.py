@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -238,9 +238,9 @@ def compare_remedies(
         )
     net = unwrapped(net)
     asked = (layers,) if isinstance(layers, str) else tuple(layers)
-    layer_parameters(net, asked)  # refuses unknown names
+    layout = layer_parameters(net, asked)
     sides = [
-        _Side.read(side, net, loss, f"The {who}'s data")
+        _read_side(side, net, loss, f"The {who}'s data")
         for who, side in (("adversary", adversary), ("client", client))
     ]
     trial = _Trial(
@@ -254,18 +254,17 @@ def compare_remedies(
         family,
         width,
     )
-    lengths: list[float] = []
-    size = sum(layer_sizes(net, layer_parameters(net, asked)).values())
-    own = [name for names in layer_parameters(net, asked).values() for name in names]
+    deviations: list[float] = []
+    own = [name for names in layout.values() for name in names]
 
     def measure(update: Update) -> None:
         parts = torch.cat([update.values[name].flatten() for name in own])
-        lengths.append(float(parts.norm()))
+        deviations.append(float(parts.norm()) / math.sqrt(len(parts)))
 
     first, protect = trial.outcome(None, measure)
     if remedies is None:
         remedies = [
-            UpdateRemedy.noise(asked, float(np.median(lengths)) / math.sqrt(size)),
+            UpdateRemedy.noise(asked, float(np.median(deviations))),
             UpdateRemedy.freeze(asked),
             UpdateRemedy.rarely(asked, 5),
             UpdateRemedy.low_rank(asked, 4),
@@ -274,21 +273,20 @@ def compare_remedies(
     return RemedyComparison((first, *others), protect)
 
 
-@dataclass(frozen=True, eq=False)
-class _Side:
+class _Side(NamedTuple):
     """The records of the adversary or of the client."""
 
     x: Inputs
     y: Tensor
     property: np.ndarray
 
-    @staticmethod
-    def read(side: Any, net: nn.Module, loss: Any, called: str) -> _Side:
-        if not isinstance(side, tuple | list) or len(side) != 3:
-            raise InputError(f"{called} must be inputs, classes and the property of every record.")
-        x, y = read_pair(tuple(side[:2]), net, loss, called)
-        levels, level = read_property(side[2], len(y), "records")
-        return _Side(x, y, levels[level])
+
+def _read_side(side: Any, net: nn.Module, loss: Any, called: str) -> _Side:
+    if not isinstance(side, tuple | list) or len(side) != 3:
+        raise InputError(f"{called} must be inputs, classes and the property of every record.")
+    x, y = read_pair(tuple(side[:2]), net, loss, called)
+    levels, level = read_property(side[2], len(y), "records")
+    return _Side(x, y, levels[level])
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,16 +41,10 @@ def lazy_names(
 def _imports_for_type_checkers(init: Path) -> dict[str, str]:
     """Return the module of every name that a package imports under ``if TYPE_CHECKING:``."""
     tree = ast.parse(init.read_text(encoding="utf-8"))
-    blocks = [
-        node
-        for node in tree.body
-        if isinstance(node, ast.If)
-        and isinstance(node.test, ast.Name)
-        and node.test.id == "TYPE_CHECKING"
-    ]
     return {
         alias.name: str(node.module)
-        for block in blocks
+        for block in tree.body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
         for node in block.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names

@@ -255,8 +255,8 @@ def test_chunks_change_nothing(monkeypatch):
         return seen, sp.attacks.GradientInversion(net, **options).reconstruct(seen, labels=y)
 
     whole = attacked()
-    monkeypatch.setattr("seepage.attacks.gradient.releases._HELD", 1)
-    monkeypatch.setattr("seepage.attacks.gradient.inversion._HELD", 1)
+    monkeypatch.setattr("seepage.attacks.gradient.releases.ACCELERATOR_CHUNK", 1)
+    monkeypatch.setattr("seepage.attacks.gradient.inversion.ACCELERATOR_CHUNK", 1)
     pieces = attacked()
     for name, values in whole[0].gradients.items():
         torch.testing.assert_close(pieces[0].gradients[name], values)

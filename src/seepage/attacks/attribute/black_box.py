@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -59,15 +59,15 @@ class BlackBox(AttributeInversion):
             performance = self._standard_errors(predict, trials)
         else:
             performance = self._confusions(predict, classes, trials)
-        return _Queries(predict, performance, classes), trials
+        return (predict, performance, classes), trials
 
     def _scores(self, X: np.ndarray, y: np.ndarray, rows: slice, release: Any) -> np.ndarray:
-        scores = []
+        scores, (predict, performance, classes) = [], release
         for code, prior in zip(self.attribute.codes, self.log_prior_, strict=True):
             X[:, self.attribute.columns] = code
             with np.errstate(over="ignore"):  # of exp, under much noise, to infinite predictions
-                said = release.predict(X)
-            scores.append(prior + _log_performance(said, y, release))
+                said = predict(X)
+            scores.append(prior + _log_performance(said, y, performance, classes))
         return np.stack(scores, axis=2)
 
     def _standard_errors(self, predict: Predict, trials: int) -> np.ndarray:
@@ -104,25 +104,17 @@ class BlackBox(AttributeInversion):
             return np.asarray(np.log(counts / counts.sum(axis=1, keepdims=True)))
 
 
-class _Queries(NamedTuple):
-    """How to query the releases, and their stated performance."""
-
-    predict: Predict
-    performance: np.ndarray
-    classes: np.ndarray | None
-
-
-def _log_performance(said: np.ndarray, y: np.ndarray, queries: _Queries) -> np.ndarray:
+def _log_performance(
+    said: np.ndarray, y: np.ndarray, performance: np.ndarray, classes: np.ndarray | None
+) -> np.ndarray:
     """Return ``log π(y, f(x))`` up to a constant, (T, b)."""
-    if queries.classes is not None:
-        truth = _class_positions(y, queries.classes)
-        answers = np.searchsorted(queries.classes, said)
-        trials = np.arange(len(said))[:, None]
-        return np.asarray(queries.performance[trials, truth, answers])
+    if classes is not None:
+        truth, answers = _class_positions(y, classes), np.searchsorted(classes, said)
+        return np.asarray(performance[np.arange(len(said))[:, None], truth, answers])
     with np.errstate(over="ignore", invalid="ignore"):
-        gain = -0.5 * (said - _numbers(y)) ** 2 / queries.performance[:, None]
+        gain = -0.5 * (said - _numbers(y)) ** 2 / performance[:, None]
     # Predictions that overflow make the standard error infinite: they say nothing about the level.
-    return np.where(np.isfinite(queries.performance)[:, None], gain, 0.0)
+    return np.where(np.isfinite(performance)[:, None], gain, 0.0)
 
 
 def _queries(release: Any) -> tuple[Predict, int, np.ndarray | None]:

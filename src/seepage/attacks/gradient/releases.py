@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from seepage.attacks.gradient.simulation import SimulatedGradients, SimulatedUpdates
 from seepage.errors import InputError
-from seepage.layers.federated.local_training import LocalTraining
+from seepage.layers.federated.local_training import LocalTraining, check_training
 from seepage.nn.problem.clipping import Clip, NoClip
 from seepage.nn.problem.problem import Loss
 from seepage.nn.susceptibility.plis import as_tensors
@@ -60,7 +60,7 @@ class GradientReleases:
         object.__setattr__(self, "gradients", gradients)
         _check_clip(self.clip)
         if self.training is not None:
-            _check_training(self.training)
+            check_training(self.training)
             if not isinstance(self.clip, NoClip):
                 raise InputError(
                     "Local steps cannot be simulated with clipping of single records' gradients; "
@@ -131,14 +131,6 @@ def _tensor(name: str, values: Any) -> Tensor:
             f"The gradients of {name!r} must be an array of numbers, not {type(values).__name__}."
         )
     return torch.tensor(array)
-
-
-def _check_training(training: Any) -> None:
-    if not isinstance(training, LocalTraining):
-        raise InputError(
-            "training must be sp.layers.LocalTraining(lr=…, …), which says how the client trains, "
-            f"not {type(training).__name__}."
-        )
 
 
 def _check_clip(clip: Any) -> None:
@@ -233,7 +225,7 @@ def release_updates(
     >>> sp.attacks.release_updates(net, "cross_entropy", x, y, training=training, batch_size=2)
     <3 released updates of 2 records each, after 5 local steps>
     """
-    _check_training(training)
+    check_training(training)
     check_not_negative(noise, "noise")
     x, y = _records(net, x, y, batch_size)
     simulated = SimulatedUpdates(net, loss, training, batch_size)

@@ -7,6 +7,7 @@ tested on the records it was fitted on and the others, with all other models as 
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
@@ -114,11 +115,11 @@ class MembershipInferenceResult:
         spread; NaN if it was always a member, or never.
         """
         spread = float(np.std(self.scores[~self.members])) or 1.0
-        with np.errstate(invalid="ignore", divide="ignore"):
-            inside = np.where(self.members, self.scores, 0).sum(axis=0) / self.members.sum(axis=0)
-            out = np.where(~self.members, self.scores, 0).sum(axis=0)
-            out = out / (~self.members).sum(axis=0)
-        return np.asarray((inside - out) / spread)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # the mean of no scores
+            inside = self.scores.mean(axis=0, where=self.members)
+            outside = self.scores.mean(axis=0, where=~self.members)
+        return np.asarray((inside - outside) / spread)
 
     def __repr__(self) -> str:
         ends, rate = self.interval, self.tpr(0.01)
@@ -180,12 +181,12 @@ class MembershipInference:
 
     def run(self, X: Any, y: Any, *, targets: int = 4) -> MembershipInferenceResult:
         """Fit shadows and ``targets`` models to attack, all on random halves of the records."""
-        signals, inside = self._shadow_fits(X, as_numpy(y), targets)
+        signals, inside = self._shadow_fits(X, y, self.shadows + targets)
         return self._attacked(signals, inside, targets, self.method, self.online)
 
     def run_all(self, X: Any, y: Any, *, targets: int = 4) -> tuple[MembershipInferenceResult, ...]:
         """Return the results of both methods, online and offline, from the same shadow models."""
-        signals, inside = self._shadow_fits(X, as_numpy(y), targets)
+        signals, inside = self._shadow_fits(X, y, self.shadows + targets)
         return tuple(
             self._attacked(signals, inside, targets, method, online)
             for method in _METHODS
@@ -202,24 +203,21 @@ class MembershipInference:
             raise InputError(
                 "The attack needs records that the model was fitted on and others; give both."
             )
-        inside = _halves(len(y), self.shadows, np.random.default_rng(self.seed))
-        signals = self._signals(X, y, inside)
+        signals, inside = self._shadow_fits(X, y, self.shadows)
         target = confidence(model, X, y)
         scores = _scores(target, signals, inside, self.method, self.online)
         return _result(scores[None, :], members[None, :], self.method, self.online)
 
-    def _signals(self, X: Any, y: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    def _shadow_fits(self, X: Any, y: Any, models: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the signals of models for all records, and each model's members, a random half."""
         from sklearn.utils.parallel import Parallel, delayed
 
+        labels = as_numpy(y)
+        inside = _halves(len(labels), models, np.random.default_rng(self.seed))
         fits = Parallel(n_jobs=self.jobs)(
-            delayed(_fit_and_ask)(self.estimator, X, y, half) for half in inside
+            delayed(_fit_and_ask)(self.estimator, X, labels, half) for half in inside
         )
-        return np.stack(list(fits))
-
-    def _shadow_fits(self, X: Any, y: np.ndarray, targets: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the signals of all models for all records, and each model's members."""
-        inside = _halves(len(y), self.shadows + targets, np.random.default_rng(self.seed))
-        return self._signals(X, y, inside), inside
+        return np.stack(list(fits)), inside
 
     def _attacked(
         self, signals: np.ndarray, inside: np.ndarray, targets: int, method: str, online: bool

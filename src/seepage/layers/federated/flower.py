@@ -38,7 +38,7 @@ from seepage.nn.gradients.network_checks import unwrapped
 from seepage.support.files import only_writer
 
 if TYPE_CHECKING:
-    from flwr.app import ArrayRecord, Message, MetricRecord
+    from flwr.app import ArrayRecord, Message
 
 try:
     from flwr.serverapp.strategy import Strategy
@@ -265,7 +265,7 @@ def _known(numbers: np.ndarray | None) -> list[int]:
 
 
 class RecordingStrategy(Strategy):  # type: ignore[misc]
-    """A Flower strategy that wraps another and records every client's update.
+    """A Flower strategy that wraps another, returns what it returns, and records every update.
 
     Parameters
     ----------
@@ -286,18 +286,13 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: Any, grid: Any
-    ) -> Iterable[Message]:
+    ) -> Any:
         """Remember what is sent; refuse a round that is recorded already."""
         self.recorder.refuse_round(server_round)
         self._sent = _tensors(arrays)
-        messages: Iterable[Message] = self.strategy.configure_train(
-            server_round, arrays, config, grid
-        )
-        return messages
+        return self.strategy.configure_train(server_round, arrays, config, grid)
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
         """Record what came back."""
         kept = list(replies)
         for reply in kept:
@@ -307,23 +302,15 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
                 metrics = _metrics_of(reply)
                 self.recorder.add(self._sent, returned, server_round, node, metrics, run)
         self.recorder.save()
-        total: tuple[ArrayRecord | None, MetricRecord | None] = self.strategy.aggregate_train(
-            server_round, kept
-        )
-        return total
+        return self.strategy.aggregate_train(server_round, kept)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: Any, grid: Any
-    ) -> Iterable[Message]:
+    ) -> Any:
         """Leave evaluation to the other strategy."""
-        messages: Iterable[Message] = self.strategy.configure_evaluate(
-            server_round, arrays, config, grid
-        )
-        return messages
+        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
 
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> Any:
         """Leave evaluation to the other strategy."""
         return self.strategy.aggregate_evaluate(server_round, replies)
 

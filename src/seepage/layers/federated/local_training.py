@@ -182,3 +182,12 @@ def _root(squares: Tensor) -> Tensor:
     """Return square roots, with slope zero rather than infinite at zero."""
     moved = squares > 0
     return torch.where(moved, torch.where(moved, squares, 1.0).sqrt(), 0.0)
+
+
+def check_training(training: Any) -> None:
+    """Raise unless it is said how a client trains."""
+    if not isinstance(training, LocalTraining):
+        raise InputError(
+            "training must be sp.layers.LocalTraining(lr=…, …), which says how the client trains, "
+            f"not {type(training).__name__}."
+        )

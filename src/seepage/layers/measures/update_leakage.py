@@ -21,8 +21,8 @@ from seepage.core.result import Result
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
 from seepage.layers.federated.buffers import kept_buffers, sent_buffers
-from seepage.layers.federated.local_training import LocalTraining
-from seepage.layers.inputs_and_targets import check_classes, read_pair
+from seepage.layers.federated.local_training import LocalTraining, check_training
+from seepage.layers.inputs_and_targets import check_labels, read_pair
 from seepage.layers.layer_parameters import layer_parameters, layer_sizes
 from seepage.layers.measures.per_layer import PerLayer
 from seepage.layers.measures.update_jacobian import LocalRun, UpdateJacobian, UpdateRelease
@@ -102,11 +102,7 @@ def update_leakage(
             "client's records, for whoever sees it may solve for them; give the noise, "
             "noise=sp.Gaussian(…)."
         )
-    if not isinstance(training, LocalTraining):
-        raise InputError(
-            "training must be sp.layers.LocalTraining(lr=…, …), which says how the client trains, "
-            f"not {type(training).__name__}."
-        )
+    check_training(training)
     check_view(view)
     check_positive(share, "share")
     if max_norm is not None:
@@ -132,9 +128,10 @@ def _looked_over(net: nn.Module, loss: str | nn.Module | Loss, x: Inputs, y: Ten
         mixed |= meeting
         if not meeting:  # interacting records are no obstacle here, but randomness is
             refuse_modes(module)
+    check_labels(net, loss, x, y, "y")
     before = {name: buffer.clone() for name, buffer in sent_buffers(net).items()}
     with torch.no_grad(), kept_buffers(net):
-        check_classes(loss, call(net, rows_of(x, slice(0, 2))), y, "y")
+        call(net, rows_of(x, slice(0, 2)))
         changed = [k for k, v in sent_buffers(net).items() if not torch.equal(v, before[k])]
     if changed:
         raise InputError(

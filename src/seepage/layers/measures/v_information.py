@@ -193,25 +193,22 @@ class PropertyTask:
         property: Any, groups: Any, seen: LayerGradients, folds: int, seed: int
     ) -> tuple[PropertyTask, list[str]]:
         """Return the task, grouped as asked or by the recording's nodes, and warnings."""
-        if groups is False or (groups is None and seen.nodes is None):
-            return PropertyTask.read(property, None, len(seen), folds, seed), []
-        if groups is not None:
-            return PropertyTask.read(property, groups, len(seen), folds, seed), []
+        given = None if groups is False else groups
+        if groups is not None or seen.nodes is None:
+            return PropertyTask.read(property, given, len(seen), folds, seed), []
         nodes = np.unique(as_numpy(seen.nodes), return_inverse=True)[1]
-        count = int(nodes.max()) + 1
         _, labels = read_property(property, len(seen), "gradients")
-        spread = np.zeros((labels.max() + 1, count), dtype=bool)
-        spread[labels, nodes] = True
-        if spread.sum(axis=1).min() < 2:
+        if np.bincount(np.unique([labels, nodes], axis=1)[0]).min() < 2:
             words = (
                 "A class of the property comes from a single node, so the gradients were not "
                 "grouped by nodes: the numbers say how well that node can be told from the "
                 "others, by this property or anything else."
             )
             return PropertyTask.read(property, None, len(seen), folds, seed), [words]
+        count = int(nodes.max()) + 1
         task = PropertyTask.read(property, nodes, len(seen), min(folds, count), seed)
-        said = f"The gradients were grouped by the {count} nodes they came from."
-        return replace(task, notes=(said,)), []
+        note = f"The gradients were grouped by the {count} nodes they came from."
+        return replace(task, notes=(note,)), []
 
     @staticmethod
     def read(property: Any, groups: Any, count: int, folds: int, seed: int) -> PropertyTask:
