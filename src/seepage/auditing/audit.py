@@ -242,6 +242,7 @@ def audit_model(
     worst = found.worst
     target, calibrated, noise = _choose_noise(worst, sigma, target_eta)
     say("privacy and utility")
+    trained = trained.taken()
     trial = try_out(trained, settings, seed)
     curve = draw_curve(trial, noise, calibrated, found.median, worst)
     if found.exact_is_left_out:

@@ -40,7 +40,7 @@ from seepage.auditing.report.words import (
     warn_of_constant,
 )
 from seepage.auditing.tradeoff import REMEDIES
-from seepage.auditing.trained_model import EncodedTable
+from seepage.auditing.trained_model import MOST_TAKEN, EncodedTable
 from seepage.core.result import NOTICE
 from seepage.errors import InputError, NotTheMinimiserError
 from seepage.support.chunks import share_one_heap
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from seepage.auditing.trained_model import EncodedTable
     from seepage.streams.disk.files import Batches
 
-STREAMED_FROM = 10**9  # bytes of a Parquet table as numbers, above which it is read in chunks
 _SHOWN = 8  # the most columns that are printed
 _LONG = 1 << 25  # bytes of a file that is worked on for seconds
 
@@ -240,7 +239,7 @@ def _batches(path: Path, client: Any) -> Batches | None:
 
         return SpreadFiles(batches, client)
     size = 8 * batches.rows * len(batches.schema.names)
-    return batches if path.is_dir() or size > STREAMED_FROM else None
+    return batches if path.is_dir() or size > MOST_TAKEN else None
 
 
 def read_effort(remedies: str | None, quick: bool, question: Question) -> Effort:

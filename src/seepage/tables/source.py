@@ -130,6 +130,30 @@ class RowSource(ABC):
             "about into memory first."
         )
 
+    def taken(self, most: float, extra: Sequence[str] = ()) -> Chunk | None:
+        """Return all rows as one chunk, if they take at most so many bytes.
+
+        ``None`` if they do not, or if they stay on other machines.
+        """
+        if 8 * len(self) * len(self.names) > most:
+            return None
+        chunks = list(self.each(_itself, "rows", extra))
+        X, y = (np.concatenate(part) for part in zip(*((c.X, c.y) for c in chunks), strict=True))
+        weight = np.concatenate([c.weight for c in chunks]) if self.weighted else None
+        beside = {name: np.concatenate([c.extra[name] for c in chunks]) for name in extra}
+        return Chunk(X, y, weight, 0, beside)
+
+    def train(self, model: Any) -> Any:
+        """Fit a model on the rows."""
+        return model.fit(self)
+
+    def parted(self, chosen: np.ndarray) -> tuple[RowSource, RowSource, float]:
+        """Return all rows but those at some positions, these, and the share that the first count.
+
+        The share is one where the others are left out; where they stay with weight zero, less.
+        """
+        return PartOfSource(self, chosen, False), PartOfSource(self, chosen, True), 1.0
+
     def prepare(self, work: Callable[[], object]) -> None:
         """Do what the answers on all chunks share, once, before any is read."""
         work()
@@ -145,6 +169,10 @@ class RowSource(ABC):
         raise InputError("Only Dask data have their numbers as a dask array: use chunks().")
 
 
+def _itself(chunk: Chunk) -> Chunk:
+    return chunk
+
+
 @dataclass(frozen=True)
 class AnswerIfAny:
     """The answer on some rows, or none if there was no row; two add up to one."""
@@ -155,6 +183,54 @@ class AnswerIfAny:
         if not (self.given and other.given):
             return AnswerIfAny(self.given + other.given)
         return AnswerIfAny((self.given[0] + other.given[0],))
+
+
+class PartOfSource(RowSource):
+    """The rows of another source that are held out, or all others."""
+
+    def __init__(self, source: RowSource, chosen: np.ndarray, held_out: bool) -> None:
+        self._source, self._chosen, self._held_out = source, chosen, held_out
+        self.names, self.attributes = source.names, source.attributes
+        self.target, self.weighted = source.target, source.weighted
+
+    def __len__(self) -> int:
+        held_out = len(self._chosen)
+        return held_out if self._held_out else len(self._source) - held_out
+
+    @property
+    def classes(self) -> np.ndarray:
+        """The labels of all rows."""
+        return self._source.classes
+
+    def each(
+        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
+    ) -> Iterator[Answer]:
+        """Yield the function's answer on what is left of every chunk, if anything."""
+        for answers in self._source.each(self._ask(function), what, extra):
+            yield from answers.given
+
+    def total(
+        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
+    ) -> Answer:
+        """Return the sum of the function's answers on what is left."""
+        found: Answer = self._source.total(self._ask(function), what, extra).given[0]
+        return found
+
+    def _ask(self, function: Callable[[Chunk], Any]) -> Callable[[Chunk], AnswerIfAny]:
+        return partial(_left, chosen=self._chosen, held_out=self._held_out, function=function)
+
+
+def _left(
+    chunk: Chunk, chosen: np.ndarray, held_out: bool, function: Callable[[Chunk], Any]
+) -> AnswerIfAny:
+    """Return the function's answer on the rows of a chunk that are in the part."""
+    kept = np.isin(np.arange(chunk.start, chunk.start + len(chunk)), chosen) == held_out
+    if not kept.any():
+        return AnswerIfAny(())
+    weight = None if chunk.weight is None else chunk.weight[kept]
+    others = {name: values[kept] for name, values in chunk.extra.items()}
+    there = replace(chunk, X=chunk.X[kept], y=chunk.y[kept], weight=weight, extra=others)
+    return AnswerIfAny((function(there),))
 
 
 @dataclass(frozen=True)
@@ -171,6 +247,10 @@ class Table:
 
     def __len__(self) -> int:
         return int(self.values.shape[0])
+
+    def total(self, function: Callable[[Chunk], Answer], what: str) -> Answer:
+        """Return a function's answer on the table, which is one chunk."""
+        return MemorySource(self).total(function, what)
 
 
 class MemorySource(RowSource):

@@ -263,6 +263,36 @@ class Objective:
         """
         return self._gain_range(self.margins(step), counts=True)
 
+    def refined(self, theta: Array, factor: CholeskyFactor) -> Array:
+        """Return the solution of least squares after a step of iterative refinement."""
+        return theta - factor.solve(self.gradient_at(theta))
+
+    def on_table(self) -> Objective | None:
+        """Return the objective itself: it is one on a table."""
+        return self
+
+    def conditioned(self) -> tuple[Objective, Coordinates]:
+        """Return the objective in coordinates that suit it; itself if its own do."""
+        X = self.X
+        xp = array_namespace(X)
+        least, most = xp.min(X, axis=0), xp.max(X, axis=0)
+        centre = far_centre(least, most) if self.intercept else None
+        near = X
+        if centre is not None:
+            near, least, most = X - centre[None, :], least - centre, most - centre
+        sizes = xp.maximum(xp.abs(least), xp.abs(most))
+        sizes = xp.where(sizes > 0, sizes, xp.ones_like(sizes))
+        units = None
+        if float(xp.max(sizes)) > _UNLIKE or float(xp.min(sizes)) < 1 / _UNLIKE:
+            units = 2.0 ** xp.round(xp.log2(sizes))
+            near = near / units[None, :]
+        if near is X:
+            return self, Coordinates()
+        return replace(self, X=near, units=units), Coordinates(centre, units)
+
+    def near_zero(self, H: Array) -> None:
+        """Return nothing: columns far from zero were shifted when it was conditioned."""
+
     def constant_columns(self) -> Array:
         """Say for every column whether it is constant over the records of positive weight."""
         least, most = self.column_range()
@@ -652,26 +682,6 @@ def uncentred(theta: Array, centre: Array | None) -> Array:
     w, last = theta[:-1, ...], theta[-1:, ...]
     shift = xp.reshape(centre[None, :] @ w, last.shape)
     return xp.concat([w, last - shift], axis=0)
-
-
-def conditioned(objective: Objective) -> tuple[Objective, Coordinates]:
-    """Return an objective in coordinates that suit it; itself if its own do."""
-    X = objective.X
-    xp = array_namespace(X)
-    least, most = xp.min(X, axis=0), xp.max(X, axis=0)
-    centre = far_centre(least, most) if objective.intercept else None
-    near = X
-    if centre is not None:
-        near, least, most = X - centre[None, :], least - centre, most - centre
-    sizes = xp.maximum(xp.abs(least), xp.abs(most))
-    sizes = xp.where(sizes > 0, sizes, xp.ones_like(sizes))
-    units = None
-    if float(xp.max(sizes)) > _UNLIKE or float(xp.min(sizes)) < 1 / _UNLIKE:
-        units = 2.0 ** xp.round(xp.log2(sizes))
-        near = near / units[None, :]
-    if near is X:
-        return objective, Coordinates()
-    return replace(objective, X=near, units=units), Coordinates(centre, units)
 
 
 def _column(values: Array, like: Array) -> Array:

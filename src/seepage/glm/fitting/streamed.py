@@ -17,6 +17,7 @@ from array_api_compat import array_namespace
 
 from seepage.errors import InputError
 from seepage.glm.fitting.objective import (
+    CholeskyFactor,
     Coordinates,
     NewtonSums,
     Objective,
@@ -79,6 +80,7 @@ class StreamedObjective:
     _passes: Iterator[int] = field(default_factory=lambda: count(1), repr=False, compare=False)
 
     rereads: ClassVar[bool] = True
+    units: ClassVar[None] = None  # columns are shifted, and never scaled
 
     @property
     def family(self) -> Family | Categorical:
@@ -107,6 +109,20 @@ class StreamedObjective:
     def definite(self, H: Array) -> Array:
         """Return ``H`` made definite along softmax's gauge; Newton's step stays the same."""
         return gauge_fixed(H, self.family.outputs) if isinstance(self.family, Categorical) else H
+
+    def refined(self, theta: Array, factor: CholeskyFactor) -> Array:
+        """Return the solution of least squares, refined unless one solve is as good as two."""
+        if factor.smallest_pivot >= 1e-3:
+            return theta
+        return theta - factor.solve(self.gradient_at(theta))
+
+    def on_table(self) -> Objective | None:
+        """Return nothing: there is no table."""
+        return None
+
+    def conditioned(self) -> tuple[StreamedObjective, Coordinates]:
+        """Return itself: a pass says whether columns are far from zero; see :meth:`near_zero`."""
+        return self, Coordinates()
 
     def near_zero(self, H: Array) -> tuple[StreamedObjective, Coordinates] | None:
         """Return the objective with columns far from zero shifted; ``None`` if there are none.

@@ -103,9 +103,9 @@ class FittedRecords:
 
     def objective(self, fit: FittedGLM) -> AnyObjective:
         """Return the objective that the model is meant to minimise on all records."""
-        if isinstance(self.source, MemorySource):
-            return Objective.of(fit, self.source.table.values)
-        return StreamedObjective(self.source, cast(PenalisedLoss, self.loss))
+        if self.loss is None:
+            return Objective.of(fit, self.source.whole("all records").values)
+        return StreamedObjective(self.source, self.loss)
 
     def less(self, centre: Array) -> FittedRecords:
         """Return the records less a centre, column by column."""

@@ -157,6 +157,10 @@ class ParquetRows(RowSource):
         shown = progress_over(starts, len(self), what, lambda item: rows_in(item[1]))
         yield from spread(work, shown, _workers(self._threads))
 
+    def taken(self, most: float, extra: Sequence[str] = ()) -> Chunk | None:
+        """Return all rows as one chunk, unless they are too many or stay on a cluster."""
+        return super().taken(most, extra) if self.batches.spread() is None else None
+
     def write(self, function: Callable[[Chunk], pa.Table], path: Path, what: str) -> None:
         """Write the tables that the function makes from the chunks to one Parquet file."""
         if self.batches.holds(path):
