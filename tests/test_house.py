@@ -164,9 +164,8 @@ KINDS_OF_SOURCE = {
         "DaskRows",
         "MemorySource",
         "ParquetRows",
-        "PartOfSource",
+        "ChangedSource",
         "RecordsInMemory",
-        "ShiftedSource",
     ),
     *("Objective", "RecordStream", "StreamedObjective", "Table", "TableInChunks", "TableInMemory"),
 }

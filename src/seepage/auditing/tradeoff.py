@@ -22,28 +22,22 @@ from seepage.auditing.findings import WIDEST, Advice, TradeoffCurve, UsefulnessF
 from seepage.auditing.measures import worst_record
 from seepage.auditing.trained_model import FitSettings, LabelFacts, RecordsInMemory, TrainedModel
 from seepage.core.noise import Gaussian
-from seepage.core.result import round_up
+from seepage.core.result import SAME, round_up
 from seepage.errors import InputError
 from seepage.glm.losses import class_positions
 from seepage.glm.reweighting import reweight
 from seepage.glm.shaped_noise import noise_shape
 from seepage.tables.source import Chunk, RowSource, distinct
 
-HELD_OUT = 0.2
-DRAWS = 20
-POINTS = 15
+DRAWS = 20  # of the noise
 SPLITS = 5  # splits over which a model is judged useful or not
-TESTED = 20_000  # the most held-out records: more would not make the error more certain
 _WEAKEST_PENALTY = 1e-6  # the penalty with which an unpenalised model is fitted to part of the rows
 _LARGEST_PENALTY = 1e3
-_ROUNDS = 60  # the most rounds of reweighting: it mostly settles in ten or twenty
 _HEAVY = 2e9  # multiplications in one pass above which no split is repeated
 # Budgets in multiplications of one pass, a few seconds each: beyond them a search tries fewer
 # penalties, and penalties and weights are tried only if asked for by name.
 _MANY_PENALTIES = 2e8
 _BUDGETS = {"penalty": 5e9, "weights": 2e7}
-_CLOSE = 1.02  # a search ends when it is within this factor
-_ROUNDING = 1e-9  # noise calibrated to a target meets it
 
 REMEDIES = {
     "noise": "more noise",
@@ -267,7 +261,7 @@ def draw_curve(
     """
     low, high = min(sigma, calibrated), max(sigma, calibrated)
     # The two themselves are among them, so that nothing is read off between points.
-    scales = np.unique([*np.geomspace(low / 100, high * 30, POINTS), sigma, calibrated])
+    scales = np.unique([*np.geomspace(low / 100, high * 30, 15), sigma, calibrated])
     # Advice may be about twice the noise.
     trial.prepare([0.0, *scales, 2 * sigma])
     return TradeoffCurve(
@@ -324,7 +318,7 @@ def find_remedies(
     record at σ = 1, ``target`` the leakage to reach; ``say`` is called with what runs. What leaves
     a model no better than a constant prediction is called useless and comes last.
     """
-    met = worst / target <= sigma * (1 + _ROUNDING)
+    met = worst / target <= sigma * (1 + SAME)
     enough = round_up(worst / target)
     public = trained.table.public
     asked = REMEDIES if wanted is None else wanted
@@ -363,7 +357,7 @@ def _judged(remedies: Iterable[Advice], trial: HeldOutTrial, target: float) -> t
         return replace(
             remedy,
             constant=None if remedy.error is None else trial.trivial_error(),
-            reaches_target=remedy.eta is not None and remedy.eta <= target * (1 + _ROUNDING),
+            reaches_target=remedy.eta is not None and remedy.eta <= target * (1 + SAME),
         )
 
     return tuple(sorted(map(beside, remedies), key=lambda remedy: remedy.useless))
@@ -408,7 +402,7 @@ def _penalty(trained: TrainedModel, sigma: float, target: float, seed: int) -> A
             low = middle
         else:
             high = middle
-        if high / low < _CLOSE:
+        if high / low < 1.02:
             break
     high = round_up(high)
     # Leakage need not fall all the way from one point of the grid to the next.
@@ -435,7 +429,7 @@ def _reweighting(trained: TrainedModel, enough: float, target: float, seed: int)
         trained.settings.estimator(),
         source.X,
         y,
-        rounds=_ROUNDS,
+        rounds=60,  # it mostly settles in ten or twenty
         tolerance=1e-4,
         noise=Gaussian(1 / step),
         sample_weight=source.sample_weight,
@@ -537,7 +531,8 @@ def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _held_out_count(rows: int) -> int:
-    return min(TESTED, max(1, round(HELD_OUT * rows)))
+    # A fifth; more than 20,000 would not make the error more certain.
+    return min(20_000, max(1, round(0.2 * rows)))
 
 
 def held_out_rows(rows: int, seed: int) -> np.ndarray:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 Array = Any  # any array of the array API standard
 Answer = TypeVar("Answer")
-_FINITE_CHUNK = 1 << 20  # elements examined at once when checking for NaN
 
 
 @dataclass(frozen=True)
@@ -152,7 +151,13 @@ class RowSource(ABC):
 
         The share is one where the others are left out; where they stay with weight zero, less.
         """
-        return PartOfSource(self, chosen, False), PartOfSource(self, chosen, True), 1.0
+        rest, held_out = (partial(_kept, chosen=chosen, held_out=part) for part in (False, True))
+        left = len(self) - len(chosen)
+        return ChangedSource(self, rest, left), ChangedSource(self, held_out, len(chosen)), 1.0
+
+    def less(self, centre: Array) -> RowSource:
+        """Return the rows less a centre, column by column."""
+        return ChangedSource(self, partial(_shifted, centre=centre), len(self))
 
     def prepare(self, work: Callable[[], object]) -> None:
         """Do what the answers on all chunks share, once, before any is read."""
@@ -185,21 +190,26 @@ class AnswerIfAny:
         return AnswerIfAny((self.given[0] + other.given[0],))
 
 
-class PartOfSource(RowSource):
-    """The rows of another source that are held out, or all others."""
+class ChangedSource(RowSource):
+    """Another source whose chunks are changed on the way: shifted, or without some of their rows.
 
-    def __init__(self, source: RowSource, chosen: np.ndarray, held_out: bool) -> None:
-        self._source, self._chosen, self._held_out = source, chosen, held_out
-        self.names, self.attributes = source.names, source.attributes
-        self.target, self.weighted = source.target, source.weighted
+    ``change`` gives the changed chunk, or nothing where no row of it is left; ``rows`` says how
+    many there are in all.
+    """
+
+    def __init__(
+        self, source: RowSource, change: Callable[[Chunk], Chunk | None], rows: int
+    ) -> None:
+        self._source, self._change, self._rows = source, change, rows
+        self.names, self.attributes, self.target = source.names, source.attributes, source.target
+        self.weighted = source.weighted
 
     def __len__(self) -> int:
-        held_out = len(self._chosen)
-        return held_out if self._held_out else len(self._source) - held_out
+        return self._rows
 
     @property
     def classes(self) -> np.ndarray:
-        """The labels of all rows."""
+        """The different labels of the whole source, sorted."""
         return self._source.classes
 
     def each(
@@ -213,24 +223,32 @@ class PartOfSource(RowSource):
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Answer:
         """Return the sum of the function's answers on what is left."""
-        found: Answer = self._source.total(self._ask(function), what, extra).given[0]
-        return found
+        answer: Answer = self._source.total(self._ask(function), what, extra).given[0]
+        return answer
 
     def _ask(self, function: Callable[[Chunk], Any]) -> Callable[[Chunk], AnswerIfAny]:
-        return partial(_left, chosen=self._chosen, held_out=self._held_out, function=function)
+        return partial(_of_changed, change=self._change, function=function)
 
 
-def _left(
-    chunk: Chunk, chosen: np.ndarray, held_out: bool, function: Callable[[Chunk], Any]
+def _of_changed(
+    chunk: Chunk, change: Callable[[Chunk], Chunk | None], function: Callable[[Chunk], Any]
 ) -> AnswerIfAny:
-    """Return the function's answer on the rows of a chunk that are in the part."""
+    changed = change(chunk)
+    return AnswerIfAny(() if changed is None else (function(changed),))
+
+
+def _kept(chunk: Chunk, chosen: np.ndarray, held_out: bool) -> Chunk | None:
+    """Return the rows of a chunk whose positions were chosen, or the others."""
     kept = np.isin(np.arange(chunk.start, chunk.start + len(chunk)), chosen) == held_out
     if not kept.any():
-        return AnswerIfAny(())
+        return None
     weight = None if chunk.weight is None else chunk.weight[kept]
     others = {name: values[kept] for name, values in chunk.extra.items()}
-    there = replace(chunk, X=chunk.X[kept], y=chunk.y[kept], weight=weight, extra=others)
-    return AnswerIfAny((function(there),))
+    return replace(chunk, X=chunk.X[kept], y=chunk.y[kept], weight=weight, extra=others)
+
+
+def _shifted(chunk: Chunk, centre: np.ndarray) -> Chunk:
+    return replace(chunk, X=chunk.X - centre)
 
 
 @dataclass(frozen=True)
@@ -283,6 +301,11 @@ class MemorySource(RowSource):
     def prepare(self, work: Callable[[], object]) -> None:
         """Do nothing: one chunk shares with no other."""
 
+    def less(self, centre: Array) -> RowSource:
+        """Return the rows less a centre, column by column."""
+        table = replace(self.table, values=self.table.values - centre[None, :])
+        return MemorySource(table, self.y, self.sample_weight)
+
     @property
     def classes(self) -> np.ndarray:
         """The different labels, sorted."""
@@ -304,50 +327,6 @@ class MemorySource(RowSource):
     def _column(self, name: str) -> np.ndarray:
         check_column(name, self.names)
         return as_numpy(self.table.values[:, self.names.index(name)])
-
-
-class ShiftedSource(RowSource):
-    """The records of a source read in chunks, less a centre, column by column."""
-
-    def __init__(self, source: RowSource, centre: np.ndarray) -> None:
-        self.source, self.centre = source, centre
-        self.names, self.attributes, self.target = source.names, source.attributes, source.target
-        self.weighted, self.index, self.library = source.weighted, source.index, source.library
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    @property
-    def classes(self) -> np.ndarray:
-        """The different labels, sorted."""
-        return self.source.classes
-
-    def each(
-        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
-    ) -> Iterator[Answer]:
-        """Yield the function's answer on every chunk, in the order of the rows."""
-        return self.source.each(self._near(function), what, extra)
-
-    def total(
-        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
-    ) -> Answer:
-        """Return the sum (by ``+``) of the function's answers over all chunks."""
-        return self.source.total(self._near(function), what, extra)
-
-    def _near(self, function: Callable[[Chunk], Answer]) -> Callable[[Chunk], Answer]:
-        return partial(_of_shifted, function=function, centre=self.centre)
-
-
-def _of_shifted(chunk: Chunk, function: Callable[[Chunk], Answer], centre: np.ndarray) -> Answer:
-    return function(replace(chunk, X=chunk.X - centre))
-
-
-def less(source: RowSource, centre: Array) -> RowSource:
-    """Return the records of a source less a centre."""
-    if not isinstance(source, MemorySource):
-        return ShiftedSource(source, centre)
-    table = replace(source.table, values=source.table.values - centre[None, :])
-    return MemorySource(table, source.y, source.sample_weight)
 
 
 def check_column(name: str, known: Sequence[str]) -> None:
@@ -461,7 +440,7 @@ def check_finite(table: Table) -> None:
     """Raise an :class:`InputError` naming the columns that hold NaN or infinity."""
     xp = array_namespace(table.values)
     n, d = table.values.shape
-    step = max(1, _FINITE_CHUNK // d)
+    step = max(1, (1 << 20) // d)  # of a million numbers at a time
     for start in range(0, n, step):
         row = first_not_finite(table.values[start : start + step, :])
         if row is None:

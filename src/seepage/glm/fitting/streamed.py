@@ -29,14 +29,12 @@ from seepage.glm.fitting.objective import (
     stacked_r,
 )
 from seepage.glm.losses import Categorical, Family, class_positions, class_targets
-from seepage.tables.source import Array, less
+from seepage.tables.source import Array
 
 if TYPE_CHECKING:
     from seepage.tables.source import Chunk, RowSource
 
 Answer = TypeVar("Answer")
-
-_ALL_OFFSET = 0.98  # share of a column's squares due to its mean above which it may be far off
 
 
 @dataclass(frozen=True)
@@ -134,13 +132,14 @@ class StreamedObjective:
         step = self.family.outputs if isinstance(self.family, Categorical) else 1
         gram = H[::step, ::step]
         means, squares = gram[-1, :-1] / gram[-1, -1], np.diagonal(gram)[:-1] - self.ridge
-        if not np.any(means**2 * gram[-1, -1] > _ALL_OFFSET * squares):
+        # A column may be far off if nearly all of its squares are due to its mean.
+        if not np.any(means**2 * gram[-1, -1] > 0.98 * squares):
             return None
         extent = self._total(_column_range, "looking for columns far from zero")
         centre = far_centre(extent.least, extent.most)
         if centre is None:
             return None
-        return replace(self, source=less(self.source, centre)), Coordinates(centre)
+        return replace(self, source=self.source.less(centre)), Coordinates(centre)
 
     def at(self, theta: Array, hessian: bool = True) -> NewtonSums:
         """Return what Newton's method needs at some parameters, by one pass over the source."""

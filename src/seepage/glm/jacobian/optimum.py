@@ -57,7 +57,7 @@ from seepage.glm.jacobian.twice_precise import (
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import by_rows, chunk_for, row_slices, small_on_one_core
 from seepage.support.double_double import Double
-from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table, less
+from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table
 
 Answer = TypeVar("Answer")
 
@@ -109,7 +109,7 @@ class FittedRecords:
 
     def less(self, centre: Array) -> FittedRecords:
         """Return the records less a centre, column by column."""
-        return replace(self, source=less(self.source, centre))
+        return replace(self, source=self.source.less(centre))
 
 
 def _of_chunk(
