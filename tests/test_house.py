@@ -250,3 +250,63 @@ def test_named_numbers_are_few_and_say_why():
 )
 def test_named_numbers_are_seen(text, found):
     assert list(named_numbers(text)) == found
+
+
+# Where code outside of tables/ and streams/ asks where records live, and why it has to. What a
+# caller passes, a table or a path, is another question: glm/inputs.py makes a source of it.
+WHERE_RECORDS_LIVE = {
+    "src/seepage/core/leakage.py: per_record": "numbers that take a pass come when they are read",
+    "src/seepage/core/risk_views.py: changes_of": "a refit without a record needs all the others",
+    "src/seepage/auditing/trained_model.py: refit_work": "so do refits for advice; beyond, none",
+    "src/seepage/glm/leakage.py: describe_on": "a table's labels are coded once, a chunk's as read",
+    "src/seepage/glm/fitting/newton.py: minimise": "passes over files are dear, so few are taken",
+}
+KINDS_OF_SOURCE = {
+    *(
+        "DaskRows",
+        "MemorySource",
+        "ParquetRows",
+        "ChangedSource",
+        "RecordsInMemory",
+    ),
+    *("Objective", "RecordStream", "StreamedObjective", "Table", "TableInChunks", "TableInMemory"),
+}
+SAYING_IT = {"lazy", "in_memory", "is_in_memory", "streamed", "rereads"}
+
+
+def asked_where_records_live(text: str) -> Iterator[str]:
+    """Give the name of the function for every question in a file about where records live."""
+    functions = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
+    for function in functions:
+        nodes = list(ast.walk(function))
+        called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+        for node in nodes:
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
+                names = re.split(r"\W+", ast.unparse(node.args[1]))
+                asks = not KINDS_OF_SOURCE.isdisjoint(names)
+            else:
+                named = isinstance(node, ast.Attribute) and id(node) not in called
+                asks = named and node.attr in SAYING_IT
+            if asks:
+                yield function.name
+
+
+def test_hardly_anything_asks_where_records_live():
+    rooms = tuple(ROOT / "src" / "seepage" / room for room in ("tables", "streams"))
+    elsewhere = [path for path in FILES if not any(path.is_relative_to(room) for room in rooms)]
+    asked = {
+        f"{short(path)}: {function}"
+        for path in elsewhere
+        for function in asked_where_records_live(path.read_text(encoding="utf-8"))
+    }
+    assert asked == set(WHERE_RECORDS_LIVE)
+    assert len(asked) <= 5
+
+
+@pytest.mark.parametrize(
+    "question",
+    ["source.lazy", "isinstance(x, MemorySource)", "isinstance(x, (int, tables.RecordsInMemory))"],
+)
+def test_a_question_where_records_live_is_seen(question):
+    assert list(asked_where_records_live(f"def ask(x):\n    return {question}\n")) == ["ask"]
+    assert list(asked_where_records_live("def ask(x):\n    return isinstance(x, Result)\n")) == []

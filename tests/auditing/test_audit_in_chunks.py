@@ -15,6 +15,7 @@ from people import TARGETS, encoded_people, people
 from typer.testing import CliRunner
 
 import seepage.auditing.findings as findings
+import seepage.auditing.trained_model as trained_model
 import seepage.streams.disk.source as reading
 import seepage.support.room as room
 from coarse import point_above
@@ -40,6 +41,8 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(room, "IN_MEMORY", 0)
     monkeypatch.setattr(room, "_AT_ONCE", 50)
     monkeypatch.setattr(findings, "WRITTEN", 50)
+    # Nor is the table taken into memory, unless a test says so.
+    monkeypatch.setattr(trained_model, "MOST_TAKEN", 0)
 
 
 def written(table, tmp_path):
@@ -286,7 +289,7 @@ def test_a_model_from_a_file(tmp_path):
 
 def test_large_files_are_read_in_chunks_too(tmp_path, monkeypatch):
     file, _ = written(people(ROWS), tmp_path)
-    monkeypatch.setattr("seepage.auditing.command.STREAMED_FROM", 1)
+    monkeypatch.setattr("seepage.auditing.command.MOST_TAKEN", 1)
     found = answer(Question(table=file, target="ill", drop=("dose", "visits", "stage")))
     assert any("read in chunks" in step for step in found.steps)
     assert AuditReport(found).summary()["records"]["count"] == ROWS

@@ -11,7 +11,7 @@ import seepage as sp
 from seepage.auditing.audit import _choose_noise, _feature_names, find_risks
 from seepage.auditing.measures import measure
 from seepage.auditing.neighbours import find_other_noise
-from seepage.auditing.tradeoff import _PartOfSource, split
+from seepage.auditing.tradeoff import split
 from seepage.auditing.trained_model import (
     ROW,
     Attribute,
@@ -22,6 +22,7 @@ from seepage.auditing.trained_model import (
     TrainedModel,
     choose_model,
 )
+from seepage.tables.source import RowSource
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +62,9 @@ def test_a_family_that_suits_the_target_is_taken_and_another_refused():
 
 def test_a_part_of_the_records_gives_its_own_rows(trained):
     chosen, y = np.array([3, 5, 119]), trained.source.y
-    for held_out, rows in ((True, chosen), (False, np.setdiff1d(np.arange(120), chosen))):
-        part = _PartOfSource(trained.source, chosen, held_out)
+    *parts, share = RowSource.parted(trained.source, chosen)
+    assert share == 1.0
+    for part, rows in zip(parts, (np.setdiff1d(np.arange(120), chosen), chosen), strict=True):
         assert len(part) == len(rows)
         answers = list(part.each(lambda chunk: chunk.y, "labels"))
         np.testing.assert_array_equal(np.concatenate(answers), y[rows])

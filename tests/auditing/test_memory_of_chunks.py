@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import seepage.auditing.findings as findings
+import seepage.auditing.trained_model as trained_model
 import seepage.streams.disk.source as reading
 import seepage.support.room as room
 from seepage.auditing.command import answer
@@ -22,7 +23,9 @@ FEATURES, CHUNK_ROWS = 4, 2_500
 def small_chunks(monkeypatch):
     monkeypatch.setattr(reading, "_CHUNK", FEATURES * CHUNK_ROWS)
     monkeypatch.setattr(reading, "_WIDE", 1)
-    # Numbers of every record lie on disk and are written some at a time, as of large tables.
+    # The table is not taken into memory, and the numbers of every record lie on disk and are
+    # written some at a time, as of large tables.
+    monkeypatch.setattr(trained_model, "MOST_TAKEN", 0)
     monkeypatch.setattr(room, "IN_MEMORY", 0)
     monkeypatch.setattr(findings, "WRITTEN", CHUNK_ROWS)
     # One chunk after the other: how many meet at their peaks, read or worked on, is chance.

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import seepage as sp
-from seepage.core.result import histogram_svg
+from seepage.core.result import Result
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((12, 3))
@@ -95,8 +95,8 @@ def test_a_notebook_shows_a_histogram_where_something_leaks(leak):
     shown = leak._repr_html_()
     assert "12 records of 3 columns" in shown
     assert shown.count("<svg") == 1
-    assert histogram_svg(np.array([0.0, np.inf, np.nan]), "nothing") == ""
-    assert histogram_svg(np.array([0.5, 0.5]), "one bar").count("<rect") == 1
+    assert Result(np.array([0.0, np.inf, np.nan]), "rows", "fil").histogram("nothing") == ""
+    assert Result(np.array([0.5, 0.5]), "rows", "fil").histogram("one bar").count("<rect") == 1
 
 
 def test_the_repr_says_how_accurate_numbers_are(leak):

@@ -75,22 +75,14 @@ from seepage.tables.source import MemorySource, Table
 
 DEFAULT_L2 = 1e-3
 SEPARABLE_L2 = 1e-2
-DEFAULT_ETA = 1.0
 FEWEST_ROWS = 10
 
 _SMALLEST = 1e-60  # of the noise: its square times the leakage is still representable
 _TOO_HEAVY = 2e9  # multiplications in one pass over the table; the table of bounds takes many
-_HEAVY = 1e8  # and above which its averages are over fewer draws
 _DRAWS = 64  # draws from the adversary's prior: an uncertainty of a few per cent
-_FEW_DRAWS = 16
 _REFIT_WORK = 2e11  # multiplications allowed to refits for the risks
-CLOSED_LEVELS = 3  # up to which how often a guess is right has a closed form
-_MOST_LEVELS = 12  # levels of a category whose guesses are integrated
-_EVERY_GUESS = 2e9  # multiplications up to which a category is guessed for every record
 _FEWEST_RISKS = 20  # records whose risks are computed, however long that takes
 _EXACT_WORK = 1e9  # multiplications for refits of records whose risks are known to an interval
-_CERTAIN = 0.005  # the width of a probability's interval that needs no refit to narrow it
-_WHOLE_FIT = 20  # about how many passes over the records preparing and fitting them takes
 _MOST_WHOLE = 1000  # records without which everything is refitted
 _COLUMN_KINDS = {"numeric": "numeric", "count": "numeric", "binary": "boolean"}
 
@@ -239,12 +231,13 @@ def audit_model(
     settings, table, steps = trained.settings, trained.table, list(trained.table.steps)
     say("leakage of every record")
     found = measure(trained)
-    worst = found.worst
+    worst = found.records.largest("eta")
     target, calibrated, noise = _choose_noise(worst, sigma, target_eta)
     say("privacy and utility")
+    trained = trained.taken()
     trial = try_out(trained, settings, seed)
-    curve = draw_curve(trial, noise, calibrated, found.median, worst)
-    if found.exact_is_left_out:
+    curve = draw_curve(trial, noise, calibrated, found.records.median(), worst)
+    if np.isnan(found.records.largest("exact_error")):
         steps.append("The exact bound per record was left out: it would take too long here.")
     steps.extend(effort.words())
     bounds = useful = disclosures = None
@@ -275,7 +268,7 @@ def audit_model(
     spread = table.labels.deviation(target_kind)
     classes = getattr(trained.model, "classes_", None)
     attributes = found.attributes(noise, (table.target, kind, spread))
-    records = found.records(noise)
+    records = found.records.with_noise(noise)
     risks, risks_reason = None, ""
     if effort.risks:
         say("which rows were in the data, and guesses")
@@ -304,7 +297,7 @@ def audit_model(
         released=found.released,
         steps=tuple(steps),
         attributes=with_gains(attributes, risks),
-        dataset_eta=found.dataset(noise),
+        dataset_eta=found.dataset / noise,
         curve=curve,
         records=records,
         groupings=tuple(found.grouping(column, noise) for column in table.groups),
@@ -389,7 +382,7 @@ def _choose_noise(
             "The model does not depend on any record (it fits the data without an error), so there "
             "is no leakage to measure; check the target and the columns."
         )
-    target = DEFAULT_ETA if target_eta is None else target_eta
+    target = 1.0 if target_eta is None else target_eta
     calibrated = round_up(worst / target)
     return target, calibrated, calibrated if sigma is None else sigma
 
@@ -413,7 +406,8 @@ def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
     records = MemorySource(named, source.y, source.sample_weight)
     leak = trained.leakage(records, sigma)
     try:
-        found = guarantees(leak, draws=_DRAWS if trained.work <= _HEAVY else _FEW_DRAWS)
+        # Of a larger table the averages are over fewer draws.
+        found = guarantees(leak, draws=_DRAWS if trained.work <= 1e8 else 16)
     except InputError:
         return None
     return replace(found, label=str(source.row_index[found.row]))
@@ -494,7 +488,8 @@ def find_risks(
         members = _asked(everyone, refits(1), work)
         assumed = members.mu.assumptions
     else:
-        affordable = int(_REFIT_WORK / (_WHOLE_FIT * trained.work))
+        # Preparing and fitting the records takes about 20 passes over them.
+        affordable = int(_REFIT_WORK / (20 * trained.work))
         examined = exposed(min(max(_FEWEST_RISKS, affordable), _MOST_WHOLE))
         members = leak.membership(examined, refit=anew)
         assumed = (*members.mu.assumptions, _NOISE_HELD)
@@ -530,10 +525,11 @@ def find_risks(
             except InputError:  # one level only, or far too many
                 continue
             levels = len(candidates.levels)
-            if levels > _MOST_LEVELS:
+            if levels > 12:  # too many to integrate over
                 continue
             asked = None if certified else exposed(most)
-            if not certified or levels > CLOSED_LEVELS or levels * trained.work > _EVERY_GUESS:
+            # Up to three levels how often a guess is right has a closed form.
+            if not certified or levels > 3 or levels * trained.work > 2e9:
                 # The record whose category is estimated best need not be the one guessed best.
                 easiest = records.place_of(known.easiest_row)
                 asked = np.union1d(easiest, exposed(_FEWEST_RISKS))
@@ -603,7 +599,7 @@ def _is_certain(risk: Membership | Guess) -> bool:
     worst = _most_gained(risk) if isinstance(risk, Guess) else int(np.argmax(most))
     ends = most[worst], least[worst]
     high, low = ends if isinstance(risk, Guess) else map(accuracy, ends)
-    return bool(high - low <= _CERTAIN)
+    return bool(high - low <= 0.005)  # half a percentage point
 
 
 def _most_gained(guess: Guess) -> int:

@@ -34,7 +34,7 @@ from seepage.auditing.report.rendering import json_text, table
 from seepage.auditing.report.verdict import tell_noise, warn_of_constant
 from seepage.auditing.report.words import error_at, say_error
 from seepage.auditing.tradeoff import REMEDIES
-from seepage.auditing.trained_model import EncodedTable
+from seepage.auditing.trained_model import MOST_TAKEN, EncodedTable
 from seepage.errors import InputError, NotTheMinimiserError
 from seepage.support.chunks import share_one_heap
 from seepage.support.files import check_folder, check_input
@@ -43,7 +43,6 @@ from seepage.tables.names import counted, escaped, shown
 if TYPE_CHECKING:
     from seepage.streams.disk.files import Batches
 
-STREAMED_FROM = 10**9  # bytes of a Parquet table as numbers, above which it is read in chunks
 _LONG = 1 << 25  # bytes of a file whose audit takes longer than loading what draws figures
 
 Asked = TypeVar("Asked", bound=ColumnQuestion)
@@ -210,7 +209,7 @@ def _batches(path: Path, client: Any) -> Batches | None:
 
         return SpreadFiles(batches, client)
     size = 8 * batches.rows * len(batches.schema.names)
-    return batches if path.is_dir() or size > STREAMED_FROM else None
+    return batches if path.is_dir() or size > MOST_TAKEN else None
 
 
 def _effort(question: Question) -> Effort:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from seepage.bounds.guarantees import Guarantees
+from seepage.core.result import SAME
 from seepage.support.room import sorted_numbers
 from seepage.tables.table_file import write_each
 
@@ -27,14 +28,13 @@ NUMBERS = ("eta", "eta_features", "eta_label", "exact_error")
 LEFT_OUT, RELABELLED = "left out", "with another label"  # what is done to a record
 WIDEST = 60  # features up to which the leakage of reweighting as a whole is quick to compute
 FALSE_POSITIVES = 0.01  # the rate at which true positives of telling a value are stated
-ROUNDING = 1e-9  # errors this close, relative to each other, are the same, and leakages
 WRITTEN = 1 << 17  # records written to a file at a time
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of the records, at which quantiles are reported
 
 
 def no_better(error: float, constant: float) -> bool:
     """Return whether an error is no smaller than that of a constant prediction, up to rounding."""
-    return bool(error >= constant * (1 - ROUNDING))
+    return bool(error >= constant * (1 - SAME))
 
 
 @dataclass(frozen=True)
@@ -554,7 +554,7 @@ class Audit:
     def meets_target(self) -> bool:
         """Whether no record leaks more than the target, or than η = 1 if there is none."""
         target = 1.0 if self.target_eta is None else self.target_eta
-        return self.records.largest("eta") <= target * (1 + ROUNDING)
+        return self.records.largest("eta") <= target * (1 + SAME)
 
     @property
     def row_index(self) -> np.ndarray:

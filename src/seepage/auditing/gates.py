@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from scipy.optimize import brentq
 
-from seepage.auditing.findings import ROUNDING, Audit, Gate, RiskFinding
+from seepage.auditing.findings import Audit, Gate, RiskFinding
 from seepage.auditing.questions import Limits
 from seepage.auditing.report.verdict import tell_not_measured
-from seepage.core.result import round_up
+from seepage.core.result import SAME, round_up
 from seepage.errors import InputError
 from seepage.risks.guessing import accuracy_beside
 from seepage.support.number_check import check_positive
@@ -55,15 +55,13 @@ def find_gates(limits: Limits, audit: Audit) -> tuple[Gate, ...]:
 
 def _max_eta(audit: Audit, limit: float) -> Gate:
     measured = audit.records.largest("eta")
-    return _of_records(
-        audit, "--max-eta", limit, measured, limit * (1 + ROUNDING), measured / limit
-    )
+    return _of_records(audit, "--max-eta", limit, measured, limit * (1 + SAME), measured / limit)
 
 
 def _min_mse(audit: Audit, limit: float) -> Gate:
     worst = audit.records.largest("eta")
     measured = worst**-2.0 if worst > 0 else math.inf
-    most = math.sqrt((1 + ROUNDING) / limit)
+    most = math.sqrt((1 + SAME) / limit)
     return _of_records(audit, "--min-mse", limit, measured, most, math.sqrt(limit / measured))
 
 
@@ -80,7 +78,7 @@ def _of_records(
 
 def _group_ratio(audit: Audit, limit: float) -> Gate:
     worst = max(audit.groupings, key=lambda grouping: grouping.ratio)
-    passed = worst.ratio <= limit * (1 + ROUNDING)
+    passed = worst.ratio <= limit * (1 + SAME)
     return Gate("--max-group-ratio", limit, worst.ratio, passed, where=worst.column)
 
 
@@ -89,7 +87,7 @@ def _membership(audit: Audit, limit: float) -> Gate:
         return Gate("--max-membership", limit, None, True)
     risks = _known_risks(audit, "--max-membership")
     measured, rows = risks.recognised, (risks.recognised_row,)
-    passed = measured <= limit * (1 + ROUNDING)
+    passed = measured <= limit * (1 + SAME)
     gate = Gate("--max-membership", limit, measured, passed, rows=rows)
     # No noise hides what a figure on a grid discloses, nor a row without which there is no model.
     if passed or risks.disclosed:
@@ -110,7 +108,7 @@ def _guess_gain(audit: Audit, limit: float) -> Gate:
     worst = _known_risks(audit, "--max-guess-gain").worst_guess
     if worst is None:
         return Gate("--max-guess-gain", limit, 0.0, True)
-    passed = worst.gain <= limit * (1 + ROUNDING)
+    passed = worst.gain <= limit * (1 + SAME)
     return Gate("--max-guess-gain", limit, worst.gain, passed, rows=(worst.row,), where=worst.name)
 
 

@@ -168,11 +168,11 @@ def _text_groups(chunk: Chunk, column: str) -> dict[Any, np.ndarray]:
 
 @dataclass(frozen=True, eq=False)
 class Measures:
-    """Everything found about a release at σ = 1; its methods convert it to another σ."""
+    """Everything found about a release at σ = 1; findings are converted to another σ."""
 
     released: int  # how many numbers are released
-    every: RecordLeakage  # the single records
-    table_eta: float  # of the whole table
+    records: RecordLeakage  # the single records
+    dataset: float  # the leakage of the whole table
     # The leakage of every attribute over all records, the label last
     etas: Sequence[float]
     errors: Sequence[AttackErrors]  # the least errors of attacks on them
@@ -180,29 +180,6 @@ class Measures:
     sensitive: tuple[str, ...]
     # For each grouping column its groups: counts, sums and maxima, and their leakage as one
     groups: Mapping[str, tuple[_GroupSums, Mapping[Any, Block]]]
-
-    @property
-    def worst(self) -> float:
-        """The largest leakage of a record."""
-        return self.every.largest("eta")
-
-    @property
-    def median(self) -> float:
-        """The median of the leakage of the records."""
-        return self.every.median()
-
-    @property
-    def exact_is_left_out(self) -> bool:
-        """Whether the exact bound on every record would have taken too long."""
-        return bool(np.isnan(self.every.largest("exact_error")))
-
-    def records(self, sigma: float) -> RecordLeakage:
-        """Return the leakage of the single records with noise σ."""
-        return self.every.with_noise(sigma)
-
-    def dataset(self, sigma: float) -> float:
-        """Return the leakage of the whole table."""
-        return self.table_eta / sigma
 
     def attributes(
         self, sigma: float, target: tuple[str, str, float]
@@ -219,7 +196,7 @@ class Measures:
                 kind=kind,
                 eta=float(eta) / sigma,
                 smallest_error=float(least[k]) * sigma,
-                easiest_row=self.every.row_at(place[k]),
+                easiest_row=self.records.row_at(place[k]),
                 median_error=float(median[k]) * sigma,
                 spread=spread,
                 sensitive=name in self.sensitive,
@@ -276,12 +253,12 @@ def measure(trained: TrainedModel) -> Measures:
     kept = {name: values for k in errors for name, values in answers[k].sensitive.items()}
     return Measures(
         released=leak.release.template.size,
-        every=RecordLeakage(
+        records=RecordLeakage(
             answers["row"].values,
             {name: np.asarray(answers[name].values) for name in NUMBERS},
             {name: kept[name] for name in table.sensitive},
         ),
-        table_eta=_together(answers["table"]),
+        dataset=_together(answers["table"]),
         etas=[*etas, _together(answers["label"])],
         errors=[answers[k] for k in errors],
         attributes_of=table.attributes,

@@ -9,7 +9,7 @@ would lower the worst record's leakage is given with the number it takes and wha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,28 +22,22 @@ from seepage.auditing.findings import WIDEST, Advice, TradeoffCurve, UsefulnessF
 from seepage.auditing.measures import worst_record
 from seepage.auditing.trained_model import FitSettings, LabelFacts, RecordsInMemory, TrainedModel
 from seepage.core.noise import Gaussian
-from seepage.core.result import round_up
+from seepage.core.result import SAME, round_up
 from seepage.errors import InputError
 from seepage.glm.losses import class_positions
 from seepage.glm.reweighting import reweight
 from seepage.glm.shaped_noise import noise_shape
-from seepage.tables.source import AnswerIfAny, Chunk, RowSource, distinct
+from seepage.tables.source import Chunk, RowSource, distinct
 
-HELD_OUT = 0.2
-DRAWS = 20
-POINTS = 15
+DRAWS = 20  # of the noise
 SPLITS = 5  # splits over which a model is judged useful or not
-TESTED = 20_000  # the most held-out records: more would not make the error more certain
 _WEAKEST_PENALTY = 1e-6  # the penalty with which an unpenalised model is fitted to part of the rows
 _LARGEST_PENALTY = 1e3
-_ROUNDS = 60  # the most rounds of reweighting: it mostly settles in ten or twenty
 _HEAVY = 2e9  # multiplications in one pass above which no split is repeated
 # Budgets in multiplications of one pass, a few seconds each: beyond them a search tries fewer
 # penalties, and penalties and weights are tried only if asked for by name.
 _MANY_PENALTIES = 2e8
 _BUDGETS = {"penalty": 5e9, "weights": 2e7}
-_CLOSE = 1.02  # a search ends when it is within this factor
-_ROUNDING = 1e-9  # noise calibrated to a target meets it
 
 REMEDIES = {
     "noise": "more noise",
@@ -146,7 +140,8 @@ def try_out(trained: TrainedModel, settings: FitSettings, seed: int) -> HeldOutT
     is used then; if no model exists even so (all records of a class are held out), the model of all
     records is tried instead.
     """
-    rest, held_out, share = _split(trained.source, settings, seed)
+    # λ counts per record: where records stay with weight zero, it is scaled by their share.
+    rest, held_out, share = trained.source.parted(_held_out(trained, settings, seed))
     stronger = [settings]
     if settings.l2 < _WEAKEST_PENALTY:
         stronger.append(settings.with_penalty(_WEAKEST_PENALTY))
@@ -266,7 +261,7 @@ def draw_curve(
     """
     low, high = min(sigma, calibrated), max(sigma, calibrated)
     # The two themselves are among them, so that nothing is read off between points.
-    scales = np.unique([*np.geomspace(low / 100, high * 30, POINTS), sigma, calibrated])
+    scales = np.unique([*np.geomspace(low / 100, high * 30, 15), sigma, calibrated])
     # Advice may be about twice the noise.
     trial.prepare([0.0, *scales, 2 * sigma])
     return TradeoffCurve(
@@ -323,7 +318,7 @@ def find_remedies(
     record at σ = 1, ``target`` the leakage to reach; ``say`` is called with what runs. What leaves
     a model no better than a constant prediction is called useless and comes last.
     """
-    met = worst / target <= sigma * (1 + _ROUNDING)
+    met = worst / target <= sigma * (1 + SAME)
     enough = round_up(worst / target)
     public = trained.table.public
     asked = REMEDIES if wanted is None else wanted
@@ -362,7 +357,7 @@ def _judged(remedies: Iterable[Advice], trial: HeldOutTrial, target: float) -> t
         return replace(
             remedy,
             constant=None if remedy.error is None else trial.trivial_error(),
-            reaches_target=remedy.eta is not None and remedy.eta <= target * (1 + _ROUNDING),
+            reaches_target=remedy.eta is not None and remedy.eta <= target * (1 + SAME),
         )
 
     return tuple(sorted(map(beside, remedies), key=lambda remedy: remedy.useless))
@@ -407,7 +402,7 @@ def _penalty(trained: TrainedModel, sigma: float, target: float, seed: int) -> A
             low = middle
         else:
             high = middle
-        if high / low < _CLOSE:
+        if high / low < 1.02:
             break
     high = round_up(high)
     # Leakage need not fall all the way from one point of the grid to the next.
@@ -434,7 +429,7 @@ def _reweighting(trained: TrainedModel, enough: float, target: float, seed: int)
         trained.settings.estimator(),
         source.X,
         y,
-        rounds=_ROUNDS,
+        rounds=60,  # it mostly settles in ten or twenty
         tolerance=1e-4,
         noise=Gaussian(1 / step),
         sample_weight=source.sample_weight,
@@ -493,22 +488,15 @@ def _shaped(
     )
 
 
-def _split(
-    source: RowSource, settings: FitSettings, seed: int
-) -> tuple[RowSource, RowSource, float]:
-    """Return the records to fit on and the held-out ones.
+def _held_out(trained: TrainedModel, settings: FitSettings, seed: int) -> np.ndarray:
+    """Return the positions of the records to hold out, sorted; see :func:`split`.
 
-    In memory the first are all records, the held-out ones with weight zero, so that most of a large
-    table is not copied. λ counts per record, so it is then scaled by the returned share.
+    Of a table that is too large to be taken into memory the labels are not known: it has so many
+    records that every class keeps some.
     """
-    if isinstance(source, RecordsInMemory):
-        train, test = split(source.y, settings.classifies, seed)
-        weight = np.ones(len(source)) if source.sample_weight is None else source.sample_weight
-        weight = np.where(np.isin(np.arange(len(source)), test), 0.0, weight)
-        return source.weighted_by(weight), source.at(test), len(train) / len(source)
-    chosen = held_out_rows(len(source), seed)
-    rest, held_out = (_PartOfSource(source, chosen, part) for part in (False, True))
-    return rest, held_out, 1.0
+    if math.isinf(trained.refit_work):
+        return held_out_rows(len(trained.source), seed)
+    return split(trained.records.y, settings.classifies, seed)[1]
 
 
 def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -543,7 +531,8 @@ def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _held_out_count(rows: int) -> int:
-    return min(TESTED, max(1, round(HELD_OUT * rows)))
+    # A fifth; more than 20,000 would not make the error more certain.
+    return min(20_000, max(1, round(0.2 * rows)))
 
 
 def held_out_rows(rows: int, seed: int) -> np.ndarray:
@@ -554,51 +543,3 @@ def held_out_rows(rows: int, seed: int) -> np.ndarray:
     while len(chosen) < wanted:
         chosen = np.unique(np.concatenate([chosen, generator.integers(0, rows, wanted)]))
     return np.sort(generator.permutation(chosen)[:wanted])
-
-
-class _PartOfSource(RowSource):
-    """The rows of another source that are held out, or all others."""
-
-    def __init__(self, source: RowSource, chosen: np.ndarray, held_out: bool) -> None:
-        self._source, self._chosen, self._held_out = source, chosen, held_out
-        self.names, self.attributes = source.names, source.attributes
-        self.target, self.weighted = source.target, source.weighted
-
-    def __len__(self) -> int:
-        held_out = len(self._chosen)
-        return held_out if self._held_out else len(self._source) - held_out
-
-    @property
-    def classes(self) -> np.ndarray:
-        """The labels of all rows."""
-        return self._source.classes
-
-    def each(
-        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
-    ) -> Iterator[Answer]:
-        """Yield the function's answer on what is left of every chunk, if anything."""
-        for answers in self._source.each(self._ask(function), what, extra):
-            yield from answers.given
-
-    def total(
-        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
-    ) -> Answer:
-        """Return the sum of the function's answers on what is left."""
-        found: Answer = self._source.total(self._ask(function), what, extra).given[0]
-        return found
-
-    def _ask(self, function: Callable[[Chunk], Any]) -> Callable[[Chunk], AnswerIfAny]:
-        return partial(_left, chosen=self._chosen, held_out=self._held_out, function=function)
-
-
-def _left(
-    chunk: Chunk, chosen: np.ndarray, held_out: bool, function: Callable[[Chunk], Any]
-) -> AnswerIfAny:
-    """Return the function's answer on the rows of a chunk that are in the part."""
-    kept = np.isin(np.arange(chunk.start, chunk.start + len(chunk)), chosen) == held_out
-    if not kept.any():
-        return AnswerIfAny(())
-    weight = None if chunk.weight is None else chunk.weight[kept]
-    others = {name: values[kept] for name, values in chunk.extra.items()}
-    there = replace(chunk, X=chunk.X[kept], y=chunk.y[kept], weight=weight, extra=others)
-    return AnswerIfAny((function(there),))

@@ -40,6 +40,7 @@ MODELS = {
     "poisson": PoissonRegression,
     "softmax": SoftmaxRegression,
 }
+MOST_TAKEN = 10**9  # bytes of a table as numbers, above which it is not taken into memory
 ROW = "row\x00"  # the row number of a record; no column that is read can have this name
 
 _BY_FAMILY = {"gaussian": "linear", "bernoulli": "logistic", "poisson": "poisson"}
@@ -75,9 +76,7 @@ class FitSettings:
         """Fit it on the records of a source; ``start`` is a model close to it."""
         model = self.estimator()
         model._start = None if start is None else start._parameters()
-        if isinstance(source, RecordsInMemory):
-            return model.fit(source.X, source.y, source.sample_weight)
-        return model.fit(source)
+        return source.train(model)
 
     def estimator(self) -> Any:
         """Return the model to be fitted."""
@@ -246,6 +245,19 @@ class RecordsInMemory(MemorySource):
     def _column(self, name: str) -> np.ndarray:
         return self.beside[name]
 
+    def train(self, model: Any) -> Any:
+        """Fit a model on the records."""
+        return model.fit(self.X, self.y, self.sample_weight)
+
+    def parted(self, chosen: np.ndarray) -> tuple[RowSource, RowSource, float]:
+        """Return all records, some of them with weight zero, and these.
+
+        So most of a large table is not copied.
+        """
+        weight = np.ones(len(self)) if self.sample_weight is None else self.sample_weight
+        weight = np.where(np.isin(np.arange(len(self)), chosen), 0.0, weight)
+        return self.weighted_by(weight), self.at(chosen), (len(self) - len(chosen)) / len(self)
+
     def at(self, rows: np.ndarray) -> RecordsInMemory:
         """Return some of the records."""
         weight = None if self.sample_weight is None else self.sample_weight[rows]
@@ -383,6 +395,19 @@ class TrainedModel:
     def refit_work(self) -> float:
         """The same where models of some of the records are fitted; infinite beyond memory."""
         return math.inf if self.source.lazy else self.work
+
+    def taken(self) -> TrainedModel:
+        """Return the same about records in memory, if they may be taken there and are not too many.
+
+        What takes refits is then done as for a table that came in memory.
+        """
+        if not math.isinf(self.refit_work):
+            return self
+        rows = self.source.taken(MOST_TAKEN, (ROW,))
+        if rows is None:
+            return self
+        records = RecordsInMemory(rows.X, self.source.names, rows.y, rows.weight, rows.extra)
+        return replace(self, table=replace(self.table, source=records))
 
     def leakage(
         self,

@@ -24,7 +24,7 @@ from seepage.core.leakage import Columns, Leakage
 from seepage.core.result import UNBIASED, Result
 from seepage.errors import InputError
 from seepage.support.chunks import progress, row_slices
-from seepage.tables.source import Chunk, MemorySource, RowSource, Table, as_numpy, check_column
+from seepage.tables.source import Chunk, RowSource, Table, as_numpy, check_column
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,8 +113,7 @@ class ColumnSpread:
     @classmethod
     def of(cls, data: RowSource | Table) -> ColumnSpread:
         """Measure the spread in one pass over the records."""
-        source = MemorySource(data) if isinstance(data, Table) else data
-        return source.total(_spread_of_chunk, "ranges of the columns")
+        return data.total(_spread_of_chunk, "ranges of the columns")
 
     @property
     def variance(self) -> np.ndarray:

@@ -15,7 +15,7 @@ from seepage.core.record_stream import RecordStream
 from seepage.core.result import GRID, Result, round_up
 from seepage.errors import InputError
 
-_FURTHEST = 60.0  # the logarithm of the largest factor tried
+_FURTHEST = 60.0  # the logarithm of the largest factor tried: double precision ends beyond
 
 
 def calibrate(

@@ -39,7 +39,7 @@ from seepage.core.questions import (
     grouped,
     root,
 )
-from seepage.core.record_stream import RecordStream, write_records
+from seepage.core.record_stream import RecordStream, numbers_alone, write_records
 from seepage.core.result import Result, warned
 from seepage.core.risk_views import (
     Guess,
@@ -395,7 +395,7 @@ class Leakage(Generic[PerRecord]):
             unknowns, _ = self.unknowns(columns, bool(label) if exact else label)
             name = measure if exact else _check_measure(measure)
             question = EachRecord(name, unknowns, len(self.source), stated=False)
-            functions[(measure,)] = partial(_numbers_of_chunk, ask=self._asking(question))
+            functions[(measure,)] = partial(numbers_alone, function=self._asking(question))
         if not functions:
             raise InputError("Name at least one measure: fil, dfil, cramer_rao.")
         return write_records(self.source, path, functions)
@@ -533,10 +533,6 @@ class Leakage(Generic[PerRecord]):
 
 def _of_chunk(chunk: Chunk, release: MeasuredRelease, question: EachRecord) -> Any:
     return question.of(release.jacobian(chunk), chunk, {})
-
-
-def _numbers_of_chunk(chunk: Chunk, ask: Callable[[Chunk], Any]) -> np.ndarray:
-    return np.asarray(ask(chunk).values)
 
 
 def _sortable(labels: np.ndarray) -> np.ndarray:

@@ -36,7 +36,6 @@ ALL = "all"  # the name of the block where there is only one
 
 _FEWEST = 100  # groups whose sums are always held at a time
 _MANY_GROUPS = 1000  # above which the accuracy of each is no longer stated
-_FREE = 1 << 15  # numbers of a release about a table up to which a law is checked as well
 
 # The records of a chunk in each block, by position in the chunk
 Choice = Callable[[Chunk], dict[Any, np.ndarray]]
@@ -266,7 +265,7 @@ class Blocks(ChunkQuestion):
         if not (rows and stated) or (whole and len(rows) > _MANY_GROUPS):
             return [None] * len(rows)
         if whole:
-            checked = len(rows) == 1 and jacobian.rows * jacobian.size <= _FREE
+            checked = len(rows) == 1 and jacobian.rows * jacobian.size <= 1 << 15
             return [partial(self._error, jacobian, where, checked) for where in rows]
         terms = jacobian.accuracy.row_terms(self.unknowns)
         return [array_namespace(terms).sum(terms[where, :], axis=0) for where in rows]

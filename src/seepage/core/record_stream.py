@@ -74,7 +74,7 @@ class RecordStream:
     @property
     def numbers(self) -> Numbers:
         """The function that gives the numbers of one chunk's records, without their accuracy."""
-        return partial(_numbers_alone, function=self.function)
+        return partial(numbers_alone, function=self.function)
 
     def result(self) -> Result:
         """Compute all numbers, once, and keep them: in memory, or on disk where they are many.
@@ -171,7 +171,8 @@ def _table(chunk: Chunk, measures: dict[tuple[str, ...], Numbers]) -> pa.Table:
     return pa.table(columns).replace_schema_metadata({"notice": NOTICE})
 
 
-def _numbers_alone(chunk: Chunk, function: Callable[[Chunk], RecordNumbers]) -> np.ndarray:
+def numbers_alone(chunk: Chunk, function: Callable[[Chunk], RecordNumbers]) -> np.ndarray:
+    """Return the numbers of a chunk's records without their accuracy."""
     return np.asarray(function(chunk).values)
 
 

@@ -28,8 +28,7 @@ UNBIASED = (
     "Nothing leaves but what was measured, with the stated noise on it.",
 )
 
-SHOWN = 1e-6  # the relative error above which it is shown with the numbers
-ALARMING = 1e-2  # and above which a warning comes with them
+SAME = 1e-9  # numbers this close, relative to their size, are the same
 
 _SYMBOLS = {
     "fil": "FIL η",
@@ -145,8 +144,30 @@ class Result(NDArrayOperatorsMixin):
         return self
 
     def histogram(self, title: str) -> str:
-        """Return a small histogram of the positive numbers, as an SVG element."""
-        return histogram_svg(np.asarray(self), title)
+        """Return a small histogram of the positive numbers on a logarithmic axis, as SVG."""
+        values = np.asarray(self)
+        shown = values[np.isfinite(values) & (values > 0)]
+        if not len(shown):
+            return ""
+        low, high = float(shown.min()), float(shown.max())
+        edges = np.array([low / 2, 2 * low])
+        if low < high:
+            edges = np.geomspace(low, high * (1 + SAME), 31)
+        counts = np.histogram(shown, edges)[0]
+        width, height = 360 / len(counts), 90 / counts.max()
+        bars = "".join(
+            f'<rect x="{10 + k * width:.1f}" y="{100 - n * height:.1f}" width="{width - 1:.1f}" '
+            f'height="{n * height:.1f}" fill="#4477aa"/>'
+            for k, n in enumerate(counts.tolist())
+        )
+        return (
+            f'<svg width="380" height="135" role="img" aria-label="{title}" '
+            f'font-family="sans-serif" font-size="11">{bars}'
+            '<line x1="10" x2="370" y1="100" y2="100" stroke="#666"/>'
+            f'<text x="10" y="114">{low:.3g}</text>'
+            f'<text x="370" y="114" text-anchor="end">{high:.3g}</text>'
+            f'<text x="190" y="130" text-anchor="middle">{title} (logarithmic)</text></svg>'
+        )
 
     def top(self, count: int = 10) -> Result:
         """Return the ``count`` entries with the most leakage, the worst first.
@@ -232,7 +253,7 @@ class Result(NDArrayOperatorsMixin):
 
     def __repr__(self) -> str:
         what = f"{_SYMBOLS[self.measure]}, {self.kind}"
-        if self.worst_accuracy > SHOWN:
+        if self.worst_accuracy > 1e-6:
             what += f" (to {self.worst_accuracy:.1g})"
         link = "on" if self.less_is_worse else "about"
         about = f" {link} {self.about}" if self.about else ""
@@ -290,8 +311,6 @@ def _singular(view: str) -> str:
 
 GRID = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)  # points of a decade
 COARSER = (1.0, 2.0, 5.0)  # for publication: fewer records move a figure across a point
-_OFF_ROUND = 0.13
-_ROUNDING = 1e-9  # a number this close above a point counts as the point
 
 
 def round_up(value: float, grid: Sequence[float] = GRID) -> float:
@@ -302,7 +321,7 @@ def round_up(value: float, grid: Sequence[float] = GRID) -> float:
     """
     decade = math.floor(math.log10(value)) - 1
     points = (float(f"{step:g}e{k}") for k in range(decade, decade + 4) for step in grid)
-    return next(point for point in points if point >= value * (1 - _ROUNDING))
+    return next(point for point in points if point >= value * (1 - SAME))
 
 
 def round_down(value: float, grid: Sequence[float] = GRID) -> float:
@@ -314,7 +333,7 @@ def round_down(value: float, grid: Sequence[float] = GRID) -> float:
     decade = math.floor(math.log10(value)) + 1
     steps = sorted(grid, reverse=True)
     points = (float(f"{step:g}e{k}") for k in range(decade, decade - 4, -1) for step in steps)
-    return next(point for point in points if point <= value * (1 + _ROUNDING))
+    return next(point for point in points if point <= value * (1 + SAME))
 
 
 def round_to_multiple(value: float, step: float) -> float:
@@ -325,34 +344,12 @@ def round_to_multiple(value: float, step: float) -> float:
     >>> round_to_multiple(28.4, 5.0), round_to_multiple(30.0, 20.0)
     (30.0, 20.0)
     """
-    return round(value / step - _OFF_ROUND) * step
-
-
-def histogram_svg(values: np.ndarray, title: str) -> str:
-    """Return a small histogram of positive numbers on a logarithmic axis, as an SVG element."""
-    shown = values[np.isfinite(values) & (values > 0)]
-    if not len(shown):
-        return ""
-    low, high = float(shown.min()), float(shown.max())
-    edges = np.geomspace(low, high * (1 + 1e-9), 31) if low < high else np.array([low / 2, 2 * low])
-    counts = np.histogram(shown, edges)[0]
-    width, height = 360 / len(counts), 90 / counts.max()
-    bars = "".join(
-        f'<rect x="{10 + k * width:.1f}" y="{100 - n * height:.1f}" width="{width - 1:.1f}" '
-        f'height="{n * height:.1f}" fill="#4477aa"/>'
-        for k, n in enumerate(counts.tolist())
-    )
-    return (
-        f'<svg width="380" height="135" role="img" aria-label="{title}" font-family="sans-serif" '
-        f'font-size="11">{bars}<line x1="10" x2="370" y1="100" y2="100" stroke="#666"/>'
-        f'<text x="10" y="114">{low:.3g}</text><text x="370" y="114" text-anchor="end">{high:.3g}'
-        f'</text><text x="190" y="130" text-anchor="middle">{title} (logarithmic)</text></svg>'
-    )
+    return round(value / step - 0.13) * step
 
 
 def warned(result: Result) -> Result:
     """Return a result, with a warning if rounding shows in its numbers."""
-    if result.worst_accuracy > ALARMING:
+    if result.worst_accuracy > 1e-2:
         warnings.warn(
             f"Rounding leaves these numbers off by up to {result.worst_accuracy:.1g} of their size "
             f"(see .accuracy of the {result.view}): the data hardly determine them. A larger "

@@ -42,12 +42,8 @@ HELD = (
 REFITTED = (HELD[0], "All that the given refit chooses is chosen anew without the record.", HELD[2])
 
 _FREE_WORK = 1e11  # multiplications allowed to refits unless all are asked for
-_NARROW = 0.05  # the relative width of an interval above which a record is refitted first
-_EXACT = 1e-6
-_MOST_LEVELS = 64
-_GRID = 65
+_EXACT = 1e-6  # the relative width of an interval up to which it is a number
 _HELD = 1 << 27  # inner products held at a time
-_MOST_VALUES = 129
 _MOST_DISTINCT = 1 << 20  # the most different values of a column that are counted
 
 
@@ -476,7 +472,7 @@ def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float
         exposed = open_[np.argsort(-expected[open_], kind="stable")]
         first = exposed[: (count + 1) // 2]
         rest = exposed[(count + 1) // 2 :]
-        wide = rest[width[rest] > _NARROW]
+        wide = rest[width[rest] > 0.05]  # the widest intervals first
         others = np.concatenate([wide, np.setdiff1d(rest, wide, assume_unique=True)])
         open_ = np.concatenate([first, others[: count - len(first)]])
     if len(open_):
@@ -600,7 +596,7 @@ def among_levels(
     columns = unknowns.columns or ()
     ask = partial(_levels_of_chunk, changes=changes, columns=columns, classes=False)
     values, counts = leak.source.total(ask, "levels").sorted()
-    if not 1 < len(values) <= _MOST_LEVELS:
+    if not 1 < len(values) <= 64:
         problem = "one value only" if len(values) == 1 else f"{len(values)} different values"
         raise InputError(
             f"A guess is one of a few levels, but {about} has {problem}; for a number, ask "
@@ -642,9 +638,9 @@ def _to_within(
         if len(grid) != np.size(values) or not np.isfinite(grid).all():
             raise InputError("values= must hold different finite numbers.")
     elif isinstance(prior, str) and prior == "equal":
-        grid = np.linspace(observed.min(), observed.max(), _GRID)
-    elif len(observed) > _MOST_VALUES:
-        grid = np.unique(np.quantile(np.repeat(observed, counts), np.linspace(0, 1, _MOST_VALUES)))
+        grid = np.linspace(observed.min(), observed.max(), 65)
+    elif len(observed) > 129:
+        grid = np.unique(np.quantile(np.repeat(observed, counts), np.linspace(0, 1, 129)))
     else:
         grid = observed
     if len(grid) < 2:

@@ -331,8 +331,9 @@ def release_of(
     fit, problem = describe_on(model, source)
     found = optimum(fit, FittedRecords(source, problem), noise, on_mismatch)
     whitener = whitener_of(found, noise)
-    if isinstance(source, MemorySource):
-        X, xp = source.table.values, array_namespace(source.table.values)
+    if problem is None:
+        X = source.whole("all records").values
+        xp = array_namespace(X)
         loss = found.condition * whitener.amplified
         lossy = loss > _NARROW or _extreme(whitener.matrix)
         kind = xp.float32 if single and not lossy else xp.float64
@@ -352,7 +353,7 @@ def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss
 
     Without rows, also return the objective it states, which reads the labels of every chunk.
     """
-    if isinstance(source, MemorySource):
+    if isinstance(source, MemorySource):  # its labels are coded once, not chunk by chunk
         fit = describe(model, source.table, source.y, source.sample_weight)
         return _in_float64(fit), None
     if getattr(model, "class_weight", None) is not None:

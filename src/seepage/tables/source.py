@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 Array = Any  # any array of the array API standard
 Answer = TypeVar("Answer")
-_FINITE_CHUNK = 1 << 20  # elements examined at once when checking for NaN
 
 
 @dataclass(frozen=True)
@@ -130,6 +129,36 @@ class RowSource(ABC):
             "about into memory first."
         )
 
+    def taken(self, most: float, extra: Sequence[str] = ()) -> Chunk | None:
+        """Return all rows as one chunk, if they take at most so many bytes.
+
+        ``None`` if they do not, or if they stay on other machines.
+        """
+        if 8 * len(self) * len(self.names) > most:
+            return None
+        chunks = list(self.each(_itself, "rows", extra))
+        X, y = (np.concatenate(part) for part in zip(*((c.X, c.y) for c in chunks), strict=True))
+        weight = np.concatenate([c.weight for c in chunks]) if self.weighted else None
+        beside = {name: np.concatenate([c.extra[name] for c in chunks]) for name in extra}
+        return Chunk(X, y, weight, 0, beside)
+
+    def train(self, model: Any) -> Any:
+        """Fit a model on the rows."""
+        return model.fit(self)
+
+    def parted(self, chosen: np.ndarray) -> tuple[RowSource, RowSource, float]:
+        """Return all rows but those at some positions, these, and the share that the first count.
+
+        The share is one where the others are left out; where they stay with weight zero, less.
+        """
+        rest, held_out = (partial(_kept, chosen=chosen, held_out=part) for part in (False, True))
+        left = len(self) - len(chosen)
+        return ChangedSource(self, rest, left), ChangedSource(self, held_out, len(chosen)), 1.0
+
+    def less(self, centre: Array) -> RowSource:
+        """Return the rows less a centre, column by column."""
+        return ChangedSource(self, partial(_shifted, centre=centre), len(self))
+
     def prepare(self, work: Callable[[], object]) -> None:
         """Do what the answers on all chunks share, once, before any is read."""
         work()
@@ -145,6 +174,10 @@ class RowSource(ABC):
         raise InputError("Only Dask data have their numbers as a dask array: use chunks().")
 
 
+def _itself(chunk: Chunk) -> Chunk:
+    return chunk
+
+
 @dataclass(frozen=True)
 class AnswerIfAny:
     """The answer on some rows, or none if there was no row; two add up to one."""
@@ -155,6 +188,67 @@ class AnswerIfAny:
         if not (self.given and other.given):
             return AnswerIfAny(self.given + other.given)
         return AnswerIfAny((self.given[0] + other.given[0],))
+
+
+class ChangedSource(RowSource):
+    """Another source whose chunks are changed on the way: shifted, or without some of their rows.
+
+    ``change`` gives the changed chunk, or nothing where no row of it is left; ``rows`` says how
+    many there are in all.
+    """
+
+    def __init__(
+        self, source: RowSource, change: Callable[[Chunk], Chunk | None], rows: int
+    ) -> None:
+        self._source, self._change, self._rows = source, change, rows
+        self.names, self.attributes, self.target = source.names, source.attributes, source.target
+        self.weighted = source.weighted
+
+    def __len__(self) -> int:
+        return self._rows
+
+    @property
+    def classes(self) -> np.ndarray:
+        """The different labels of the whole source, sorted."""
+        return self._source.classes
+
+    def each(
+        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
+    ) -> Iterator[Answer]:
+        """Yield the function's answer on what is left of every chunk, if anything."""
+        for answers in self._source.each(self._ask(function), what, extra):
+            yield from answers.given
+
+    def total(
+        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
+    ) -> Answer:
+        """Return the sum of the function's answers on what is left."""
+        answer: Answer = self._source.total(self._ask(function), what, extra).given[0]
+        return answer
+
+    def _ask(self, function: Callable[[Chunk], Any]) -> Callable[[Chunk], AnswerIfAny]:
+        return partial(_of_changed, change=self._change, function=function)
+
+
+def _of_changed(
+    chunk: Chunk, change: Callable[[Chunk], Chunk | None], function: Callable[[Chunk], Any]
+) -> AnswerIfAny:
+    changed = change(chunk)
+    return AnswerIfAny(() if changed is None else (function(changed),))
+
+
+def _kept(chunk: Chunk, chosen: np.ndarray, held_out: bool) -> Chunk | None:
+    """Return the rows of a chunk whose positions were chosen, or the others."""
+    kept = np.isin(np.arange(chunk.start, chunk.start + len(chunk)), chosen) == held_out
+    if not kept.any():
+        return None
+    weight = None if chunk.weight is None else chunk.weight[kept]
+    others = {name: values[kept] for name, values in chunk.extra.items()}
+    return replace(chunk, X=chunk.X[kept], y=chunk.y[kept], weight=weight, extra=others)
+
+
+def _shifted(chunk: Chunk, centre: np.ndarray) -> Chunk:
+    return replace(chunk, X=chunk.X - centre)
 
 
 @dataclass(frozen=True)
@@ -171,6 +265,10 @@ class Table:
 
     def __len__(self) -> int:
         return int(self.values.shape[0])
+
+    def total(self, function: Callable[[Chunk], Answer], what: str) -> Answer:
+        """Return a function's answer on the table, which is one chunk."""
+        return MemorySource(self).total(function, what)
 
 
 class MemorySource(RowSource):
@@ -203,6 +301,11 @@ class MemorySource(RowSource):
     def prepare(self, work: Callable[[], object]) -> None:
         """Do nothing: one chunk shares with no other."""
 
+    def less(self, centre: Array) -> RowSource:
+        """Return the rows less a centre, column by column."""
+        table = replace(self.table, values=self.table.values - centre[None, :])
+        return MemorySource(table, self.y, self.sample_weight)
+
     @property
     def classes(self) -> np.ndarray:
         """The different labels, sorted."""
@@ -224,50 +327,6 @@ class MemorySource(RowSource):
     def _column(self, name: str) -> np.ndarray:
         check_column(name, self.names)
         return as_numpy(self.table.values[:, self.names.index(name)])
-
-
-class ShiftedSource(RowSource):
-    """The records of a source read in chunks, less a centre, column by column."""
-
-    def __init__(self, source: RowSource, centre: np.ndarray) -> None:
-        self.source, self.centre = source, centre
-        self.names, self.attributes, self.target = source.names, source.attributes, source.target
-        self.weighted, self.index, self.library = source.weighted, source.index, source.library
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    @property
-    def classes(self) -> np.ndarray:
-        """The different labels, sorted."""
-        return self.source.classes
-
-    def each(
-        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
-    ) -> Iterator[Answer]:
-        """Yield the function's answer on every chunk, in the order of the rows."""
-        return self.source.each(self._near(function), what, extra)
-
-    def total(
-        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
-    ) -> Answer:
-        """Return the sum (by ``+``) of the function's answers over all chunks."""
-        return self.source.total(self._near(function), what, extra)
-
-    def _near(self, function: Callable[[Chunk], Answer]) -> Callable[[Chunk], Answer]:
-        return partial(_of_shifted, function=function, centre=self.centre)
-
-
-def _of_shifted(chunk: Chunk, function: Callable[[Chunk], Answer], centre: np.ndarray) -> Answer:
-    return function(replace(chunk, X=chunk.X - centre))
-
-
-def less(source: RowSource, centre: Array) -> RowSource:
-    """Return the records of a source less a centre."""
-    if not isinstance(source, MemorySource):
-        return ShiftedSource(source, centre)
-    table = replace(source.table, values=source.table.values - centre[None, :])
-    return MemorySource(table, source.y, source.sample_weight)
 
 
 def check_column(name: str, known: Sequence[str]) -> None:
@@ -381,7 +440,7 @@ def check_finite(table: Table) -> None:
     """Raise an :class:`InputError` naming the columns that hold NaN or infinity."""
     xp = array_namespace(table.values)
     n, d = table.values.shape
-    step = max(1, _FINITE_CHUNK // d)
+    step = max(1, (1 << 20) // d)  # of a million numbers at a time
     for start in range(0, n, step):
         row = first_not_finite(table.values[start : start + step, :])
         if row is None:

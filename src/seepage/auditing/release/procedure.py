@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from seepage.auditing.audit import FEWEST_ROWS, check_noise_or_target
-from seepage.auditing.findings import ROUNDING, NoiseVote
+from seepage.auditing.findings import NoiseVote
 from seepage.auditing.intake.table import (
     UNITS,
     TableInMemory,
@@ -38,7 +38,7 @@ from seepage.auditing.trained_model import (
     TrainedModel,
     choose_model,
 )
-from seepage.core.result import COARSER, round_down, round_up
+from seepage.core.result import COARSER, SAME, round_down, round_up
 from seepage.errors import InputError
 from seepage.support.number_check import check_positive
 from seepage.tables.names import shown
@@ -225,7 +225,7 @@ class Procedure(ReleaseQuestion):
         least = round_up(needed, COARSER)
         if self.sigma is None:
             return least if vote is None else max(least, vote.sigma)
-        if needed > self.sigma * (1 + ROUNDING):
+        if needed > self.sigma * (1 + SAME):
             raise InputError(
                 f"With the declared σ = {self.sigma:g} some record would leak more than the target "
                 f"of η = {self.target_eta:g}; declare a --sigma of {least:g} or more, or raise "

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 from seepage.auditing.findings import (
     LEFT_OUT,
-    ROUNDING,
     Advice,
     Audit,
     DisclosureCheck,
@@ -33,6 +32,7 @@ from seepage.auditing.report.words import (
     short,
     usefulness,
 )
+from seepage.core.result import SAME
 from seepage.tables.names import counted, listed
 
 
@@ -93,7 +93,7 @@ def _stands_out(audit: Audit) -> str:
         return ""
     set_by_caller = {gate.name: gate.limit for gate in audit.gates}
     membership = set_by_caller.get("--max-membership", MAX_MEMBERSHIP)
-    if risks.recognised > membership * (1 + ROUNDING):
+    if risks.recognised > membership * (1 + SAME):
         return (
             f"Row {row_name(audit, risks.recognised_row)} can be recognised: membership inference "
             f"succeeds up to {percent(risks.recognised)} of the time (limit {percent(membership)}, "
@@ -101,7 +101,7 @@ def _stands_out(audit: Audit) -> str:
         )
     gain = set_by_caller.get("--max-guess-gain", MAX_GUESS_GAIN)
     most = risks.worst_guess
-    if most is not None and most.gain > gain * (1 + ROUNDING):
+    if most is not None and most.gain > gain * (1 + SAME):
         return (
             f"“{short(most.name)}” of row {row_name(audit, most.row)} is guessed right "
             f"{percent(most.right)} of the time, {percent(most.baseline)} without the release "

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from seepage.auditing.findings import ROUNDING, AttributeFinding, Audit, Gate, no_better
-from seepage.core.result import round_down, round_up
+from seepage.auditing.findings import AttributeFinding, Audit, Gate, no_better
+from seepage.core.result import SAME, round_down, round_up
 
 _LITTLE_GAIN, _LARGE_GAIN = 0.05, 0.20  # of a guess from the release, as probabilities
 _LITTLE_TPR, _LARGE_TPR = 0.10, 0.50  # of telling a level at 1 % false positives
@@ -165,7 +165,7 @@ def find_limit(audit: Audit) -> Limit:
 
 def count_over(audit: Audit) -> int:
     """Return how many records leak more than the limit."""
-    return audit.records.over(find_limit(audit).eta * (1 + ROUNDING))
+    return audit.records.over(find_limit(audit).eta * (1 + SAME))
 
 
 def relative_error(attribute: AttributeFinding, error: float) -> float:
@@ -195,7 +195,7 @@ def protection(attribute: AttributeFinding) -> str:
             return "strong"
         return "partial" if attribute.gain <= _LARGE_GAIN and tpr <= _LARGE_TPR else "weak"
     error = relative_error(attribute, attribute.smallest_error)
-    if error >= 1 - ROUNDING:
+    if error >= 1 - SAME:
         return "strong"
     return "partial" if error >= 0.5 else "weak"
 

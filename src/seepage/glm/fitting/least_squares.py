@@ -12,7 +12,6 @@ from seepage.glm.fitting.objective import (
     Objective,
     check_columns,
     cholesky_factor,
-    conditioned,
     stacked_r,
 )
 from seepage.tables.source import Array
@@ -33,17 +32,16 @@ def solve_least_squares(objective: AnyObjective, names: tuple[str, ...]) -> Arra
     and ``κ`` the condition number of ``[√ω [X 1] ; √ridge I]``; the fitted values are exact to
     rounding (Higham, *Accuracy and Stability of Numerical Algorithms*, 2002, section 20.2).
     """
-    if not isinstance(objective, Objective):
-        return _solve(objective, names)
-    inner, coordinates = conditioned(objective)
-    n, d = inner.X.shape
-    theta = _dual(inner) if d > n and inner.ridge > 0 else _solve(inner, names)
-    return coordinates.back(theta)
+    inner, coordinates = objective.conditioned()
+    table = inner.on_table()
+    if table is not None and table.X.shape[1] > table.X.shape[0] and inner.ridge > 0:
+        return coordinates.back(_dual(table))
+    return coordinates.back(_solve(inner, names))
 
 
 def _solve(objective: AnyObjective, names: tuple[str, ...]) -> Array:
     H, gradient, counted = objective.quadratic()
-    shifted = None if isinstance(objective, Objective) else objective.near_zero(H)
+    shifted = objective.near_zero(H)
     if shifted is not None:
         inner, coordinates = shifted
         return coordinates.back(_solve(inner, names))
@@ -53,10 +51,7 @@ def _solve(objective: AnyObjective, names: tuple[str, ...]) -> Array:
     # smallest squared pivot of the scaled matrix the condition is known to be bad.
     if factor is None or factor.smallest_pivot < 1e-6:
         return _by_qr(objective)
-    theta = -factor.solve(gradient)
-    if objective.rereads and factor.smallest_pivot >= 1e-3:  # one solve is as good as two
-        return theta
-    return theta - factor.solve(objective.gradient_at(theta))
+    return objective.refined(-factor.solve(gradient), factor)
 
 
 def _by_qr(objective: AnyObjective) -> Array:
@@ -66,7 +61,7 @@ def _by_qr(objective: AnyObjective) -> Array:
     size = R.shape[1] - 1
     if objective.ridge > 0:
         penalty = xp.eye(size - objective.intercept, size + 1, dtype=R.dtype, device=device(R))
-        if isinstance(objective, Objective) and objective.units is not None:
+        if objective.units is not None:
             penalty = penalty / objective.units[:, None]
         R = stacked_r([R, objective.ridge**0.5 * penalty])
     upper = R[:size, :size]

@@ -19,12 +19,9 @@ from scipy.optimize import minimize as scipy_minimize
 from seepage.errors import InputError
 from seepage.glm.fitting.objective import (
     CholeskyFactor,
-    Coordinates,
     NewtonSums,
-    Objective,
     check_columns,
     cholesky_factor,
-    conditioned,
     damped_factor,
     norm,
 )
@@ -74,15 +71,13 @@ def minimise(
     they go unchecked). Data without a minimiser (separable, with nothing penalised) are refused
     too, and so are data where rounding keeps the method from reaching it.
     """
-    coordinates = Coordinates()
-    if isinstance(objective, Objective):
-        objective, coordinates = conditioned(objective)
-        start = None if start is None else coordinates.into(start)
+    objective, coordinates = objective.conditioned()
+    start = None if start is None else coordinates.into(start)
     theta = objective.zeros() if start is None else _gauge_free(objective, start)
     # With so many parameters a Hessian costs more than many gradients.
     far = start is None and math.prod(objective.shape) >= 1000 and not objective.rereads
     point = objective.at(theta, hessian=not far or objective.ridge == 0)
-    shifted = None if isinstance(objective, Objective) else objective.near_zero(point.hessian)
+    shifted = objective.near_zero(point.hessian)
     if shifted is not None:
         objective, coordinates = shifted
         point = objective.at(coordinates.into(theta))
@@ -110,7 +105,11 @@ def minimise(
         if settled and objective.rereads:
             last = _gauge_free(objective, point.theta + step)
             return Minimum(coordinates.back(last), steps, relative)
-        nearer = None if settled or exhausted else _line_search(objective, point, step)
+        nearer = (
+            None
+            if settled or exhausted
+            else _line_search(objective, point, step, hessian=objective.rereads)
+        )
         if nearer is None:
             before = norm(point.gradient)
             point = point if objective.rereads else _polish(objective, point, factor)
@@ -185,8 +184,13 @@ def _at_rest(objective: AnyObjective, theta: Array) -> bool:
     return _relative_step(objective, point, _newton_step(point, factor)) <= 1e-9
 
 
-def _line_search(objective: AnyObjective, point: NewtonSums, step: Array) -> NewtonSums | None:
-    """Return the first of θ + s, θ + s/2, … at which the objective falls enough, if any."""
+def _line_search(
+    objective: AnyObjective, point: NewtonSums, step: Array, hessian: bool
+) -> NewtonSums | None:
+    """Return the first of θ + s, θ + s/2, … at which the objective falls enough, if any.
+
+    ``hessian`` asks for the Hessian wherever the objective is tried.
+    """
     xp = array_namespace(step)
     slope = float(xp.sum(point.gradient * step))
     # Differences of the objective below this are rounding, no reason to reject a step.
@@ -195,7 +199,7 @@ def _line_search(objective: AnyObjective, point: NewtonSums, step: Array) -> New
     for _ in range(60):
         there = point.theta + length * step
         # The whole step mostly succeeds, so everything is computed there; later, the value first.
-        trial = objective.at(there, hessian=objective.rereads or length == 1.0)
+        trial = objective.at(there, hessian=hessian or length == 1.0)
         enough = point.value + 1e-4 * length * slope + rounding
         if math.isfinite(trial.value) and trial.value <= enough:
             return objective.at(there) if trial.hessian is None else trial
@@ -281,9 +285,10 @@ def separated(objective: AnyObjective) -> bool:
 
     Nothing is known for data read in chunks, for large tables, or for labels between two classes.
     """
-    if not isinstance(objective, Objective) or objective.tilt is not None:
+    table = objective.on_table()
+    if table is None or table.tilt is not None:
         return False
-    objective = conditioned(objective)[0]
+    objective = table.conditioned()[0]
     y, design = as_numpy(objective.target), as_numpy(objective.X)
     if design.size * math.prod(y.shape[1:]) ** 2 > _MOST_CELLS:
         return False

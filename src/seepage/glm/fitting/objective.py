@@ -28,15 +28,6 @@ from seepage.tables.source import Array, Table, place_like
 
 Answer = TypeVar("Answer")
 
-_CHUNK_ELEMENTS = 1 << 18  # stay in a processor's cache between scaling and multiplying
-_CHUNK_ROWS = 4096
-_SPREAD_FROM = 1 << 21  # size of a table above which its pieces are spread over the cores
-# Cholesky of the correlation-like Gram matrix loses half the digits: a smallest squared pivot above
-# this proves independence, one below it only calls for the slower QR.
-_CLEARLY_INDEPENDENT = 1e-7
-_MANY = 10**6  # number of rows beyond which rounding errors no longer add up
-_TAKES_PART = 1e-6  # entries of unit null vectors above this are not rounding
-FAR = 16.0  # how far from zero a column must be to be shifted, in halves of its range
 _UNLIKE = 1024.0  # how far from one the size of a column must be for columns to be scaled
 
 
@@ -263,6 +254,36 @@ class Objective:
         """
         return self._gain_range(self.margins(step), counts=True)
 
+    def refined(self, theta: Array, factor: CholeskyFactor) -> Array:
+        """Return the solution of least squares after a step of iterative refinement."""
+        return theta - factor.solve(self.gradient_at(theta))
+
+    def on_table(self) -> Objective | None:
+        """Return the objective itself: it is one on a table."""
+        return self
+
+    def conditioned(self) -> tuple[Objective, Coordinates]:
+        """Return the objective in coordinates that suit it; itself if its own do."""
+        X = self.X
+        xp = array_namespace(X)
+        least, most = xp.min(X, axis=0), xp.max(X, axis=0)
+        centre = far_centre(least, most) if self.intercept else None
+        near = X
+        if centre is not None:
+            near, least, most = X - centre[None, :], least - centre, most - centre
+        sizes = xp.maximum(xp.abs(least), xp.abs(most))
+        sizes = xp.where(sizes > 0, sizes, xp.ones_like(sizes))
+        units = None
+        if float(xp.max(sizes)) > _UNLIKE or float(xp.min(sizes)) < 1 / _UNLIKE:
+            units = 2.0 ** xp.round(xp.log2(sizes))
+            near = near / units[None, :]
+        if near is X:
+            return self, Coordinates()
+        return replace(self, X=near, units=units), Coordinates(centre, units)
+
+    def near_zero(self, H: Array) -> None:
+        """Return nothing: columns far from zero were shifted when it was conditioned."""
+
     def constant_columns(self) -> Array:
         """Say for every column whether it is constant over the records of positive weight."""
         least, most = self.column_range()
@@ -394,13 +415,14 @@ def row_chunks(n: int, d: int) -> Iterator[slice]:
 
 
 def _chunk_of(d: int) -> int:
-    return max(_CHUNK_ROWS * d, _CHUNK_ELEMENTS)
+    # 2¹⁸ numbers stay in a processor's cache between scaling and multiplying.
+    return max(4096 * d, 1 << 18)
 
 
 def over_chunks(function: Callable[[slice], Answer], X: Array) -> Iterator[Answer]:
     """Yield a function's answers on chunks of rows; of a large table by several cores at a time."""
     n, d = X.shape
-    if not is_numpy_array(X) or n * d <= _SPREAD_FROM:
+    if not is_numpy_array(X) or n * d <= 1 << 21:
         return map(function, row_chunks(n, d))
     pieces = even_slices(n, d, chunk=_chunk_of(d))
     return spread(function, pieces) if len(pieces) > 1 else map(function, pieces)
@@ -640,7 +662,7 @@ def far_centre(least: Array, most: Array) -> Array | None:
     """
     xp = array_namespace(least)
     middle = (least + most) / 2
-    far = xp.abs(middle) > FAR * (most - least) / 2
+    far = xp.abs(middle) > 16 * (most - least) / 2
     return xp.where(far, middle, xp.zeros_like(middle)) if bool(xp.any(far)) else None
 
 
@@ -652,26 +674,6 @@ def uncentred(theta: Array, centre: Array | None) -> Array:
     w, last = theta[:-1, ...], theta[-1:, ...]
     shift = xp.reshape(centre[None, :] @ w, last.shape)
     return xp.concat([w, last - shift], axis=0)
-
-
-def conditioned(objective: Objective) -> tuple[Objective, Coordinates]:
-    """Return an objective in coordinates that suit it; itself if its own do."""
-    X = objective.X
-    xp = array_namespace(X)
-    least, most = xp.min(X, axis=0), xp.max(X, axis=0)
-    centre = far_centre(least, most) if objective.intercept else None
-    near = X
-    if centre is not None:
-        near, least, most = X - centre[None, :], least - centre, most - centre
-    sizes = xp.maximum(xp.abs(least), xp.abs(most))
-    sizes = xp.where(sizes > 0, sizes, xp.ones_like(sizes))
-    units = None
-    if float(xp.max(sizes)) > _UNLIKE or float(xp.min(sizes)) < 1 / _UNLIKE:
-        units = 2.0 ** xp.round(xp.log2(sizes))
-        near = near / units[None, :]
-    if near is X:
-        return objective, Coordinates()
-    return replace(objective, X=near, units=units), Coordinates(centre, units)
 
 
 def _column(values: Array, like: Array) -> Array:
@@ -730,7 +732,9 @@ def check_columns(
             f"determined; {remedy}"
         )
     factor = cholesky_factor(gram) if counted >= P else None
-    if factor is not None and factor.smallest_pivot > _CLEARLY_INDEPENDENT:
+    # Cholesky of the correlation-like Gram matrix loses half the digits: a smallest squared pivot
+    # above 1e-7 proves independence, one below it only calls for the slower QR.
+    if factor is not None and factor.smallest_pivot > 1e-7:
         return
     flat = objective.constant_columns() if objective.intercept else None
     if flat is not None and bool(xp.any(flat)):
@@ -761,12 +765,13 @@ def _dependent_columns(R: Array, rows: int) -> list[int]:
     xp = array_namespace(R)
     unit = R / xp.sqrt(xp.sum(R * R, axis=0))[None, :]
     _, singular, Vt = xp.linalg.svd(unit)
-    tolerance = 10 * max(min(rows, _MANY), R.shape[1]) * float(xp.finfo(R.dtype).eps)
+    # Beyond a million rows rounding errors no longer add up.
+    tolerance = 10 * max(min(rows, 10**6), R.shape[1]) * float(xp.finfo(R.dtype).eps)
     null = Vt[singular <= tolerance * singular[0], :]
     if null.shape[0] == 0:
         return []
     part = xp.sqrt(xp.sum(null * null, axis=0))
-    return [j for j in range(part.shape[0]) if float(part[j]) > _TAKES_PART]
+    return [j for j in range(part.shape[0]) if float(part[j]) > 1e-6]  # else rounding
 
 
 def _listed(columns: list[int], names: tuple[str, ...]) -> str:

@@ -17,6 +17,7 @@ from array_api_compat import array_namespace
 
 from seepage.errors import InputError
 from seepage.glm.fitting.objective import (
+    CholeskyFactor,
     Coordinates,
     NewtonSums,
     Objective,
@@ -28,14 +29,12 @@ from seepage.glm.fitting.objective import (
     stacked_r,
 )
 from seepage.glm.losses import Categorical, Family, class_positions, class_targets
-from seepage.tables.source import Array, less
+from seepage.tables.source import Array
 
 if TYPE_CHECKING:
     from seepage.tables.source import Chunk, RowSource
 
 Answer = TypeVar("Answer")
-
-_ALL_OFFSET = 0.98  # share of a column's squares due to its mean above which it may be far off
 
 
 @dataclass(frozen=True)
@@ -79,6 +78,7 @@ class StreamedObjective:
     _passes: Iterator[int] = field(default_factory=lambda: count(1), repr=False, compare=False)
 
     rereads: ClassVar[bool] = True
+    units: ClassVar[None] = None  # columns are shifted, and never scaled
 
     @property
     def family(self) -> Family | Categorical:
@@ -108,6 +108,20 @@ class StreamedObjective:
         """Return ``H`` made definite along softmax's gauge; Newton's step stays the same."""
         return gauge_fixed(H, self.family.outputs) if isinstance(self.family, Categorical) else H
 
+    def refined(self, theta: Array, factor: CholeskyFactor) -> Array:
+        """Return the solution of least squares, refined unless one solve is as good as two."""
+        if factor.smallest_pivot >= 1e-3:
+            return theta
+        return theta - factor.solve(self.gradient_at(theta))
+
+    def on_table(self) -> Objective | None:
+        """Return nothing: there is no table."""
+        return None
+
+    def conditioned(self) -> tuple[StreamedObjective, Coordinates]:
+        """Return itself: a pass says whether columns are far from zero; see :meth:`near_zero`."""
+        return self, Coordinates()
+
     def near_zero(self, H: Array) -> tuple[StreamedObjective, Coordinates] | None:
         """Return the objective with columns far from zero shifted; ``None`` if there are none.
 
@@ -118,13 +132,14 @@ class StreamedObjective:
         step = self.family.outputs if isinstance(self.family, Categorical) else 1
         gram = H[::step, ::step]
         means, squares = gram[-1, :-1] / gram[-1, -1], np.diagonal(gram)[:-1] - self.ridge
-        if not np.any(means**2 * gram[-1, -1] > _ALL_OFFSET * squares):
+        # A column may be far off if nearly all of its squares are due to its mean.
+        if not np.any(means**2 * gram[-1, -1] > 0.98 * squares):
             return None
         extent = self._total(_column_range, "looking for columns far from zero")
         centre = far_centre(extent.least, extent.most)
         if centre is None:
             return None
-        return replace(self, source=less(self.source, centre)), Coordinates(centre)
+        return replace(self, source=self.source.less(centre)), Coordinates(centre)
 
     def at(self, theta: Array, hessian: bool = True) -> NewtonSums:
         """Return what Newton's method needs at some parameters, by one pass over the source."""

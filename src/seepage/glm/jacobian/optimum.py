@@ -58,7 +58,7 @@ from seepage.glm.jacobian.twice_precise import (
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import by_rows, chunk_for, row_slices, small_on_one_core
 from seepage.support.double_double import EPS, Double
-from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table, less
+from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table
 
 Answer = TypeVar("Answer")
 
@@ -93,13 +93,13 @@ class FittedRecords:
 
     def objective(self, fit: FittedGLM) -> AnyObjective:
         """Return the objective that the model is meant to minimise on all records."""
-        if isinstance(self.source, MemorySource):
-            return Objective.of(fit, self.source.table.values)
-        return StreamedObjective(self.source, cast(PenalisedLoss, self.loss))
+        if self.loss is None:
+            return Objective.of(fit, self.source.whole("all records").values)
+        return StreamedObjective(self.source, self.loss)
 
     def less(self, centre: Array) -> FittedRecords:
         """Return the records less a centre, column by column."""
-        return replace(self, source=less(self.source, centre))
+        return replace(self, source=self.source.less(centre))
 
 
 def _of_chunk(

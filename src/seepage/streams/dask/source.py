@@ -148,6 +148,9 @@ class DaskRows(RowSource):
         """Yield the function's answer on every partition; the answers come to this machine."""
         yield from fetch_each([task for _, task in self.answers(function, what, extra)])
 
+    def taken(self, most: float, extra: Sequence[str] = ()) -> None:
+        """Return nothing: the rows stay on the workers."""
+
     def lazily(self, function: Callable[[Chunk], np.ndarray], width: int | None, what: str) -> Any:
         """Return the function's answer on every row as a dask array, computed when used."""
         arrays: Any = import_module("dask.array")

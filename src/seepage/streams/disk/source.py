@@ -30,8 +30,6 @@ Answer = TypeVar("Answer")
 
 _CHUNK = 1 << 20  # numbers in a chunk: decoding files favours larger ones than arithmetic does
 _WIDE = 4096  # rows of a wide table that make up for the fixed cost of a chunk
-_LARGEST = 4 * _CHUNK  # numbers in one chunk at most
-_MOST_WORKERS = 8  # each holds a chunk and what is computed from it
 
 
 def parquet(
@@ -157,6 +155,10 @@ class ParquetRows(RowSource):
         shown = progress_over(starts, len(self), what, lambda item: rows_in(item[1]))
         yield from spread(work, shown, _workers(self._threads))
 
+    def taken(self, most: float, extra: Sequence[str] = ()) -> Chunk | None:
+        """Return all rows as one chunk, unless they are too many or stay on a cluster."""
+        return super().taken(most, extra) if self.batches.spread() is None else None
+
     def write(self, function: Callable[[Chunk], pa.Table], path: Path, what: str) -> None:
         """Write the tables that the function makes from the chunks to one Parquet file."""
         if self.batches.holds(path):
@@ -193,7 +195,7 @@ def sum_pieces(
 
 def chunk_rows(width: int) -> int:
     """Return how many rows of this width make a chunk."""
-    return max(1, _CHUNK // width, min(_WIDE, _LARGEST // width))
+    return max(1, _CHUNK // width, min(_WIDE, 4 * _CHUNK // width))
 
 
 def gathered(pieces: Iterator[Piece], size: int) -> Iterator[list[Piece]]:
@@ -221,4 +223,5 @@ def _with_starts(lists: Iterator[list[Piece]]) -> Iterator[tuple[int, list[Piece
 
 def _workers(threads: int | None) -> int:
     """Return how many chunks to process at a time; ``threads`` is for callers who share cores."""
-    return min(usable_cores() if threads is None else threads, _MOST_WORKERS)
+    # Each holds a chunk and what is computed from it.
+    return min(usable_cores() if threads is None else threads, 8)
