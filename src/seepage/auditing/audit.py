@@ -73,9 +73,9 @@ from seepage.support.room import computed, sorted_numbers
 from seepage.support.version import __version__
 from seepage.tables.source import MemorySource, Table
 
-DEFAULT_L2 = 1e-3
-SEPARABLE_L2 = 1e-2
-FEWEST_ROWS = 10
+DEFAULT_L2 = 1e-3  # small beside a standardised column, and the minimiser is unique
+SEPARABLE_L2 = 1e-2  # where classes can be told apart perfectly: keeps coefficients moderate
+FEWEST_ROWS = 10  # below, no share or quantile means anything
 
 _SMALLEST = 1e-60  # of the noise: its square times the leakage is still representable
 _TOO_HEAVY = 2e9  # multiplications in one pass over the table; the table of bounds takes many

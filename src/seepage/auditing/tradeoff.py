@@ -32,7 +32,7 @@ from seepage.tables.source import Chunk, RowSource, distinct
 DRAWS = 20  # of the noise
 SPLITS = 5  # splits over which a model is judged useful or not
 _WEAKEST_PENALTY = 1e-6  # the penalty with which an unpenalised model is fitted to part of the rows
-_LARGEST_PENALTY = 1e3
+_LARGEST_PENALTY = 1e3  # beyond it a standardised column has no weight left
 _HEAVY = 2e9  # multiplications in one pass above which no split is repeated
 # Budgets in multiplications of one pass, a few seconds each: beyond them a search tries fewer
 # penalties, and penalties and weights are tried only if asked for by name.

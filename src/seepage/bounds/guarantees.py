@@ -41,7 +41,7 @@ MEMBERSHIP = "membership inference"
 
 _FROM_DATA = "The prior has the mean and the standard deviation of every column in the data."
 _REGULAR = "The bound is that of small changes of the record, at the data as they are."
-_WIDTH = 100
+_WIDTH = 100  # characters of a printed line
 
 
 def guarantees(

@@ -51,8 +51,8 @@ from seepage.support.library_classes import is_pipeline, library_of
 from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table, as_numpy, read_table
 
 _NARROW = 100.0  # the loss of digits up to which single precision is precise enough
-_SMALLEST = 1e-6
-_SAME_PENALTY = 1e-9
+_SMALLEST = 1e-6  # its fourth power is 1e-24: far within the range of single precision
+_SAME_PENALTY = 1e-9  # relative: far above rounding, far below what anybody sets
 _FIRST = 32  # records whose largest eigenvalues are taken at first
 
 

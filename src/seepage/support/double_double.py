@@ -18,7 +18,7 @@ from array_api_compat import array_namespace
 Array = Any
 
 EPS = 2.0**-52  # the rounding of a float: the distance from 1 to the next
-_BITS = 53
+_BITS = 53  # of the significand of a double
 
 
 @dataclass(frozen=True)

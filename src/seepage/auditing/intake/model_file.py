@@ -41,7 +41,7 @@ from seepage.errors import InputError, nearest
 from seepage.support.files import check_input
 from seepage.tables.names import counted, listed, shown
 
-MOST_BYTES = 256 * 10**6
+MOST_BYTES = 256 * 10**6  # a linear model is far smaller; a larger file is a mistake
 
 _KEYS = ("family", "coefficients", "intercept", "l2", "ridge", "classes", "features", "columns")
 _PICKLES = (".pkl", ".pickle", ".joblib", ".pt", ".pth", ".bin")

@@ -31,7 +31,7 @@ from seepage.tables.source import Array, as_numpy
 if TYPE_CHECKING:
     from seepage.glm.fitting.streamed import AnyObjective
 
-_MOST_STEPS = 200
+_MOST_STEPS = 200  # damped steps; all families end within some dozens, or never
 _MOST_CELLS = 10**6  # of a linear programme
 # A Newton step this small, relative to the coefficients and weighed by the curvature, is followed
 # by one far smaller, for which the Hessian at hand will do.

@@ -62,7 +62,7 @@ from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table
 
 Answer = TypeVar("Answer")
 
-_MOST_STEPS = 30
+_MOST_STEPS = 30  # near the minimiser each doubles the digits; rounding may take a few more
 CHEAP = 1e6  # multiplications up to which more precision and closer errors hardly cost anything
 UNLIKE = 1e4  # above this ratio one number nearly hides another
 _KEEP_DIGITS = ("gaussian", "bernoulli")  # families whose slopes have all digits if the margins do

@@ -22,7 +22,7 @@ from seepage.tables.columns import category_spread
 from seepage.tables.names import unique
 from seepage.tables.source import Table, check_column, check_names
 
-MOST_LEVELS = 1000
+MOST_LEVELS = 1000  # more is an identifier or a number, not a category
 PREPROCESSING = ("frozen", "refitted")
 FROZEN = (
     "What the preprocessing learnt from the data (means, deviations, components) counts as public."

@@ -29,7 +29,7 @@ from seepage.nn.sampling.samplers import OTHER, POISSON
 if TYPE_CHECKING:
     from seepage.nn.measures.estimate import Estimate
 
-VERSION = 5
+VERSION = 5  # of the format of a saved state
 
 _RELEASED = (
     "Nothing leaves but the noisy gradients of the steps, or results computed from them.",

@@ -25,7 +25,7 @@ from torch import Tensor
 from seepage.nn.problem.problem import NetworkProblem
 
 WIDE = 256  # with this many rows and columns, a weight's direction has thin factors
-RANK = 31
+RANK = 31  # of a pair of thin factors; with the room for a bias each has 32 columns
 
 
 def key_of(*parts: object) -> int:
