@@ -689,7 +689,10 @@ class Engine:
     def _empty(self, x: Inputs, probes: int, update: bool, pulls: bool) -> Step:
         like = next(iter(self.problem.released().values()))
         none = torch.zeros(0, dtype=like.dtype, device=like.device)
-        gradient = {name: torch.zeros_like(p) for name, p in self.problem.detached().items()}
+        gradient = {  # whole, even if the parameters are sharded
+            name: torch.zeros(p.shape, dtype=p.dtype, device=p.device)
+            for name, p in self.problem.detached().items()
+        }
         kept = None
         if pulls:
             if not isinstance(x, Tensor) or not isinstance(self.view, Input):
