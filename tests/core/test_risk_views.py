@@ -600,6 +600,9 @@ def test_records_that_are_read_in_chunks_get_upper_ends(
         assert risk.mu.kind == "exact"
         assert found == pytest.approx(truth, rel=1e-7)
         assert np.asarray(risk.top(3)) == pytest.approx(np.sort(truth)[::-1][:3], rel=1e-7)
+    written = pq.read_table(risk.write(tmp_path / "risks.parquet"))
+    assert written["mu"].to_numpy() == pytest.approx(found, rel=1e-12)
+    assert (tmp_path / "risks.parquet").stat().st_mode & 0o777 == 0o600
     some = leak.membership([30, 2, 9])
     assert some.mu.labels().tolist() == [2, 9, 30]
     assert np.asarray(some) == pytest.approx(found[[2, 9, 30]], rel=1e-12)
@@ -619,6 +622,9 @@ def test_guesses_of_records_that_are_read_in_chunks_hold_the_truth(
     shares = np.bincount(problem.X[:, 3].astype(int)) / N
     believed = {"frequencies": shares, "equal": np.full(3, 1 / 3)}.get(prior, prior)
     found = streamed(problem, door, tmp_path).guess("x3", prior=prior)
+    assert pq.read_table(found.write(tmp_path / "guesses.parquet")).num_rows == N
+    with pytest.raises(sp.InputError, match="is a folder; name the Parquet file to write"):
+        found.write(tmp_path)
     assert found.baseline == pytest.approx(np.full(N, max(believed)))
     for i in (0, 7, 30):
         points = np.stack([problem.whitened(problem.changed(i, v, 3)) for v in range(3)])

@@ -14,9 +14,8 @@ import numpy as np
 
 from seepage.core.questions import RecordNumbers
 from seepage.core.result import NOTICE, Result, warned
-from seepage.errors import InputError
-from seepage.support.files import check_path
 from seepage.tables.source import Chunk, RowSource
+from seepage.tables.table_file import file_to_write
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -151,10 +150,7 @@ def write_records(
 
     Each function is given with the names of the columns it fills.
     """
-    out = Path(path)
-    check_path(out)
-    if out.is_dir():
-        raise InputError(f"{out} is a folder; name the Parquet file to write.")
+    out = file_to_write(path)
     source.write(partial(_table, measures=measures), out, "writing")
     return out
 

@@ -8,10 +8,12 @@ that into probabilities.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,6 +31,7 @@ from seepage.risks.tolerance import Within, best_within, windows
 from seepage.support.chunks import progress, row_slices
 from seepage.support.room import computed
 from seepage.tables.source import Chunk, RowSource, as_numpy, build_frame, looked_up
+from seepage.tables.table_file import write_frame
 
 Prior = str | Sequence[float] | np.ndarray
 Changes = Callable[[Chunk], FiniteChanges]  # how far the release moves with a chunk's records
@@ -105,6 +108,10 @@ class Membership:
             "right": np.asarray(self.accuracy()),
         }
         return build_frame(columns, library or self.mu.library)
+
+    def write(self, path: str | os.PathLike[str]) -> Path:
+        """Write the table to a Parquet file, readable by its owner only; return its path."""
+        return write_frame(self.table("pyarrow"), path)
 
     def _told(self, values: np.ndarray, measure: str) -> Result:
         return replace(self.mu, values=values, measure=measure, accuracy=None)
@@ -194,6 +201,10 @@ class Guess:
             "gain": np.asarray(self.gain()),
         }
         return build_frame(columns, library or self.right.library)
+
+    def write(self, path: str | os.PathLike[str]) -> Path:
+        """Write the table to a Parquet file, readable by its owner only; return its path."""
+        return write_frame(self.table("pyarrow"), path)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.right, dtype=dtype)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, BinaryIO
 
 from seepage.errors import InputError
-from seepage.support.files import write_private
+from seepage.support.files import check_path, write_private
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def write_tables(tables: Iterator[pa.Table], path: Path) -> None:
@@ -27,8 +28,25 @@ def write_tables(tables: Iterator[pa.Table], path: Path) -> None:
         ) from error
 
 
+def write_frame(table: pa.Table, path: str | os.PathLike[str]) -> Path:
+    """Write one table to a Parquet file that only its owner can read, and return its path."""
+    out = file_to_write(path)
+    write_tables(iter([table]), out)
+    return out
+
+
+def file_to_write(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a file, or say that it is a folder or cannot be followed."""
+    check_path(path)
+    if Path(path).is_dir():
+        raise InputError(f"{path} is a folder; name the Parquet file to write.")
+    return Path(path)
+
+
 def write_each(tables: Iterator[pa.Table], file: BinaryIO) -> None:
     """Write tables of one schema, one after another, to an open file."""
+    import pyarrow.parquet as pq
+
     first = next(tables)
     # Nearly all numbers are different: a dictionary of them would be wasted.
     with pq.ParquetWriter(file, first.schema, use_dictionary=False) as writer:
