@@ -320,9 +320,9 @@ def reproduce(
 @_command(data_app, "list")
 def list_data(folder: Folder = None) -> None:
     """Print every data set: its name, size, whether it is here, licence, source."""
-    from seepage.auditing.report.rendering import table
     from seepage.data.obtain import find
     from seepage.data.registry import DATA_SETS
+    from seepage.support.text_table import text_table
 
     rows = []
     for entry in DATA_SETS.values():
@@ -331,7 +331,7 @@ def list_data(folder: Folder = None) -> None:
             size, here = f"{entry.size / 1e6:.1f} MB", "yes" if find(entry, folder) else "no"
         rows.append((entry.name, size, here, entry.licence, entry.title, entry.source))
     heads = ("NAME", "SIZE", "HERE", "LICENCE", "WHAT IT IS", "SOURCE")
-    typer.echo(table(rows, heads, indent=0), nl=False)
+    typer.echo(text_table(rows, heads))
 
 
 @_command(data_app)

@@ -34,7 +34,7 @@ from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import Inputs, rows_of
 from seepage.nn.training.private_sgd import measure_accuracy
 from seepage.support.chunks import progress
-from seepage.support.text_table import aligned
+from seepage.support.text_table import text_table
 from seepage.tables.source import as_numpy, build_frame
 
 NONE = "as it is"
@@ -132,14 +132,15 @@ class RemedyComparison:
         return figure
 
     def __str__(self) -> str:
-        lines: list[Sequence[str]] = [
-            ("remedy", "AUC", "V-information (bits)", "accuracy", "sent", "runs")
-        ]
+        heads = ("remedy", "AUC", "V-information (bits)", "accuracy", "sent", "runs")
+        lines: list[Sequence[str]] = []
         for one in self.outcomes:
             spans = (str(getattr(one, quantity)) for quantity in QUANTITIES)
             lines.append((one.name, *spans, f"{one.sent:,}", str(one.runs)))
         named = ", ".join(self.protect) if self.protect else "none"
-        return "\n".join([*aligned(lines), "", f"Layers that an audit names: {named}.", NOTICE])
+        return "\n".join(
+            [text_table(lines, heads), "", f"Layers that an audit names: {named}.", NOTICE]
+        )
 
     def __repr__(self) -> str:
         runs = max(one.runs for one in self.outcomes)

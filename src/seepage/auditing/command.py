@@ -30,7 +30,7 @@ from seepage.auditing.intake.table import (
 from seepage.auditing.questions import ColumnQuestion, Limits, Question
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.figures import load_beside
-from seepage.auditing.report.rendering import json_text, table
+from seepage.auditing.report.rendering import json_text
 from seepage.auditing.report.verdict import tell_noise, warn_of_constant
 from seepage.auditing.report.words import error_at, say_error
 from seepage.auditing.tradeoff import REMEDIES
@@ -38,6 +38,7 @@ from seepage.auditing.trained_model import MOST_TAKEN, EncodedTable
 from seepage.errors import InputError, NotTheMinimiserError
 from seepage.support.chunks import share_one_heap
 from seepage.support.files import check_folder, check_input
+from seepage.support.text_table import text_table
 from seepage.tables.names import counted, escaped, shown
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ def _list_columns(question: Question) -> None:
     for step in opened.steps:
         typer.echo(f"  - {step}")
     facts = [(shown(f.name), f.kind, f.words) for f in column_facts(opened)]
-    typer.echo(table(facts, ("column", "kind", "values")), nl=False)
+    typer.echo(text_table(facts, ("column", "kind", "values"), indent=2))
 
 
 def run_audit(question: Question, limits: Limits, *, out: Path | None, as_json: bool) -> bool:

@@ -24,7 +24,7 @@ from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import Inputs, rows_of
 from seepage.nn.problem.views import batch_size as size_of
 from seepage.support.number_check import check_count, check_not_negative
-from seepage.support.text_table import aligned
+from seepage.support.text_table import text_table
 from seepage.tables.names import listed
 from seepage.tables.source import as_numpy, build_frame
 
@@ -105,19 +105,18 @@ class LayerAudit:
 
     def __str__(self) -> str:
         information, sensitive = self.v_information, self.sensitivity
-        head = ("layer", "sensitivity", f"V-information ({information.unit})", "p", "")
-        lines: list[Sequence[str]] = [head]
+        own = [] if sensitive is None else ["sensitivity"]
+        heads = ["layer", *own, f"V-information ({information.unit})", "p", ""]
+        lines = []
         for k, name in enumerate(information.layers):
-            own = "" if sensitive is None else f"{sensitive[name]:.4g}"
+            own = [] if sensitive is None else [f"{sensitive[name]:.4g}"]
             mark = "protect" if name in self.protect else ""
             p_value = f"{information.columns['p_value'][k]:.3f}"
-            lines.append((name, own, str(information.span(name)), p_value, mark))
-        if sensitive is None:
-            lines = [(name, *rest) for name, _, *rest in lines]
+            lines.append([name, *own, str(information.span(name)), p_value, mark])
         left = [(r.name, str(Span(r.value, r.low, r.high))) for r in self.remedies]
         refused = [f"Not measured: {name}, {reason}." for name, reason in self.refused.items()]
         heading = f"What a whole update tells ({information.unit}):"
-        text = [*aligned(lines), "", heading, *aligned(left, indent="  "), ""]
+        text = [text_table(lines, heads), "", heading, text_table(left, indent=2), ""]
         return "\n".join([*text, *self.notes, *refused, NOTICE])
 
     def __repr__(self) -> str:

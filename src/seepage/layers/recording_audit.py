@@ -18,7 +18,7 @@ from seepage.layers.layer_audit import LayerAudit, audit_updates
 from seepage.layers.measures.first_round import RoundByRound, since_when
 from seepage.layers.measures.property_batches import read_property
 from seepage.layers.measures.standing_out import StandingOut, standing_out
-from seepage.support.text_table import aligned
+from seepage.support.text_table import text_table
 from seepage.tables.names import listed
 
 Recording = LayerGradients | str | os.PathLike[str]  # a recording, or its file
@@ -93,7 +93,7 @@ class RecordingAudit:
             (str(who.clients[k]), f"{who.times[k]:.2f} at {who.layer[k]}, P = {who.p_value[k]:.3f}")
             for k in order
         ]
-        lines += aligned(clients, indent="  ")
+        lines.append(text_table(clients, indent=2))
         return "\n".join([*lines, "", *self.notes, NOTICE])
 
     def _opening(self) -> str:

@@ -9,13 +9,10 @@ import json
 import math
 import os
 import re
-import shutil
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +28,7 @@ from seepage.auditing.report.words import Verdict
 from seepage.core.result import NOTICE
 from seepage.errors import InputError
 from seepage.support.files import whole_folder, write_text
+from seepage.support.text_table import text_table
 from seepage.tables.names import counted, escaped, shown
 
 _FILTERS = (
@@ -66,7 +64,7 @@ def environment() -> Environment:
         keep_trailing_newline=True,
     )
     made.filters |= {name: getattr(words, name) for name in _FILTERS.split()}
-    made.filters |= {"shown": shown, "escaped": escaped, "trusted": trusted, "table": table}
+    made.filters |= {"shown": shown, "escaped": escaped, "trusted": trusted, "table": _table}
     made.globals |= {name: getattr(words, name) for name in _CALLED.split()}
     made.globals |= {"counted": counted, "notice": NOTICE, "widest": WIDEST}
     made.globals["style"] = trusted(read_template("style.css"))
@@ -83,20 +81,8 @@ def read_template(name: str) -> str:
     return (files("seepage.auditing.report") / "templates" / name).read_text("utf-8")
 
 
-def table(rows: Iterable[Sequence[str]], heads: Sequence[str], indent: int = 2) -> str:
-    """Return lines of cells below their heads, folded on a terminal and never cut elsewhere."""
-    from rich.console import Console
-    from rich.table import Table
-
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
-    for head in heads:
-        drawn.add_column(head, no_wrap=False, overflow="fold")
-    for row in rows:
-        drawn.add_row(*row)
-    out = StringIO()
-    Console(file=out, width=width - indent, markup=False, emoji=False, highlight=False).print(drawn)
-    return "".join(f"{' ' * indent}{line}".rstrip() + "\n" for line in out.getvalue().splitlines())
+def _table(lines: Iterable[Sequence[str]], heads: Sequence[str]) -> str:
+    return text_table(lines, heads, indent=2) + "\n"
 
 
 class Report(ABC):
