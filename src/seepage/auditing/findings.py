@@ -1,6 +1,7 @@
 """What an audit found: typed numbers, ready to be gated, written and drawn.
 
-Sentences are made of them in :mod:`seepage.auditing.report.words`, and nowhere else.
+Sentences are made of them by the templates of :mod:`seepage.auditing.report` (``verdict`` chooses
+which are said), and nowhere else; ``steps`` alone, what was done to the data, is words already.
 """
 
 from __future__ import annotations

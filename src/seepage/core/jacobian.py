@@ -364,14 +364,20 @@ class MeasuredRelease(ABC):
         """Return the Jacobian about the records of a chunk, exact for each of them."""
 
     def refits(self) -> Refits:
-        """Return how the release moves when a record changes by a finite amount."""
+        """Return the release made anew with a record changed: new numbers, for one row at a time.
+
+        Bounds and attacks ask for these.
+        """
         raise InputError(
             "Only one linear model of a table in memory can be refitted with a record changed; "
             "take the releases one by one."
         )
 
     def finite_changes(self) -> FiniteChanges:
-        """Return how far the release moves when a record is left out or replaced."""
+        """Return how far the release moves, in units of its noise, for changes of every row.
+
+        A record is left out or replaced; risks ask for these.
+        """
         raise InputError(
             "How far this release moves when a record leaves or changes is not known; risks need a "
             "linear model of a table in memory."

@@ -46,7 +46,7 @@ REFITTED = (HELD[0], "All that the given refit chooses is chosen anew without th
 
 _FREE_WORK = 1e11  # multiplications allowed to refits unless all are asked for
 _EXACT = 1e-6  # the relative width of an interval up to which it is a number
-_HELD = 1 << 27  # inner products held at a time
+_PRODUCTS_HELD = 1 << 27  # inner products held at a time
 _MOST_DISTINCT = 1 << 20  # the most different values of a column that are counted
 
 
@@ -439,7 +439,7 @@ def _guess_each(
     That is the least, the most, the baseline and the integral's error.
     """
     here, others = changes(chunk), candidates.others
-    pieces = list(row_slices(len(rows), len(others) ** 2, chunk=_HELD))
+    pieces = list(row_slices(len(rows), len(others) ** 2, chunk=_PRODUCTS_HELD))
     budget = _budget(here, len(others), exact) / len(pieces)
     refits = None if isinstance(exact, bool) else exact
     answers = []

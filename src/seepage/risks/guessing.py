@@ -1,6 +1,6 @@
 """How often the best guess is right, given how far apart the candidates put the release.
 
-***Two candidates.** Whoever sees one draw from ``N(0, I)`` or ``N(μ, I)`` and says which it was
+**Two candidates.** Whoever sees one draw from ``N(0, I)`` or ``N(μ, I)`` and says which it was
 has, at best, the trade-off curve of Dong, Roth and Su (2022), ``TPR(α) = Φ(Φ⁻¹(α) + μ)``: Gaussian
 differential privacy. For independent releases, squared distances add.
 

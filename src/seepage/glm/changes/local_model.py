@@ -68,7 +68,9 @@ class LocalModel:
         self.centre = None if optimum.centre is None else as_numpy(optimum.centre).astype(float)
         self.target, self.theta = self.fit.target, np.asarray(self.fit.parameters)
         self.outputs = Outputs(self.fit.family)
-        # M in |ℓ‴| ≤ M ℓ″; where it is 0 centres are exact: no error of the slopes has an effect
+        # M in |ℓ‴| ≤ M ℓ″; where it is 0 centres are exact: no error of the slopes has an effect.
+        # Where none is known it counts as 0 too, and :attr:`ChangedRecords.certifies` sees to it
+        # that no certificate is asked for.
         self.constant = self.fit.family.self_concordance or 0.0
         weight = self.fit.sample_weight
         self.weight: np.ndarray = np.ones(len(self.X)) if weight is None else weight

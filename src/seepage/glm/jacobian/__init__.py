@@ -1,5 +1,15 @@
-"""The Jacobian of a GLM's release, the equations that give it, and refits with a record changed.
+"""The Jacobian of a GLM's release, in closed forms, and how exact its answers are.
 
-It is taken at the exact minimiser near a model's coefficients (``optimum``), answers in closed
-forms (``operator``, ``secular``, ``inverse``), and says how exact its answers are (``accuracy``).
+It is taken at the exact minimiser near a model's coefficients (``optimum``, and ``twice_precise``
+where ordinary arithmetic would lose the digits). ``terms`` holds the products of records with the
+whitener, ``operator`` answers for any number of outputs and ``single_output`` for one, with
+``secular`` for largest eigenvalues and ``inverse`` for the inverse information about a record;
+``accuracy`` is the layer around them. The symbols, in every file here::
+
+    n, m   records in all, in one piece      d   columns       D   d, and one for an intercept
+    K, L   outputs, numbers of a label       P   numbers released, D K
+    x̃      a record, with a 1 for an intercept                 W   coefficients, (d, K)
+    r, a, b  slope, curvature and label slope of a record's loss, weights ω folded in
+    H, Φ   Hessian of the objective, information of the noise
+    A      whitener: AᵀA = H⁻¹ΦH⁻¹ = C       G   mixed derivatives; J = A G
 """

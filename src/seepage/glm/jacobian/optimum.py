@@ -283,7 +283,7 @@ def margins_of(fit: FittedGLM, X: Array) -> Array:
 
 
 def condition_number(H: Array, inverse: Array) -> float:
-    """Estimate the condition of a definite matrix of unit diagonal from below, by power steps."""
+    """Estimate the condition of a definite matrix, scaled to unit diagonal, from below."""
     xp = array_namespace(H)
     sizes = xp.sqrt(xp.linalg.diagonal(H))
     start = np.random.default_rng(0).standard_normal(H.shape[0])
