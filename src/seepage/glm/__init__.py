@@ -5,8 +5,8 @@ minimisers), ``estimators`` (with scikit-learn's interface), ``adapters`` (model
 libraries), ``preprocessing`` (raw columns to features), ``jacobian`` (the closed forms of a
 release's Jacobian), ``changes`` (records that leave or are others), ``refining`` (a model that
 stopped early), ``shaped_noise`` and ``private_shape`` (noise in the shape of what records tell) and
-``reweighting``; ``leakage`` is the entry point. Everything that knows the shape of a GLM belongs here; what holds for any
-release does not.
+``reweighting``; ``leakage`` is the entry point. Everything that knows the shape of a GLM belongs
+here; what holds for any release does not.
 """
 
 from __future__ import annotations

@@ -73,7 +73,8 @@ class SingleOutputJacobian(GLMJacobian):
             rho, basis.delta, coordinates, basis.q, c, self.a * self.r, threads=threads, what="rows"
         )
         # Next to the largest pole, with the next one hardly apart, the secular equation has lost
-        # half its digits: a zero here has the norm computed from the entries (by ``exact_records``), if that is cheap.
+        # half its digits: a zero here has the norm computed from the entries (``exact_records``
+        # does that with whatever has cancelled), if that is cheap.
         if float(basis.delta[-2]) >= 0.99 * float(basis.delta[-1]):
             near_pole = (norms > 0) & (norms <= (1 + 1e-6) * rho * basis.delta[-1])
             work = float(xp.sum(near_pole)) * self.size * count * min(self.size, count)
