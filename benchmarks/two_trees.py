@@ -130,7 +130,7 @@ def worker(device: str) -> None:
 
 def started(tree: Path, device: str) -> subprocess.Popen[str]:
     """Start a worker that imports the code of one checkout."""
-    paths = [str(tree / "src"), str(tree)]
+    paths = [str(tree / "src"), str(tree), os.environ.get("PYTHONPATH", "")]
     words = [sys.executable, "-W", "ignore", __file__, "--worker", "--device", device]
     return subprocess.Popen(  # noqa: S603 - this very file
         words,
