@@ -23,6 +23,7 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
+from seepage.core.spectra import leading_ritz_values
 from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.jacobian.random_directions import key_of, row_signs
@@ -201,34 +202,12 @@ def lanczos(
     ``max_steps``; the bounds hold either way.
     """
     size = int((start != 0).any(0).sum())
-    vector = start / start.norm(dim=1, keepdim=True)
-    basis = [vector]
-    diagonal: list[Tensor] = []
-    beside: list[Tensor] = []
-    eps = torch.finfo(start.dtype).eps
-    while True:
-        image = apply(vector)
-        diagonal.append((image * vector).sum(1))
-        known = torch.stack(basis, 1)
-        for _ in range(2):  # twice, to keep the basis orthogonal to machine precision
-            overlaps = known @ image[:, :, None]
-            image = image - (known.transpose(1, 2) @ overlaps)[:, :, 0]
-        length = image.norm(dim=1)
-        scale = torch.stack(diagonal).amax(0)
-        length = torch.where(length > 16 * eps * scale, length, torch.zeros_like(length))
-        beside.append(length)
-        steps = len(diagonal)
-        values, vectors = torch.linalg.eigh(_tridiagonal(diagonal, beside))
-        residual = length * vectors[:, -1, -1].abs()
-        leading = values[:, -1].clamp(min=0.0)
-        settled = residual <= tolerance * leading
-        if bool(settled.all()) or steps >= min(max_steps, size):
-            upper = _upper(leading, residual, length, steps, size)
-            return LargestEigenvalues(leading, upper, steps, settled | (upper == leading))
-        vector = (
-            torch.where(length > 0, 1 / torch.where(length > 0, length, 1.0), 0.0)[:, None] * image
-        )
-        basis.append(vector)
+    leading, residual, length, steps = leading_ritz_values(
+        apply, start, tolerance, min(max_steps, size)
+    )
+    upper = _upper(leading, residual, length, steps, size)
+    settled = (residual <= tolerance * leading) | (upper == leading)
+    return LargestEigenvalues(leading, upper, steps, settled)
 
 
 def _upper(leading: Tensor, residual: Tensor, length: Tensor, steps: int, size: int) -> Tensor:
@@ -241,14 +220,6 @@ def _upper(leading: Tensor, residual: Tensor, length: Tensor, steps: int, size: 
     return torch.where(
         (length == 0) | (leading == 0), leading, torch.maximum(bound, leading + residual)
     )
-
-
-def _tridiagonal(diagonal: list[Tensor], beside: list[Tensor]) -> Tensor:
-    matrix = torch.diag_embed(torch.stack(diagonal, 1))
-    if len(diagonal) > 1:
-        off = torch.stack(beside[:-1], 1)
-        matrix = matrix + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
-    return matrix
 
 
 @dataclass(frozen=True)
