@@ -19,6 +19,7 @@ from array_api_compat import array_namespace, device, is_torch_array
 
 from seepage.errors import InputError, nearest
 from seepage.support.library_classes import library_class, own_name
+from seepage.support.number_check import check_choice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -344,8 +345,7 @@ def read_table(X: Any, *, dtype: str | None = None, check: bool = True) -> Table
     default) or ``"float32"``.
     """
     wanted = "float64" if dtype is None else dtype
-    if wanted not in ("float64", "float32"):
-        raise InputError(f"dtype must be 'float64' or 'float32', not {dtype!r}.")
+    check_choice(wanted, "dtype", ("float64", "float32"))
     if hasattr(X, "columns") or hasattr(X, "column_names"):
         table = _read_frame(X)
     else:

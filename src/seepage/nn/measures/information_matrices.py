@@ -29,6 +29,7 @@ from seepage.nn.jacobian.engine import Engine
 from seepage.nn.jacobian.random_directions import key_of, row_signs
 from seepage.nn.problem.views import Inputs, batch_size
 from seepage.support.chunks import progress
+from seepage.support.number_check import check_count
 
 _AT_A_TIME = 4  # directions per pass
 FAILURE = 1e-6  # the probability δ that the upper bound on an eigenvalue is wrong
@@ -266,8 +267,7 @@ def nystrom(
     ``key`` makes it different from those of other sketches. With all d directions, ``Q`` is the
     identity and the sketch is the matrix itself.
     """
-    if isinstance(rank, bool) or not isinstance(rank, Integral) or rank < 1:
-        raise InputError(f"rank must be a whole number of at least 1, not {rank!r}.")
+    check_count(rank, "rank")
     z = engine.variable(x, y)
     unknown = engine.view.entries(z)
     basis = _directions(len(unknown), min(int(rank), len(unknown)), key_of(engine.seed, key))
