@@ -37,6 +37,7 @@ from seepage.core.questions import (
     chosen,
     first_missing,
     grouped,
+    members,
     root,
 )
 from seepage.core.record_stream import RecordStream, numbers_alone, write_records
@@ -302,9 +303,8 @@ class Leakage(Generic[PerRecord]):
         if rows is not None:
             raise InputError("All records of a group leave together; leave out rows= or groups=.")
         labels = _sortable(group_labels(groups, self.source))
-        known, inverse = np.unique(labels, return_inverse=True)
-        sets = [np.flatnonzero(inverse == k) for k in range(len(known))]
-        return membership(self, None, (known, sets), exact, refit)
+        together = (np.unique(labels), list(members(labels).values()))
+        return membership(self, None, together, exact, refit)
 
     def guess(
         self,

@@ -404,20 +404,11 @@ def _read_frame(X: Any) -> Table:
 
 def own_index(X: Any) -> np.ndarray | None:
     """Return the index of a pandas table, if it is more than the row numbers."""
-    index = getattr(X, "index", None)
-    if library_class(X, ("pandas",)) is None or _is_plain_range(index):
+    if library_class(X, ("pandas",)) is None:
         return None
-    return np.asarray(index)
-
-
-def _is_plain_range(index: Any) -> bool:
-    n = len(index)
-    return (
-        own_name(index, "pandas", ("RangeIndex",)) is not None
-        and n > 0
-        and index[0] == 0
-        and index[-1] == n - 1
-    )
+    index, n = X.index, len(X)
+    counts = n > 0 and own_name(index, "pandas", ("RangeIndex",)) is not None
+    return None if counts and (index[0], index[-1]) == (0, n - 1) else np.asarray(index)
 
 
 def check_finite(table: Table) -> None:

@@ -18,7 +18,7 @@ from seepage.errors import InputError
         ({"n": 0}, "number of training records"),
         ({"probes": 0}, "probes"),
         ({"sampler": "poison"}, "did you mean 'poisson'"),
-        ({"clip": "soft"}, "clip must be .hard., .smooth. or .none., not"),
+        ({"clip": "soft"}, "clip must be 'hard', 'smooth' or 'none', not"),
         ({"amplification": "both"}, "amplification must be .*, not .both."),
         ({"max_grad_norm": 0.0}, "max_grad_norm"),
         ({"sketch": 2, "sketch_records": [99]}, "sketch_records"),

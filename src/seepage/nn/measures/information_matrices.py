@@ -49,10 +49,10 @@ def check_probes(probes: int) -> None:
         )
 
 
-def rademacher(engine: Engine, x: Inputs, y: Tensor, probes: int, key: object = "trace") -> Trace:
+def rademacher(engine: Engine, x: Inputs, y: Tensor, probes: int) -> Trace:
     """Return the mean of independent probes, with the standard error of that mean."""
     check_probes(probes)
-    estimates = engine.step(x, y, probes=probes, key=key).traces
+    estimates = engine.step(x, y, probes=probes, key="trace").traces
     spread = estimates.std(1, correction=1) / probes**0.5
     return estimates.mean(1), spread, probes - 1
 
@@ -99,7 +99,7 @@ def squared_changes_along(
     return torch.cat(parts, 1)
 
 
-def hutchpp(engine: Engine, x: Inputs, y: Tensor, probes: int, key: object = "hutch++") -> Trace:
+def hutchpp(engine: Engine, x: Inputs, y: Tensor, probes: int) -> Trace:
     """Return Hutch++ with a third of the probes for each of its three parts.
 
     The part inside the subspace is exact, so the standard error is that of the rest alone. Each
@@ -112,13 +112,13 @@ def hutchpp(engine: Engine, x: Inputs, y: Tensor, probes: int, key: object = "hu
     if rank >= engine.unknowns(x, y):
         return exact(engine, x, y)
     count = batch_size(x)
-    basis = subspace(engine, x, y, rank, key)
+    basis = subspace(engine, x, y, rank, "hutch++")
     flat = basis.permute(2, 0, 1).reshape(rank, count, *shape)
     inside = _changes(engine, x, y, flat).sum(1)
     rows = torch.arange(count)
     estimates = []
     for k in range(rank):
-        v = row_signs(key_of(engine.seed, key, "rest", k), rows, (size,), z)
+        v = row_signs(key_of(engine.seed, "hutch++", "rest", k), rows, (size,), z)
         v = engine.masked(v.reshape(count, *shape)).reshape(count, size, 1)
         rest = (v - basis @ (basis.transpose(1, 2) @ v)).reshape(1, count, *shape)
         estimates.append(_changes(engine, x, y, rest)[:, 0])
@@ -258,19 +258,16 @@ class InformationSketch:
         return self.factor.square().sum(2)
 
 
-def nystrom(
-    engine: Engine, x: Inputs, y: Tensor, rank: int, key: object = "sketch"
-) -> InformationSketch:
+def nystrom(engine: Engine, x: Inputs, y: Tensor, rank: int) -> InformationSketch:
     """Return the sketch ``AQ (QᵀAQ)⁺ QᵀA`` of ``A = J̃ᵀJ̃`` from ``rank`` products.
 
-    ``Q`` is an orthonormal basis of a random subspace of the unknowns, the same for every record;
-    ``key`` makes it different from those of other sketches. With all d directions, ``Q`` is the
-    identity and the sketch is the matrix itself.
+    ``Q`` is an orthonormal basis of a random subspace of the unknowns, the same for every record.
+    With all d directions, ``Q`` is the identity and the sketch is the matrix itself.
     """
     check_count(rank, "rank")
     z = engine.variable(x, y)
     unknown = engine.view.entries(z)
-    basis = _directions(len(unknown), min(int(rank), len(unknown)), key_of(engine.seed, key))
+    basis = _directions(len(unknown), min(int(rank), len(unknown)), key_of(engine.seed, "sketch"))
     basis = basis.to(z.device)
     count, size = batch_size(x), z[0].numel()
 
