@@ -166,7 +166,7 @@ CASES = {
     "a column number too high": (lambda: leak().rows(columns=[3]), "has 3 columns"),
     "a column named twice": (lambda: leak().rows(columns=[0, -3]), "named twice"),
     "no column at all": (lambda: leak().rows(columns=[]), "No column was named"),
-    "an unknown measure": (lambda: leak().rows(measure="fill"), "choose 'fil' or 'dfil'"),
+    "an unknown measure": (lambda: leak().rows(measure="fill"), "'fil' or 'dfil', not 'fill'"),
     "a group nobody is in": (
         lambda: leak().groups(["a"] * 20 + ["bb"] * 20, only=["bbb"]),
         "in the group 'bbb' .did you mean 'bb'",

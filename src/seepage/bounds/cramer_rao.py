@@ -16,6 +16,7 @@ from seepage.core.result import UNBIASED, Result
 from seepage.core.spectra import inverse_gram_diagonal
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
+from seepage.support.number_check import check_choice
 from seepage.tables.source import Array, Chunk, as_numpy
 
 _BIASED = "The adversary's estimate has the stated bias."
@@ -76,8 +77,7 @@ def cramer_rao(
         block; it can only be larger (paper 001, equation 12), and is infinite once the rest of the
         table can explain every change of the release, as it nearly always can.
     """
-    if rest not in ("known", "unknown"):
-        raise InputError(f"rest must be 'known' or 'unknown', not {rest!r}.")
+    check_choice(rest, "rest", ("known", "unknown"))
     unknowns, about = leak.unknowns(columns, label)
     positions = as_numpy(leak.row_positions(rows))
     size = unknowns.count(leak.release.template) * len(positions)

@@ -37,6 +37,7 @@ from seepage.core.questions import (
     chosen,
     first_missing,
     grouped,
+    members,
     root,
 )
 from seepage.core.record_stream import RecordStream, numbers_alone, write_records
@@ -51,6 +52,7 @@ from seepage.core.risk_views import (
 )
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError, nearest
+from seepage.support.number_check import check_choice
 from seepage.tables.source import Array, Chunk, RowSource, Table, as_numpy, check_length, place_like
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ else:
     PerRecord = TypeVar("PerRecord")
 
 Columns = str | int | Sequence[str | int] | None
+_MEASURES = ("fil", "dfil")
 
 
 class Leakage(Generic[PerRecord]):
@@ -146,8 +149,9 @@ class Leakage(Generic[PerRecord]):
         The label counts as part of the record unless columns are named; ``label`` overrides that.
         With ``simplex`` a complete one-hot attribute may only move along its simplex.
         """
+        check_choice(measure, "measure", _MEASURES)
         unknowns, about = self.unknowns(columns, label, simplex)
-        return self.per_record(_check_measure(measure), unknowns, "rows", about)
+        return self.per_record(measure, unknowns, "rows", about)
 
     rows = records
 
@@ -169,10 +173,10 @@ class Leakage(Generic[PerRecord]):
         ``rows`` are positions or a boolean mask. Columns that belong together, such as the one-hot
         columns of a category, count as one attribute.
         """
+        check_choice(measure, "measure", _MEASURES)
         choose = partial(chosen, positions=self._positions(rows))
         names, unknowns = self.attributes.each(simplex)
-        count = len(self.source)
-        question = AttributeBlocks(tuple(unknowns), _check_measure(measure), choose, count)
+        question = AttributeBlocks(tuple(unknowns), measure, choose, len(self.source))
         squared, accuracy = self.ask({"columns": question}, "columns")["columns"]
         about = "one attribute of all records" if rows is None else "one attribute of some records"
         return self._result(squared, "columns", measure, about, accuracy, np.asarray(names, object))
@@ -302,9 +306,8 @@ class Leakage(Generic[PerRecord]):
         if rows is not None:
             raise InputError("All records of a group leave together; leave out rows= or groups=.")
         labels = _sortable(group_labels(groups, self.source))
-        known, inverse = np.unique(labels, return_inverse=True)
-        sets = [np.flatnonzero(inverse == k) for k in range(len(known))]
-        return membership(self, None, (known, sets), exact, refit)
+        together = (np.unique(labels), list(members(labels).values()))
+        return membership(self, None, together, exact, refit)
 
     def guess(
         self,
@@ -391,10 +394,10 @@ class Leakage(Generic[PerRecord]):
         asked = [measures] if isinstance(measures, str) else list(measures)
         functions: dict[tuple[str, ...], Callable[[Chunk], Array]] = {}
         for measure in asked:
+            check_choice(measure, "measure", (*_MEASURES, "cramer_rao"))
             exact = measure == "cramer_rao"
             unknowns, _ = self.unknowns(columns, bool(label) if exact else label)
-            name = measure if exact else _check_measure(measure)
-            question = EachRecord(name, unknowns, len(self.source), stated=False)
+            question = EachRecord(measure, unknowns, len(self.source), stated=False)
             functions[(measure,)] = partial(numbers_alone, function=self._asking(question))
         if not functions:
             raise InputError("Name at least one measure: fil, dfil, cramer_rao.")
@@ -488,7 +491,8 @@ class Leakage(Generic[PerRecord]):
         only: frozenset[Any] | None = None,
     ) -> BlocksByName:
         """Return the squared measure of each block of records that ``choose`` finds in chunks."""
-        question = Blocks(unknowns, _check_measure(measure), choose, len(self.source), only)
+        check_choice(measure, "measure", _MEASURES)
+        question = Blocks(unknowns, measure, choose, len(self.source), only)
         blocks: BlocksByName = self.ask({"blocks": question}, "groups", extra)["blocks"]
         return blocks
 
@@ -582,9 +586,3 @@ def group_labels(labels: Any, table: Sized, what: str = "the group labels") -> n
             f"The group of row {missing} is missing; leave such rows out or name a group."
         )
     return values
-
-
-def _check_measure(measure: str) -> str:
-    if measure not in ("fil", "dfil"):
-        raise InputError(f"There is no measure {measure!r}; choose 'fil' or 'dfil'.")
-    return measure

@@ -24,7 +24,14 @@ def largest_eigenvalues(apply: Callable[[Array], Array], like: Array) -> Array:
     """
     if like.shape[1] <= DENSE_LIMIT:
         return dense_largest(_written_out(apply, like))
-    return _lanczos(apply, like)
+    xp = array_namespace(like)
+    # One fixed start for all, so that the same question always gets the same answer.
+    start = np.random.default_rng(0).standard_normal(like.shape[1])
+    start = xp.zeros_like(like) + xp.asarray(start, dtype=like.dtype, device=like.device)
+    # Relative, of the residual: a Ritz value is accurate to its square over the gap.
+    tolerance = max(1e-10, 8 * float(xp.finfo(like.dtype).eps))
+    # A decomposition costs about as much as four steps.
+    return leading_ritz_values(apply, start, tolerance, like.shape[1], every=4)[0]
 
 
 def dense_largest(matrices: Array) -> Array:
@@ -47,21 +54,23 @@ def _written_out(apply: Callable[[Array], Array], like: Array) -> Array:
     return (matrices + xp.matrix_transpose(matrices)) / 2
 
 
-def _lanczos(apply: Callable[[Array], Array], like: Array) -> Array:
-    xp = array_namespace(like)
-    k = like.shape[1]
-    # One fixed start for all, so that the same question always gets the same answer.
-    start = np.random.default_rng(0).standard_normal(k)
-    vector = xp.zeros_like(like) + xp.asarray(
-        start / np.linalg.norm(start), dtype=like.dtype, device=like.device
-    )
+def leading_ritz_values(
+    apply: Callable[[Array], Array], start: Array, tolerance: float, most: int, every: int = 1
+) -> tuple[Array, Array, Array, int]:
+    """Return each matrix's leading Ritz value, its residual, and what Lanczos' method has left.
+
+    With full reorthogonalisation, from the vectors ``start (m, k)``. It stops when every residual
+    is at most ``tolerance`` of its value, which is looked at after ``every`` steps, or after
+    ``most`` steps. What is left is the length of the next direction, zero once an invariant
+    subspace is spanned; the number of steps taken comes last.
+    """
+    xp = array_namespace(start)
+    vector = start / xp.sqrt(xp.vecdot(start, start))[:, None]
     basis = vector[:, None, :]
     diagonal: list[Array] = []
     beside: list[Array] = []
-    eps = float(xp.finfo(like.dtype).eps)
-    # Relative, of the residual: a Ritz value is accurate to its square over the gap.
-    tolerance = max(1e-10, 8 * eps)
-    scale = xp.zeros_like(like[:, 0])
+    eps = float(xp.finfo(start.dtype).eps)
+    scale = xp.zeros_like(start[:, 0])
     while True:
         image = apply(vector)
         diagonal.append(xp.vecdot(image, vector))
@@ -74,13 +83,13 @@ def _lanczos(apply: Callable[[Array], Array], like: Array) -> Array:
         length = xp.where(length > 16 * eps * scale, length, xp.zeros_like(length))
         beside.append(length)
         steps = len(diagonal)
-        if steps % 4 == 0 or steps == k:  # a decomposition costs about as much as four steps
+        if steps % every == 0 or steps >= most:
             values, vectors = xp.linalg.eigh(_tridiagonal(diagonal, beside))
             residual = length * xp.abs(vectors[:, -1, -1])
             leading = values[:, -1]
             leading = xp.where(leading > 0, leading, xp.zeros_like(leading))
-            if steps == k or bool(xp.all(residual <= tolerance * leading)):
-                return leading
+            if steps >= most or bool(xp.all(residual <= tolerance * leading)):
+                return leading, residual, length, steps
         inverse = xp.where(length > 0, 1 / xp.where(length > 0, length, 1.0), 0.0)
         vector = image * inverse[:, None]
         basis = xp.concat([basis, vector[:, None, :]], axis=1)

@@ -116,7 +116,8 @@ class Attributes:
             elif self.declared[name][0] == j:
                 names.append(name)
                 members = self.declared[name]
-                unknowns.append(Unknowns(members, False, self._basis([members], simplex)))
+                basis = self._basis([members]) if simplex else None
+                unknowns.append(Unknowns(members, False, basis))
         return names, unknowns
 
     def unknowns(
@@ -125,10 +126,13 @@ class Attributes:
         """Return the unknowns that ``columns`` name, and the same in words."""
         and_label = " and the label" if label else ""
         if columns is None:
-            blocks = [u.columns or () for u in self.each(False)[1]] if simplex else []
+            about = f"all columns{and_label}"
+            if not simplex:
+                return Unknowns(None, label), about
+            blocks = [u.columns or () for u in self.each(False)[1]]
             # In the order of the attributes, which is that of the basis.
-            every = tuple(j for block in blocks for j in block) if simplex else None
-            return Unknowns(every, label, self._basis(blocks, simplex)), f"all columns{and_label}"
+            every = tuple(j for block in blocks for j in block)
+            return Unknowns(every, label, self._basis(blocks)), about
         asked = [columns] if isinstance(columns, str | int | np.integer) else list(columns)
         if not asked and not label:
             raise InputError("No column was named; name at least one, or ask about the label.")
@@ -139,7 +143,7 @@ class Attributes:
             raise InputError(f"Column {self.names[twice]!r} was named twice.")
         shown = ", ".join(str(n) if isinstance(n, str) else self.names[n] for n in asked)
         about = f"{shown}{and_label}" if asked else "the label"
-        return Unknowns(tuple(flat), label, self._basis(blocks, simplex)), about
+        return Unknowns(tuple(flat), label, self._basis(blocks) if simplex else None), about
 
     def _members(self, name: str | int) -> tuple[int, ...]:
         if isinstance(name, str) and name in self.declared:
@@ -159,10 +163,8 @@ class Attributes:
             raise InputError(f"Several columns are called {name!r}; name them by their position.")
         return self._positions[str(name)]
 
-    def _basis(self, blocks: Sequence[tuple[int, ...]], simplex: bool) -> np.ndarray | None:
+    def _basis(self, blocks: Sequence[tuple[int, ...]]) -> np.ndarray:
         """Return the directions that keep every complete one-hot attribute on its simplex."""
-        if not simplex:
-            return None
         for block in blocks:
             if len(block) > 1:
                 self._check_complete(block)

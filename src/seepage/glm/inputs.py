@@ -156,20 +156,9 @@ def check_column_count(fitted: int, table: Table) -> None:
 
 def is_streamed(X: Any) -> bool:
     """Say whether a caller's table is to be read in chunks: a source, a path or a data set."""
-    if isinstance(X, RowSource | str | os.PathLike) or _is_dask(X):
-        return True
-    return type(X).__module__.startswith("pyarrow.") and hasattr(X, "get_fragments")
-
-
-def _is_dask(X: Any) -> bool:
-    return type(X).__module__.startswith("dask.")
-
-
-def _unrounded(narrow: Table, wide: Table) -> Table:
-    """Return the narrow one of two copies of a table if no number of it was rounded."""
-    xp = array_namespace(wide.values)
-    same = xp.astype(narrow.values, wide.values.dtype) == wide.values
-    return narrow if bool(xp.all(same)) else wide
+    library = type(X).__module__.partition(".")[0]
+    of_arrow = library == "pyarrow" and hasattr(X, "get_fragments")
+    return isinstance(X, RowSource | str | os.PathLike) or library == "dask" or of_arrow
 
 
 def as_source(X: Any, y: Any, sample_weight: Any, dtype: str | None = None) -> RowSource:
@@ -181,7 +170,9 @@ def as_source(X: Any, y: Any, sample_weight: Any, dtype: str | None = None) -> R
     if not is_streamed(X):
         table = read_table(X, dtype=dtype)
         if dtype == "float32":
-            table = _unrounded(table, read_table(X, check=False))
+            wide, xp = read_table(X, check=False), array_namespace(table.values)
+            same = xp.astype(table.values, xp.float64) == wide.values
+            table = table if bool(xp.all(same)) else wide
         return MemorySource(table, y, sample_weight)
     if dtype not in (None, "float64"):
         raise InputError("Data read in chunks are measured in float64; leave dtype out.")
@@ -192,7 +183,7 @@ def as_source(X: Any, y: Any, sample_weight: Any, dtype: str | None = None) -> R
                 "sample_weight out."
             )
         return X
-    if _is_dask(X):
+    if type(X).__module__.partition(".")[0] == "dask":
         from seepage.streams.dask.source import dask_rows
 
         return dask_rows(X, y, weight=sample_weight)

@@ -60,6 +60,7 @@ from seepage.glm.jacobian.optimum import whitened_inverse
 from seepage.glm.leakage import leakage, release_of
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import progress, row_slices
+from seepage.support.number_check import check_count
 from seepage.tables.source import (
     MemorySource,
     Table,
@@ -500,8 +501,7 @@ def reweight(
             f"{type(model).__name__}."
         )
     kind_of(model)  # refuses a derived class that overrides what is differentiated here
-    if not isinstance(rounds, int | np.integer) or isinstance(rounds, bool) or rounds < 0:
-        raise InputError(f"rounds must be a whole number, at least 0, not {rounds!r}.")
+    check_count(rounds, "rounds", 0)
     if not 0 <= tolerance < 1:
         raise InputError(f"tolerance must lie between 0 and 1, not {tolerance!r}.")
     if (X_test is None) != (y_test is None):

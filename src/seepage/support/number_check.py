@@ -7,7 +7,7 @@ import numbers
 from collections.abc import Collection
 from typing import Any
 
-from seepage.errors import InputError
+from seepage.errors import InputError, nearest
 
 
 def check_noise(value: Any) -> None:
@@ -31,10 +31,12 @@ def check_number(value: Any, name: str) -> None:
 
 
 def check_choice(value: Any, name: str, choices: Collection[Any]) -> None:
-    """Raise unless a setting is one of a few."""
+    """Raise unless a setting is one of a few; the sentence names the nearest of them."""
     if value not in choices:
         *others, last = map(repr, choices)
-        raise InputError(f"{name} must be {', '.join(others)} or {last}, not {value!r}.")
+        raise InputError(
+            f"{name} must be {', '.join(others)} or {last}, not {value!r}{nearest(value, choices)}."
+        )
 
 
 def check_share(value: Any, name: str) -> None:

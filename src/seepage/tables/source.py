@@ -19,6 +19,7 @@ from array_api_compat import array_namespace, device, is_torch_array
 
 from seepage.errors import InputError, nearest
 from seepage.support.library_classes import library_class, own_name
+from seepage.support.number_check import check_choice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -315,14 +316,8 @@ class MemorySource(RowSource):
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Iterator[Answer]:
         """Yield the function's answer on the only chunk."""
-        yield self.total(function, what, extra)
-
-    def total(
-        self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
-    ) -> Answer:
-        """Return the function's answer on the only chunk."""
         beside = {name: self._column(name) for name in extra}
-        return function(Chunk(self.table.values, self.y, self.sample_weight, 0, beside))
+        yield function(Chunk(self.table.values, self.y, self.sample_weight, 0, beside))
 
     def _column(self, name: str) -> np.ndarray:
         check_column(name, self.names)
@@ -350,14 +345,17 @@ def read_table(X: Any, *, dtype: str | None = None, check: bool = True) -> Table
     default) or ``"float32"``.
     """
     wanted = "float64" if dtype is None else dtype
-    if wanted not in ("float64", "float32"):
-        raise InputError(f"dtype must be 'float64' or 'float32', not {dtype!r}.")
-    if is_torch_array(X):
-        table = Table(X.detach(), _default_names(X), None, "torch")
-    elif hasattr(X, "columns") or hasattr(X, "column_names"):
+    check_choice(wanted, "dtype", ("float64", "float32"))
+    if hasattr(X, "columns") or hasattr(X, "column_names"):
         table = _read_frame(X)
     else:
-        table = _read_array(X)
+        own = is_torch_array(X)
+        table = Table(X.detach() if own else np.asarray(X), (), None, "torch" if own else "numpy")
+        if not own and table.values.dtype.kind in "OUSMmV":
+            raise InputError(
+                f"X holds {table.values.dtype} values instead of numbers; encode text and dates as "
+                "numbers first (for example one-hot columns)."
+            )
     if len(table.values.shape) != 2:
         raise InputError(
             f"X must be a table with rows and columns, but it has {len(table.values.shape)} "
@@ -370,24 +368,10 @@ def read_table(X: Any, *, dtype: str | None = None, check: bool = True) -> Table
     if xp.isdtype(table.values.dtype, "complex floating"):
         raise InputError("Complex data not supported: X holds complex numbers.")
     values = xp.astype(table.values, getattr(xp, wanted), copy=False)
-    table = Table(values, table.names, table.index, table.library)
+    table = replace(table, values=values, names=table.names or tuple(f"x{j}" for j in range(d)))
     if check:
         check_finite(table)
     return table
-
-
-def _default_names(X: Any) -> tuple[str, ...]:
-    return tuple(f"x{j}" for j in range(X.shape[1])) if len(X.shape) == 2 else ()
-
-
-def _read_array(X: Any) -> Table:
-    values = np.asarray(X)
-    if values.dtype.kind in "OUSMmV":
-        raise InputError(
-            f"X holds {values.dtype} values instead of numbers; encode text and dates as numbers "
-            "first (for example one-hot columns)."
-        )
-    return Table(values, _default_names(values), None, "numpy")
 
 
 def _read_frame(X: Any) -> Table:
@@ -420,20 +404,11 @@ def _read_frame(X: Any) -> Table:
 
 def own_index(X: Any) -> np.ndarray | None:
     """Return the index of a pandas table, if it is more than the row numbers."""
-    index = getattr(X, "index", None)
-    if library_class(X, ("pandas",)) is None or _is_plain_range(index):
+    if library_class(X, ("pandas",)) is None:
         return None
-    return np.asarray(index)
-
-
-def _is_plain_range(index: Any) -> bool:
-    n = len(index)
-    return (
-        own_name(index, "pandas", ("RangeIndex",)) is not None
-        and n > 0
-        and index[0] == 0
-        and index[-1] == n - 1
-    )
+    index, n = X.index, len(X)
+    counts = n > 0 and own_name(index, "pandas", ("RangeIndex",)) is not None
+    return None if counts and (index[0], index[-1]) == (0, n - 1) else np.asarray(index)
 
 
 def check_finite(table: Table) -> None:

@@ -234,7 +234,7 @@ def test_labels_do_not_take_the_names_of_columns(problem: tuple) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"clip": "bogus"}, "clip must be one of"),
+        ({"clip": "bogus"}, "clip must be 'hard', 'smooth' or 'none', not"),
         ({"max_grad_norm": "1"}, "max_grad_norm must be a finite number"),
         ({"max_grad_norm": True}, "max_grad_norm must be a finite number"),
         ({"noise_multiplier": "1"}, "noise_multiplier must be a finite number"),

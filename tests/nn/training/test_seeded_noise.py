@@ -185,7 +185,7 @@ def test_a_loop_of_ones_own_states_its_randomness_or_it_is_an_assumption():
     assert "was not stated" in silent.conditions[0]
     assert observed(randomness="secure").conditions == ()
     assert marks(str(observed(randomness="seed"))) == ("seed",)
-    with pytest.raises(InputError, match="randomness must be one of 'secure', 'seed'"):
+    with pytest.raises(InputError, match="randomness must be 'secure', 'seed'"):
         observed(randomness="sead")
 
 

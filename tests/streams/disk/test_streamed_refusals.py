@@ -393,5 +393,5 @@ def test_groups(folder):
         leak.groups("region", only=["east"])
     with pytest.raises(sp.InputError, match="the group labels has 7 entries; they must be equal"):
         leak.groups(["north"] * 7)
-    with pytest.raises(sp.InputError, match="There is no measure 'plis'"):
+    with pytest.raises(sp.InputError, match="measure must be 'fil' or 'dfil', not 'plis'"):
         leak.rows(measure="plis")

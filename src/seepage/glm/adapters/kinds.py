@@ -100,6 +100,11 @@ def reader(
     """
 
     def read(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
+        if getattr(model, "weighted_", False) and sample_weight is None:  # known of our own models
+            raise InputError(
+                f"This {type(model).__name__} was fitted with sample weights: pass the same ones "
+                "as sample_weight=."
+            )
         check_fitted_columns(model, table)
         if check is not None:
             check(model)

@@ -66,15 +66,6 @@ def _penalty(model: LinearModel, rows: int, weight: float) -> float:
     return read_penalty(model.l2, rows)
 
 
-def _ours(model: LinearModel, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
-    if getattr(model, "weighted_", False) and sample_weight is None:
-        raise InputError(
-            f"This {type(model).__name__} was fitted with sample weights: pass the same ones as "
-            "sample_weight=."
-        )
-    return reader(_family, _penalty)(model, table, y, sample_weight)
-
-
 @dataclass(frozen=True, eq=False)
 class GivenModel:
     """A model of another library, already described, with the attributes that predict from it."""
@@ -100,6 +91,7 @@ def _given(model: GivenModel, table: Table, y: Any, sample_weight: Any) -> Fitte
 
 
 _OBJECTIVE = "Σ ω ℓ + (nλ/2)‖w‖²"
+_ours = reader(_family, _penalty)
 # Our classes derived from the first two are recognised by them.
 _OURS = (
     ModelKind("seepage", "GLMClassifier", _ours, _OBJECTIVE, penalty=_penalty),
@@ -182,18 +174,12 @@ def describe(model: Any, table: Table, y: Any, sample_weight: Any = None) -> Fit
             "estimator and the transformed table (pipeline[-1] and pipeline[:-1].transform(X)); "
             "sp.leakage and sp.audit take it as it is."
         )
-    return kind_of(model).read(model, _in_double(table), y, sample_weight)
-
-
-def _in_double(table: Table) -> Table:
-    """Return a stand-in for the table: its shape, library and device, but float64.
-
-    No reader looks at the values, and coefficients, labels and weights must not be rounded to the
-    single precision of a table.
-    """
+    # No reader looks at the values, and coefficients, labels and weights must not be rounded to the
+    # single precision of a table: a stand-in has its shape, library and device, but is float64.
     xp = array_namespace(table.values)
     zero = xp.zeros((1, 1), dtype=xp.float64, device=device(table.values))
-    return replace(table, values=xp.broadcast_to(zero, table.values.shape))
+    double = replace(table, values=xp.broadcast_to(zero, table.values.shape))
+    return kind_of(model).read(model, double, y, sample_weight)
 
 
 # Searches, pipelines, formulas --------------------------------------------------------------------
@@ -218,9 +204,12 @@ def unwrap(model: Any, X: Any) -> Unwrapped:
         inner = unwrap(model[-1], before.transform(X) if before.steps else X)
         return Unwrapped(inner.model, (*before.steps, *inner.steps), inner.notes)
     kind = kind_of(model)
+    notes = (kind.note,) if kind.note else ()
+    weight = getattr(model, "class_weight", None)
+    if isinstance(weight, str) and weight == "balanced":
+        notes = (*notes, BALANCED)
     if takes_frame(model, X):
-        return Unwrapped(model, (FormulaStep.of(model),), _notes(kind, model))
-    notes = _notes(kind, model)
+        return Unwrapped(model, (FormulaStep.of(model),), notes)
     coef = as_numpy(getattr(model, "coef_", np.ones(1)))
     several = coef.ndim == 2 and len(coef) > 1  # outputs, which its reader refuses
     if kind.selects and not several and _has_signs(model):
@@ -235,12 +224,6 @@ def best_of(search: Any) -> Any:
     if not hasattr(search, "best_estimator_"):
         raise InputError(f"This {type(search).__name__} has no best model; fit it with refit=True.")
     return search.best_estimator_
-
-
-def _notes(kind: ModelKind, model: Any) -> tuple[str, ...]:
-    weight = getattr(model, "class_weight", None)
-    balanced = isinstance(weight, str) and weight == "balanced"
-    return (*((kind.note,) if kind.note else ()), *((BALANCED,) if balanced else ()))
 
 
 def _has_signs(model: Any) -> bool:

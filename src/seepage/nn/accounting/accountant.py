@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seepage.errors import InputError, nearest
+from seepage.errors import InputError
 from seepage.nn.accounting.measured_run import MeasuredRun, read_facts
 from seepage.nn.accounting.processes import own_part, world_size
 from seepage.nn.accounting.run_identity import describe_measurement
@@ -31,7 +31,7 @@ from seepage.nn.problem.views import View, rows_of
 from seepage.nn.sampling.amplification import Amplification, FailureBudget
 from seepage.nn.sampling.batch_check import SamplerCheck, checked_index
 from seepage.nn.sampling.samplers import OTHER, POISSON, SAMPLERS, check_rate
-from seepage.support.number_check import check_noise
+from seepage.support.number_check import check_choice, check_noise
 
 
 class FisherAccountant(MeasuredRun):
@@ -156,11 +156,7 @@ class FisherAccountant(MeasuredRun):
                 f"A sketch needs at least two probes per step, not {probes}; give probes=2, or "
                 "leave sketch out."
             )
-        if sampler not in SAMPLERS:
-            raise InputError(
-                f"sampler must be one of {', '.join(SAMPLERS)}, not "
-                f"{sampler!r}{nearest(sampler, SAMPLERS)}."
-            )
+        check_choice(sampler, "sampler", SAMPLERS)
         passes = None
         if survey_every is not None:
             passes = Survey(int(n), survey_every, int(probes), seed, steps)

@@ -25,6 +25,7 @@ from seepage.nn.privacy.run_membership import RunMembership, run_membership
 from seepage.nn.privacy.run_privacy import Ledger, PrivacyGuarantee, guarantee, renyi
 from seepage.nn.sampling.amplification import FailureBudget
 from seepage.nn.sampling.samplers import OTHER, POISSON
+from seepage.support.number_check import check_choice
 
 if TYPE_CHECKING:
     from seepage.nn.measures.estimate import Estimate
@@ -116,8 +117,7 @@ class RunReader(ABC):
                 "which the same sums give an upper bound at no extra cost (fil() is tighter, for "
                 "records whose sketches were kept)."
             )
-        if measure not in ("dfil", "fil"):
-            raise InputError(f"measure must be 'dfil' or 'fil', not {measure!r}.")
+        check_choice(measure, "measure", ("dfil", "fil"))
         trace, variance = (np.asarray(t.cpu()) for t in self.information(amplified))
         if not self.unknowns:
             raise InputError(

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seepage.errors import InputError
 from seepage.nn.jacobian.random_directions import key_of
+from seepage.support.number_check import check_count
 
 
 @dataclass
@@ -54,8 +54,7 @@ class Survey:
     """
 
     def __init__(self, n: int, every: int, probes: int, seed: int, steps: int | None) -> None:
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise InputError(f"survey_every must be a whole number of steps, not {every!r}.")
+        check_count(every, "survey_every")
         self.every, self.probes, self.seed, self.steps = every, probes, int(seed), steps
         self.amplified, self.plain = SurveyedTraces.zeros(n), SurveyedTraces.zeros(n)
 

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
-from seepage.errors import InputError, nearest
+from seepage.errors import InputError
 from seepage.nn.accounting.processes import check_agreement, largest_of_all, of_the_first
 from seepage.nn.gradients.network_checks import Validator, unwrapped
 from seepage.nn.gradients.norms import (
@@ -83,7 +83,7 @@ from seepage.nn.problem.views import (
     leaves,
     rows_of,
 )
-from seepage.support.number_check import check_positive
+from seepage.support.number_check import check_choice, check_positive
 
 Value = TypeVar("Value")
 Work = Callable[[Batch, slice], Value]  # of a chunk, and of its place in the batch
@@ -179,15 +179,8 @@ class Engine:
         chunk_size: int | str = "auto",
         seed: int = 0,
     ) -> None:
-        if clip_derivative not in ("exact", "conservative"):
-            raise InputError(
-                f"clip_derivative must be 'exact' or 'conservative', not {clip_derivative!r}."
-            )
-        if method not in _METHODS:
-            raise InputError(
-                f"method must be one of {', '.join(_METHODS)}, not {method!r}"
-                f"{nearest(method, _METHODS)}."
-            )
+        check_choice(clip_derivative, "clip_derivative", ("exact", "conservative"))
+        check_choice(method, "method", _METHODS)
         if scale is not None:
             check_positive(scale, "scale")
         self.clip = HardClip(1.0) if clip is None else clip

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from seepage.core.result import Result
-from seepage.errors import InputError
 from seepage.nn.privacy.randomness import mark_of, marked
+from seepage.support.number_check import check_share
 from seepage.tables.source import Array, build_frame
 
 
@@ -59,8 +59,7 @@ class Estimate(Result):
         # Imported here, so that training needs only torch and numpy.
         from scipy.stats import t
 
-        if not 0 < level < 1:
-            raise InputError(f"level must lie between 0 and 1, not {level!r}.")
+        check_share(level, "level")
         reach = t.ppf((1 + level) / 2, self.degrees) * np.asarray(self.standard_errors)
         return np.maximum(np.asarray(self) - reach, 0.0), np.asarray(self) + reach
 

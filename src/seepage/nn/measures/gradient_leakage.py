@@ -43,7 +43,7 @@ from seepage.nn.problem.clipping import Clip, NoClip, choose_clip
 from seepage.nn.problem.own_loss import labels_of
 from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import Input, Inputs, View, batch_size, check_labels
-from seepage.support.number_check import check_positive
+from seepage.support.number_check import check_choice, check_positive
 from seepage.tables.source import MemorySource, Table
 
 CONDITIONS = (
@@ -258,10 +258,9 @@ class GradientLeakage(Leakage):
                     f"method={method!r}."
                 )
             return _exact(super().records(columns, label, measure, simplex))
+        check_choice(measure, "measure", ("fil", "dfil"))
         if measure == "fil":
             return self._fil()
-        if measure != "dfil":
-            raise InputError(f"There is no measure {measure!r}; choose 'fil' or 'dfil'.")
         method = "rademacher" if method is None else method
         trace, spread, degrees = self._trace(method, probes)
         unknowns = self.engine.unknowns_each(self.x, self.y).to(trace)
@@ -291,12 +290,11 @@ class GradientLeakage(Leakage):
         """
         if columns is not None:
             return _exact(super().cells(columns))
-        if method == "exact" or (method == "rademacher" and self.engine.method == "finite"):
+        check_choice(method, "method", ("rademacher", "exact"))
+        if method == "exact" or self.engine.method == "finite":
             squared = self._whitened(exact_diagonal(self.engine, self.x, self.y).flatten(1))
             none, finite = torch.zeros_like(squared), self._finite()
             return self._rooted(squared, none, "fil", "exact", "cells", finite=finite)
-        if method != "rademacher":
-            raise InputError(f"There is no method {method!r}; choose 'rademacher' or 'exact'.")
         squares = self._whitened(self._pulls(probes).flatten(2).square())
         return self._averaged(squares, "fil", "cells")
 
@@ -370,6 +368,7 @@ class GradientLeakage(Leakage):
         )
 
     def _trace(self, method: str, probes: int) -> Trace:
+        check_choice(method, "method", ("rademacher", "hutch++", "exact"))
         if method == "rademacher":
             return rademacher(self.engine, self.x, self.y, probes)
         if method == "hutch++":
@@ -379,11 +378,7 @@ class GradientLeakage(Leakage):
                     "'rademacher' or 'exact', or give method='derivative' to sp.nn.leakage."
                 )
             return hutchpp(self.engine, self.x, self.y, probes)
-        if method == "exact":
-            return exact(self.engine, self.x, self.y)
-        raise InputError(
-            f"There is no method {method!r}; choose 'rademacher', 'hutch++' or 'exact'."
-        )
+        return exact(self.engine, self.x, self.y)
 
     def _pulls(self, probes: int) -> Tensor:
         check_probes(probes)

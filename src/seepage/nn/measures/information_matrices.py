@@ -23,11 +23,13 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
+from seepage.core.spectra import leading_ritz_values
 from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.jacobian.random_directions import key_of, row_signs
 from seepage.nn.problem.views import Inputs, batch_size
 from seepage.support.chunks import progress
+from seepage.support.number_check import check_count
 
 _AT_A_TIME = 4  # directions per pass
 FAILURE = 1e-6  # the probability δ that the upper bound on an eigenvalue is wrong
@@ -47,10 +49,10 @@ def check_probes(probes: int) -> None:
         )
 
 
-def rademacher(engine: Engine, x: Inputs, y: Tensor, probes: int, key: object = "trace") -> Trace:
+def rademacher(engine: Engine, x: Inputs, y: Tensor, probes: int) -> Trace:
     """Return the mean of independent probes, with the standard error of that mean."""
     check_probes(probes)
-    estimates = engine.step(x, y, probes=probes, key=key).traces
+    estimates = engine.step(x, y, probes=probes, key="trace").traces
     spread = estimates.std(1, correction=1) / probes**0.5
     return estimates.mean(1), spread, probes - 1
 
@@ -97,7 +99,7 @@ def squared_changes_along(
     return torch.cat(parts, 1)
 
 
-def hutchpp(engine: Engine, x: Inputs, y: Tensor, probes: int, key: object = "hutch++") -> Trace:
+def hutchpp(engine: Engine, x: Inputs, y: Tensor, probes: int) -> Trace:
     """Return Hutch++ with a third of the probes for each of its three parts.
 
     The part inside the subspace is exact, so the standard error is that of the rest alone. Each
@@ -110,13 +112,13 @@ def hutchpp(engine: Engine, x: Inputs, y: Tensor, probes: int, key: object = "hu
     if rank >= engine.unknowns(x, y):
         return exact(engine, x, y)
     count = batch_size(x)
-    basis = subspace(engine, x, y, rank, key)
+    basis = subspace(engine, x, y, rank, "hutch++")
     flat = basis.permute(2, 0, 1).reshape(rank, count, *shape)
     inside = _changes(engine, x, y, flat).sum(1)
     rows = torch.arange(count)
     estimates = []
     for k in range(rank):
-        v = row_signs(key_of(engine.seed, key, "rest", k), rows, (size,), z)
+        v = row_signs(key_of(engine.seed, "hutch++", "rest", k), rows, (size,), z)
         v = engine.masked(v.reshape(count, *shape)).reshape(count, size, 1)
         rest = (v - basis @ (basis.transpose(1, 2) @ v)).reshape(1, count, *shape)
         estimates.append(_changes(engine, x, y, rest)[:, 0])
@@ -201,34 +203,12 @@ def lanczos(
     ``max_steps``; the bounds hold either way.
     """
     size = int((start != 0).any(0).sum())
-    vector = start / start.norm(dim=1, keepdim=True)
-    basis = [vector]
-    diagonal: list[Tensor] = []
-    beside: list[Tensor] = []
-    eps = torch.finfo(start.dtype).eps
-    while True:
-        image = apply(vector)
-        diagonal.append((image * vector).sum(1))
-        known = torch.stack(basis, 1)
-        for _ in range(2):  # twice, to keep the basis orthogonal to machine precision
-            overlaps = known @ image[:, :, None]
-            image = image - (known.transpose(1, 2) @ overlaps)[:, :, 0]
-        length = image.norm(dim=1)
-        scale = torch.stack(diagonal).amax(0)
-        length = torch.where(length > 16 * eps * scale, length, torch.zeros_like(length))
-        beside.append(length)
-        steps = len(diagonal)
-        values, vectors = torch.linalg.eigh(_tridiagonal(diagonal, beside))
-        residual = length * vectors[:, -1, -1].abs()
-        leading = values[:, -1].clamp(min=0.0)
-        settled = residual <= tolerance * leading
-        if bool(settled.all()) or steps >= min(max_steps, size):
-            upper = _upper(leading, residual, length, steps, size)
-            return LargestEigenvalues(leading, upper, steps, settled | (upper == leading))
-        vector = (
-            torch.where(length > 0, 1 / torch.where(length > 0, length, 1.0), 0.0)[:, None] * image
-        )
-        basis.append(vector)
+    leading, residual, length, steps = leading_ritz_values(
+        apply, start, tolerance, min(max_steps, size)
+    )
+    upper = _upper(leading, residual, length, steps, size)
+    settled = (residual <= tolerance * leading) | (upper == leading)
+    return LargestEigenvalues(leading, upper, steps, settled)
 
 
 def _upper(leading: Tensor, residual: Tensor, length: Tensor, steps: int, size: int) -> Tensor:
@@ -241,14 +221,6 @@ def _upper(leading: Tensor, residual: Tensor, length: Tensor, steps: int, size: 
     return torch.where(
         (length == 0) | (leading == 0), leading, torch.maximum(bound, leading + residual)
     )
-
-
-def _tridiagonal(diagonal: list[Tensor], beside: list[Tensor]) -> Tensor:
-    matrix = torch.diag_embed(torch.stack(diagonal, 1))
-    if len(diagonal) > 1:
-        off = torch.stack(beside[:-1], 1)
-        matrix = matrix + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
-    return matrix
 
 
 @dataclass(frozen=True)
@@ -286,20 +258,16 @@ class InformationSketch:
         return self.factor.square().sum(2)
 
 
-def nystrom(
-    engine: Engine, x: Inputs, y: Tensor, rank: int, key: object = "sketch"
-) -> InformationSketch:
+def nystrom(engine: Engine, x: Inputs, y: Tensor, rank: int) -> InformationSketch:
     """Return the sketch ``AQ (QᵀAQ)⁺ QᵀA`` of ``A = J̃ᵀJ̃`` from ``rank`` products.
 
-    ``Q`` is an orthonormal basis of a random subspace of the unknowns, the same for every record;
-    ``key`` makes it different from those of other sketches. With all d directions, ``Q`` is the
-    identity and the sketch is the matrix itself.
+    ``Q`` is an orthonormal basis of a random subspace of the unknowns, the same for every record.
+    With all d directions, ``Q`` is the identity and the sketch is the matrix itself.
     """
-    if isinstance(rank, bool) or not isinstance(rank, Integral) or rank < 1:
-        raise InputError(f"rank must be a whole number of at least 1, not {rank!r}.")
+    check_count(rank, "rank")
     z = engine.variable(x, y)
     unknown = engine.view.entries(z)
-    basis = _directions(len(unknown), min(int(rank), len(unknown)), key_of(engine.seed, key))
+    basis = _directions(len(unknown), min(int(rank), len(unknown)), key_of(engine.seed, "sketch"))
     basis = basis.to(z.device)
     count, size = batch_size(x), z[0].numel()
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from seepage.errors import InputError
 from seepage.nn.privacy.randomness import mark_of, marked
+from seepage.support.number_check import check_share
 from seepage.tables.source import build_frame
 
 Numbers = NDArray[np.float64]
@@ -103,8 +104,7 @@ def gaussian_epsilon(mu: Numbers, delta: float) -> Numbers:
     """
     from scipy.special import log_ndtr, ndtri
 
-    if not 0 < delta < 1:
-        raise InputError(f"delta must lie between 0 and 1, not {delta!r}.")
+    check_share(delta, "delta")
     mu = np.asarray(mu, dtype=np.float64)
     out = np.where(np.isfinite(mu), 0.0, mu)  # an unknown μ stays nan or infinite
     # At ε = 0 the least δ is 2Φ(μ/2) − 1.

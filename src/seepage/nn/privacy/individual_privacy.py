@@ -23,6 +23,7 @@ from seepage.errors import InputError
 from seepage.nn.privacy.randomness import marked
 from seepage.nn.privacy.run_membership import RunMembership, own_membership
 from seepage.nn.privacy.run_privacy import Ledger
+from seepage.support.number_check import check_share
 
 Numbers = NDArray[np.float64]
 
@@ -172,8 +173,7 @@ class IndividualPrivacy:
 
         ``ρ_α + log(1 − 1/α) − log(δα)/(α − 1)`` (Canonne, Kamath and Steinke 2020, proposition 12).
         """
-        if not 0 < delta < 1:
-            raise InputError(f"delta must lie between 0 and 1, not {delta!r}.")
+        check_share(delta, "delta")
         order = np.asarray(self.orders, dtype=float)
         every = self.costs + np.log1p(-1 / order) - np.log(delta * order) / (order - 1)
         whole = np.inf if self.run_epsilon is None else self.run_epsilon(delta)

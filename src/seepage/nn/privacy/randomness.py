@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from seepage.errors import InputError, nearest
+from seepage.support.number_check import check_choice
 
 SECURE, SEED, FAST, UNSTATED = "secure", "seed", "fast", "unstated"
 SEEDED_AND_FAST = "seed and fast"
@@ -44,11 +44,7 @@ _MARKS = {
 
 def check_randomness(randomness: str) -> None:
     """Raise unless this names an origin of noise and batches."""
-    if randomness not in _CONDITIONS:
-        raise InputError(
-            f"randomness must be one of {', '.join(map(repr, _CONDITIONS))}, not "
-            f"{randomness!r}{nearest(randomness, _CONDITIONS)}."
-        )
+    check_choice(randomness, "randomness", tuple(_CONDITIONS))
 
 
 def conditions_of(origins: Iterable[str]) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ import numpy as np
 from seepage.errors import InputError
 from seepage.nn.privacy.randomness import UNSTATED, conditions_of, marked
 from seepage.nn.sampling.samplers import FIXED, POISSON
+from seepage.support.number_check import check_share
 
 ADD_OR_REMOVE, REPLACE = "add or remove one record", "replace one record"
 
@@ -196,8 +197,7 @@ def guarantee(
     ledger: Ledger, delta: float, *, method: str = "rdp", orders: Sequence[float] | None = None
 ) -> PrivacyGuarantee:
     """Return the (ε, δ) of the run."""
-    if not 0 < delta < 1:
-        raise InputError(f"delta must lie between 0 and 1, not {delta!r}.")
+    check_share(delta, "delta")
     relation, conditions = relation_of(ledger), ledger.conditions
     if any(math.isinf(entry.sensitivity) for entry in ledger):
         return PrivacyGuarantee(math.inf, delta, relation, method, None, conditions)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.errors import InputError, nearest
-from seepage.support.number_check import check_positive
+from seepage.errors import InputError
+from seepage.support.number_check import check_choice, check_positive
 
 
 class Clip(ABC):
@@ -195,14 +195,8 @@ def make_clip(clip: str | Clip, max_grad_norm: float) -> Clip:
     """Return the clip of that name and threshold; a clip object is returned unchanged."""
     if isinstance(clip, Clip):
         return clip
-    if clip == "none":
-        return NoClip()
-    if clip not in _NAMED:
-        names = (*_NAMED, "none")
-        raise InputError(
-            f"clip must be one of {', '.join(names)}, not {clip!r}{nearest(clip, names)}."
-        )
-    return _NAMED[clip](max_grad_norm)
+    check_choice(clip, "clip", (*_NAMED, "none"))
+    return NoClip() if clip == "none" else _NAMED[clip](max_grad_norm)
 
 
 def choose_clip(clip: str | Clip, max_grad_norm: float | None) -> Clip:

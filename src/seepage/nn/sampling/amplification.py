@@ -21,8 +21,9 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from seepage.errors import InputError, nearest
+from seepage.errors import InputError
 from seepage.nn.sampling.samplers import FIXED, OTHER, POISSON, check_rate
+from seepage.support.number_check import check_choice, check_share
 
 METHODS = ("mixture", "theorem4", "none")
 
@@ -122,8 +123,7 @@ class FailureBudget:
     """
 
     def __init__(self, total: float, steps: int | None) -> None:
-        if not 0 < total < 1:
-            raise InputError(f"delta must lie between 0 and 1, not {total!r}.")
+        check_share(total, "delta")
         if steps is not None and steps < 1:
             raise InputError(f"steps must be the number of steps of the run, not {steps!r}.")
         self.total = float(total)
@@ -154,11 +154,7 @@ class Amplification:
     def __init__(
         self, method: str, sampler: str, sample_rate: float, budget: FailureBudget | None
     ) -> None:
-        if method not in METHODS:
-            raise InputError(
-                f"amplification must be one of {', '.join(METHODS)}, not "
-                f"{method!r}{nearest(method, METHODS)}."
-            )
+        check_choice(method, "amplification", METHODS)
         self.method = "none" if sampler == OTHER else method
         self.sampler = sampler
         self.sample_rate = sample_rate

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seepage.errors import InputError, nearest
+from seepage.errors import InputError
 from seepage.support.keyed_stream import KeyedStream
+from seepage.support.number_check import check_choice
 
 POISSON, FIXED, OTHER = "poisson", "fixed", "other"
 SAMPLERS = (POISSON, FIXED, OTHER)
@@ -92,10 +93,7 @@ _KINDS: dict[str, type[Sampler]] = {POISSON: PoissonSampler, FIXED: FixedSizeSam
 
 def make_sampler(kind: str, records: int, batch_size: int, seed: int | KeyedStream) -> Sampler:
     """Return the sampler of that name."""
-    if kind not in _KINDS:
-        raise InputError(
-            f"sampling must be 'poisson' or 'fixed', not {kind!r}{nearest(kind, _KINDS)}."
-        )
+    check_choice(kind, "sampling", tuple(_KINDS))
     return _KINDS[kind](records, batch_size, seed)
 
 

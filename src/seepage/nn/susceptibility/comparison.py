@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 
 from seepage.core.noise import Gaussian
-from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.measures.estimate import Estimate
 from seepage.nn.measures.gradient_leakage import GradientLeakage
 from seepage.nn.problem.views import Inputs
+from seepage.support.number_check import check_choice
 
 METHODS = ("auto", "exact", "estimate")
 
@@ -105,8 +105,7 @@ def compare(
     probes: int,
 ) -> Comparison:
     """Measure JacSens and FIL of the gradients whose PLIS is ``values``."""
-    if method not in METHODS:
-        raise InputError(f"compare must be one of {', '.join(METHODS)}, not {method!r}.")
+    check_choice(method, "compare", METHODS)
     leak = GradientLeakage(engine, x, y, 1.0)
     # Up to 128 unknowns, "auto" takes every column of the Jacobian.
     exact = method == "exact" or (method == "auto" and engine.unknowns(x, y) <= 128)

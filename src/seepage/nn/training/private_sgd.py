@@ -67,7 +67,7 @@ from seepage.nn.training.checkpoints import (
 from seepage.nn.training.secure_noise import quick_noise, secure_noise
 from seepage.support.files import remove_half_written
 from seepage.support.keyed_stream import KeyedStream
-from seepage.support.number_check import check_noise, check_number
+from seepage.support.number_check import check_choice, check_noise, check_number
 
 Released = Mapping[str, nn.Parameter]
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -279,8 +279,7 @@ class PrivateSGD:
                 raise InputError(f"PrivateSGD has no option {name!r}{nearest(name, known)}.")
         if steps < 1 or checkpoint_every < 1 or (evaluate_every is not None and evaluate_every < 1):
             raise InputError("steps, checkpoint_every and evaluate_every must be at least one.")
-        if randomness not in ("secure", "fast"):
-            raise InputError(f"randomness must be 'secure' or 'fast', not {randomness!r}.")
+        check_choice(randomness, "randomness", ("secure", "fast"))
         own = (learning_rate, momentum, weight_decay)
         if optimizer is not None and own != (None, None, None):
             raise InputError(
