@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from seepage.auditing.findings import LEFT_OUT, RELABELLED, Disclosure
 from seepage.auditing.neighbours import AT_THE_ENDS, most_exposed, other_labels
-from seepage.auditing.release.procedure import Domain, Prepared, Procedure, rows_of
+from seepage.auditing.release.procedure import Domain, Prepared, Procedure
+from seepage.auditing.trained_model import ROW
 from seepage.errors import InputError
 
 
@@ -26,7 +27,7 @@ def find_disclosures(
     prepared: Prepared,
 ) -> tuple[Disclosure, ...]:
     """Rerun the procedure on the neighbours of a table, and say what would be published."""
-    rows = rows_of(prepared.trained)
+    rows = prepared.trained.records.beside[ROW]
     found = []
     for row in rows[most_exposed(prepared.eta)].tolist():
         for change, neighbour in _neighbours(raw, row, prepared, procedure.domains):

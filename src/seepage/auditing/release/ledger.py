@@ -13,7 +13,6 @@ import hashlib
 import hmac
 import json
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -77,11 +76,6 @@ class Recognition:
     spent: np.ndarray  # the sum of η² over the earlier releases in which a record was
     known: np.ndarray  # whether it was in any
     doubts: tuple[str, ...] = ()  # what the owner must know before anything is released
-
-    def warn(self) -> None:
-        """Warn of every doubt."""
-        for doubt in self.doubts:
-            warnings.warn(doubt, UnrecognisedRecordsWarning, stacklevel=3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,13 +153,6 @@ class ReleaseLedger:
         if unsure.any():
             doubts.append(tell("unsure", int(np.sum(unsure)), len(people)))
         return Recognition(people, spent, known, tuple(doubts))
-
-    def with_release(
-        self, about: Mapping[str, Any], people: People, eta: np.ndarray
-    ) -> ReleaseLedger:
-        """Return the ledger with one more release."""
-        new = PastRelease(about, np.asarray(eta, dtype=float), people)
-        return ReleaseLedger(self.key, (*self.releases, new))
 
 
 def _past_release(content: dict[str, Any]) -> PastRelease | PastReleaseAsWritten:
