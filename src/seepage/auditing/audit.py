@@ -534,7 +534,7 @@ def find_risks(
     return RiskFinding(
         membership=float(accuracy(mu[worst])),
         row=records.row_at(worst if examined is None else examined[worst]),
-        median=_middle(mu, accuracy),
+        median=median_of(np.asarray(accuracy(_middle(mu)))),
         mu=float(mu[worst]),
         looked_at=len(mu),
         exact=members.mu.kind == "exact",
@@ -543,10 +543,10 @@ def find_risks(
     )
 
 
-def _middle(values: np.ndarray, function: Callable[[Any], Any] = lambda value: value) -> float:
-    """Return the median of an increasing function of some numbers."""
+def _middle(values: np.ndarray) -> np.ndarray:
+    """Return the one or two numbers in the middle of some, between which their median lies."""
     ordered = sorted_numbers(values)
-    return median_of(function(ordered[[(len(ordered) - 1) // 2, len(ordered) // 2]]))
+    return np.asarray(ordered[[(len(ordered) - 1) // 2, len(ordered) // 2]])
 
 
 def beside_figures(risks: RiskFinding, epsilon: float) -> RiskFinding:
@@ -631,8 +631,8 @@ def _finding(
         right=float(right[worst]),
         baseline=float(guess.baseline[worst]),
         row=row,
-        median_right=_middle(right),
-        median_baseline=_middle(guess.baseline),
+        median_right=median_of(_middle(right)),
+        median_baseline=median_of(_middle(guess.baseline)),
         looked_at=len(right),
         levels=len(guess.levels),
         tpr=float(true_positive_rate(mu[easiest], FALSE_POSITIVES)),

@@ -251,6 +251,10 @@ def measure(trained: TrainedModel) -> Measures:
     answers = leak.ask({**questions, **errors, **means, **together}, "records", extra)
     steps = [a.factor * a.scale if a.plain else 1.0 for a in table.attributes]
     etas = root(np.asarray(answers["columns"][0], dtype=float)) * steps
+    # The leakage of all records as one
+    dataset, labels = (
+        float(np.sqrt(max(answers[name][ALL].squared, 0.0))) for name in ("table", "label")
+    )
     kept = {name: values for k in errors for name, values in answers[k].sensitive.items()}
     return Measures(
         released=leak.release.template.size,
@@ -259,8 +263,8 @@ def measure(trained: TrainedModel) -> Measures:
             {name: np.asarray(answers[name].values) for name in NUMBERS},
             {name: kept[name] for name in table.sensitive},
         ),
-        dataset=_together(answers["table"]),
-        etas=[*etas, _together(answers["label"])],
+        dataset=dataset,
+        etas=[*etas, labels],
         errors=[answers[k] for k in errors],
         attributes_of=table.attributes,
         sensitive=table.sensitive,
@@ -279,11 +283,6 @@ def _error_questions(trained: TrainedModel, rows: int) -> dict[str, ChunkQuestio
     step = table.labels.step
     label = _EachError("", _LABEL, rows, False, label_step=step, sensitive=own)
     return {**questions, "label errors": label}
-
-
-def _together(blocks: Mapping[Any, Block]) -> float:
-    """Return the leakage of all records as one."""
-    return float(np.sqrt(max(blocks[ALL].squared, 0.0)))
 
 
 def record_leakage(trained: TrainedModel, noise: Gaussian | None = None) -> np.ndarray:

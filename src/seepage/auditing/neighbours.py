@@ -61,18 +61,12 @@ def find_other_noise(trained: TrainedModel, sigma: float, target: float) -> Disc
             except InputError:  # there is no such model
                 pass
             found.append(Disclosure(int(source.beside[ROW][row]), change, ("σ",)))
-    alone = (Disclosure(row, LEFT_OUT, ("classes",)) for row in _alone_in_class(trained, source))
-    return DisclosureCheck(len(rows), (*found, *alone))
-
-
-def _alone_in_class(trained: TrainedModel, source: RecordsInMemory) -> list[int]:
-    """Return the rows that are the only ones of their class, which the release names."""
     counts = trained.table.labels.counts
-    if counts is None or min(counts.values()) > 1:
-        return []
-    places = distinct(source.y)[1]
-    alone: list[int] = source.beside[ROW][np.bincount(places)[places] == 1].tolist()
-    return alone
+    if counts is not None and min(counts.values()) == 1:
+        places = distinct(source.y)[1]
+        alone = source.beside[ROW][np.bincount(places)[places] == 1].tolist()
+        found.extend(Disclosure(row, LEFT_OUT, ("classes",)) for row in alone)
+    return DisclosureCheck(len(rows), tuple(found))
 
 
 def _neighbours(

@@ -28,23 +28,19 @@ def find_disclosures(
 ) -> tuple[Disclosure, ...]:
     """Rerun the procedure on the neighbours of a table, and say what would be published."""
     rows = prepared.trained.records.beside[ROW]
-    found = []
+    ours, found = prepared.figures, []
     for row in rows[most_exposed(prepared.eta)].tolist():
         for change, neighbour in _neighbours(raw, row, prepared, procedure.domains):
-            figures = _changed(procedure, neighbour, prepared)
+            try:
+                others = procedure.figures(neighbour, prepared)
+            except InputError:
+                figures = ["whether anything can be released"]
+            else:
+                names = dict.fromkeys([*ours, *others])
+                figures = [name for name in names if ours.get(name) != others.get(name)]
             if figures:
-                found.append(Disclosure(row, change, figures))
+                found.append(Disclosure(row, change, tuple(figures)))
     return tuple(found)
-
-
-def _changed(procedure: Procedure, raw: pa.Table, prepared: Prepared) -> tuple[str, ...]:
-    try:
-        others = procedure.figures(raw, prepared)
-    except InputError:
-        return ("whether anything can be released",)
-    ours = prepared.figures
-    names = [*ours, *(name for name in others if name not in ours)]
-    return tuple(name for name in names if ours.get(name) != others.get(name))
 
 
 def _neighbours(

@@ -15,7 +15,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ class Recognition:
 class ReleaseLedger:
     """What earlier releases told about records, each known by keyed digests of its values."""
 
-    key: bytes = field(default_factory=lambda: os.urandom(32))
+    key: bytes = field(default_factory=partial(os.urandom, 32))
     releases: tuple[PastRelease | PastReleaseAsWritten, ...] = ()
 
     @classmethod
