@@ -23,7 +23,8 @@ import pyarrow as pa
 
 from seepage.auditing.neighbours import most_exposed
 from seepage.auditing.release.disclosure import find_disclosures
-from seepage.auditing.release.procedure import Prepared, Procedure, rows_of
+from seepage.auditing.release.procedure import Prepared, Procedure
+from seepage.auditing.trained_model import ROW
 from seepage.data import load_bundled, load_iwpc
 from seepage.glm.changes.changed_records import RecordRefits
 from seepage.glm.jacobian.optimum import FittedRecords, plain_optimum
@@ -85,7 +86,7 @@ def report(name: str, raw: pa.Table, procedure: Procedure) -> dict[str, Any]:
     units = {a.name: a.scale for a in trained.table.attributes if a.kind == "numeric"}
     if trained.table.labels.counts is None:
         units[procedure.target] = trained.table.labels.step
-    rows = rows_of(trained)
+    rows = trained.records.beside[ROW]
     # All records at once, and each of the most exposed alone.
     moves = [rows, *rows[most_exposed(prepared.eta)].tolist()]
     followed = sum(

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from seepage.auditing.intake import table as intake
 from seepage.auditing.intake.table import TableInMemory
+from seepage.auditing.trained_model import ROW
 
 
 def people(n=60, seed=0):
@@ -56,7 +57,7 @@ class ReadBack:
     def __init__(self, encoded):
         source, self.steps, self.raw = encoded.source, encoded.steps, encoded.raw
         self.X, self.y, self.names, self.groups = source.X, source.y, source.names, source.beside
-        self.row_index, self.target_kind = source.row_index, encoded.target_kind
+        self.row_index, self.target_kind = source.beside[ROW], encoded.target_kind
         self._columns = encoded.attributes
         self.attributes = {
             a.name: tuple(self.names[j] for j in a.columns) for a in encoded.attributes

@@ -41,6 +41,7 @@ from seepage.auditing.tradeoff import (
 )
 from seepage.auditing.trained_model import (
     MODELS,
+    ROW,
     EncodedTable,
     FitSettings,
     TrainedModel,
@@ -193,7 +194,7 @@ def _fitted_anew(
     settings, rows = trained.settings, len(trained.source)
     try:
         source = encode_anew(kept).source
-        model = settings.with_penalty(settings.l2 * rows / len(kept)).fit(source)
+        model = replace(settings, l2=settings.l2 * rows / len(kept)).fit(source)
         return np.asarray(describe_on(model, source)[0].parameters).reshape(-1)
     except InputError:
         return np.zeros(0)
@@ -293,7 +294,7 @@ def audit_model(
         l2=settings.l2,
         intercept=settings.intercept,
         sigma=noise,
-        noise=NoiseChoice(_how_chosen(sigma, target_eta)),
+        noise=NoiseChoice("given" if sigma is not None else "target" if target_eta else "default"),
         released=found.released,
         steps=tuple(steps),
         attributes=with_gains(attributes, risks),
@@ -333,7 +334,7 @@ def _train(
         settings = FitSettings(kind, DEFAULT_L2 if l2 is None else l2, intercept)
         trained = TrainedModel(settings.fit(source), settings, table)
         if l2 is None and settings.classifies and tells_apart(trained):
-            trained = trained.refitted(settings.with_penalty(SEPARABLE_L2))
+            trained = trained.refitted(replace(settings, l2=SEPARABLE_L2))
             steps.append(
                 "The classes can be separated without error, so the penalty was raised to "
                 f"λ = {SEPARABLE_L2:g}."
@@ -387,12 +388,6 @@ def _choose_noise(
     return target, calibrated, calibrated if sigma is None else sigma
 
 
-def _how_chosen(sigma: float | None, target_eta: float | None) -> str:
-    if sigma is not None:
-        return "given"
-    return "default" if target_eta is None else "target"
-
-
 def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
     """Return the bounds on the record with the largest dFIL, in standard deviations.
 
@@ -410,7 +405,7 @@ def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
         found = guarantees(leak, draws=_DRAWS if trained.work <= 1e8 else 16)
     except InputError:
         return None
-    return replace(found, label=str(source.row_index[found.row]))
+    return replace(found, label=str(source.beside[ROW][found.row]))
 
 
 def _feature_names(trained: TrainedModel) -> tuple[str, ...]:
@@ -539,7 +534,7 @@ def find_risks(
     return RiskFinding(
         membership=float(accuracy(mu[worst])),
         row=records.row_at(worst if examined is None else examined[worst]),
-        median=_middle(mu, accuracy),
+        median=median_of(np.asarray(accuracy(_middle(mu)))),
         mu=float(mu[worst]),
         looked_at=len(mu),
         exact=members.mu.kind == "exact",
@@ -548,10 +543,10 @@ def find_risks(
     )
 
 
-def _middle(values: np.ndarray, function: Callable[[Any], Any] = lambda value: value) -> float:
-    """Return the median of an increasing function of some numbers."""
+def _middle(values: np.ndarray) -> np.ndarray:
+    """Return the one or two numbers in the middle of some, between which their median lies."""
     ordered = sorted_numbers(values)
-    return median_of(function(ordered[[(len(ordered) - 1) // 2, len(ordered) // 2]]))
+    return np.asarray(ordered[[(len(ordered) - 1) // 2, len(ordered) // 2]])
 
 
 def beside_figures(risks: RiskFinding, epsilon: float) -> RiskFinding:
@@ -636,8 +631,8 @@ def _finding(
         right=float(right[worst]),
         baseline=float(guess.baseline[worst]),
         row=row,
-        median_right=_middle(right),
-        median_baseline=_middle(guess.baseline),
+        median_right=median_of(_middle(right)),
+        median_baseline=median_of(_middle(guess.baseline)),
         looked_at=len(right),
         levels=len(guess.levels),
         tpr=float(true_positive_rate(mu[easiest], FALSE_POSITIVES)),

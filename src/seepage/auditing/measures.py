@@ -226,7 +226,8 @@ class Measures:
 def measure(trained: TrainedModel) -> Measures:
     """Measure a release at σ = 1, in one pass over the records unless there are many columns."""
     table, rows, leak = trained.table, len(trained.source), trained.measured(Gaussian(1.0))
-    whole, features = trained.whole_record(), Unknowns(None, False, trained.basis())
+    basis = trained.basis()
+    whole, features = Unknowns(None, True, basis), Unknowns(None, False, basis)
     every = partial(chosen, positions=None)
     columns = tuple(a.unknowns() for a in table.attributes)
     questions: dict[str, ChunkQuestion] = {
@@ -250,6 +251,10 @@ def measure(trained: TrainedModel) -> Measures:
     answers = leak.ask({**questions, **errors, **means, **together}, "records", extra)
     steps = [a.factor * a.scale if a.plain else 1.0 for a in table.attributes]
     etas = root(np.asarray(answers["columns"][0], dtype=float)) * steps
+    # The leakage of all records as one
+    dataset, labels = (
+        float(np.sqrt(max(answers[name][ALL].squared, 0.0))) for name in ("table", "label")
+    )
     kept = {name: values for k in errors for name, values in answers[k].sensitive.items()}
     return Measures(
         released=leak.release.template.size,
@@ -258,8 +263,8 @@ def measure(trained: TrainedModel) -> Measures:
             {name: np.asarray(answers[name].values) for name in NUMBERS},
             {name: kept[name] for name in table.sensitive},
         ),
-        dataset=_together(answers["table"]),
-        etas=[*etas, _together(answers["label"])],
+        dataset=dataset,
+        etas=[*etas, labels],
         errors=[answers[k] for k in errors],
         attributes_of=table.attributes,
         sensitive=table.sensitive,
@@ -280,21 +285,13 @@ def _error_questions(trained: TrainedModel, rows: int) -> dict[str, ChunkQuestio
     return {**questions, "label errors": label}
 
 
-def _together(blocks: Mapping[Any, Block]) -> float:
-    """Return the leakage of all records as one."""
-    return float(np.sqrt(max(blocks[ALL].squared, 0.0)))
-
-
 def record_leakage(trained: TrainedModel, noise: Gaussian | None = None) -> np.ndarray:
     """Return the leakage of every record with its label, at σ = 1 by default."""
     leak = trained.measured(noise or Gaussian(1.0))
-    question = EachRecord("fil", trained.whole_record(), len(trained.source), stated=False)
+    question = EachRecord(
+        "fil", Unknowns(None, True, trained.basis()), len(trained.source), stated=False
+    )
     return np.asarray(leak.ask({"eta": question}, "records")["eta"].values)
-
-
-def worst_record(trained: TrainedModel, noise: Gaussian | None = None) -> float:
-    """Return the largest leakage of a record with its label, at σ = 1 by default."""
-    return float(record_leakage(trained, noise).max())
 
 
 def largest_share(trained: TrainedModel, allowed: np.ndarray | None = None) -> float:
@@ -305,7 +302,8 @@ def largest_share(trained: TrainedModel, allowed: np.ndarray | None = None) -> f
     """
     ones = np.ones(len(trained.source)) if allowed is None else allowed
     step = trained.table.labels.step
-    return largest_leakage(trained.model, trained.source, trained.whole_record(), step, ones)
+    whole = Unknowns(None, True, trained.basis())
+    return largest_leakage(trained.model, trained.source, whole, step, ones)
 
 
 def _errors(information: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 
 from seepage.auditing.findings import LEFT_OUT, RELABELLED, Disclosure, DisclosureCheck
 from seepage.auditing.measures import largest_share, record_leakage
-from seepage.auditing.trained_model import RecordsInMemory, TrainedModel
+from seepage.auditing.trained_model import ROW, RecordsInMemory, TrainedModel
 from seepage.core.result import round_up
 from seepage.errors import InputError
 from seepage.tables.source import distinct
@@ -55,24 +55,18 @@ def find_other_noise(trained: TrainedModel, sigma: float, target: float) -> Disc
             if classes is not None and len(neighbour.classes) != len(classes):
                 continue  # a model of other classes, which no refit from here reaches
             try:
-                needed = largest_share(trained.refitted_on(neighbour)) / target
+                needed = largest_share(trained.refitted(source=neighbour)) / target
                 if round_up(needed) == sigma:
                     continue
             except InputError:  # there is no such model
                 pass
-            found.append(Disclosure(int(source.row_index[row]), change, ("σ",)))
-    alone = (Disclosure(row, LEFT_OUT, ("classes",)) for row in _alone_in_class(trained, source))
-    return DisclosureCheck(len(rows), (*found, *alone))
-
-
-def _alone_in_class(trained: TrainedModel, source: RecordsInMemory) -> list[int]:
-    """Return the rows that are the only ones of their class, which the release names."""
+            found.append(Disclosure(int(source.beside[ROW][row]), change, ("σ",)))
     counts = trained.table.labels.counts
-    if counts is None or min(counts.values()) > 1:
-        return []
-    places = distinct(source.y)[1]
-    alone: list[int] = source.row_index[np.bincount(places)[places] == 1].tolist()
-    return alone
+    if counts is not None and min(counts.values()) == 1:
+        places = distinct(source.y)[1]
+        alone = source.beside[ROW][np.bincount(places)[places] == 1].tolist()
+        found.extend(Disclosure(row, LEFT_OUT, ("classes",)) for row in alone)
+    return DisclosureCheck(len(rows), tuple(found))
 
 
 def _neighbours(

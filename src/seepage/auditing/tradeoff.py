@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from seepage.auditing.findings import WIDEST, Advice, TradeoffCurve, UsefulnessFinding
-from seepage.auditing.measures import worst_record
+from seepage.auditing.measures import record_leakage
 from seepage.auditing.trained_model import FitSettings, LabelFacts, RecordsInMemory, TrainedModel
 from seepage.core.noise import Gaussian
 from seepage.core.result import SAME, round_up
@@ -108,13 +108,9 @@ class HeldOutTrial:
             self.prepare([sigma])
         return self._known[sigma]
 
-    def noiseless_error(self) -> float:
-        """Return the error without noise."""
-        return self.error(0.0)
-
     def trivial_error(self) -> float:
         """Return the error of a constant prediction."""
-        self.noiseless_error()
+        self.error(0.0)
         return self._trivial
 
     def _constant_loss(self, held_out: _LossSums) -> float:
@@ -140,15 +136,20 @@ def try_out(trained: TrainedModel, settings: FitSettings, seed: int) -> HeldOutT
     is used then; if no model exists even so (all records of a class are held out), the model of all
     records is tried instead.
     """
+    if math.isinf(trained.refit_work):
+        # The labels of a table beyond memory are not known, but every class keeps some of so many.
+        chosen = held_out_rows(len(trained.source), seed)
+    else:
+        chosen = split(trained.records.y, settings.classifies, seed)[1]
     # λ counts per record: where records stay with weight zero, it is scaled by their share.
-    rest, held_out, share = trained.source.parted(_held_out(trained, settings, seed))
+    rest, held_out, share = trained.source.parted(chosen)
     stronger = [settings]
     if settings.l2 < _WEAKEST_PENALTY:
-        stronger.append(settings.with_penalty(_WEAKEST_PENALTY))
+        stronger.append(replace(settings, l2=_WEAKEST_PENALTY))
     model, used = None, settings
     for used in stronger:
         with suppress(InputError):
-            model = used.with_penalty(used.l2 * share).fit(rest, start=trained.model)
+            model = replace(used, l2=used.l2 * share).fit(rest, start=trained.model)
             break
     saw_them = model is None
     if model is None:
@@ -243,15 +244,6 @@ def _told_wrongly(chunk: Chunk, model: Any, settings: FitSettings) -> int:
     return int(np.sum(losses(settings, margins, truth_of(model, settings, chunk.y), 0.0)))
 
 
-def error_name(settings: FitSettings) -> str:
-    """Return what the error is, in words."""
-    if settings.classifies:
-        return "error rate"
-    if settings.model == "poisson":
-        return "root mean squared error (predictions capped at the largest count)"
-    return "root mean squared error"
-
-
 def draw_curve(
     trial: HeldOutTrial, sigma: float, calibrated: float, median: float, worst: float
 ) -> TradeoffCurve:
@@ -264,13 +256,16 @@ def draw_curve(
     scales = np.unique([*np.geomspace(low / 100, high * 30, 15), sigma, calibrated])
     # Advice may be about twice the noise.
     trial.prepare([0.0, *scales, 2 * sigma])
+    name = "error rate" if trial.settings.classifies else "root mean squared error"
+    if trial.settings.model == "poisson":
+        name += " (predictions capped at the largest count)"
     return TradeoffCurve(
         sigma=scales,
         error=np.array([trial.error(float(s)) for s in scales]),
         median_eta=median / scales,
         worst_eta=worst / scales,
-        error_name=error_name(trial.settings),
-        noiseless_error=trial.noiseless_error(),
+        error_name=name,
+        noiseless_error=trial.error(0.0),
         trivial_error=trial.trivial_error(),
         l2=trial.settings.l2,
         held_out=not trial.saw_them,
@@ -325,7 +320,10 @@ def find_remedies(
     remedies = []
     if "noise" in asked:
         # With the target met, half of the leakage.
-        remedies.append(_noise(trial, 2 * sigma if met else enough, worst))
+        more = 2 * sigma if met else enough
+        remedies.append(
+            Advice(name=REMEDIES["noise"], sigma=more, eta=worst / more, error=trial.error(more))
+        )
     within = {name: wanted is not None or trained.work <= most for name, most in _BUDGETS.items()}
     refits = [name for name in asked if name != "noise"]
     if math.isinf(trained.refit_work) or not any(within.values()):
@@ -340,8 +338,7 @@ def find_remedies(
                 remedies.append(_penalty(trained, sigma, target, seed))
         if "weights" in refits:
             say(f"remedy: {REMEDIES['weights']}")
-            weigh = _reweighting if within["weights"] else _not_reweighted
-            remedies.append(weigh(trained, enough, target, seed))
+            remedies.append(_reweighting(trained, enough, target, seed, within["weights"]))
         if "shape" in refits and public is not None:
             say(f"remedy: {REMEDIES['shape']}")
             remedies.append(_shaped(trained, trial, public, enough, target))
@@ -363,16 +360,12 @@ def _judged(remedies: Iterable[Advice], trial: HeldOutTrial, target: float) -> t
     return tuple(sorted(map(beside, remedies), key=lambda remedy: remedy.useless))
 
 
-def _noise(trial: HeldOutTrial, sigma: float, worst: float) -> Advice:
-    return Advice(name=REMEDIES["noise"], sigma=sigma, eta=worst / sigma, error=trial.error(sigma))
-
-
 def _lighter_noise(trained: TrainedModel, trial: HeldOutTrial, target: float, seed: int) -> Advice:
     """Return the stronger penalty that leaves the least error, with the noise it then takes."""
     tried = []
     for factor in (10, 100, 1000) if trained.work <= _MANY_PENALTIES else (100,):
-        stronger = trained.settings.with_penalty(factor * max(trained.settings.l2, 1e-4))
-        worst = worst_record(trained.refitted(stronger))
+        stronger = replace(trained.settings, l2=factor * max(trained.settings.l2, 1e-4))
+        worst = float(record_leakage(trained.refitted(stronger)).max())
         needed = round_up(worst / target)
         after = replace(try_out(trained, stronger, seed), held_out=trial.held_out)  # no copies
         tried.append((after.error(needed), needed, after.settings.l2, worst / needed))
@@ -389,7 +382,7 @@ def _penalty(trained: TrainedModel, sigma: float, target: float, seed: int) -> A
     low, high = max(trained.settings.l2, 1e-8), _LARGEST_PENALTY
 
     def leak_at(l2: float) -> float:
-        return worst_record(trained.refitted(trained.settings.with_penalty(l2)))
+        return float(record_leakage(trained.refitted(replace(trained.settings, l2=l2))).max())
 
     at_most = leak_at(high)
     tried = Advice(name=REMEDIES["penalty"], sigma=sigma)
@@ -408,18 +401,23 @@ def _penalty(trained: TrainedModel, sigma: float, target: float, seed: int) -> A
     # Leakage need not fall all the way from one point of the grid to the next.
     while (leak := leak_at(high)) > wanted and high < _LARGEST_PENALTY:
         high = round_up(1.01 * high)
-    after = try_out(trained, trained.settings.with_penalty(high), seed)
+    after = try_out(trained, replace(trained.settings, l2=high), seed)
     return replace(tried, l2=high, eta=leak / sigma, error=after.error(sigma))
 
 
-def _reweighting(trained: TrainedModel, enough: float, target: float, seed: int) -> Advice:
+def _reweighting(
+    trained: TrainedModel, enough: float, target: float, seed: int, affordable: bool
+) -> Advice:
     """Refit with weights that even out the leakage (paper 001, algorithm 1).
 
     What counts is the leakage of the whole procedure: the choice of the weights depends on the data
     and can give away more than it saves.
     """
-    if not _can_reweight(trained):
-        return _not_reweighted(trained)
+    known = trained.settings.model in ("linear", "logistic") and trained.basis() is None
+    if not (known and len(trained.source.names) <= WIDEST):  # what weights leak is not known
+        return Advice(name=REMEDIES["weights"], reason="unknown")
+    if not affordable:
+        return Advice(name=REMEDIES["weights"], reason="slow")
     source = trained.records
     # A label in units of its spread and noise to match are the same release, with the label's
     # step one.
@@ -448,17 +446,6 @@ def _reweighting(trained: TrainedModel, enough: float, target: float, seed: int)
     return replace(tried, error=after.error(needed))
 
 
-def _can_reweight(trained: TrainedModel) -> bool:
-    known = trained.settings.model in ("linear", "logistic") and trained.basis() is None
-    return known and len(trained.source.names) <= WIDEST
-
-
-def _not_reweighted(trained: TrainedModel, *_: Any) -> Advice:
-    """Return why no weights were tried: it takes long, or what they leak is not known."""
-    reason = "slow" if _can_reweight(trained) else "unknown"
-    return Advice(name=REMEDIES["weights"], reason=reason)
-
-
 def _shaped(
     trained: TrainedModel,
     trial: HeldOutTrial,
@@ -469,7 +456,7 @@ def _shaped(
     """Return what noise in the shape of a model of public records would cost."""
     pilot = trained.settings.fit(public)
     shape = noise_shape(pilot, public.X, public.y)
-    worst = worst_record(trained, shape)
+    worst = float(record_leakage(trained, shape).max())
     needed = round_up(worst / target)
     held_out, settings = cast(RecordsInMemory, trial.held_out), trial.settings
     margins, shifts = noisy_margins(
@@ -486,17 +473,6 @@ def _shaped(
         error=error,
         reason=None if error < trial.error(enough) else "no gain",
     )
-
-
-def _held_out(trained: TrainedModel, settings: FitSettings, seed: int) -> np.ndarray:
-    """Return the positions of the records to hold out, sorted; see :func:`split`.
-
-    Of a table that is too large to be taken into memory the labels are not known: it has so many
-    records that every class keeps some.
-    """
-    if math.isinf(trained.refit_work):
-        return held_out_rows(len(trained.source), seed)
-    return split(trained.records.y, settings.classifies, seed)[1]
 
 
 def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -86,10 +86,6 @@ class FitSettings:
             return GeneralizedLinearRegression(self.family, self.l2, self.intercept)
         return MODELS[self.model](l2=self.l2, fit_intercept=self.intercept)
 
-    def with_penalty(self, l2: float) -> FitSettings:
-        """Return the same with another λ."""
-        return replace(self, l2=l2)
-
     @property
     def classifies(self) -> bool:
         """Whether it predicts classes."""
@@ -157,36 +153,6 @@ class Attribute:
             return Unknowns(self.columns, False)
         return Unknowns(self.columns, False, self.directions * self.scale)
 
-    def selects(self) -> bool:
-        """Say whether every direction of the column is one feature, scaled."""
-        rows, columns = self.directions.shape
-        off = self.directions - np.diag(np.diag(self.directions)) if rows == columns else None
-        return off is not None and not np.any(off)
-
-
-def basis_of(attributes: Sequence[Attribute], features: int) -> np.ndarray | None:
-    """Return how the features move with the columns, each in its own step, ``(D, t)``.
-
-    ``None`` stands for the identity: every feature is a column of its own step.
-    """
-    steps = np.zeros(features)
-    if all(a.selects() for a in attributes):
-        for a in attributes:
-            steps[list(a.columns)] = np.diag(a.directions) * a.scale
-        if np.allclose(steps, 1.0, rtol=1e-9, atol=0):
-            return None
-    return steps_of(attributes, features)
-
-
-def steps_of(attributes: Sequence[Attribute], features: int) -> np.ndarray:
-    """Return how the features move with the columns, each in its own step, ``(D, t)``."""
-    blocks = []
-    for a in attributes:
-        block = np.zeros((features, a.directions.shape[1]))
-        block[list(a.columns), :] = a.directions * a.scale
-        blocks.append(block)
-    return np.concatenate(blocks, axis=1)
-
 
 @dataclass(frozen=True)
 class LabelFacts:
@@ -236,11 +202,6 @@ class RecordsInMemory(MemorySource):
     ) -> None:
         super().__init__(Table(X, tuple(names), None, "numpy"), y, weight)
         self.X, self.beside = X, beside
-
-    @property
-    def row_index(self) -> np.ndarray:
-        """The row number of every record in the caller's table."""
-        return self.beside[ROW]
 
     def _column(self, name: str) -> np.ndarray:
         return self.beside[name]
@@ -361,19 +322,34 @@ class TrainedModel:
         return cast(RecordsInMemory, self.source)
 
     def basis(self) -> np.ndarray | None:
-        """Return how the features move with the columns; see :func:`basis_of`."""
-        if self.table.through is not None:
-            return steps_of(self.table.attributes, self.table.through.directions)
-        return basis_of(self.table.attributes, len(self.source.names))
+        """Return how the features move with the columns, each in its own step, ``(D, t)``.
 
-    def whole_record(self) -> Unknowns:
-        """Return a whole record with its label as unknowns, each column in its own step."""
-        return Unknowns(None, True, self.basis())
+        ``None`` stands for the identity: every feature is a column of its own step. Raw columns
+        that are traced to the features take the features' place.
+        """
+        through = self.table.through
+        features = len(self.source.names) if through is None else through.directions
+        attributes, steps = self.table.attributes, np.zeros(features)
+        for a in attributes:
+            scaled = np.diag(np.diag(a.directions))
+            if scaled.shape != a.directions.shape or np.any(a.directions != scaled):
+                steps[:] = 0.0  # some direction of the column is not one feature, scaled
+                break
+            steps[list(a.columns)] = np.diag(scaled) * a.scale
+        if through is None and np.allclose(steps, 1.0, rtol=1e-9, atol=0):
+            return None
+        basis = np.zeros((features, sum(a.directions.shape[1] for a in attributes)))
+        start = 0
+        for a in attributes:
+            stop = start + a.directions.shape[1]
+            basis[list(a.columns), start:stop] = a.directions * a.scale
+            start = stop
+        return basis
 
     def measured(self, noise: Gaussian) -> Leakage[Any]:
         """Return the leakage of the release about its records, the label in its own step.
 
-        Questions to it are about unknowns: :meth:`whole_record`, those of the attributes.
+        Questions to it are about unknowns: whole records in :meth:`basis`, or some attributes.
         """
         glm = release_of(self.model, self.source, noise, "raise")
         through = self.table.through
@@ -424,11 +400,10 @@ class TrainedModel:
         leak.notes = self.notes
         return leak
 
-    def refitted(self, settings: FitSettings) -> TrainedModel:
-        """Return the same table with a model fitted in another way."""
-        return replace(self, model=settings.fit(self.source, self.model), settings=settings)
-
-    def refitted_on(self, source: RowSource) -> TrainedModel:
-        """Return the same refitted on nearly the same records, starting from this model."""
-        model = self.settings.fit(source, start=self.model)
-        return replace(self, model=model, table=replace(self.table, source=source))
+    def refitted(
+        self, settings: FitSettings | None = None, source: RowSource | None = None
+    ) -> TrainedModel:
+        """Return it fitted in another way, or on nearly the same records, starting from here."""
+        settings, source = settings or self.settings, source or self.source
+        table = replace(self.table, source=source)
+        return TrainedModel(settings.fit(source, self.model), settings, table, self.notes)

@@ -28,7 +28,6 @@ from seepage.bounds.van_trees import (
     van_trees_rows,
 )
 from seepage.core.leakage import Columns, Leakage
-from seepage.core.record_stream import RecordStream
 from seepage.core.result import NOTICE, UNBIASED, Result
 from seepage.errors import InputError, nearest
 from seepage.privacy import PrivacyStatement, output_perturbation, renyi_of_event
@@ -92,7 +91,10 @@ def guarantees(
     unknowns, about = leak.unknowns(columns, False)
     names = leak.source.names
     which = list(range(len(names)) if unknowns.columns is None else unknowns.columns)
-    position = _most_exposed(leak, columns) if row is None else int(leak.row_positions([row])[0])
+    if row is None:  # the record with the largest dFIL
+        position = int(np.argmax(np.asarray(leak.per_record("dfil", unknowns, "rows", about))))
+    else:
+        position = int(leak.row_positions([row])[0])
     spread = ColumnSpread.of(leak.source)
     limits = Domain.within(domain, names, spread)
     promise, no_promise = _promise(leak, limits, dp)
@@ -307,18 +309,6 @@ class Guarantees:
         )
 
 
-def _most_exposed(leak: Leakage[Any], columns: Columns) -> int:
-    """Return the position of the record with the largest dFIL."""
-    unknowns, about = leak.unknowns(columns, False)
-    found = leak.per_record("dfil", unknowns, "rows", about)
-    return int(np.argmax(np.asarray(found)))
-
-
-def _at(found: Result | RecordStream, position: int) -> np.ndarray:
-    """Return the bound on one record."""
-    return np.asarray(np.asarray(found)[position])
-
-
 def _unbiased(leak: Leakage[Any], columns: Columns, position: int) -> Iterator[Guarantee]:
     unknowns, about = leak.unknowns(columns, False)
     bounds = {
@@ -327,7 +317,7 @@ def _unbiased(leak: Leakage[Any], columns: Columns, position: int) -> Iterator[G
         "Cramér–Rao": cramer_rao_rows(leak, columns=columns),
     }
     for name, bound in bounds.items():
-        value = float(_at(bound, position))
+        value = float(np.asarray(bound)[position])
         yield Guarantee(name, value, UNBIASED_ADVERSARY, (*UNBIASED, _REGULAR))
 
 
@@ -441,7 +431,9 @@ def _cell(
     leak: Leakage[Any], limits: Domain, which: list[int], position: int
 ) -> Iterator[Guarantee]:
     """Yield the bounds on the cell that leaks most, all else known."""
-    cells = _cell_bounds(leak, which, position)
+    information = np.asarray(as_numpy(leak.information(position, which, False)), dtype=float)
+    with np.errstate(divide="ignore"):
+        cells = 1 / np.diag(information)  # least squared errors of unbiased estimates
     j = which[int(np.argmin(cells))]
     column = leak.source.names[j]
     yield Guarantee(f"Cramér–Rao, {column}", float(cells.min()), ONE_CELL, (*UNBIASED, _REGULAR))
@@ -454,13 +446,6 @@ def _cell(
         )
 
     yield _where_it_applies(name, ONE_CELL, line)
-
-
-def _cell_bounds(leak: Leakage[Any], which: list[int], position: int) -> np.ndarray:
-    """Return the least mean squared error of an unbiased estimate of each cell of a record."""
-    information = np.asarray(as_numpy(leak.information(position, which, False)), dtype=float)
-    with np.errstate(divide="ignore"):
-        return np.asarray(1 / np.diag(information))
 
 
 def _membership(promise: PrivacyStatement | None, reason: str) -> Guarantee:

@@ -109,8 +109,10 @@ def hammersley_chapman_robbins(
             shift = moved(changes)
             # Rounded away from zero: a move lost to rounding must not count as no move.
             divergence = renyi_of_shift(shift + np.copysign(rounding, shift), noise)
-            found = 2 * np.log(np.abs(changes)) - _log_expm1(divergence)
-            return np.where(np.isfinite(divergence), found, -np.inf)
+            # log(e^D − 1), without overflow
+            chi = divergence + np.log(-np.expm1(-divergence))
+            bounds = 2 * np.log(np.abs(changes)) - chi
+            return np.where(np.isfinite(divergence), bounds, -np.inf)
 
         best, change = math.log(cramer_rao) if cramer_rao < math.inf else math.inf, 0.0
         for reach in (limits.lower[0] - here[j], limits.upper[0] - here[j]):
@@ -176,7 +178,3 @@ def _largest(logarithms: Callable[[np.ndarray], np.ndarray], reach: float) -> tu
     if -found.fun > tried[k]:
         return -float(found.fun), float(found.x)
     return float(tried[k]), float(changes[k])
-
-
-def _log_expm1(value: np.ndarray) -> np.ndarray:
-    return np.asarray(value + np.log(-np.expm1(-value)))

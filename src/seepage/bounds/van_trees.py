@@ -76,15 +76,17 @@ class Domain:
     @classmethod
     def of_column(cls, domain: Any, data: RowSource | Table, column: int) -> Domain:
         """Read the domain of one column: its own limits, or its part of all columns' domain."""
-        name = data.names[column]
+        name, one = data.names[column], slice(column, column + 1)
         if isinstance(domain, Domain):
-            one = slice(column, column + 1)
             domain = cls(domain.lower[one], domain.upper[one], domain.stated)
         elif isinstance(domain, Mapping):
             domain = {key: pair for key, pair in domain.items() if key == name} or domain
         elif domain is not None:
             domain = [side if np.ndim(side) == 0 else np.asarray(side)[column] for side in domain]
-        return cls.within(domain, (name,), ColumnSpread.of(data).of_column(column))
+        every = ColumnSpread.of(data)
+        parts = (every.least, every.most, every.mean, every.squares)
+        spread = ColumnSpread(every.count, *(part[one] for part in parts))
+        return cls.within(domain, (name,), spread)
 
     @classmethod
     def within(cls, domain: Any, names: tuple[str, ...], spread: ColumnSpread) -> Domain:
@@ -119,11 +121,6 @@ class ColumnSpread:
     def variance(self) -> np.ndarray:
         """The variance of every column."""
         return self.squares / self.count
-
-    def of_column(self, column: int) -> ColumnSpread:
-        """Return the spread of one column."""
-        parts = (self.least, self.most, self.mean, self.squares)
-        return ColumnSpread(self.count, *(part[column : column + 1] for part in parts))
 
     def __add__(self, other: ColumnSpread) -> ColumnSpread:
         count, gap = self.count + other.count, other.mean - self.mean

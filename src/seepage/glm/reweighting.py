@@ -525,13 +525,14 @@ def reweight(
         jacobian = release_of(fitted, source, noise, "raise").template
         return np.asarray(np.sqrt(np.maximum(as_numpy(jacobian.row_norms(unknowns)), 0.0)))
 
-    score = scoring or (lambda chosen, *data: chosen.score(*data))
+    scored = scoring or (lambda chosen, *data: chosen.score(*data))
     tested = (X, y) if X_test is None else (X_test, y_test)
-    steps = rule.run(leakage_with, int(rounds), tolerance)
-    last = next(steps)
-    trajectory = [_round(0, last, rule, float(score(fitted, *tested)))]
-    for last in steps:
-        trajectory.append(_round(len(trajectory), last, rule, float(score(fitted, *tested))))
+    trajectory: list[Round] = []
+    for last in rule.run(leakage_with, int(rounds), tolerance):
+        eta = last.eta[rule.start > 0]
+        spread = float(eta.mean()), float(eta.std()), float(eta.max())
+        score = float(scored(fitted, *tested))
+        trajectory.append(Round(len(trajectory), *spread, last.change, score))
     fitted._start = None
     means = None
     if groups is not None:
@@ -546,11 +547,6 @@ def reweight(
         about=about,
         _setting=ReweightedData(X, y, table, unknowns, dict(attributes or {}), rule, last),
     )
-
-
-def _round(number: int, step: ReweightRound, rule: ReweightRule, score: float) -> Round:
-    eta = step.eta[rule.start > 0]
-    return Round(number, float(eta.mean()), float(eta.std()), float(eta.max()), step.change, score)
 
 
 def procedure_leakage(
@@ -580,8 +576,7 @@ def procedure_leakage(
     family, width = fit.family, X.shape[1]
     curvature = family.curvature(fit.margins(X), fit.target)
     H = hessian(X, last.weights * curvature, ridge=fit.ridge, intercept=fit.intercept is not None)
-    maker = SlopeMaker(fit, X, H, unknowns, noise)
-    system = _System.at(maker, rule, last)
+    system = _System(fit, X, H, unknowns, noise, rule, last)
     adjoint = system.adjoint()
     root = whitened_inverse(np.eye(len(H)), release_noise)
     squared = np.empty(len(rows))
@@ -620,24 +615,52 @@ def _check(fit: FittedGLM, last: ReweightRound) -> None:
         )
 
 
-@dataclass(frozen=True, eq=False)
+class RecordSlopes(NamedTuple):
+    """The records' contributions, and the derivatives of their leakage per unit of weight."""
+
+    design: np.ndarray  # x̃, (m, P)
+    a: np.ndarray
+    a_m: np.ndarray  # ∂a/∂m
+    a_y: np.ndarray  # ∂a/∂y
+    M: np.ndarray  # (m, P, q)
+    own: np.ndarray  # ∂e/∂z by the record's own unknowns, (m, q)
+    by_theta: np.ndarray  # ∂e/∂θ, (m, P)
+    by_hessian: np.ndarray  # ∂e/∂H, packed, (m, P(P+1)/2)
+
+
 class _System:
-    """The system in s, linearised where the rounds have settled.
+    """The system in s of a model with one output, linearised where the rounds have settled.
 
     ``F_k = ∂G/∂f_k`` is the effect of a unit's factor on the system, and ``F̄`` its weighted mean
     over the units whose factor moves: the effect of the normalisation.
+
+    Parameters
+    ----------
+    fit, X
+        The model and its table, as NumPy arrays.
+    H
+        The Hessian of its objective, (P, P).
+    unknowns, noise
+        What the leakage is about, and the noise it is measured at.
+    rule, last
+        How weights follow from leakages, and the last round.
     """
 
-    maker: SlopeMaker
-    rule: ReweightRule
-    weights: np.ndarray
-    scale: np.ndarray  # ω⁰ f_k / (m_k D_k) of every record; zero where the factor cannot move
-    mean_effect: np.ndarray  # F̄, (S,)
-    effects: np.ndarray | None  # F_k, (units, S); None where every record is a unit of its own
-
-    @classmethod
-    def at(cls, maker: SlopeMaker, rule: ReweightRule, last: ReweightRound) -> _System:
-        mass, unit, n = rule.mass(), rule.unit, len(maker.X)
+    def __init__(
+        self,
+        fit: FittedGLM,
+        X: np.ndarray,
+        H: np.ndarray,
+        unknowns: Unknowns,
+        noise: Noise,
+        rule: ReweightRule,
+        last: ReweightRound,
+    ) -> None:
+        self.fit, self.X, self.H, self.unknowns, self.noise = fit, X, H, unknowns, noise
+        self.rule, self.weights = rule, last.weights
+        # E_V, (P, t): how the unknown features enter the design
+        self.selection = np.asarray(unknowns.of(np.eye(len(H), X.shape[1]), axis=1))
+        mass, unit = rule.mass(), rule.unit
         moves = (last.factors > rule.low) & (last.factors < rule.high) & (mass > 0)
         counted = moves[unit] & (rule.start > 0)
         silent = counted & (last.eta <= _NOTHING * np.max(last.eta))
@@ -647,141 +670,72 @@ class _System:
                 "are not a smooth function of the data there; leave such rows out."
             )
         factors = np.where(moves, last.factors, 0.0)
-        P = len(maker.H)
+        P = len(H)
         total = np.zeros(P + P * (P + 1) // 2)
-        effects = None if len(mass) == n else np.zeros((len(mass), len(total)))
-        for rows in _pieces(maker):
-            effect = _effect(maker, rule, rows)
+        # F_k, (units, S); None where every record is a unit of its own
+        self.effects = None if len(mass) == len(X) else np.zeros((len(mass), len(total)))
+        for rows in row_slices(len(X), P * P, what="rows"):
+            effect = self._effect(rows)
             total += factors[unit[rows]] @ effect
-            if effects is not None:
-                np.add.at(effects, unit[rows], effect)
-        # Σ W_k f_k vanishes only where no factor moves, and then nothing is multiplied by F̄.
-        mean = total / max(float(np.sum(mass * factors)), np.finfo(float).tiny)
+            if self.effects is not None:
+                np.add.at(self.effects, unit[rows], effect)
+        # F̄, (S,). Σ W_k f_k vanishes only where no factor moves, and then nothing is multiplied
+        # by it.
+        self.mean_effect = total / max(float(np.sum(mass * factors)), np.finfo(float).tiny)
         # D_k = η̄_k / f_k, because the records of a unit leak ω⁰ᵢ f_k eᵢ.
         D = np.where(moves, rule.means(last.eta) / last.factors, 1.0)
-        scale = rule.start * (factors / (D * np.maximum(rule.counts(), 1.0)))[unit]
-        return cls(maker, rule, last.weights, scale, mean, effects)
+        # ω⁰ f_k / (m_k D_k) of every record; zero where the factor cannot move
+        self.scale = rule.start * (factors / (D * np.maximum(rule.counts(), 1.0)))[unit]
 
     def adjoint(self) -> np.ndarray:
         """Return the first P rows of ``(∂G/∂s)⁻¹``, (P, S)."""
-        P, S = len(self.maker.H), len(self.mean_effect)
+        P, S = len(self.H), len(self.mean_effect)
         L = np.eye(S)
-        L[:P, :P] = self.maker.H
-        for rows in _pieces(self.maker):
-            t = self._slopes(rows)
-            bent = (self.weights[rows] * t.a_m)[:, None] * t.design
-            L[P:, :P] -= packed(t.design).T @ bent
+        L[:P, :P] = self.H
+        for rows in row_slices(len(self.X), P * P, what="rows"):
+            t = self.slopes(rows)
+            curved = (self.weights[rows] * t.a_m)[:, None] * t.design
+            L[P:, :P] -= packed(t.design).T @ curved
             L += self._by_leakage(rows).T @ np.hstack([t.by_theta, t.by_hessian])
         return np.asarray(np.linalg.solve(L.T, np.eye(S, P)).T)
 
     def jacobians(self, adjoint: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return ``dθ/dzᵢ`` of the records, (m, P, q)."""
-        P, t, V = len(self.maker.H), self._slopes(rows), self.maker.unknowns
+        P, t, V = len(self.H), self.slopes(rows), self.unknowns
         first, second = adjoint[:, :P], unpacked_form(adjoint[:, P:], P)
         along = np.reshape(t.design @ np.reshape(second, (P * P, P)).T, (-1, P, P))
         square = np.vecdot(along, t.design[:, None, :])
         # The effect of the record's own data on H at its weight: by its curvature, and by x̃x̃ᵀ.
-        bent = square[:, :, None] * (t.a_m[:, None] * V.of(self.maker.fit.coef))[:, None, :]
-        bent += 2 * t.a[:, None, None] * (along @ self.maker.selection)
+        on_hessian = square[:, :, None] * (t.a_m[:, None] * V.of(self.fit.coef))[:, None, :]
+        on_hessian += 2 * t.a[:, None, None] * (along @ self.selection)
         if V.label:
-            bent = np.concatenate([bent, (square * t.a_y[:, None])[:, :, None]], axis=2)
-        direct = self.weights[rows, None, None] * (first @ t.M - bent)
+            by_label = (square * t.a_y[:, None])[:, :, None]
+            on_hessian = np.concatenate([on_hessian, by_label], axis=2)
+        direct = self.weights[rows, None, None] * (first @ t.M - on_hessian)
         through_weights = self._by_leakage(rows) @ adjoint.T
         return np.asarray(-direct - through_weights[:, :, None] * t.own[:, None, :])
 
-    def _slopes(self, rows: Rows) -> RecordSlopes:
-        slopes = self.maker.slopes(rows)
-        if np.any(slopes.tied & (self.scale[rows] > 0)):
-            raise InputError(
-                "Some record leaks equally in two directions, so its leakage has no "
-                "derivative; the whole procedure cannot be measured for these data."
-            )
-        return slopes
-
-    def _by_leakage(self, rows: Rows) -> np.ndarray:
-        """Return ``∂G/∂eᵢ = ω⁰ᵢ f_k (W_k F̄ − F_k) / (m_k D_k)`` of the records, (m, S).
-
-        ``W_k`` is the sum of the unit's first weights, and ``m_k`` counts its records.
-        """
-        unit = self.rule.unit[rows]
-        effect = (
-            _effect(self.maker, self.rule, rows) if self.effects is None else self.effects[unit]
-        )
-        mass = self.rule.mass()[unit]
-        return np.asarray(self.scale[rows, None] * (mass[:, None] * self.mean_effect - effect))
-
-
-def _effect(maker: SlopeMaker, rule: ReweightRule, rows: Rows) -> np.ndarray:
-    """Return the records' share of ``F_k``: ``ω⁰ [r x̃, −a x̃x̃ᵀ]``, packed, (m, S)."""
-    r, a, _ = maker.derivatives(rows)
-    design = maker.design(rows)
-    both = np.hstack([r[:, None] * design, -a[:, None] * packed(design)])
-    return np.asarray(rule.start[rows, None] * both)
-
-
-def _pieces(maker: SlopeMaker) -> Iterator[slice]:
-    return row_slices(len(maker.X), len(maker.H) ** 2, what="rows")
-
-
-class RecordSlopes(NamedTuple):
-    """The records' contributions, and the derivatives of their leakage per unit of weight."""
-
-    design: np.ndarray  # x̃, (m, P)
-    a: np.ndarray
-    a_m: np.ndarray  # ∂a/∂m
-    a_y: np.ndarray  # ∂a/∂y
-    M: np.ndarray  # (m, P, q)
-    tied: np.ndarray  # whether the leading singular value is tied, so that the rest is void
-    own: np.ndarray  # ∂e/∂z by the record's own unknowns, (m, q)
-    by_theta: np.ndarray  # ∂e/∂θ, (m, P)
-    by_hessian: np.ndarray  # ∂e/∂H, packed, (m, P(P+1)/2)
-
-
-@dataclass(frozen=True, eq=False)
-class SlopeMaker:
-    """Computes the :class:`RecordSlopes` of a table's records."""
-
-    # A model with one output and its table, as NumPy arrays
-    fit: FittedGLM
-    X: np.ndarray
-    H: np.ndarray  # the Hessian of its objective, (P, P)
-    # What the leakage is about, and the noise it is measured at
-    unknowns: Unknowns
-    noise: Noise
-
-    @property
-    def selection(self) -> np.ndarray:
-        """``E_V``, (P, t): how the unknown features enter the design."""
-        identity = np.eye(len(self.H), self.X.shape[1])
-        return np.asarray(self.unknowns.of(identity, axis=1))
-
-    def design(self, rows: slice | np.ndarray) -> np.ndarray:
-        """Return ``x̃`` of the records, (m, P)."""
-        X = self.X[rows, :]
-        return X if self.fit.intercept is None else np.hstack([X, np.ones((len(X), 1))])
-
-    def derivatives(self, rows: slice | np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return r, a and b of the records, (m,) each."""
-        family: Any = self.fit.family
-        at = self.fit.margins(self.X[rows, :]), self.fit.target[rows]
-        return family.slope(*at), family.curvature(*at), family.label_slope(*at)
-
-    def slopes(self, rows: slice | np.ndarray) -> RecordSlopes:
-        """Return the contributions of the records."""
+    def slopes(self, rows: Rows) -> RecordSlopes:
+        """Return the contributions of the records, unless some leakage has no derivative."""
         family: Any = self.fit.family
         at = self.fit.margins(self.X[rows, :]), self.fit.target[rows]
         a_m, a_y, b_y = (
             f(*at)
             for f in (family.curvature_slope, family.curvature_label_slope, family.label_curvature)
         )
-        r, a, b = self.derivatives(rows)
-        design, E, w = self.design(rows), self.selection, self.unknowns.of(self.fit.coef)
+        design, r, a, b = self._terms(rows)
+        E, w = self.selection, self.unknowns.of(self.fit.coef)
         label = self.unknowns.label
         M = (a[:, None] * design)[:, :, None] * w + r[:, None, None] * E
         if label:
             M = np.concatenate([M, (b[:, None] * design)[:, :, None]], axis=2)
         A = whitened_inverse(self.H, self.noise)
         u, v, tied = _leading(A @ M)
+        if np.any(tied & (self.scale[rows] > 0)):
+            raise InputError(
+                "Some record leaks equally in two directions, so its leakage has no "
+                "derivative; the whole procedure cannot be measured for these data."
+            )
         g, h = u @ A, np.linalg.solve(self.H, (M @ v[:, :, None])[:, :, 0].T).T
         v_x, v_y = v[:, : len(w)], v[:, -1] if label else np.zeros(len(v))
         g_x, g_V = np.vecdot(g, design), g @ E
@@ -793,7 +747,31 @@ class SlopeMaker:
         if label:
             own = np.concatenate([own, by_label[:, None]], axis=1)
         by_theta = by_margin[:, None] * design + (a * g_x)[:, None] * (v_x @ E.T)
-        return RecordSlopes(design, a, a_m, a_y, M, tied, own, by_theta, -packed_form(g, h))
+        return RecordSlopes(design, a, a_m, a_y, M, own, by_theta, -packed_form(g, h))
+
+    def _by_leakage(self, rows: Rows) -> np.ndarray:
+        """Return ``∂G/∂eᵢ = ω⁰ᵢ f_k (W_k F̄ − F_k) / (m_k D_k)`` of the records, (m, S).
+
+        ``W_k`` is the sum of the unit's first weights, and ``m_k`` counts its records.
+        """
+        unit = self.rule.unit[rows]
+        effect = self._effect(rows) if self.effects is None else self.effects[unit]
+        mass = self.rule.mass()[unit]
+        return np.asarray(self.scale[rows, None] * (mass[:, None] * self.mean_effect - effect))
+
+    def _effect(self, rows: Rows) -> np.ndarray:
+        """Return the records' share of ``F_k``: ``ω⁰ [r x̃, −a x̃x̃ᵀ]``, packed, (m, S)."""
+        design, r, a, _ = self._terms(rows)
+        both = np.hstack([r[:, None] * design, -a[:, None] * packed(design)])
+        return np.asarray(self.rule.start[rows, None] * both)
+
+    def _terms(self, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return ``x̃`` of the records, (m, P), and their r, a and b, (m,) each."""
+        family: Any = self.fit.family
+        X = self.X[rows, :]
+        at = self.fit.margins(X), self.fit.target[rows]
+        design = X if self.fit.intercept is None else np.hstack([X, np.ones((len(X), 1))])
+        return design, family.slope(*at), family.curvature(*at), family.label_slope(*at)
 
 
 def _leading(B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

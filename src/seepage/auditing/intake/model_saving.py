@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,7 @@ def _content(model: Any) -> dict[str, Any]:
             raise refusal("The columns before this model are not one feature each.", _IN_PYTHON)
         content["features"] = names
     if columns:
-        content["columns"] = [c.as_json() for block in columns for c in block.codings]
+        content["columns"] = [asdict(c) for block in columns for c in block.codings]
     return content
 
 

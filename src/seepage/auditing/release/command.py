@@ -19,7 +19,7 @@ from seepage.auditing.intake.files import read_file
 from seepage.auditing.intake.plan_file import PlanFile
 from seepage.auditing.intake.table import TableInMemory
 from seepage.auditing.questions import FileOptions, Limits, ReleaseQuestion
-from seepage.auditing.release.ledger import ReleaseLedger, UnrecognisedRecordsWarning
+from seepage.auditing.release.ledger import PastRelease, ReleaseLedger, UnrecognisedRecordsWarning
 from seepage.auditing.release.making import MadeRelease, make_release
 from seepage.auditing.release.procedure import Procedure
 from seepage.auditing.report.audit_report import AuditReport
@@ -81,7 +81,8 @@ def run_release(
             }
             assert prepared.recognition is not None  # noqa: S101 - the procedure was given a ledger
             people, eta = prepared.recognition.people, prepared.eta / prepared.sigma
-            before.with_release(entry, people, eta).write(ledger)
+            releases = (*before.releases, PastRelease(entry, eta, people))
+            replace(before, releases=releases).write(ledger)
         page = AuditReport(made.audit).write(folders["report"], keep=(table, ledger))
         if report.verdict.passed:
             made.release.write(folders["release"], keep=(table, ledger))

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from seepage.auditing.findings import LEFT_OUT, RELABELLED, Disclosure
 from seepage.auditing.neighbours import AT_THE_ENDS, most_exposed, other_labels
-from seepage.auditing.release.procedure import Domain, Prepared, Procedure, rows_of
+from seepage.auditing.release.procedure import Domain, Prepared, Procedure
+from seepage.auditing.trained_model import ROW
 from seepage.errors import InputError
 
 
@@ -26,24 +27,20 @@ def find_disclosures(
     prepared: Prepared,
 ) -> tuple[Disclosure, ...]:
     """Rerun the procedure on the neighbours of a table, and say what would be published."""
-    rows = rows_of(prepared.trained)
-    found = []
+    rows = prepared.trained.records.beside[ROW]
+    ours, found = prepared.figures, []
     for row in rows[most_exposed(prepared.eta)].tolist():
         for change, neighbour in _neighbours(raw, row, prepared, procedure.domains):
-            figures = _changed(procedure, neighbour, prepared)
+            try:
+                others = procedure.figures(neighbour, prepared)
+            except InputError:
+                figures = ["whether anything can be released"]
+            else:
+                names = dict.fromkeys([*ours, *others])
+                figures = [name for name in names if ours.get(name) != others.get(name)]
             if figures:
-                found.append(Disclosure(row, change, figures))
+                found.append(Disclosure(row, change, tuple(figures)))
     return tuple(found)
-
-
-def _changed(procedure: Procedure, raw: pa.Table, prepared: Prepared) -> tuple[str, ...]:
-    try:
-        others = procedure.figures(raw, prepared)
-    except InputError:
-        return ("whether anything can be released",)
-    ours = prepared.figures
-    names = [*ours, *(name for name in others if name not in ours)]
-    return tuple(name for name in names if ours.get(name) != others.get(name))
 
 
 def _neighbours(

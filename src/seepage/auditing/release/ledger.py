@@ -13,10 +13,9 @@ import hashlib
 import hmac
 import json
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -78,17 +77,12 @@ class Recognition:
     known: np.ndarray  # whether it was in any
     doubts: tuple[str, ...] = ()  # what the owner must know before anything is released
 
-    def warn(self) -> None:
-        """Warn of every doubt."""
-        for doubt in self.doubts:
-            warnings.warn(doubt, UnrecognisedRecordsWarning, stacklevel=3)
-
 
 @dataclass(frozen=True, eq=False)
 class ReleaseLedger:
     """What earlier releases told about records, each known by keyed digests of its values."""
 
-    key: bytes = field(default_factory=lambda: os.urandom(32))
+    key: bytes = field(default_factory=partial(os.urandom, 32))
     releases: tuple[PastRelease | PastReleaseAsWritten, ...] = ()
 
     @classmethod
@@ -159,13 +153,6 @@ class ReleaseLedger:
         if unsure.any():
             doubts.append(tell("unsure", int(np.sum(unsure)), len(people)))
         return Recognition(people, spent, known, tuple(doubts))
-
-    def with_release(
-        self, about: Mapping[str, Any], people: People, eta: np.ndarray
-    ) -> ReleaseLedger:
-        """Return the ledger with one more release."""
-        new = PastRelease(about, np.asarray(eta, dtype=float), people)
-        return ReleaseLedger(self.key, (*self.releases, new))
 
 
 def _past_release(content: dict[str, Any]) -> PastRelease | PastReleaseAsWritten:

@@ -72,10 +72,17 @@ def make_release(
         tell=tell,
     )
     risks = audit.risks
+    drawn = "least" if prepared.vote is None else "vote"
+    noise = NoiseChoice(
+        drawn if procedure.sigma is None else "declared",
+        prepared.least,
+        bool(np.any(prepared.spent)),
+        prepared.vote,
+    )
     audit = replace(
         audit,
         risks=None if risks is None else _with_disclosures(risks, disclosures, procedure.target),
-        noise=_noise_choice(procedure, prepared),
+        noise=noise,
         steps=(*audit.steps, *(f"Leaves: {item}" for item in items)),
         disclosures=DisclosureCheck(len(most_exposed(prepared.eta)), disclosures, True),
         ledger=_ledger_finding(procedure, prepared),
@@ -220,16 +227,6 @@ def _noise_item(procedure: Procedure, prepared: Prepared) -> Item:
         return Item("noise σ", "coarse", how, 1, prepared.sigma)
     how = "Given beforehand. That it meets the target was checked."
     return Item("noise σ", "declared", how, 1, prepared.sigma)
-
-
-def _noise_choice(procedure: Procedure, prepared: Prepared) -> NoiseChoice:
-    how = "least" if prepared.vote is None else "vote"
-    return NoiseChoice(
-        how if procedure.sigma is None else "declared",
-        prepared.least,
-        bool(np.any(prepared.spent)),
-        prepared.vote,
-    )
 
 
 def _ledger_finding(procedure: Procedure, prepared: Prepared) -> LedgerFinding | None:

@@ -9,6 +9,7 @@ figures on the grid there is no other leakage than theirs.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,11 +29,12 @@ from seepage.auditing.intake.table import (
 )
 from seepage.auditing.measures import largest_share, record_leakage
 from seepage.auditing.questions import ReleaseQuestion
-from seepage.auditing.release.ledger import Recognition, ReleaseLedger
+from seepage.auditing.release.ledger import Recognition, ReleaseLedger, UnrecognisedRecordsWarning
 from seepage.auditing.release.noise_vote import noise_grid, plan_vote, vote_on_noise
 from seepage.auditing.release.rare_names import settle_rare_names
 from seepage.auditing.release.released_model import ColumnCoding
 from seepage.auditing.trained_model import (
+    ROW,
     EncodedTable,
     FitSettings,
     TrainedModel,
@@ -101,7 +103,8 @@ class Procedure(ReleaseQuestion):
     def prepare(self, raw: pa.Table) -> Prepared:
         """Fit, measure and choose the noise; warn first if the ledger cannot tell who is new."""
         if self.ledger is not None:
-            self.ledger.recognise(raw, self.identity).warn()
+            for doubt in self.ledger.recognise(raw, self.identity).doubts:
+                warnings.warn(doubt, UnrecognisedRecordsWarning, stacklevel=2)
         trained = self.fit(raw)
         eta = record_leakage(trained)
         recognition = self._recognise(raw, trained)
@@ -176,7 +179,7 @@ class Procedure(ReleaseQuestion):
         """Return what the ledger knows of the records of a model."""
         if self.ledger is None:
             return None
-        return self.ledger.recognise(raw.take(pa.array(rows_of(trained))), self.identity)
+        return self.ledger.recognise(raw.take(pa.array(trained.records.beside[ROW])), self.identity)
 
     def _plan(self, raw: pa.Table, drop: Sequence[str]) -> Any:
         names = set(drop)
@@ -237,8 +240,3 @@ class Procedure(ReleaseQuestion):
 def _coded(table: EncodedTable) -> list[ColumnCoding]:
     """Return how the columns of a table become features, in a form that may be published."""
     return [ColumnCoding.of(part) for part in (table.coding.parts if table.coding else ())]
-
-
-def rows_of(trained: TrainedModel) -> np.ndarray:
-    """Return the row numbers of the records."""
-    return trained.records.row_index

@@ -108,8 +108,13 @@ class People:
         """Return it as plain JSON values."""
         return {
             "identity": self.identity,
-            "columns": {name: _packed(digests) for name, digests in self.columns.items()},
-            "whole": {name: _packed(digests) for name, digests in self.whole.items()},
+            **{
+                kind: {
+                    name: base64.b64encode(digests.astype("<u8").tobytes()).decode()
+                    for name, digests in made.items()
+                }
+                for kind, made in (("columns", self.columns), ("whole", self.whole))
+            },
         }
 
     @classmethod
@@ -214,10 +219,6 @@ class CellDigests:
         if kept is not None:
             self._made[kept] = (digests[0], digests[1])
         return digests[0], digests[1]
-
-
-def _packed(digests: np.ndarray) -> str:
-    return base64.b64encode(digests.astype("<u8").tobytes()).decode()
 
 
 def _unpacked(text: str) -> np.ndarray:

@@ -36,14 +36,6 @@ class ColumnCoding:
         scaling = (part.centre, part.unit) if scale else (0.0, 1.0)
         return cls(part.name, part.kind, *scaling, levels)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        return asdict(self) | {"levels": list(self.levels)}
-
-    def titles(self) -> list[str]:
-        """Return the names of the features."""
-        return [f"{self.name}={level}" for level in self.levels[1:]] or [self.name]
-
     def features(self, values: Sequence[Any]) -> np.ndarray:
         """Return the features of some values, one row for each."""
         if not self.levels:
@@ -98,7 +90,8 @@ class ReleasedModel:
         self.estimator, self.columns = copy(estimator), tuple(columns)
         names = self.estimator.__dict__.pop("feature_names_in_", None)
         if self.columns:
-            names = unique(title for column in self.columns for title in column.titles())
+            titles = ([f"{c.name}={level}" for level in c.levels[1:]] or [c.name] for c in columns)
+            names = unique(title for several in titles for title in several)
         if names is not None:
             self.feature_names_in_ = np.asarray(names, dtype=object)
 
@@ -139,7 +132,7 @@ class ReleasedModel:
 
     def as_json(self) -> list[dict[str, Any]]:
         """Return the columns as plain JSON values."""
-        return [column.as_json() for column in self.columns]
+        return [asdict(column) for column in self.columns]
 
     @classmethod
     def read(cls, estimator: Any, content: Any) -> ReleasedModel:

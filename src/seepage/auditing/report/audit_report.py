@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from seepage.auditing.findings import NUMBERS, SCHEMA, SHARES, Audit, SomeRecords
 from seepage.auditing.report.figures import Drawing, draw_figures
-from seepage.auditing.report.rendering import Report, read_template, render, to_plain, trusted
+from seepage.auditing.report.rendering import TEMPLATES, Report, render, to_plain
 from seepage.auditing.report.verdict import (
     judge,
     name_change,
@@ -39,7 +39,6 @@ from seepage.auditing.report.words import (
     number,
     plain,
     protection,
-    row_name,
     say_error,
     short,
     spread_kept_of,
@@ -83,7 +82,6 @@ class AuditReport(Report):
             "sensitive": most_exposed(tuple(a for a in audit.attributes if a.sensitive)),
             "error": error_at(audit, audit.sigma),
             "said": partial(say_error, audit),
-            "row_name": partial(row_name, audit),
             "lines": [
                 (
                     shown(a.name)[1:-1],
@@ -97,7 +95,7 @@ class AuditReport(Report):
 
     def page(self, figures: tuple[Drawing, ...]) -> str:
         """Return the page, one self-contained file that runs only its own script."""
-        audit, script = self.audit, read_template("records.js")
+        audit, script = self.audit, (TEMPLATES / "records.js").read_text("utf-8")
         drawings = {figure.name: figure for figure in figures}
         values = audit.values or {}
         sensitive = {a.name for a in audit.attributes if a.sensitive}
@@ -118,7 +116,7 @@ class AuditReport(Report):
             records=pack(audit),
             embedded_cells=_EMBEDDED_CELLS,
             schema=SCHEMA,
-            script=trusted(script),
+            script=script,
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         )
 
@@ -127,7 +125,7 @@ class AuditReport(Report):
         largest = self.audit.records.largest("eta") or 1.0
         eta, columns, label, _ = (some.numbers[name].tolist() for name in NUMBERS)
         shares = np.clip(np.asarray(eta) / largest, 0, 1).tolist()
-        names = [row_name(self.audit, int(row)) for row in some.row]
+        names = [short(self.audit.called(int(row))) for row in some.row]
         keys = ("place", "row", "eta", "share", "label", "columns")
         lines = zip(some.place.tolist(), names, eta, shares, label, columns, strict=True)
         return [dict(zip(keys, line, strict=True)) for line in lines]

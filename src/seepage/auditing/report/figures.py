@@ -20,7 +20,6 @@ import numpy as np
 
 from seepage.auditing.findings import Audit, GroupingFinding
 from seepage.auditing.report.words import (
-    count,
     count_over,
     find_limit,
     is_useless,
@@ -195,7 +194,7 @@ def draw_histogram(audit: Audit) -> Drawing:
         axes.axvline(limit.eta, color=INK, lw=1.4, ls=(0, (4, 3)))
         at_right = np.log(limit.eta / edges[0]) > 0.5 * np.log(edges[-1] / edges[0])
         axes.annotate(
-            f"{limit.words}: η = {number(limit.eta)}\n{count(over)} above",
+            f"{limit.words}: η = {number(limit.eta)}\n{over:,} above",
             (limit.eta, 0.985),
             (-7 if at_right else 7, 0),
             xycoords=("data", "axes fraction"),
@@ -217,7 +216,7 @@ def draw_histogram(audit: Audit) -> Drawing:
     )
     alternative = (
         f"Histogram of the leakage of {counted(records.count, 'record')} on a logarithmic axis: "
-        f"median {number(median)}, largest {number(worst)}; {count(over)} are above {limit.words} "
+        f"median {number(median)}, largest {number(worst)}; {over:,} are above {limit.words} "
         f"of {number(limit.eta)}."
     )
     return render("leakage", alternative, caption, draw, (3.7, 3.4))

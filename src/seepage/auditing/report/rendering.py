@@ -10,8 +10,8 @@ import math
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,14 @@ from seepage.support.files import whole_folder, write_text
 from seepage.support.text_table import text_table
 from seepage.tables.names import counted, escaped, shown
 
+TEMPLATES = files("seepage.auditing.report") / "templates"
+
 _FILTERS = (
-    "number count plain short sentence markdown protection in_100 percent rate share at_most "
+    "number plain short sentence markdown protection in_100 percent share at_most "
     "at_least bits interval several"
 )
 _CALLED = (
-    "relative_error count_over find_limit inverse row_name say_error error_said spread_kept "
-    "spread_kept_of"
+    "relative_error count_over find_limit inverse say_error error_said spread_kept spread_kept_of"
 )
 
 
@@ -57,32 +58,20 @@ def environment() -> Environment:
     """Return what templates are made in."""
     made = Environment(
         autoescape=lambda name: name is not None and ".html" in name,  # noqa: S701 - cards, screens
-        loader=FunctionLoader(read_template),
+        loader=FunctionLoader(lambda name: (TEMPLATES / name).read_text("utf-8")),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
     made.filters |= {name: getattr(words, name) for name in _FILTERS.split()}
-    made.filters |= {"shown": shown, "escaped": escaped, "trusted": trusted, "table": _table}
+    made.filters |= {"count": "{:,.0f}".format, "rate": "{:.1%}".format}
+    # Our own style and script, and matplotlib's SVG, which escapes its text itself
+    made.filters["trusted"] = Markup
+    made.filters |= {"shown": shown, "escaped": escaped, "table": partial(text_table, indent=2)}
     made.globals |= {name: getattr(words, name) for name in _CALLED.split()}
     made.globals |= {"counted": counted, "notice": NOTICE, "widest": WIDEST}
-    made.globals["style"] = trusted(read_template("style.css"))
     return made
-
-
-def trusted(text: str) -> Markup:
-    """Mark our own style and script and matplotlib's SVG, which escapes its text itself."""
-    return Markup(text)  # noqa: S704
-
-
-def read_template(name: str) -> str:
-    """Return the text of a file among the templates."""
-    return (files("seepage.auditing.report") / "templates" / name).read_text("utf-8")
-
-
-def _table(lines: Iterable[Sequence[str]], heads: Sequence[str]) -> str:
-    return text_table(lines, heads, indent=2) + "\n"
 
 
 class Report(ABC):

@@ -21,14 +21,12 @@ from seepage.auditing.report.rendering import tell
 from seepage.auditing.report.words import (
     Answer,
     Verdict,
-    count,
     count_over,
     error_at,
     find_limit,
     is_useless,
     most_exposed,
     percent,
-    row_name,
     short,
     usefulness,
 )
@@ -55,7 +53,7 @@ def judge(audit: Audit) -> Verdict:
     elif over:
         tone, label = "caution", "Above " + limit.words
         total = audit.records.count
-        who = f"{count(over)} of {counted(total, 'record')}"
+        who = f"{over:,} of {counted(total, 'record')}"
         if over == total > 1:
             who = f"All {counted(total, 'record')}"
         headline = f"{who} {'gives' if over == 1 else 'give'} away more than {limit.words} allows."
@@ -95,15 +93,15 @@ def _stands_out(audit: Audit) -> str:
     membership = set_by_caller.get("--max-membership", MAX_MEMBERSHIP)
     if risks.recognised > membership * (1 + SAME):
         return (
-            f"Row {row_name(audit, risks.recognised_row)} can be recognised: membership inference "
-            f"succeeds up to {percent(risks.recognised)} of the time (limit {percent(membership)}, "
-            "chance 50 %)"
+            f"Row {short(audit.called(risks.recognised_row))} can be recognised: "
+            f"membership inference succeeds up to {percent(risks.recognised)} of the time "
+            f"(limit {percent(membership)}, chance 50 %)"
         )
     gain = set_by_caller.get("--max-guess-gain", MAX_GUESS_GAIN)
     most = risks.worst_guess
     if most is not None and most.gain > gain * (1 + SAME):
         return (
-            f"“{short(most.name)}” of row {row_name(audit, most.row)} is guessed right "
+            f"“{short(most.name)}” of row {short(audit.called(most.row))} is guessed right "
             f"{percent(most.right)} of the time, {percent(most.baseline)} without the release "
             f"(limit {100 * gain:g} percentage points more)"
         )

@@ -46,11 +46,6 @@ def number(value: float) -> str:
     return f"{mantissa} × 10{str(int(power)).translate(_SUPERSCRIPT)}"
 
 
-def count(value: int) -> str:
-    """Write a count with thousands separated."""
-    return f"{int(value):,}"
-
-
 def plain(text: object) -> str:
     """Return a caller's name or value as one printable line."""
     safe = "".join(
@@ -63,11 +58,6 @@ def short(text: object, width: int = 48) -> str:
     """Return a caller's name or value as one printable line of at most ``width`` characters."""
     line = plain(text)
     return line if len(line) <= width else line[: width - 1].rstrip() + "…"
-
-
-def row_name(audit: Audit, row: int) -> str:
-    """Return what a row is called in the report: its label in the caller's table, or its number."""
-    return short(audit.called(row))
 
 
 def sentence(text: object, width: int = 400) -> str:
@@ -237,18 +227,13 @@ def is_useless(audit: Audit, sigma: float) -> bool:
 
 def say_error(audit: Audit, error: float) -> str:
     """Write an error: a rate in per cent, or a number in the units of the target."""
-    return rate(error) if audit.classes else number(error)
+    return f"{error:.1%}" if audit.classes else number(error)
 
 
 def error_said(audit: Audit, sigma: float) -> str:
     """Write the model's test error at a noise scale."""
     error = error_at(audit, sigma)
     return "–" if error is None else say_error(audit, error)
-
-
-def rate(share: float) -> str:
-    """Write a rate in per cent, to a tenth."""
-    return f"{share:.1%}"
 
 
 def share(kept: float) -> str:
