@@ -6,9 +6,9 @@ What every finite change of a record starts from, of all records or of one chunk
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -87,9 +87,14 @@ class LocalModel:
         """``Φ^½``, of all parameters."""
         return Whitening(self._noise, self.theta.size, self.centre)
 
-    def seen(self, moves: np.ndarray) -> np.ndarray:
-        """Return ``Φ^½v`` of vectors of the parameters that matter, along the last axis."""
-        return self.whiten(self.outputs.of_all(moves))
+    @cached_property
+    def seen(self) -> Callable[[np.ndarray], np.ndarray]:
+        """``Φ^½v`` of vectors ``v`` of the parameters that matter, along the last axis.
+
+        The solver keeps this function, which therefore does not hold the model: in a circle, the
+        records of chunk after chunk would stay in memory until Python's collector comes by.
+        """
+        return partial(_whitened, whiten=self.whiten, outputs=self.outputs)
 
     # The records at the minimiser -------------------------------------------------------------
 
@@ -286,3 +291,7 @@ def callers_moves(moves: np.ndarray, centre: np.ndarray | None) -> np.ndarray:
     out = moves.reshape(*moves.shape[:-1], features + 1, outputs).copy()
     out[..., features, :] -= np.einsum("...jk,j->...k", out[..., :features, :], centre)
     return np.asarray(out.reshape(moves.shape))
+
+
+def _whitened(moves: np.ndarray, whiten: Whitening, outputs: Outputs) -> np.ndarray:
+    return whiten(outputs.of_all(moves))

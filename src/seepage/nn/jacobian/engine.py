@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -106,7 +106,7 @@ class Step:
         derivative of the clip, a bound above it). Not yet divided by the noise or the number of
         unknowns.
     gradient
-        ``Σ_i g̃_i`` by parameter name, or ``None``.
+        ``Σ_i g̃_i`` by parameter name; empty where it was not asked for.
     pulls
         ``J̃ᵀu``, ``(B, probes, …)``, or ``None``.
     """
@@ -114,7 +114,7 @@ class Step:
     losses: Tensor
     norms: Tensor
     traces: Tensor
-    gradient: dict[str, Tensor] | None = None
+    gradient: dict[str, Tensor] = field(default_factory=dict)
     pulls: Tensor | None = None
 
 
@@ -267,7 +267,7 @@ class Engine:
             shape = tuple(batch.z.shape[1:])
             v = torch.stack([row_signs(k, own[rows], shape, batch.z) for k in keys])
             products = inner_products(network, batch, self.masked(v, 2), keep=update)
-            gradient = None
+            gradient = {}
             if update:
                 weights = self.clip.factor(products.norms)
                 gradient = weighted_sums(products.gradients, weights, self.problem.detached())
@@ -288,7 +288,6 @@ class Engine:
     def flat_gradient(self, x: Inputs, y: Tensor) -> Tensor:
         """Return the sum of the clipped gradients as one vector, ``(P,)``."""
         gradient = self.clipped_gradient(x, y).gradient
-        assert gradient is not None  # noqa: S101 - it was asked for
         return torch.cat([part.flatten() for part in gradient.values()])
 
     def squared_changes(
@@ -619,7 +618,7 @@ class Engine:
         if isinstance(clip, NoClip):
             unknown = torch.full_like(none.sum(1), torch.nan)
             losses, gradient = weighted_gradient(self.problem, batch, clip.factor(unknown))
-            return Step(losses, unknown, none, gradient if update else None)
+            return Step(losses, unknown, none, gradient if update else {})
         if network is None:
             each = record_gradients(self.problem, batch)
             size, like = each.norm(dim=1), self.problem.detached()
@@ -627,7 +626,7 @@ class Engine:
             parts = {n: g.reshape(like[n].shape) for n, g in zip(like, pieces, strict=True)}
             with torch.no_grad():
                 losses = self.problem.losses(like, batch, batch.z)
-            return Step(losses, size, none.to(size), parts if update else None)
+            return Step(losses, size, none.to(size), parts if update else {})
         if update:
             total, size, losses = self._replayed(
                 ("update", clip), lambda b: clipped_gradient(network, b, clip), batch
@@ -691,20 +690,20 @@ class Engine:
             if not isinstance(x, Tensor) or not isinstance(self.view, Input):
                 raise InputError("An empty batch has no pullbacks for this view; skip it.")
             kept = torch.zeros(0, probes, *x.shape[1:], dtype=like.dtype, device=like.device)
-        return Step(none, none, none.reshape(0, probes), gradient if update else None, kept)
+        return Step(none, none, none.reshape(0, probes), gradient if update else {}, kept)
 
 
 def _joined(steps: list[Step]) -> Step:
     """Join the steps of a batch's chunks."""
     if len(steps) == 1:
         return steps[0]
-    gradients = [s.gradient for s in steps if s.gradient is not None]
+    gradients = [s.gradient for s in steps if s.gradient]
     pulls = [s.pulls for s in steps if s.pulls is not None]
     return Step(
         torch.cat([s.losses for s in steps]),
         torch.cat([s.norms for s in steps]),
         torch.cat([s.traces for s in steps]),
-        _summed(gradients) if gradients else None,
+        _summed(gradients) if gradients else {},
         torch.cat(pulls) if pulls else None,
     )
 

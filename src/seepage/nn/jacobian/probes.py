@@ -56,7 +56,7 @@ class ClippedProbes:
     # ``‖g_i‖`` before clipping, ``(B,)``; nan without a clip, which does not need them
     norms: Tensor
     losses: Tensor  # ``(B,)``
-    gradient: dict[str, Tensor] | None  # ``Σ_i g̃_i`` by parameter name, if asked for
+    gradient: dict[str, Tensor]  # ``Σ_i g̃_i`` by parameter name; empty if it was not asked for
 
 
 def dense_probe(
@@ -76,7 +76,7 @@ def dense_probe(
         one = [1] * (pulls.dim() - 2)
         along = (steepness * along).reshape(*along.shape, *one)
         pulls = pulls / phi.reshape(-1, *one) - along * radial
-    gradient = None
+    gradient = {}
     if keep:
         gradient = weighted_gradient(network.problem, batch, clip.factor(norms))[1]
     return ClippedProbes(pulls, norms, losses, gradient)
@@ -158,7 +158,7 @@ def thin_probe(
             squared = squared_norms(terms)
             norms = squared.detach().sqrt()
             scaled = [_clipped(a, squared, norms, clip) for a in along]
-        gradient = None
+        gradient = {}
         if keep:
             with torch.no_grad():
                 detached = network.problem.detached()

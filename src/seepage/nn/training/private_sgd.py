@@ -416,9 +416,7 @@ class PrivateSGD:
                 for rows in torch.arange(len(y)).split(_AT_A_TIME)
             )
         batch = _moved(X, index, device), y[index].to(device)
-        own = self.accountant_.observe(index, *batch, update=True).gradient
-        assert own is not None  # noqa: S101 - it was asked for
-        gradient = summed(own)
+        gradient = summed(self.accountant_.observe(index, *batch, update=True).gradient)
         deviation = self.noise_multiplier * self.accountant_.clip.max_grad_norm
         kind = secure_noise if self.randomness == "secure" else quick_noise
         add_noise = kind(self._stream, self._step)
