@@ -411,7 +411,7 @@ def test_what_cannot_be_answered_is_refused_in_a_sentence(
         problem.leak.within("x0", -1.0)
     every = problem.leak.guess("x3")
     # With room for the alternatives of 11 records at a time.
-    monkeypatch.setattr("seepage.core.risk_views._HELD", 100)
+    monkeypatch.setattr("seepage.core.risk_views._PRODUCTS_HELD", 100)
     some = problem.leak.guess("x3")
     assert np.asarray(some) == pytest.approx(np.asarray(every), rel=1e-12)
     assert some.mu == pytest.approx(every.mu, rel=1e-12)
