@@ -53,7 +53,9 @@ class SingleOutputJacobian(GLMJacobian):
         if count <= 12:  # so few that a matrix for each row is the shorter way
             return super().row_norms(unknowns)
         xp, terms = array_namespace(self.X), self.terms
-        basis = terms.keep("eigenbasis", unknowns, self._eigenbasis)
+        # All of it: threads that BLAS has woken would compete with those that take the rows next.
+        with small_on_one_core(self.whitener):
+            basis = terms.keep("eigenbasis", unknowns, self._eigenbasis)
         w_V, rho = unknowns.of(self.w), self.r * self.r
         c = self.a * self.a * xp.sum(w_V * w_V)
         c = c + self.b * self.b if unknowns.label else c
@@ -90,13 +92,12 @@ class SingleOutputJacobian(GLMJacobian):
         xp = array_namespace(self.X)
         A_V = self.terms.columns_of(unknowns)[:, :, 0]
         whole = A_V.shape[1] + 1 >= self.size
-        with small_on_one_core(self.whitener):
-            if whole:
-                delta, U = xp.linalg.eigh(A_V @ A_V.T)
-            else:
-                Q, R = xp.linalg.qr(A_V)
-                delta, W = xp.linalg.eigh(R @ R.T)
-                U = Q @ W
+        if whole:
+            delta, U = xp.linalg.eigh(A_V @ A_V.T)
+        else:
+            Q, R = xp.linalg.qr(A_V)
+            delta, W = xp.linalg.eigh(R @ R.T)
+            U = Q @ W
         delta = xp.where(delta > 0, delta, xp.zeros_like(delta))
         q = (A_V @ unknowns.of(self.w)) @ U
         if not whole:
