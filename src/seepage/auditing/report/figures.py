@@ -94,11 +94,6 @@ def render(
     return Drawing(name, alternative, caption, wide, _inline(wide), _inline(narrow))
 
 
-def find_drawing(figures: tuple[Drawing, ...], name: str) -> Drawing | None:
-    """Return the figure of this name, if it was drawn."""
-    return next((figure for figure in figures if figure.name == name), None)
-
-
 def _save(name: str, title: str, draw: Draw, size: tuple[float, float], *, narrow: bool) -> str:
     from matplotlib.figure import Figure
 
