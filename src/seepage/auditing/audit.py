@@ -179,12 +179,21 @@ def audit_table(
         name=name,
         sigma=sigma,
         target_eta=target_eta,
-        values=table.values() if show_values else None,
+        values=_values(trained) if show_values else None,
         effort=effort,
         seed=seed,
         anew=None if encode_anew is None else partial(_fitted_anew, trained, encode_anew),
         tell=tell,
     )
+
+
+def _values(trained: TrainedModel) -> dict[str, list[str]]:
+    """Return the caller's cells as text; of people, those of the first row of each."""
+    values, owner = trained.table.values(), trained.owner
+    if owner is None:
+        return values
+    first = np.unique(owner, return_index=True)[1]
+    return {name: [cells[k] for k in first] for name, cells in values.items()}
 
 
 def _fitted_anew(
@@ -249,6 +258,11 @@ def audit_model(
             disclosures = find_other_noise(trained, noise, target)
         say("bounds on the most exposed record")
         bounds = _find_guarantees(trained, noise)
+        if trained.owner is not None:
+            steps.append(
+                "The table of all bounds is about single rows, and was left out: here all rows of "
+                "a person count together."
+            )
     advise = None
     if effort.remedies != ():
         advise = partial(
@@ -268,21 +282,23 @@ def audit_model(
     kind = _COLUMN_KINDS.get(target_kind, "categorical")
     spread = table.labels.deviation(target_kind)
     classes = getattr(trained.model, "classes_", None)
-    attributes = found.attributes(noise, (table.target, kind, spread))
+    attributes = found.attributes(noise, (table.target, kind, spread), table.same)
     records = found.records.with_noise(noise)
     risks, risks_reason = None, ""
+    people = trained.owner is not None
     if effort.risks:
-        say("which rows were in the data, and guesses")
+        say(f"{'who was' if people else 'which rows were'} in the data, and guesses")
         try:
-            risks = find_risks(trained, noise, records, attributes, anew)
+            risks = find_risks(trained, noise, records, attributes, anew, found.rows)
         except InputError as problem:
             risks_reason = str(problem)
     if risks is not None and epsilon:
         risks = beside_figures(risks, epsilon)
     if risks is not None and anew is not None:
         steps.append(
-            "Which rows were in the data: preparation and model were refitted without each of "
-            f"{risks.looked_at:,} records, the most exposed ones, with the noise and nλ unchanged."
+            f"{'Who was' if people else 'Which rows were'} in the data: preparation and model were "
+            f"refitted without each of {risks.looked_at:,} {'people' if people else 'records'}, "
+            "the most exposed ones, with the noise and nλ unchanged."
         )
     # Last: they take longest, and nothing else waits for them.
     advice = advise() if advise is not None else ()
@@ -297,6 +313,7 @@ def audit_model(
         noise=NoiseChoice("given" if sigma is not None else "target" if target_eta else "default"),
         released=found.released,
         steps=tuple(steps),
+        notices=table.notices,
         attributes=with_gains(attributes, risks),
         dataset_eta=found.dataset / noise,
         curve=curve,
@@ -395,6 +412,8 @@ def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
     large that they would take minutes.
     """
     if trained.refit_work > _TOO_HEAVY or trained.basis() is not None:
+        return None
+    if trained.owner is not None:  # the bounds are about single records
         return None
     source = trained.records
     named = Table(source.X, _feature_names(trained), None, "numpy")
