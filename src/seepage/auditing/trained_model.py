@@ -433,10 +433,13 @@ class TrainedModel:
     ) -> Leakage[Any]:
         """Return the leakage of a release with noise σ about records, with the model's notes.
 
+        Or about the people whose records they are.
         ``groups`` are the features of each column; where they are several, they count together.
         """
         several = {name: columns for name, columns in (groups or {}).items() if len(columns) > 1}
-        leak: Leakage[Any] = leakage(self.model, source, noise=Gaussian(sigma), attributes=several)
+        leak: Leakage[Any] = leakage(
+            self.model, source, noise=Gaussian(sigma), attributes=several, person=self.owner
+        )
         leak.notes = self.notes
         return leak
 

@@ -164,7 +164,7 @@ def _repeats(table: TableToAudit, name: str, sums: Scan) -> bool:
     if table.raw is None or counts.max() > most_rows:
         return False
     person = people_of_rows(table.raw.column(name), name)
-    return 1 + np.count_nonzero(np.diff(person)) == len(counts)
+    return bool(1 + np.count_nonzero(np.diff(person)) == len(counts))
 
 
 def _distinct(table: TableToAudit, name: str, sums: Scan) -> int:

@@ -48,9 +48,9 @@ class TableInChunks(TableToAudit):
         refuse_repeated(batches.schema.names)  # columns are read by their names
         return cls(AuditedRows(batches))
 
-    def whole(self, most: float = MOST_BYTES, sample: str = "rows") -> pa.Table:
+    def whole(self, most: float | None = None, sample: str = "rows") -> pa.Table:
         """Return the table in memory, read like a file; refuse one of more than ``most`` bytes."""
-        size = 8 * self.rows * len(self.names)
+        size, most = 8 * self.rows * len(self.names), MOST_BYTES if most is None else most
         if size > most:
             raise InputError(
                 f"The table has {self.rows:,} rows and {len(self.names):,} columns, and would take "
