@@ -83,6 +83,8 @@ _TOO_HEAVY = 2e9  # multiplications in one pass over the table; the table of bou
 _DRAWS = 64  # draws from the adversary's prior: an uncertainty of a few per cent
 _REFIT_WORK = 2e11  # multiplications allowed to refits for the risks
 _FEWEST_RISKS = 20  # records whose risks are computed, however long that takes
+_MOVES_WORK = 2e9  # multiplications allowed to the moves of every record to every level
+_MOST_INTEGRATED = 12  # levels; an integral over more takes seconds
 _EXACT_WORK = 1e9  # multiplications for refits of records whose risks are known to an interval
 _MOST_WHOLE = 1000  # records without which everything is refitted
 _COLUMN_KINDS = {"numeric": "numeric", "count": "numeric", "binary": "boolean"}
@@ -463,7 +465,8 @@ def find_risks(
     except InputError:  # of records that are read in chunks, whose risks are certified without
         work = math.inf
     # Families with a certified expansion need few refits; for others, and for guesses among several
-    # classes, whose intervals are wide, only the most exposed records are examined.
+    # classes, whose intervals are wide, only the most exposed records are examined if refits of all
+    # would take long.
     certified = trained.settings.model in MODELS
     several = trained.settings.model == "softmax"
     most = max(_FEWEST_RISKS, int(_REFIT_WORK / work))
@@ -507,6 +510,7 @@ def find_risks(
         label = partial(
             guess_among, leak, changes, among_levels(leak, changes, None, 1e-5), priors, asked
         )
+        label = partial(label, integrals=_integrals(levels))
         for prior, guess in zip(priors, _asked(label, refits(levels), work), strict=True):
             guesses.append(_finding(trained.table.target, prior, guess, asked, records))
     if trained.basis() is None and trained.held:
@@ -520,15 +524,13 @@ def find_risks(
             except InputError:  # one level only, or far too many
                 continue
             levels = len(candidates.levels)
-            if levels > 12:  # too many to integrate over
-                continue
             asked = None if certified else exposed(most)
-            # Up to three levels how often a guess is right has a closed form.
-            if not certified or levels > 3 or levels * trained.work > 2e9:
+            if not certified or levels * trained.work > _MOVES_WORK:
                 # The record whose category is estimated best need not be the one guessed best.
                 easiest = records.place_of(known.easiest_row)
                 asked = np.union1d(easiest, exposed(_FEWEST_RISKS))
             level = partial(guess_among, leak, changes, candidates, ["frequencies"], asked)
+            level = partial(level, integrals=_integrals(levels))
             (guess,) = _asked(level, refits(levels), work)
             guesses.append(_finding(attribute.name, "frequencies", guess, asked, records))
     return RiskFinding(
@@ -541,6 +543,11 @@ def find_risks(
         guesses=tuple(guesses),
         assumptions=(*assumed, _GUESSES_HELD) if guesses and anew is not None else assumed,
     )
+
+
+def _integrals(levels: int) -> int:
+    """Return for how many records guesses among levels are integrated; the others have a limit."""
+    return _FEWEST_RISKS if levels <= _MOST_INTEGRATED else 0
 
 
 def _middle(values: np.ndarray) -> np.ndarray:
