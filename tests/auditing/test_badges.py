@@ -139,9 +139,9 @@ def test_levels_that_leave_no_release_are_told_for_certain() -> None:
     """Where a level leaves no unique minimiser, and where only bounds on a move are known."""
     gram = np.array([np.diag([0.0, 4.0, np.inf]), np.diag([0.0, 9.0, 16.0])])
     moves = Moves(gram, np.array([[0.0, 0.0, 0.0], [0.0, 0.5, 0.25]]))
-    assert moves.widest().tolist() == [np.inf, 5.75]  # √(9 + 16) apart, and two radii
+    assert moves.between().max(axis=(1, 2)).tolist() == [np.inf, 5.75]  # √(9 + 16), two radii
     pair = Moves(gram[:, :2, :2], np.array([[0.0, 0.0], [0.0, 0.5]]))
-    assert pair.widest().tolist() == pair.apart()[1].tolist() == [2.0, 3.5]
+    assert pair.between()[:, 0, 1].tolist() == pair.apart()[1].tolist() == [2.0, 3.5]
 
 
 def test_a_number_within_a_tolerance_has_no_true_positive_rate() -> None:
