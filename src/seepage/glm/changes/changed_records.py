@@ -39,6 +39,7 @@ from seepage.glm.changes.certificate import (
     slope_error,
 )
 from seepage.glm.changes.local_model import LocalModel, callers_moves, in_numpy
+from seepage.glm.changes.outputs import JointOutputs
 from seepage.glm.jacobian.optimum import Optimum
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import CHUNK, row_slices, spread
@@ -152,7 +153,7 @@ class ChangedRecords(FiniteChanges):
 
     def _width(self, rows: np.ndarray, others: Alternatives | None) -> int:
         """Return about how many numbers the work on the centres of a set keeps in memory."""
-        c = self.model.outputs.count * rows.shape[1]
+        c = self.model.outputs.count * int(rows.shape[1])
         K, columns = (1, 0) if others is None else (len(others), len(others.columns))
         solved = 64 if c == 1 and not columns else 2 * len(self.model.inverse)
         return c * (solved + 8 * K * c * (1 + columns))
@@ -257,11 +258,6 @@ class ChangedRecords(FiniteChanges):
         By refits where there are few records or nothing else is known; with more, the records
         known least well are refitted, and the others are as exact as their certificates say.
         """
-        if rows.dtype == object:
-            raise InputError(
-                "What the model fitted without a person predicts of all of the person's records is "
-                "no prior here; choose 'equal', 'frequencies' or probabilities of your own."
-            )
         family = self.model.fit.family
         if family.name not in ("bernoulli", "poisson", "categorical"):
             raise InputError(
@@ -272,56 +268,70 @@ class ChangedRecords(FiniteChanges):
         affordable = affordable if self.model.shifts is None else 0
         if not self.certifies or len(rows) <= affordable:
             return self._refitted_likelihoods(rows, others)
-        pieces = [
-            self._likelihoods(rows[piece], others)
-            for piece in row_slices(len(rows), self._width(rows[:, None], others))
-        ]
-        scores, off = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+        scores, off = np.empty((len(rows), len(others))), np.empty(len(rows))
+        for which, sets in of_one_size(rows):
+            for piece in row_slices(len(sets), self._width(sets, others)):
+                scores[which[piece]], off[which[piece]] = self._likelihoods(sets[piece], others)
         worst = np.argsort(-off, kind="stable")[:affordable]
         if len(worst):
             scores[worst], off[worst] = self._refitted_likelihoods(rows[worst], others)
         return scores, off
 
     def _likelihoods(self, rows: np.ndarray, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
-        """Return the same from the expansion."""
-        model, outputs, sets = self.model, self.model.outputs, rows[:, None]
-        left = Centres.of(model, sets, None)
-        E, _ = slope_error(model, left, free_shifts(model, sets, left))
-        by_inverse = model.solver.products(sets, list(others.columns))[0]
-        rest = WithoutRecord.of(model, sets, by_inverse[:, : outputs.count, : outputs.count])
-        new = Replacements.of(model, sets, others, by_inverse, rest)
-        labels = new.labels[:, :, 0]
+        """Return the same from the expansion, of sets of records, (m, k)."""
+        model, joint = self.model, JointOutputs(self.model.outputs, rows.shape[1])
+        left = Centres.of(model, rows, None)
+        E, _ = slope_error(model, left, free_shifts(model, rows, left))
+        by_inverse = model.solver.products(rows, list(others.columns))[0]
+        rest = WithoutRecord.of(model, rows, by_inverse[:, : joint.count, : joint.count])
+        new = Replacements.of(model, rows, others, by_inverse, rest)
+        widest = joint.each.widest(joint.blocks(new.lengths))
         with np.errstate(over="ignore", invalid="ignore"):
-            span = np.sqrt(np.maximum(outputs.widest(new.lengths), 0.0)) * E + new.given_error
-            scores = -outputs.loss(new.given, labels)
-            off = np.max(span * outputs.steepest(new.given, labels, span), axis=1)
+            span = np.sqrt(np.maximum(widest, 0.0)) * E[:, :, None] + new.given_error[:, :, None]
+            return self._scores(joint.apart(new.given), new.labels, span)
+
+    def _scores(
+        self, margins: np.ndarray, labels: np.ndarray, span: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return log-likelihoods, (m, K), at margins (m, K, k, c), and the largest errors, (m,).
+
+        Those of the records of a set add up.
+        """
+        outputs = self.model.outputs
+        scores = -np.sum(outputs.loss(margins, labels), axis=2)
+        steep = outputs.steepest(margins, labels, np.broadcast_to(span, margins.shape[:-1]))
+        off = np.max(np.sum(span * steep, axis=2), axis=1)
         return scores, np.where(np.isnan(off), np.inf, off)
 
     def _refitted_likelihoods(
         self, rows: np.ndarray, others: Alternatives
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the same from refits."""
-        model, outputs = self.model, self.model.outputs
+        model, outputs, columns = self.model, self.model.outputs, list(others.columns)
         starts = self._starts(rows, None)
-        changes = [Change(np.array([i])) for i in rows]
+        changes = [Change(np.atleast_1d(some)) for some in rows]
         moves, errors = self.refits.moves(changes, None if starts is None else starts[:, 0])
-        known = np.isfinite(moves).all(axis=1, keepdims=True)
-        moves, errors = (np.where(known, v, 0.0) for v in (moves, errors))
-        change, labels = model.changes(rows, others)
-        x = model.solver.design(model.X[rows])
+        known = np.isfinite(moves).all(axis=1)
+        moves, errors = (np.where(known[:, None], v, 0.0) for v in (moves, errors))
+        scores, off = np.empty((len(rows), len(others))), np.empty(len(rows))
+        for which, sets in of_one_size(rows):
+            change, labels, _ = model.changes_together(sets, others)
+            x = model.solver.design(model.X[sets.reshape(-1)]).reshape(*sets.shape, -1)
 
-        def shifts(x: np.ndarray, change: np.ndarray, moves: np.ndarray) -> np.ndarray:
-            by_column = moves.reshape(len(rows), -1, outputs.count)
-            own = np.einsum("md,mdc->mc", x, by_column)[:, None, :]
-            return np.asarray(own + change @ by_column[:, list(others.columns)])
+            def shifts(
+                x: np.ndarray, change: np.ndarray, moves: np.ndarray, which: np.ndarray = which
+            ) -> np.ndarray:
+                by_column = moves[which].reshape(len(which), -1, outputs.count)
+                own = np.einsum("mkd,mdc->mkc", x, by_column)[:, None]
+                return np.asarray(own + np.einsum("mKkd,mdc->mKkc", change, by_column[:, columns]))
 
-        margins = model.margins_before(rows, change, others.columns) + shifts(x, change, moves)
-        lost = np.abs(shifts(x, change, errors))
-        lost += model.gram_solver.rounding * shifts(np.abs(x), np.abs(change), np.abs(moves))
-        # No two outputs lie further apart than √2 times the length in their orthonormal basis.
-        span = np.linalg.norm(lost, axis=2) * (1.0 if outputs.basis is None else np.sqrt(2))
-        off = np.max(span * outputs.steepest(margins, labels, span), axis=1)
-        return -outputs.loss(margins, labels), off
+            margins = model.margins_before(sets, change, columns) + shifts(x, change, moves)
+            lost = np.abs(shifts(x, change, errors))
+            lost += model.gram_solver.rounding * shifts(np.abs(x), np.abs(change), np.abs(moves))
+            # No two outputs lie further apart than √2 times the length in their orthonormal basis.
+            span = np.linalg.norm(lost, axis=3) * (1.0 if outputs.basis is None else np.sqrt(2))
+            scores[which], off[which] = self._scores(margins, labels, span)
+        return scores, np.where(known, off, np.inf)
 
     def class_labels(self) -> np.ndarray:
         """Return the labels that a record of a classifier may have, (K,) or (K, K)."""

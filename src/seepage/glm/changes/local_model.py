@@ -178,12 +178,12 @@ class LocalModel:
         """
         m, k = rows.shape
         change, labels = self.changes(rows.reshape(-1), others)
-        still = self.unchanged(rows.reshape(-1), change, labels).reshape(m, k, -1).all(axis=1)
+        still = self.unchanged(rows.reshape(-1), change, labels).reshape(m, k, -1)
         change, labels = (
             np.swapaxes(values.reshape(m, k, *values.shape[1:]), 1, 2)
             for values in (change, labels)
         )
-        return change, labels, still
+        return change, labels, np.asarray(still.all(axis=1))
 
     def margins_before(
         self, rows: np.ndarray, change: np.ndarray, columns: Sequence[int]
