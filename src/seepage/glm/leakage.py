@@ -539,8 +539,10 @@ def _plain_jacobians(
 def _changes_of_chunk(
     chunk: Chunk, release: GLMRelease, problem: PenalisedLoss, shifts: LargestShifts
 ) -> ChangedRecords:
-    """Return the certified moves of the records of a chunk."""
+    """Return the certified moves of the records of a chunk; with refits if all were gathered."""
     fit = about(release.optimum.near, problem, chunk)
+    if chunk.gathered:
+        return ChangedRecords(LocalModel(release.optimum, chunk.X, release.noise, fit))
     model = LocalModel(release.optimum, chunk.X, release.noise, fit, shifts)
     changes = ChangedRecords(model)
     changes.work = math.inf  # a refit takes all records
