@@ -281,6 +281,7 @@ def run_calibration(question: Question, *, as_json: bool) -> None:
     if as_json:
         summary = {
             "schema": "seepage-calibration/1",
+            "unit": audit.unit,
             "sigma": audit.sigma,
             "target_eta": audit.target_eta,
             "error_name": curve.error_name,
@@ -290,6 +291,8 @@ def run_calibration(question: Question, *, as_json: bool) -> None:
         }
         typer.echo(json_text(summary), nl=False)
         return
+    for notice in audit.notices:
+        typer.echo(f"Notice: {notice}")
     typer.echo(f"σ = {audit.sigma:.6g}")
     typer.echo(tell_noise(audit))
     errors = (math.nan if error is None else error, curve.noiseless_error, curve.trivial_error)

@@ -393,6 +393,9 @@ class _ExactErrorOfPeople(ChunkQuestion):
 
 def _together(jacobian: ReleaseJacobian, unknowns: Unknowns, owner: np.ndarray) -> np.ndarray:
     """Return ``‖Σ_i J_i‖₂²`` over the records i of every person."""
+    # Entries about the label alone come beside those about a column.
+    known = 1 if unknowns.columns == () else 0
+    unknowns = Unknowns((0,), True) if known else unknowns
     order = np.argsort(owner, kind="stable")
     starts = np.flatnonzero(np.diff(owner[order], prepend=-1))
     width = jacobian.size * unknowns.count(jacobian)
@@ -402,7 +405,7 @@ def _together(jacobian: ReleaseJacobian, unknowns: Unknowns, owner: np.ndarray) 
         last = max(first + 1, int(np.searchsorted(starts, starts[first] + held)))
         stop = starts[last] if last < len(starts) else len(order)
         here = order[starts[first] : stop]
-        J = np.asarray(jacobian.row_jacobians(unknowns, here))
+        J = np.asarray(jacobian.row_jacobians(unknowns, here))[:, :, known:]
         sums = np.add.reduceat(J, starts[first:last] - starts[first], axis=0)
         found.append(largest_square(sums))
         first = last

@@ -178,7 +178,7 @@ def leakage(
     beside: str | None = None
     if isinstance(person, str) and not is_streamed(X):
         beside = person
-        X, person = _identities_in(X, beside, model, opened)
+        X, person = identities_in(X, beside, model, opened)
     if opened.steps:
         followed = FollowedColumns(X, Chain(opened.steps), categorical, beside=beside)
         refitted = preprocessing == "refitted"
@@ -197,7 +197,7 @@ def leakage(
     return found
 
 
-def _identities_in(X: Any, name: str, model: Any, opened: Unwrapped) -> tuple[Any, Any]:
+def identities_in(X: Any, name: str, model: Any, opened: Unwrapped) -> tuple[Any, Any]:
     """Return a data frame as the model takes it, and its column of identities.
 
     A pipeline or a formula leaves that column out by itself; for a model of all columns it is

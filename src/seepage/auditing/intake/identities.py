@@ -21,7 +21,6 @@ from seepage.tables.columns import Column, decoded, is_text, plain_numbers
 from seepage.tables.names import counted, listed, shown
 
 if TYPE_CHECKING:
-    from seepage.auditing.intake.table import TableToAudit
     from seepage.tables.columns import ColumnProfile, Scan
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -117,61 +116,58 @@ def option(name: str) -> str:
 
 
 def panel_notices(
-    table: TableToAudit, features: Sequence[str], sums: Scan, settled: Sequence[str]
+    raw: pa.Table | None, features: Sequence[str], sums: Scan, settled: Sequence[str]
 ) -> Iterator[str]:
-    """Yield a sentence on columns, or rows, that have the shape of several rows a person."""
-    named = [n for n in features if n not in settled and _repeats(table, n, sums)]
-    for name in named:
-        count = _distinct(table, name, sums)
+    """Yield a sentence on columns, or rows, that have the shape of several rows a person.
+
+    ``raw`` is the table itself, where it is in memory; much is known from ``sums`` alone.
+    """
+    rows = max((sums[name].rows for name in features), default=0)
+    named = {n: _repeated(raw, n, sums) for n in features if n not in settled}
+    for name, count in ((n, count) for n, count in named.items() if count):
         flag = option(name)
         yield (
-            f"Column {shown(name)} has {count:,} values, each in a few of the {table.rows:,} rows, "
+            f"Column {shown(name)} has {count:,} values, each in a few of the {rows:,} rows, "
             "as the identifier of people with several rows would. It counts as a feature, and "
             f"every number here is about a single row. If it says whose row it is, use --person "
             f"{flag}; if not, leave it out with --drop {flag} or say what it is with --categorical "
             "or --quantity."
         )
-    if not named and table.raw is not None:
-        size, alike = _block_of_rows(table.raw, features)
+    if raw is not None and not any(named.values()):
+        size, alike = _block_of_rows(raw, features)
         if size > 1:
             yield (
-                f"The rows look like {table.rows // size:,} blocks of {size} rows each: within "
+                f"The rows look like {rows // size:,} blocks of {size} rows each: within "
                 f"every block {listed(alike, 3)} stay the same. Every number here is about a "
                 "single row. If the rows of a block are one person's, add a column that says whose "
                 "row it is and name it with --person."
             )
 
 
-def _repeats(table: TableToAudit, name: str, sums: Scan) -> bool:
-    """Return whether a column has many values, each in a few rows: as many in each, or in a run."""
+def _repeated(raw: pa.Table | None, name: str, sums: Scan) -> int:
+    """Return how many values a column has, if many, each in a few rows; otherwise nothing.
+
+    Each must be in as many rows as the others, or in rows that follow each other.
+    """
     most_rows, fewest = 50, 30  # of one value, and different values
     known = sums[name]
     if not known.whole or known.missing or known.values < 2 * fewest:
-        return False
+        return 0
     if known.levels is not None:
         counts = np.asarray(list(known.levels.values()))
-    elif table.raw is not None:
-        counts = np.asarray(
-            pc.value_counts(plain_numbers(decoded(table.raw.column(name)))).field(1)
-        )
+    elif raw is not None:
+        counts = np.asarray(pc.value_counts(plain_numbers(decoded(raw.column(name)))).field(1))
     else:
-        return False
+        return 0
     mean = known.values / len(counts)
     if len(counts) < fewest or not 2 <= mean <= min(most_rows, len(counts)):
-        return False
+        return 0
     if counts.min() == counts.max():
-        return True
-    if table.raw is None or counts.max() > most_rows:
-        return False
-    person = people_of_rows(table.raw.column(name), name)
-    return bool(1 + np.count_nonzero(np.diff(person)) == len(counts))
-
-
-def _distinct(table: TableToAudit, name: str, sums: Scan) -> int:
-    levels = sums[name].levels
-    if levels is not None or table.raw is None:
-        return len(levels or ())
-    return int(pc.count_distinct(plain_numbers(decoded(table.raw.column(name)))).as_py())
+        return len(counts)
+    if raw is None or counts.max() > most_rows:
+        return 0
+    runs = 1 + np.count_nonzero(np.diff(people_of_rows(raw.column(name), name)))
+    return len(counts) if runs == len(counts) else 0
 
 
 def _block_of_rows(raw: pa.Table, features: Sequence[str]) -> tuple[int, list[str]]:

@@ -319,7 +319,7 @@ def plan_columns(
     settled = (*categorical, *quantities)
     check_identifiers(features, profiles, settled)
     _check_features(table, features, profiles)
-    notices = () if whose else tuple(panel_notices(table, features, sums, settled))
+    notices = () if whose else tuple(panel_notices(table.raw, features, sums, settled))
     numbers = [n for n in features if profiles[n].kind == "numeric" and profiles[n].integer]
     few = [n for n in numbers if profiles[n].distinct <= FEW]
     if few:
