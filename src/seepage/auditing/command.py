@@ -119,6 +119,7 @@ def roles(question: Question, table: TableToAudit) -> ColumnPlan:
         categorical=question.categorical,
         quantities=question.quantity,
         missing=question.missing,
+        classes=question.model == "softmax",
     )
 
 

@@ -190,6 +190,7 @@ class Procedure(ReleaseQuestion):
             categorical=[n for n in self.categorical if n not in names],
             quantities=[n for n in self.quantity if n not in names],
             missing=self.missing,
+            classes=self.model == "softmax",
         )
 
     def _allowed(self, spent: np.ndarray) -> np.ndarray:
