@@ -7,7 +7,8 @@ Newton's method, Jacobians are whole matrices, and a record that leaves or chang
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -41,7 +42,7 @@ def coded(table: pd.DataFrame, target: str, kinds: dict[str, str], classes: bool
             levels = sorted(values.unique())
             made = np.stack([(values == v).to_numpy(float) for v in levels[1:]], axis=1)
             shares = values.value_counts(normalize=True).to_numpy()
-            spread = math.sqrt(1 - shares @ shares) if kind == "categorical" else made.std()
+            spread = made.std() if len(levels) == 2 else math.sqrt(1 - shares @ shares)
         parts.append(made)
         columns[name] = (list(range(at, at + made.shape[1])), kind, float(spread))
         at += made.shape[1]
@@ -119,8 +120,10 @@ class Model:
         for _ in range(200):
             slope, curved = self.terms(Z @ theta, y)
             gradient = Z.T @ slope + held * theta
-            inverse = self.inverse(self.hessian(Z, curved))
-            step = (inverse @ gradient.reshape(-1)).reshape(theta.shape)
+            H = self.hessian(Z, curved)
+            if self.kind == "softmax":
+                H[-K:, -K:] += 1.0  # along the intercepts together, where nothing pulls
+            step = np.linalg.solve(H, gradient.reshape(-1)).reshape(theta.shape)
             fall, here, size = float(np.sum(gradient * step)), objective(theta), 1.0
             # Far from the minimum a step must fall; near it the difference is rounding.
             while fall > 1e-9 * (1 + abs(here)) and size > 1e-8:
@@ -147,6 +150,7 @@ class Release:
     theta: np.ndarray
     sigma: float
     step: float  # the unit of the label: its standard deviation, or a whole class
+    _kept: dict = field(default_factory=dict)  # releases under every level, once refitted
 
     @classmethod
     def of(cls, model: Model, table: Coded, sigma: float) -> Release:
@@ -173,6 +177,8 @@ class Release:
     def changed(self, row: int, x: np.ndarray | None, label: float | None = None) -> np.ndarray:
         """Return the parameters, over σ, with a record replaced, or without it."""
         X, y = self.table.X, self.table.y
+        if x is not None and np.array_equal(x, X[row]) and label in (None, y[row]):
+            return self.theta.reshape(-1) / self.sigma
         if x is None:
             kept = np.arange(len(X)) != row
             X, y = X[kept], y[kept]
@@ -188,19 +194,22 @@ class Release:
 
     def places(self, row: int, column: str | None) -> np.ndarray:
         """Return the releases under every level of a column of a record, or of its class."""
+        if (row, column) not in self._kept:
+            self._kept[row, column] = np.array(list(self._changed_each(row, column)))
+        return self._kept[row, column]
+
+    def _changed_each(self, row: int, column: str | None) -> Iterator[np.ndarray]:
         if column is None:
-            x = self.table.X[row]
-            found = [self.changed(row, x, k) for k in range(len(self.table.classes))]
-            return np.array(found)
+            for label in range(len(self.table.classes)):
+                yield self.changed(row, self.table.X[row], label)
+            return
         features = self.table.columns[column][0]
-        found = []
         for level in range(len(features) + 1):
             x = self.table.X[row].copy()
             x[features] = 0.0
             if level:
                 x[features[level - 1]] = 1.0
-            found.append(self.changed(row, x))
-        return np.array(found)
+            yield self.changed(row, x)
 
     def predicted(self, row: int) -> np.ndarray:
         """Return the probabilities of a record's classes by the model without it."""

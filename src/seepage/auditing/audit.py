@@ -177,7 +177,7 @@ def audit_table(
     if sensitive is not None:
         table = replace(table, sensitive=tuple(dict.fromkeys(sensitive)))
     trained = _train(table, fitted, model, l2, intercept)
-    return audit_model(
+    audit = audit_model(
         trained,
         name=name,
         sigma=sigma,
@@ -188,6 +188,8 @@ def audit_table(
         anew=None if encode_anew is None else partial(_fitted_anew, trained, encode_anew),
         tell=tell,
     )
+    # Whoever states the kind of model knows what the target is.
+    return audit if model or fitted is not None else replace(audit, codes=table.labels.codes)
 
 
 def _values(trained: TrainedModel) -> dict[str, list[str]]:
@@ -612,8 +614,10 @@ def beside_figures(risks: RiskFinding, epsilon: float) -> RiskFinding:
                 (found.median_right, found.median_baseline),
             )
         )
-        tpr = None if found.tpr is None else rate_beside(found.tpr, FALSE_POSITIVES, epsilon)
-        return replace(found, right=right, median_right=median, tpr=tpr)
+        found = replace(found, right=right, median_right=median)
+        if found.mu is None:
+            return found
+        return replace(found, **_told_apart(found.mu, epsilon))
 
     return replace(
         risks,
@@ -622,6 +626,15 @@ def beside_figures(risks: RiskFinding, epsilon: float) -> RiskFinding:
         guesses=tuple(guess(found) for found in risks.guesses),
         epsilon=epsilon,
     )
+
+
+def _told_apart(mu: float, epsilon: float = 0.0) -> dict[str, float]:
+    """Return how well a value is told from another whose release lies μ from its own."""
+    tpr, strict = (
+        rate_beside(float(true_positive_rate(mu, rate)), rate, epsilon) for rate in FALSE_POSITIVES
+    )
+    even = float(accuracy_beside(mu, 0.5, epsilon))
+    return {"tpr": tpr, "tpr_strict": strict, "even": even, "mu": mu}
 
 
 def _asked(ask: Callable[..., Any], refits: bool | int, work: float) -> Any:
@@ -662,7 +675,9 @@ def with_gains(
         return attributes
     known = {g.name: g for g in risks.guesses if g.prior == "frequencies"}
     return tuple(
-        replace(a, gain=known[a.name].gain, tpr=known[a.name].tpr) if a.name in known else a
+        replace(a, gain=own.gain, tpr=own.tpr, tpr_strict=own.tpr_strict)
+        if (own := known.get(a.name)) is not None
+        else a
         for a in attributes
     )
 
@@ -684,7 +699,7 @@ def _finding(
         median_baseline=median_of(_middle(guess.baseline)),
         looked_at=len(right),
         levels=len(guess.levels),
-        tpr=float(true_positive_rate(mu[easiest], FALSE_POSITIVES)),
         tpr_row=tpr_row,
         unit=records.unit,
+        **_told_apart(float(mu[easiest])),
     )
