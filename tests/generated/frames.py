@@ -180,12 +180,12 @@ def draw(seed: int, kind: str | None = None) -> Frame:
     kind = drawn if kind is None else kind
     if kind == "as for the views":
         return _of_the_views(seed, rng)
-    family = "bernoulli" if kind == "class weights" else str(rng.choice(FAMILIES))
-    if kind == "class weights" and rng.random() < 0.25:
-        family = "categorical"
+    balanced = kind == "class weights"
+    family = str(rng.choice(("bernoulli", "categorical") if balanced else FAMILIES))
     n, d = _size(rng, kind, family)
     X = rng.standard_normal((n, d))
-    classes = {"bernoulli": 2, "categorical": int(rng.integers(2, 4))}.get(family, 1)
+    # Of two classes scikit-learn makes a logistic model.
+    classes = {"bernoulli": 2, "categorical": int(rng.integers(2 + balanced, 4))}.get(family, 1)
     intercept = bool(rng.random() < 0.5)
     alpha = 10.0 ** rng.uniform(-8, -1)
     if kind in ("narrow", "people", "class weights", "single precision") and rng.random() < 0.7:
@@ -214,7 +214,7 @@ def draw(seed: int, kind: str | None = None) -> Frame:
     if rng.random() < 0.1:
         X = X * 10.0 ** rng.uniform(-2, 2, d)
     weights = None
-    if kind != "class weights" and rng.random() < 0.2:
+    if not balanced and rng.random() < 0.2:
         weights = rng.uniform(0.3, 3.0, n)
     numbers = (d + intercept) * (classes if family == "categorical" else 1)
     sigma = np.asarray(10.0 ** rng.uniform(-2, 1))
@@ -231,7 +231,7 @@ def draw(seed: int, kind: str | None = None) -> Frame:
         l2=alpha / n,
         intercept=intercept,
         weights=weights,
-        balanced=kind == "class weights",
+        balanced=balanced,
         person=person,
         sigma=sigma,
         dtype="float32" if kind == "single precision" else "float64",
@@ -271,7 +271,8 @@ def _labels(
         y[:4] = [0, 1, 0, 1]
         return y
     y = np.digitize(signal + rng.logistic(size=n), np.linspace(-1, 1, classes - 1))
-    y[: 2 * classes] = np.arange(2 * classes) % classes
+    few = min(n, 2 * classes)
+    y[:few] = np.arange(few) % classes
     return y
 
 

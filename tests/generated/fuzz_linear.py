@@ -17,9 +17,8 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 
 import checking
+import risk_checking
 from checking import Verdict
-
-import risks
 
 SHOWN = 40
 
@@ -31,7 +30,10 @@ def main(count: int) -> int:
     print(f"{count:,} problems of both sorts from seed {start}")
     broken = 0
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        for title, judge in (("VIEWS AND MEASURES", checking.judge), ("RISKS", risks.judge)):
+        for title, judge in (
+            ("VIEWS AND MEASURES", checking.judge),
+            ("RISKS", risk_checking.judge),
+        ):
             print(f"\n{title}")
             broken += _shown(list(pool.map(judge, seeds, chunksize=8)))
     return 1 if broken else 0
