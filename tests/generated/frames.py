@@ -66,11 +66,19 @@ class Frame:
         """``nλ``, as it is computed from what the model was told."""
         return len(self.X) * self.l2
 
-    def leakage(self) -> sp.Leakage:
-        """Fit, and ask for the leakage, as people do."""
-        options = {"noise": sp.Gaussian(self.sigma), "sample_weight": self.weights}
-        return sp.leakage(self.fitted(), self.X, self.y, dtype=self.dtype, **options)
+    def leakage(self, person: np.ndarray | None = None) -> sp.Leakage:
+        """Ask for the leakage, as people do."""
+        return sp.leakage(
+            self.fitted,
+            self.X,
+            self.y,
+            noise=sp.Gaussian(self.sigma),
+            sample_weight=self.weights,
+            dtype=self.dtype,
+            person=person,
+        )
 
+    @cached_property
     def fitted(self) -> Any:
         """Return the model."""
         told = {"l2": self.l2, "fit_intercept": self.intercept}
@@ -201,12 +209,12 @@ def draw(seed: int, kind: str | None = None) -> Frame:
     person = None
     if kind == "people" or (kind == "wide" and rng.random() < 0.2):
         person = rng.integers(0, max(2, n // 3), n)
+        person[:2] = (0, 1)
     if kind == "people":
         # Rows of one person are alike.
         X = 0.5 * X + rng.standard_normal((n, d))[person]
         if levels:
-            X[:, 0] = (rng.standard_normal(n)[person] > 0).astype(float)
-            X[:2, 0] = (0.0, 1.0)
+            X[:, 0] = person % 2
     signal = X @ rng.standard_normal(d) / np.sqrt(d)
     y = _labels(rng, kind, family, classes, signal)
     if kind == "single precision" or rng.random() < 0.1:

@@ -106,11 +106,22 @@ def _membership(frame: Frame, leak: sp.Leakage, verdict: Verdict) -> None:
 def _people(frame: Frame, leak: sp.Leakage, verdict: Verdict) -> None:
     if frame.person is None:
         return
-    answer = leak.membership(groups=frame.person)
+    leak = frame.leakage(frame.person)
+    answer = leak.membership()
     for k in _some(frame, np.asarray(answer)):
         rows = np.flatnonzero(frame.person == answer.mu.labels()[k])
         true = _distance(frame, frame.candidates.without, rows, held=_held(answer.mu))
         _compare(verdict, f"membership of person {k}", (answer.lower[k], answer.mu[k]), true)
+    if frame.kind != "people" or not frame.levels:
+        return
+    guess = leak.guess(0)  # the same in all records of a person
+    identities, first = np.unique(frame.person, return_index=True)
+    of_people = frame.X[first, 0] == frame.candidates.values[0]
+    share = mpmath.mpf(int(np.sum(of_people))) / len(identities)
+    for k in _some(frame, guess.mu):
+        rows = np.flatnonzero(frame.person == guess.right.labels()[k])
+        true = _distance(frame, frame.candidates.replaced, rows, "column")
+        _compare_guess(verdict, "guess about people", guess, k, true, share)
 
 
 def _column(frame: Frame, leak: sp.Leakage, verdict: Verdict) -> None:
