@@ -25,8 +25,7 @@ from seepage.errors import InputError
 from seepage.glm.adapters.registry import Unwrapped, describe, kind_of, unwrap
 from seepage.glm.changes.changed_records import ChangedRecords, RecordRefits
 from seepage.glm.changes.local_model import LargestShifts, LocalModel
-from seepage.glm.fitting.objective import FittedGLM
-from seepage.glm.fitting.streamed import PenalisedLoss
+from seepage.glm.fitting.objective import FittedGLM, PenalisedLoss
 from seepage.glm.inputs import as_source, is_streamed
 from seepage.glm.jacobian.operator import GLMJacobian, PairedJacobian, TermsJacobian, merged
 from seepage.glm.jacobian.optimum import (

@@ -18,30 +18,29 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
-from operator import add
-from typing import Any, TypeVar, cast
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 import numpy as np
 from array_api_compat import array_namespace, device, is_numpy_array
 
 from seepage.core.noise import Noise
 from seepage.errors import InputError, NotConvergedWarning, NotTheMinimiserError
-from seepage.glm.fitting.newton import PERFECT_FIT, separated, weak_penalty_clause
+from seepage.glm.fitting.newton import separated, weak_penalty_clause
 from seepage.glm.fitting.objective import (
+    Asked,
     CholeskyFactor,
     FittedGLM,
     Objective,
+    PenalisedLoss,
+    Sums,
     check_columns,
     cholesky_factor,
     damped_factor,
-    far_centre,
     norm,
-    over_chunks,
-    penalised,
+    sums_at,
     uncentred,
 )
-from seepage.glm.fitting.streamed import AnyObjective, Extent, PenalisedLoss, StreamedObjective
 from seepage.glm.jacobian.twice_precise import (
     SingularCurvatureError,
     design_of,
@@ -56,7 +55,7 @@ from seepage.glm.jacobian.twice_precise import (
     whitened_precisely,
 )
 from seepage.glm.losses import Categorical
-from seepage.support.chunks import by_rows, chunk_for, row_slices, small_on_one_core
+from seepage.support.chunks import by_rows, chunk_for, small_on_one_core
 from seepage.support.double_double import EPS, Double
 from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table
 
@@ -72,6 +71,8 @@ _KEEP_DIGITS = ("gaussian", "bernoulli")  # families whose slopes have all digit
 # iris, wine, breast-cancer and digits data. There a C off by 10 % gives 2e-2 to 3e-2, one wrong
 # label 4e-2 to 4e-1, half the records 3e-1; but one left out 1e-9 to 2e-3: a warning at most.
 _REFUSE = 1e-2
+# What tells whether a model is at its minimiser, and whether its columns are far from zero
+_JUDGED: Asked = ("hessian", "squares", "extent")
 
 
 @dataclass(frozen=True)
@@ -91,11 +92,11 @@ class FittedRecords:
         """Return the sum of ``ask(fit, X, …)`` over the chunks, ``fit`` with their labels."""
         return self.source.total(partial(_of_chunk, ask=ask, fit=fit, loss=self.loss, **told), what)
 
-    def objective(self, fit: FittedGLM) -> AnyObjective:
+    def objective(self, fit: FittedGLM) -> Objective:
         """Return the objective that the model is meant to minimise on all records."""
         if self.loss is None:
             return Objective.of(fit, self.source.whole("all records").values)
-        return StreamedObjective(self.source, self.loss)
+        return Objective.over(self.source, self.loss)
 
     def less(self, centre: Array) -> FittedRecords:
         """Return the records less a centre, column by column."""
@@ -195,12 +196,11 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
     ``on_mismatch`` is ``"warn"``: then the coefficients are taken as they are. Data without a
     unique minimiser, or with none to working precision, are refused too.
     """
-    sums = records.total(optimum_sums, fit, "Hessian")
+    sums = records.objective(fit).at(fit.parameters, _JUDGED, "Hessian")
     fit, records, centre, sums = _centred(fit, records, sums)
     objective = records.objective(fit)
-    H = sums.penalised_hessian(fit)
-    check_columns(objective, H, sums.counted, records.source.names)
-    H = objective.definite(H)
+    check_columns(objective, sums.hessian, sums.counted, records.source.names)
+    H = objective.definite(sums.hessian)
     factor = cholesky_factor(H)
     step = judge_stationarity(fit, sums, H, on_mismatch, factor)
     near = step <= _REFUSE
@@ -209,13 +209,13 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
     for _ in range(_MOST_STEPS if near else 0):
         if factor is None:
             break
-        move = factor.solve(array_namespace(H).reshape(sums.penalised_gradient(fit), (-1,)))
+        move = factor.solve(array_namespace(H).reshape(sums.gradient, (-1,)))
         before, length = length, math.sqrt(max(float(move @ (H @ move)), 0.0))
         if not length < before / 2:
             break
         fit = fit.at(fit.parameters - array_namespace(H).reshape(move, fit.parameters.shape))
-        sums = records.total(optimum_sums, fit, "polish")
-        H = objective.definite(sums.penalised_hessian(fit))
+        sums = objective.at(fit.parameters, ("hessian",), "polish")
+        H = objective.definite(sums.hessian)
         factor = cholesky_factor(H)
     try:
         return _weighed(fit, records, centre, H, factor, noise, polish=near)
@@ -228,30 +228,32 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
         ) from error
 
 
-def plain_optimum(
-    fit: FittedGLM, records: FittedRecords, sums: OptimumSums | None = None
-) -> Optimum:
+def plain_optimum(fit: FittedGLM, records: FittedRecords, sums: Sums | None = None) -> Optimum:
     """Return the optimum of a model known to be the minimiser, in ordinary arithmetic, unchecked.
 
-    ``sums`` are those over the records, if known.
+    ``sums`` are those over the records, without the penalty, if known.
     """
+    objective = records.objective(fit)
     if sums is None:
-        sums = records.total(optimum_sums, fit, "Hessian")
+        sums = objective.at(fit.parameters, ("hessian", "extent"), "Hessian")
+    else:
+        sums = objective.with_penalty(sums)
     fit, records, centre, sums = _centred(fit, records, sums)
-    H = records.objective(fit).definite(sums.penalised_hessian(fit))
+    H = objective.definite(sums.hessian)
     inverse, condition = _inverse(H, cholesky_factor(H), fit.ridge)
     accuracy = EPS * (16 * condition + condition**2 / 8)
     return Optimum(_back(fit, centre), fit, None, centre, inverse, condition, accuracy)
 
 
 def _centred(
-    fit: FittedGLM, records: FittedRecords, sums: OptimumSums
-) -> tuple[FittedGLM, FittedRecords, Array | None, OptimumSums]:
+    fit: FittedGLM, records: FittedRecords, sums: Sums
+) -> tuple[FittedGLM, FittedRecords, Array | None, Sums]:
     """Return model, records and sums with columns far from zero shifted, and the shifts."""
     centre = sums.far_from_zero
     if centre is None:
         return fit, records, None, sums
     records = records.less(centre)
+    objective = records.objective(fit)
     xp = array_namespace(fit.coef)
     free: Array = fit.intercept
     free = free + xp.reshape(_wide(centre) @ fit.coef, free.shape)
@@ -259,7 +261,7 @@ def _centred(
     # of it.
     for _ in range(_MOST_STEPS):
         fit = replace(fit, intercept=free)
-        sums = records.total(optimum_sums, fit, "Hessian")
+        sums = objective.at(fit.parameters, ("hessian", "squares"), "Hessian")
         K = free_parameters(fit)
         curve = sums.hessian[-K:, -K:]
         if K > 1:  # along the gauge nothing changes: any positive amount makes it definite
@@ -615,14 +617,15 @@ def check_stationarity(
     refused by a :class:`NotTheMinimiserError`, unless ``on_mismatch`` is ``"warn"``. The Hessian at
     the coefficients (gauge-fixed for softmax) may be given where it is known already.
     """
-    sums = optimum_sums(fit, X)
-    H = Objective.of(fit, X).definite(sums.penalised_hessian(fit)) if hessian is None else hessian
+    objective = Objective.of(fit, X)
+    sums = objective.at(fit.parameters, _JUDGED)
+    H = objective.definite(sums.hessian) if hessian is None else hessian
     return judge_stationarity(fit, sums, H, on_mismatch)
 
 
 def judge_stationarity(
     fit: FittedGLM,
-    sums: OptimumSums,
+    sums: Sums,
     H: Array,
     on_mismatch: str,
     factor: CholeskyFactor | None = None,
@@ -633,7 +636,7 @@ def judge_stationarity(
     """
     if on_mismatch not in ("raise", "warn"):
         raise InputError(f"on_mismatch must be 'raise' or 'warn', not {on_mismatch!r}.")
-    gradient = sums.penalised_gradient(fit)
+    gradient = sums.gradient
     xp = array_namespace(gradient)
     factor = factor or cholesky_factor(H) or damped_factor(H)
     g = xp.reshape(gradient, (-1,))
@@ -684,70 +687,6 @@ def _size(fit: FittedGLM, H: Array) -> float:
     return math.sqrt(max(square, 0.0))
 
 
-@dataclass(frozen=True)
-class OptimumSums:
-    """The Hessian and gradient of the unpenalised objective of some records at the coefficients."""
-
-    hessian: Array
-    gradient: Array
-    squares: float  # Σ (ω r ‖x̃‖)², plus a small share of the labels, in case a fit is perfect
-    counted: int  # records of positive weight
-    # Of the columns, where there is an intercept to absorb a shift
-    extent: Extent | None
-
-    def __add__(self, other: OptimumSums) -> OptimumSums:
-        return OptimumSums(
-            self.hessian + other.hessian,
-            self.gradient + other.gradient,
-            self.squares + other.squares,
-            self.counted + other.counted,
-            None if self.extent is None else self.extent + cast(Extent, other.extent),
-        )
-
-    @property
-    def far_from_zero(self) -> Array | None:
-        """What to subtract from columns far from zero, (d,); ``None`` if there are none."""
-        return None if self.extent is None else far_centre(self.extent.least, self.extent.most)
-
-    def penalised_hessian(self, fit: FittedGLM) -> Array:
-        """Return the Hessian of the whole objective; not gauge-fixed."""
-        return penalised(self.hessian, fit.ridge, free_parameters(fit))
-
-    def penalised_gradient(self, fit: FittedGLM) -> Array:
-        """Return the gradient of the whole objective."""
-        gradient = self.gradient + fit.ridge * fit.parameters
-        if fit.tilt is not None:
-            gradient[: fit.tilt.shape[0]] += fit.tilt
-        if fit.intercept is not None:
-            gradient[-1, ...] = self.gradient[-1, ...]
-        return gradient
-
-
-def optimum_sums(fit: FittedGLM, X: Array) -> OptimumSums:
-    """Return the sums over a table; single precision is widened piece by piece."""
-    xp = array_namespace(X)
-    part = partial(_sums_of_rows, fit, X)
-    if is_numpy_array(X) and len(fit.coef.shape) == 1:  # so that a Hessian is small beside a chunk
-        return reduce(add, over_chunks(part, X))
-    step = 1 << 22 if X.dtype != xp.float64 else X.shape[0] * X.shape[1]
-    return reduce(add, map(part, row_slices(*X.shape, chunk=step)))
-
-
-def _sums_of_rows(fit: FittedGLM, X: Array, rows: slice) -> OptimumSums:
-    xp = array_namespace(X)
-    weight = None if fit.sample_weight is None else fit.sample_weight[rows]
-    part = replace(fit, target=fit.target[rows, ...], sample_weight=weight, ridge=0.0, tilt=None)
-    objective = Objective.of(part, xp.astype(X[rows, :], xp.float64, copy=False))
-    margins = fit.margins(objective.X)
-    slopes = objective.slopes(margins)
-    lengths = objective.row_norms if len(slopes.shape) == 1 else objective.row_norms[:, None]
-    labels = PERFECT_FIT * objective.weighted(objective.target)
-    return OptimumSums(
-        objective.hessian(margins),
-        objective.gradient(fit.parameters, slopes),
-        norm(slopes * lengths) ** 2 + norm(labels * lengths) ** 2,
-        objective.counted,
-        None
-        if fit.intercept is None
-        else Extent(xp.min(X[rows, :], axis=0), xp.max(X[rows, :], axis=0)),
-    )
+def optimum_sums(fit: FittedGLM, X: Array) -> Sums:
+    """Return the sums over a table at a model's parameters, without the penalty."""
+    return sums_at(Objective.of(fit, X), fit.parameters, _JUDGED)
