@@ -23,7 +23,14 @@ from array_api_compat import array_namespace, device, is_numpy_array
 
 from seepage.errors import InputError
 from seepage.glm.losses import Categorical, Family, class_positions, class_targets
-from seepage.support.chunks import even_slices, row_slices, small_on_one_core, spread
+from seepage.support.chunks import (
+    by_rows,
+    chunk_for,
+    even_slices,
+    row_slices,
+    small_on_one_core,
+    spread,
+)
 from seepage.tables.source import Array, Chunk, RowSource, Table, place_like
 
 Answer = TypeVar("Answer")
@@ -93,9 +100,22 @@ class FittedGLM:
         return cls(family, w, free, float(ridge), weights, target, table.names, *placed)
 
     def margins(self, X: Array) -> Array:
-        """Return ``Xw + w₀``: (n,), or (n, K) for :class:`Categorical`."""
-        M = X @ self.coef
-        return M if self.intercept is None else M + self.intercept
+        """Return ``Xw + w₀`` in float64: (n,), or (n, K) for :class:`Categorical`."""
+        threads, chunk = is_numpy_array(X), chunk_for(X)
+
+        def some(rows: slice) -> Array:
+            M = wide(X[rows, :]) @ self.coef
+            return M if self.intercept is None else M + self.intercept
+
+        return by_rows(some, *X.shape, chunk=chunk, threads=threads)
+
+    def design(self, X: Array) -> Array:
+        """Return ``x̃`` of every row in float64: with a 1 for the intercept, if there is one."""
+        X = wide(X)
+        if self.intercept is None:
+            return X
+        xp = array_namespace(X)
+        return xp.concat([X, xp.ones_like(X[:, :1])], axis=1)
 
     @property
     def parameters(self) -> Array:
@@ -183,20 +203,10 @@ class Objective:
         return self.table is None
 
     @property
-    def features(self) -> int:
-        """The number of columns."""
-        return int(self.target.features if self.table is None else self.X.shape[1])
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the parameters, (D,) or (D, K)."""
-        D = self.features + self.intercept
+        D = (self.target.features if self.table is None else self.X.shape[1]) + self.intercept
         return (D, self.family.outputs) if isinstance(self.family, Categorical) else (D,)
-
-    @property
-    def free(self) -> int:
-        """How many parameters are not penalised: the intercepts."""
-        return math.prod(self.shape[1:]) if self.intercept else 0
 
     def zeros(self) -> Array:
         """Return parameters that are all zero."""
@@ -206,15 +216,6 @@ class Objective:
         return xp.zeros(self.shape, dtype=self.X.dtype, device=device(self.X))
 
     # Records of a table ---------------------------------------------------------------------------
-
-    @property
-    def counted(self) -> int:
-        """The number of records of positive weight."""
-        weight = self.sample_weight
-        if weight is None:
-            return int(self.X.shape[0])
-        xp = array_namespace(weight)
-        return int(xp.sum(xp.astype(weight > 0, xp.int64)))
 
     def margins(self, theta: Array) -> Array:
         """Return ``Xw + w₀``, (n,) or (n, K)."""
@@ -236,16 +237,13 @@ class Objective:
 
     def gradient(self, theta: Array, slopes: Array) -> Array:
         """Return the gradient, of the shape of ``theta``, from the slopes at ``theta``."""
-        g = self.X.T @ slopes
-        if self.intercept:
-            xp = array_namespace(slopes)
-            g = xp.concat([g, xp.sum(slopes, axis=0)[None, ...]], axis=0)
-        return g + self._penalty_slope(theta)
+        return self.with_penalty(Sums(theta, 0, slope_sum(self.X, slopes, self.intercept))).gradient
 
     def hessian(self, margins: Array) -> Array:
         """Return the Hessian, (P, P); for softmax it is singular along unpenalised gauges."""
         curvature = self.weighted(self.family.curvature(margins, self.target))
-        return hessian(self.X, curvature, ridge=self._ridges, intercept=self.intercept)
+        ridge = self.ridge if self.units is None else self.ridge / self.units**2
+        return hessian(self.X, curvature, ridge=ridge, intercept=self.intercept)
 
     def gain_range(self, margins: Array, counts: bool = True) -> tuple[float, float]:
         """Return how far margins lie towards the side where losses fall for ever.
@@ -289,16 +287,25 @@ class Objective:
 
     def with_penalty(self, sums: Sums) -> Sums:
         """Return sums over all records with what the penalty and the linear term add to them."""
-        xp = array_namespace(sums.theta)
-        w = self._in_callers_units(sums.theta)
-        along = 0.0 if self.tilt is None else float(xp.sum(self.tilt * w))
-        H = sums.hessian
+        xp, H = array_namespace(sums.theta), sums.hessian
+        w = sums.theta[:-1, ...] if self.intercept else sums.theta
+        free = math.prod(w.shape[1:]) if self.intercept else 0
+        ridge, tilt = self.ridge, self.tilt
+        if self.units is not None:
+            ridge = self.ridge / self.units**2
+            tilt = None if tilt is None else tilt / self.units
+        pull = w * (ridge if self.units is None else _column(ridge, w))
+        value, scale = sums.value + 0.5 * float(xp.sum(w * pull)), norm(pull)
+        if tilt is not None:
+            value, pull = value + float(xp.sum(tilt * w)), pull + tilt
+        if self.intercept:
+            pull = xp.concat([pull, xp.zeros_like(sums.theta[-1:, ...])], axis=0)
         return replace(
             sums,
-            value=sums.value + 0.5 * self.ridge * float(xp.sum(w * w)) + along,
-            gradient=sums.gradient + self._penalty_slope(sums.theta),
-            hessian=None if H is None else penalised(H, self._ridges, self.free),
-            gradient_scale=sums.gradient_scale + self.ridge * norm(self._in_callers_units(w)),
+            value=value,
+            gradient=sums.gradient + pull,
+            hessian=None if H is None else penalised(H, ridge, free),
+            gradient_scale=sums.gradient_scale + scale,
         )
 
     def gradient_at(self, theta: Array) -> Array:
@@ -374,28 +381,12 @@ class Objective:
         centre = far_centre(*self.column_range("looking for columns far from zero"))
         if centre is None:
             return None
-        return replace(self, X=self.X.less(centre)), Coordinates(centre)
+        return self.less(centre), Coordinates(centre)
 
-    @property
-    def _ridges(self) -> float | Array:
-        """The penalty of every column in its own units, (d,), or one for all."""
-        return self.ridge if self.units is None else self.ridge / self.units**2
-
-    def _penalty_slope(self, theta: Array) -> Array:
-        """Return the gradient of the penalty and of the linear term, zero for the intercept."""
-        slope = self.ridge * self._in_callers_units(theta)
-        if self.tilt is not None:
-            slope = slope + self.tilt
-        slope = self._in_callers_units(slope)
-        if not self.intercept:
-            return slope
-        xp = array_namespace(slope)
-        return xp.concat([slope, xp.zeros_like(theta[-1:, ...])], axis=0)
-
-    def _in_callers_units(self, theta: Array) -> Array:
-        """Return the coefficients divided by the units of their columns."""
-        w = theta[: self.features, ...]
-        return w if self.units is None else w / _column(self.units, w)
+    def less(self, centre: Array) -> Objective:
+        """Return the objective of the records less a centre, column by column."""
+        X = self.table
+        return replace(self, X=self.X.less(centre) if X is None else X - centre[None, :])
 
 
 def _of_chunk(chunk: Chunk, loss: PenalisedLoss, function: Callable[[Objective], Answer]) -> Answer:
@@ -482,7 +473,7 @@ def sums_at(part: Objective, theta: Array, asked: Asked) -> Sums:
 
 def _sums_of_rows(part: Objective, theta: Array, asked: Asked, rows: slice) -> Sums:
     xp = array_namespace(part.X)
-    X = xp.astype(part.X[rows, :], xp.float64, copy=False)
+    X = wide(part.X[rows, :])
     y, weight = part.target[rows, ...], part.sample_weight
     weight = None if weight is None else weight[rows]
     some = Objective(X, part.family, y, weight, 0.0, part.intercept)
@@ -492,7 +483,8 @@ def _sums_of_rows(part: Objective, theta: Array, asked: Asked, rows: slice) -> S
         margins = some.margins(theta)
         slopes = some.slopes(margins)
         if "hessian" in asked:
-            more["hessian"] = some.hessian(margins)
+            curvature = some.weighted(some.family.curvature(margins, y))
+            more["hessian"] = hessian(X, curvature, ridge=0.0, intercept=part.intercept)
         if "value" in asked:
             more["value"] = float(xp.sum(some.weighted(some.family.loss(margins, y))))
         if "gain" in asked:
@@ -510,7 +502,18 @@ def _sums_of_rows(part: Objective, theta: Array, asked: Asked, rows: slice) -> S
         if "extent" in asked and part.intercept:
             own = part.X[rows, :]
             more["extent"] = Extent(xp.min(own, axis=0), xp.max(own, axis=0))
-        return Sums(theta, some.counted, some.gradient(theta, slopes), **more)
+        gradient = slope_sum(X, slopes, part.intercept)
+    counted = X.shape[0] if weight is None else int(xp.sum(xp.astype(weight > 0, xp.int64)))
+    return Sums(theta, counted, gradient, **more)
+
+
+def slope_sum(X: Array, slopes: Array, intercept: bool) -> Array:
+    """Return ``Σᵢ x̃ᵢ ⊗ slopesᵢ``, (D,) or (D, K): the gradient of the losses."""
+    total = X.T @ slopes
+    if not intercept:
+        return total
+    xp = array_namespace(slopes)
+    return xp.concat([total, xp.sum(slopes, axis=0)[None, ...]], axis=0)
 
 
 @dataclass(frozen=True)
@@ -564,7 +567,13 @@ def _triangle(part: Objective, labels: bool) -> _Triangle:
         weight = part.sample_weight[rows]
         return block * xp.sqrt(weight)[:, None] if labels else block[weight > 0, :]
 
-    return _Triangle(stacked_r(map(bordered, row_chunks(*part.X.shape))))
+    return _Triangle(stacked_r(over_chunks(bordered, part.X)))
+
+
+def wide(values: Array) -> Array:
+    """Return numbers in float64; the array itself if they are."""
+    xp = array_namespace(values)
+    return xp.astype(values, xp.float64, copy=False)
 
 
 def norm(values: Array) -> float:
@@ -575,31 +584,23 @@ def norm(values: Array) -> float:
 # Hessians ---------------------------------------------------------------------------------------
 
 
-def row_chunks(n: int, d: int) -> Iterator[slice]:
-    """Cut n rows of d entries into slices for summing d×d matrices.
-
-    Each chunk costs d² outside BLAS (mirroring a triangle, adding it up), which only a few
-    thousand rows amortise; narrow tables take more rows, to spare the interpreter.
-    """
-    return row_slices(n, d, chunk=_chunk_of(d))
-
-
-def _chunk_of(d: int) -> int:
-    # 2¹⁸ numbers stay in a processor's cache between scaling and multiplying.
-    return max(4096 * d, 1 << 18)
-
-
 def over_chunks(function: Callable[[slice], Answer], X: Array) -> Iterator[Answer]:
-    """Yield a function's answers on chunks of rows; of a large table by several cores at a time."""
+    """Yield a function's answers on chunks of rows; of a large table by several cores at a time.
+
+    Chunks are for summing d×d matrices: each costs d² outside BLAS (mirroring a triangle, adding it
+    up), which only a few thousand rows amortise; narrow tables take more rows, to spare the
+    interpreter.
+    """
     n, d = X.shape
+    chunk = max(4096 * d, 1 << 18)  # 2¹⁸ numbers stay in a processor's cache between two uses
     if not is_numpy_array(X) or n * d <= 1 << 21:
-        return map(function, row_chunks(n, d))
-    pieces = even_slices(n, d, chunk=_chunk_of(d))
+        return map(function, row_slices(n, d, chunk=chunk))
+    pieces = even_slices(n, d, chunk=chunk)
     return spread(function, pieces) if len(pieces) > 1 else map(function, pieces)
 
 
-def weighted_gram(X: Array, weights: Array) -> Array:
-    """Return ``Σᵢ weightᵢ xᵢ xᵢᵀ``, (d, d), for weights of any sign."""
+def weighted_gram(X: Array, weights: Array, intercept: bool = False) -> Array:
+    """Return ``Σᵢ weightᵢ x̃ᵢ x̃ᵢᵀ`` for weights of any sign, (D, D)."""
     xp = array_namespace(X)
     one_sign = 1.0 if bool(xp.all(weights >= 0)) else -1.0 if bool(xp.all(weights <= 0)) else 0.0
     factors = xp.sqrt(one_sign * weights) if one_sign else weights
@@ -609,20 +610,14 @@ def weighted_gram(X: Array, weights: Array) -> Array:
         return scaled.T @ (scaled if one_sign else X[rows, :])
 
     grams = over_chunks(part, X)
-    total = next(grams, None)
-    if total is None:  # of no rows
-        return xp.zeros((X.shape[1], X.shape[1]), dtype=X.dtype, device=device(X))
-    for gram in grams:
-        total += gram
-    return -total if one_sign < 0 else total
-
-
-def bordered_gram(X: Array, weights: Array, intercept: bool) -> Array:
-    """Return the weighted Gram matrix of ``[X, 1]``, or of ``X`` without an intercept."""
-    gram = weighted_gram(X, weights)
+    gram = next(grams, None)
+    if gram is None:  # of no rows
+        gram = xp.zeros((X.shape[1], X.shape[1]), dtype=X.dtype, device=device(X))
+    for other in grams:
+        gram += other
+    gram = -gram if one_sign < 0 else gram
     if not intercept:
         return gram
-    xp = array_namespace(X)
     border = X.T @ weights
     top = xp.concat([gram, border[:, None]], axis=1)
     bottom = xp.concat([border, xp.reshape(xp.sum(weights), (1,))])
@@ -640,14 +635,14 @@ def hessian(X: Array, curvature: Array, *, ridge: float | Array, intercept: bool
     parameters of every class) that are not penalised; :func:`gauge_fixed` makes it definite.
     """
     if len(curvature.shape) == 1:
-        return penalised(bordered_gram(X, curvature, intercept), ridge, int(intercept))
+        return penalised(weighted_gram(X, curvature, intercept), ridge, int(intercept))
     xp = array_namespace(X)
     classes = curvature.shape[1]
     D = X.shape[1] + intercept
     blocks = xp.zeros((D, classes, D, classes), dtype=X.dtype, device=device(X))
     for j in range(classes):
         for k in range(j, classes):
-            block = bordered_gram(X, curvature[:, j, k], intercept)
+            block = weighted_gram(X, curvature[:, j, k], intercept)
             blocks[:, j, :, k] = block
             blocks[:, k, :, j] = block
     return penalised(
@@ -735,13 +730,17 @@ class CholeskyFactor:
         return float(xp.min(xp.linalg.diagonal(self.lower))) ** 2
 
 
-def cholesky_factor(H: Array) -> CholeskyFactor | None:
-    """Return the Cholesky factor of ``H``, or ``None`` where ``H`` is not positive definite."""
+def cholesky_factor(H: Array, damping: float = 0.0) -> CholeskyFactor | None:
+    """Return the factor of ``H + τD²``, τ the damping, or ``None`` where that is not definite."""
     xp = array_namespace(H)
-    sizes = _sizes(H)
+    diagonal = xp.linalg.diagonal(H)
+    sizes = xp.sqrt(xp.where(diagonal > 0, diagonal, xp.ones_like(diagonal)))
+    unit = H / (sizes[:, None] * sizes[None, :])
+    if damping:
+        unit = unit + damping * xp.eye(H.shape[0], dtype=H.dtype, device=device(H))
     try:
         with small_on_one_core(H):
-            lower = xp.linalg.cholesky(H / (sizes[:, None] * sizes[None, :]))
+            lower = xp.linalg.cholesky(unit)
     except (ValueError, RuntimeError) as error:
         # NumPy's LinAlgError is a ValueError, torch's a RuntimeError.
         if type(error).__name__.strip("_") != "LinAlgError":
@@ -753,22 +752,11 @@ def cholesky_factor(H: Array) -> CholeskyFactor | None:
 
 def damped_factor(H: Array) -> CholeskyFactor:
     """Return the factor of ``H``, or of ``H + τD²`` for the first τ that makes it definite."""
-    xp = array_namespace(H)
-    squares = xp.eye(H.shape[0], dtype=H.dtype, device=device(H)) * _sizes(H)[None, :] ** 2
-    damping = 0.0
-    for _ in range(20):
-        factor = cholesky_factor(H + damping * squares if damping else H)
+    for damping in (0.0, *(10.0**k for k in range(-14, 5))):
+        factor = cholesky_factor(H, damping)
         if factor is not None:
             return factor
-        damping = 10.0 * damping if damping else 1e-14
     raise FloatingPointError("the Hessian holds values that are not finite")
-
-
-def _sizes(H: Array) -> Array:
-    """Return the roots of the diagonal, or one where it is zero."""
-    xp = array_namespace(H)
-    diagonal = xp.linalg.diagonal(H)
-    return xp.sqrt(xp.where(diagonal > 0, diagonal, xp.ones_like(diagonal)))
 
 
 def stacked_r(blocks: Iterable[Array]) -> Array:

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_numpy_array
+from array_api_compat import array_namespace, device
 
 from seepage.core.noise import Noise
 from seepage.errors import InputError, NotConvergedWarning, NotTheMinimiserError
@@ -40,10 +39,10 @@ from seepage.glm.fitting.objective import (
     norm,
     sums_at,
     uncentred,
+    wide,
 )
 from seepage.glm.jacobian.twice_precise import (
     SingularCurvatureError,
-    design_of,
     free_parameters,
     precise_margins,
     precise_optimum,
@@ -55,7 +54,7 @@ from seepage.glm.jacobian.twice_precise import (
     whitened_precisely,
 )
 from seepage.glm.losses import Categorical
-from seepage.support.chunks import by_rows, chunk_for, small_on_one_core
+from seepage.support.chunks import small_on_one_core
 from seepage.support.double_double import EPS, Double
 from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table
 
@@ -77,7 +76,7 @@ _JUDGED: Asked = ("hessian", "squares", "extent")
 
 @dataclass(frozen=True)
 class FittedRecords:
-    """The records that a model was fitted on: a table in memory, or chunks of a source."""
+    """The records that a model was fitted on."""
 
     source: RowSource
     # Reads the labels of a chunk; ``None`` for a table in memory: the model has its labels
@@ -88,29 +87,11 @@ class FittedRecords:
         """Return the records of a table whose labels are in the model."""
         return cls(MemorySource(Table(X, (), None, "numpy")))
 
-    def total(self, ask: Callable[..., Answer], fit: FittedGLM, what: str, **told: Any) -> Answer:
-        """Return the sum of ``ask(fit, X, …)`` over the chunks, ``fit`` with their labels."""
-        return self.source.total(partial(_of_chunk, ask=ask, fit=fit, loss=self.loss, **told), what)
-
     def objective(self, fit: FittedGLM) -> Objective:
         """Return the objective that the model is meant to minimise on all records."""
         if self.loss is None:
             return Objective.of(fit, self.source.whole("all records").values)
         return Objective.over(self.source, self.loss)
-
-    def less(self, centre: Array) -> FittedRecords:
-        """Return the records less a centre, column by column."""
-        return replace(self, source=self.source.less(centre))
-
-
-def _of_chunk(
-    chunk: Chunk,
-    ask: Callable[..., Answer],
-    fit: FittedGLM,
-    loss: PenalisedLoss | None,
-    **told: Any,
-) -> Answer:
-    return ask(about(fit, loss, chunk), chunk.X, **told)
 
 
 def about(fit: FittedGLM, loss: PenalisedLoss | None, chunk: Chunk) -> FittedGLM:
@@ -145,7 +126,7 @@ class Optimum:
     def margins(self, X: Array) -> Array | Double:
         """Return the margins of shifted rows."""
         if self.low is None:
-            return margins_of(self.near, X)
+            return self.near.margins(X)
         return precise_margins(self.near, X, self.low)
 
     def derivatives(
@@ -169,7 +150,7 @@ class Optimum:
         kept = family.name in _KEEP_DIGITS or (low is not None and family.name == "poisson")
         if not kept:
             lost = lost + EPS * a  # the loss in the family's own formula
-        off = a * _margin_error(replace(self.near, target=y), X, m)
+        off = a * _margin_error(self.near, X, m, y)
         if low is not None:
             off = 2.0**-28 * off  # margins in twice the precision
             if family.name in _KEEP_DIGITS:  # a slope that cannot be told from zero leaks nothing
@@ -196,9 +177,9 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
     ``on_mismatch`` is ``"warn"``: then the coefficients are taken as they are. Data without a
     unique minimiser, or with none to working precision, are refused too.
     """
-    sums = records.objective(fit).at(fit.parameters, _JUDGED, "Hessian")
-    fit, records, centre, sums = _centred(fit, records, sums)
     objective = records.objective(fit)
+    sums = objective.at(fit.parameters, _JUDGED, "Hessian")
+    fit, objective, centre, sums = _centred(fit, objective, sums)
     check_columns(objective, sums.hessian, sums.counted, records.source.names)
     H = objective.definite(sums.hessian)
     factor = cholesky_factor(H)
@@ -218,7 +199,8 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
         H = objective.definite(sums.hessian)
         factor = cholesky_factor(H)
     try:
-        return _weighed(fit, records, centre, H, factor, noise, polish=near)
+        rows = len(records.source)
+        return _weighed(fit, objective, centre, H, factor, noise, rows=rows, polish=near)
     except SingularCurvatureError as error:
         if not separated(objective):
             raise
@@ -238,7 +220,7 @@ def plain_optimum(fit: FittedGLM, records: FittedRecords, sums: Sums | None = No
         sums = objective.at(fit.parameters, ("hessian", "extent"), "Hessian")
     else:
         sums = objective.with_penalty(sums)
-    fit, records, centre, sums = _centred(fit, records, sums)
+    fit, _, centre, sums = _centred(fit, objective, sums)
     H = objective.definite(sums.hessian)
     inverse, condition = _inverse(H, cholesky_factor(H), fit.ridge)
     accuracy = EPS * (16 * condition + condition**2 / 8)
@@ -246,17 +228,16 @@ def plain_optimum(fit: FittedGLM, records: FittedRecords, sums: Sums | None = No
 
 
 def _centred(
-    fit: FittedGLM, records: FittedRecords, sums: Sums
-) -> tuple[FittedGLM, FittedRecords, Array | None, Sums]:
-    """Return model, records and sums with columns far from zero shifted, and the shifts."""
+    fit: FittedGLM, objective: Objective, sums: Sums
+) -> tuple[FittedGLM, Objective, Array | None, Sums]:
+    """Return model, objective and sums with columns far from zero shifted, and the shifts."""
     centre = sums.far_from_zero
     if centre is None:
-        return fit, records, None, sums
-    records = records.less(centre)
-    objective = records.objective(fit)
+        return fit, objective, None, sums
+    objective = objective.less(centre)
     xp = array_namespace(fit.coef)
     free: Array = fit.intercept
-    free = free + xp.reshape(_wide(centre) @ fit.coef, free.shape)
+    free = free + xp.reshape(wide(centre) @ fit.coef, free.shape)
     # The intercept is solved for again: where a column is far from zero, rounding has left little
     # of it.
     for _ in range(_MOST_STEPS):
@@ -271,17 +252,7 @@ def _centred(
         if float(xp.max(xp.abs(move))) <= 4 * EPS * (1 + float(xp.max(xp.abs(free)))):
             break
         free = free - move
-    return fit, records, centre, sums
-
-
-def margins_of(fit: FittedGLM, X: Array) -> Array:
-    """Return the margins of every record, in float64."""
-    return by_rows(
-        lambda rows: fit.margins(_wide(X[rows, :])),
-        *X.shape,
-        chunk=chunk_for(X),
-        threads=is_numpy_array(X),
-    )
+    return fit, objective, centre, sums
 
 
 def condition_number(H: Array, inverse: Array) -> float:
@@ -304,24 +275,28 @@ def condition_number(H: Array, inverse: Array) -> float:
 
 def _weighed(
     fit: FittedGLM,
-    records: FittedRecords,
+    objective: Objective,
     centre: Array | None,
     H: Array,
     factor: CholeskyFactor | None,
     noise: Noise,
     *,
+    rows: int,
     polish: bool,
 ) -> Optimum:
     """Invert the curvature, with as much precision as its condition and the noise require."""
     inverse, condition = _inverse(H, factor, fit.ridge)
-    cost = float(len(records.source)) * H.shape[0] ** 2
+    cost = float(rows) * H.shape[0] ** 2
     cheap, affordable = cost <= CHEAP, cost <= 200 * CHEAP
     low: Array | None = None
     exact: Array | Double = inverse
+    told: Any = {"outputs": math.prod(fit.coef.shape[1:]), "noise": noise, "centre": centre}
     if condition > twice_precise_from(affordable) or (
-        cheap and condition * _amplified(fit, inverse, noise, centre) > 100
+        cheap and condition * whitened(inverse, 0.0, **told).amplified > 100
     ):
-        fit, low, exact, accuracy = precise_optimum(fit, records, inverse, condition, polish=polish)
+        fit, low, exact, accuracy = precise_optimum(
+            fit, objective, inverse, condition, polish=polish
+        )
     else:
         # Rounding of the Hessian, and of an inverse that was not refined.
         accuracy = EPS * 16 * condition
@@ -329,13 +304,18 @@ def _weighed(
             exact = refined(Double.of(H), inverse, condition, fit.ridge)[0].high
         else:
             accuracy += EPS * condition**2 / 8
-        if polish and affordable and records.total(_residuals_lost, fit, "residuals"):
-            fit, low, _ = settled(fit, records, Double.of(exact))
+        if (
+            polish
+            and affordable
+            and objective.total(partial(_residuals_lost, fit=fit), "residuals")
+        ):
+            fit, low, _ = settled(fit, objective, Double.of(exact))
     found = Optimum(_back(fit, centre), fit, low, centre, exact, condition, accuracy)
     if not cheap or fit.family.name == "gaussian":  # whose curvatures are not rounded
         return found
     inverse = exact.high if isinstance(exact, Double) else exact
-    return replace(found, moves=records.total(_moves, fit, "errors", inverse=inverse))
+    moves = objective.total(partial(_moves, fit=fit, inverse=inverse), "errors")
+    return replace(found, moves=moves)
 
 
 def twice_precise_from(affordable: bool) -> float:
@@ -355,29 +335,28 @@ def _inverse(H: Array, factor: CholeskyFactor | None, ridge: float) -> tuple[Arr
     return inverse, condition
 
 
-def _residuals_lost(fit: FittedGLM, X: Array) -> int:
+def _residuals_lost(part: Objective, fit: FittedGLM) -> int:
     """Count the records whose residual shows the rounding of the margin."""
-    if isinstance(fit.family, Categorical):
+    family, y = fit.family, part.target
+    if isinstance(family, Categorical):
         return 0
-    margins = margins_of(fit, X)
+    margins = fit.margins(part.X)
     xp = array_namespace(margins)
-    r, a = fit.family.slope(margins, fit.target), fit.family.curvature(margins, fit.target)
-    lost = a * _margin_error(fit, X, margins) > 1e-10 * xp.abs(r)
-    if fit.sample_weight is not None:
-        lost = lost & (fit.sample_weight > 0)
+    error = family.curvature(margins, y) * _margin_error(fit, part.X, margins, y)
+    lost = error > 1e-10 * xp.abs(family.slope(margins, y))
+    if part.sample_weight is not None:
+        lost = lost & (part.sample_weight > 0)
     return int(xp.sum(xp.astype(lost, xp.int64)))
 
 
-def _margin_error(fit: FittedGLM, X: Array, margins: Array) -> Array:
+def _margin_error(fit: FittedGLM, X: Array, margins: Array, target: Array) -> Array:
     """Return about how far rounding may move each margin, and the label it is compared with."""
     xp = array_namespace(margins)
-    reach = (
-        float(xp.max(xp.abs(_wide(X)), axis=0) @ xp.abs(fit.coef)) if X.shape[0] <= 4096 else 0.0
-    )
-    return 4 * EPS * (xp.abs(margins) + xp.abs(fit.target) + reach)
+    reach = float(xp.max(xp.abs(wide(X)), axis=0) @ xp.abs(fit.coef)) if X.shape[0] <= 4096 else 0.0
+    return 4 * EPS * (xp.abs(margins) + xp.abs(target) + reach)
 
 
-def _moves(fit: FittedGLM, X: Array, inverse: Array) -> Array:
+def _moves(part: Objective, fit: FittedGLM, inverse: Array) -> Array:
     """Return how far ``H⁻¹u`` moves if every curvature has a relative error of one, (P, Q).
 
     ``H⁻¹ΔH H⁻¹u`` is a sum over the records, whose terms count by their sizes. With one output
@@ -385,10 +364,9 @@ def _moves(fit: FittedGLM, X: Array, inverse: Array) -> Array:
     records' slopes are such differences: the sum also goes over pairs of outputs, and ``u`` are the
     differences of all pairs at every feature, Q = D·K·K.
     """
-    margins = margins_of(fit, X)
+    margins, design = fit.margins(part.X), fit.design(part.X)
     xp = array_namespace(margins)
-    curvature = xp.abs(Objective.of(fit, X).weighted(fit.family.curvature(margins, fit.target)))
-    design = design_of(fit, X)
+    curvature = xp.abs(part.weighted(fit.family.curvature(margins, part.target)))
     if len(curvature.shape) == 1:
         seen = xp.abs(design @ inverse)
         return seen.T @ (curvature[:, None] * seen)
@@ -409,12 +387,7 @@ def _back(fit: FittedGLM, centre: Array | None) -> FittedGLM:
     """Return a model of shifted columns as one of the caller's."""
     if centre is None:
         return fit
-    return fit.at(uncentred(fit.parameters, _wide(centre)))
-
-
-def _wide(values: Array) -> Array:
-    xp = array_namespace(values)
-    return xp.astype(values, xp.float64, copy=False)
+    return fit.at(uncentred(fit.parameters, wide(centre)))
 
 
 # From the curvature to the release ----------------------------------------------------------------
@@ -503,17 +476,11 @@ def _moved_columns(moves: Array, centre: Array | None, noise: Noise, outputs: in
     xp = array_namespace(moves)
     if centre is not None:
         by_feature = xp.reshape(moves, (-1, outputs * moves.shape[1]))
-        moves = xp.reshape(uncentred(by_feature, -xp.abs(_wide(centre))), moves.shape)
+        moves = xp.reshape(uncentred(by_feature, -xp.abs(wide(centre))), moves.shape)
     root = noise.root(moves.shape[0])
     placed = xp.abs(xp.asarray(root, dtype=moves.dtype, device=moves.device))
     moves = placed @ moves if root.ndim == 2 else moves * xp.reshape(placed, (-1, 1))
     return xp.sqrt(xp.sum(moves**2, axis=0))
-
-
-def _amplified(fit: FittedGLM, inverse: Array, noise: Noise, centre: Array | None) -> float:
-    """Return the factor by which the noise and the units amplify errors."""
-    outputs = math.prod(fit.coef.shape[1:])
-    return whitened(inverse, 0.0, outputs=outputs, noise=noise, centre=centre).amplified
 
 
 def whitened(
