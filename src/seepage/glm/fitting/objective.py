@@ -170,16 +170,15 @@ class Objective:
 
     X: Array  # the features, (n, d), or the source, whose chunks have labels and weights too
     family: Family | Categorical
-    target: (
-        Array  # the labels as numbers, or for a source the :class:`PenalisedLoss` that reads them
-    )
+    # The labels as numbers; of a source, the :class:`PenalisedLoss` that reads those of a chunk
+    target: Array
     sample_weight: Array | None
     ridge: float
     intercept: bool
+    # One unit of each column in the caller's units: the penalty is on ``w/units``
     units: Array | None = None
-    """One unit of each column in the caller's units: the penalty is on ``w/units``."""
+    # The slope of a linear term ``tiltᵀw``, in the caller's units; see :class:`FittedGLM`
     tilt: Array | None = None
-    """The slope of a linear term ``tiltᵀw``, in the caller's units; see :class:`FittedGLM`."""
 
     @classmethod
     def of(cls, fit: FittedGLM, X: Array) -> Objective:
@@ -279,7 +278,9 @@ class Objective:
         """
         if self.table is not None:
             return function(self)
-        return self.X.total(partial(_of_chunk, loss=self.target, function=function), what)  # type: ignore[no-any-return]
+        ask = partial(_of_chunk, loss=self.target, function=function)
+        answer: Answer = self.X.total(ask, what)
+        return answer
 
     def at(self, theta: Array, asked: Asked = STEP, what: str = "fit") -> Sums:
         """Return the gradient at some parameters and whatever else is asked, by one pass."""
@@ -333,7 +334,7 @@ class Objective:
         what = "fit by QR" if labels else "looking for dependent columns"
         return self.total(partial(_triangle, labels=labels), what).R
 
-    # Coordinates and penalty ----------------------------------------------------------------------
+    # Coordinates ----------------------------------------------------------------------------------
 
     def definite(self, H: Array) -> Array:
         """Return ``H`` made definite along softmax's gauge; Newton's step stays the same."""
@@ -399,7 +400,7 @@ def _of_chunk(chunk: Chunk, loss: PenalisedLoss, function: Callable[[Objective],
 
 @dataclass(frozen=True)
 class Sums:
-    """What was asked of some records at given parameters; what was not is that of no record.
+    """Sums over some records at given parameters; one that was not asked for is that of no record.
 
     Parameters
     ----------
@@ -495,7 +496,7 @@ def _sums_of_rows(part: Objective, theta: Array, asked: Asked, rows: slice) -> S
             sizes, labels = slopes * lengths, some.weighted(y) * lengths
             if "squares" in asked:
                 more["squares"] = norm(sizes) ** 2 + norm(PERFECT_FIT * labels) ** 2
-            else:
+            if "scales" in asked:
                 more["gradient_scale"] = float(xp.sum(xp.abs(sizes)))
                 more["label_scale"] = float(xp.sum(xp.abs(labels)))
                 more["largest_norm"] = float(xp.max(lengths)) if X.shape[0] else 0.0
