@@ -84,6 +84,8 @@ _TOO_HEAVY = 2e9  # multiplications in one pass over the table; the table of bou
 _DRAWS = 64  # draws from the adversary's prior: an uncertainty of a few per cent
 _REFIT_WORK = 2e11  # multiplications allowed to refits for the risks
 _FEWEST_RISKS = 20  # records whose risks are computed, however long that takes
+_MOVES_WORK = 2e9  # multiplications allowed to the moves of every record to every level
+_MOST_INTEGRATED = 12  # levels; an integral over more takes seconds
 _EXACT_WORK = 1e9  # multiplications for refits of records whose risks are known to an interval
 _MOST_WHOLE = 1000  # records without which everything is refitted
 _COLUMN_KINDS = {"numeric": "numeric", "count": "numeric", "binary": "boolean"}
@@ -175,7 +177,7 @@ def audit_table(
     if sensitive is not None:
         table = replace(table, sensitive=tuple(dict.fromkeys(sensitive)))
     trained = _train(table, fitted, model, l2, intercept)
-    return audit_model(
+    audit = audit_model(
         trained,
         name=name,
         sigma=sigma,
@@ -186,6 +188,8 @@ def audit_table(
         anew=None if encode_anew is None else partial(_fitted_anew, trained, encode_anew),
         tell=tell,
     )
+    # Whoever states the kind of model knows what the target is.
+    return audit if model or fitted is not None else replace(audit, codes=table.labels.codes)
 
 
 def _values(trained: TrainedModel) -> dict[str, list[str]]:
@@ -486,7 +490,7 @@ def find_risks(
         work = math.inf
     # Families with a certified expansion need few refits; for others, for people, all of whose
     # records leave together, and for guesses among several classes, whose intervals are wide, only
-    # the most exposed are examined.
+    # the most exposed are examined if refits of all would take long.
     everybody = None if leak.person is None else leak.person.together
     known_family = trained.settings.model in MODELS
     certified = known_family and everybody is None
@@ -538,6 +542,7 @@ def find_risks(
         label = partial(
             guess_among, leak, changes, candidates, priors, _rows_of(candidates.together, asked)
         )
+        label = partial(label, integrals=_integrals(levels))
         for prior, guess in zip(priors, _asked(label, refits(levels), work), strict=True):
             guesses.append(_finding(trained.table.target, prior, guess, asked, among))
     if trained.basis() is None and trained.held:
@@ -551,12 +556,9 @@ def find_risks(
             except InputError:  # one level only, or far too many
                 continue
             levels = len(candidates.levels)
-            if levels > 12:  # too many to integrate over
-                continue
             among = records if candidates.together else rows
             asked = None
-            # Up to three levels how often a guess is right has a closed form.
-            if not known_family or levels > 3 or levels * trained.work > 2e9:
+            if not known_family or levels * trained.work > _MOVES_WORK:
                 asked = exposed(_FEWEST_RISKS, among)
             elif candidates.together:
                 asked = exposed(max(_FEWEST_RISKS, most // levels), among)
@@ -565,6 +567,7 @@ def find_risks(
                 asked = np.union1d(among.place_of(known.easiest_row), asked)
             those = _rows_of(candidates.together, asked)
             level = partial(guess_among, leak, changes, candidates, ["frequencies"], those)
+            level = partial(level, integrals=_integrals(levels))
             (guess,) = _asked(level, refits(levels), work)
             guesses.append(_finding(attribute.name, "frequencies", guess, asked, among))
     return RiskFinding(
@@ -584,6 +587,11 @@ def _rows_of(together: Together | None, asked: np.ndarray | None) -> np.ndarray 
     if together is None or asked is None:
         return asked
     return np.array([rows[0] for rows in together.sets[asked]])
+
+
+def _integrals(levels: int) -> int:
+    """Return for how many records guesses among levels are integrated; the others have a limit."""
+    return _FEWEST_RISKS if levels <= _MOST_INTEGRATED else 0
 
 
 def _middle(values: np.ndarray) -> np.ndarray:
@@ -606,8 +614,10 @@ def beside_figures(risks: RiskFinding, epsilon: float) -> RiskFinding:
                 (found.median_right, found.median_baseline),
             )
         )
-        tpr = None if found.tpr is None else rate_beside(found.tpr, FALSE_POSITIVES, epsilon)
-        return replace(found, right=right, median_right=median, tpr=tpr)
+        found = replace(found, right=right, median_right=median)
+        if found.mu is None:
+            return found
+        return replace(found, **_told_apart(found.mu, epsilon))
 
     return replace(
         risks,
@@ -616,6 +626,15 @@ def beside_figures(risks: RiskFinding, epsilon: float) -> RiskFinding:
         guesses=tuple(guess(found) for found in risks.guesses),
         epsilon=epsilon,
     )
+
+
+def _told_apart(mu: float, epsilon: float = 0.0) -> dict[str, float]:
+    """Return how well a value is told from another whose release lies μ from its own."""
+    tpr, strict = (
+        rate_beside(float(true_positive_rate(mu, rate)), rate, epsilon) for rate in FALSE_POSITIVES
+    )
+    even = float(accuracy_beside(mu, 0.5, epsilon))
+    return {"tpr": tpr, "tpr_strict": strict, "even": even, "mu": mu}
 
 
 def _asked(ask: Callable[..., Any], refits: bool | int, work: float) -> Any:
@@ -656,7 +675,9 @@ def with_gains(
         return attributes
     known = {g.name: g for g in risks.guesses if g.prior == "frequencies"}
     return tuple(
-        replace(a, gain=known[a.name].gain, tpr=known[a.name].tpr) if a.name in known else a
+        replace(a, gain=own.gain, tpr=own.tpr, tpr_strict=own.tpr_strict)
+        if (own := known.get(a.name)) is not None
+        else a
         for a in attributes
     )
 
@@ -678,7 +699,7 @@ def _finding(
         median_baseline=median_of(_middle(guess.baseline)),
         looked_at=len(right),
         levels=len(guess.levels),
-        tpr=float(true_positive_rate(mu[easiest], FALSE_POSITIVES)),
         tpr_row=tpr_row,
         unit=records.unit,
+        **_told_apart(float(mu[easiest])),
     )

@@ -120,6 +120,7 @@ def roles(question: Question, table: TableToAudit) -> ColumnPlan:
         quantities=question.quantity,
         missing=question.missing,
         person=question.person,
+        classes=question.model == "softmax",
     )
 
 

@@ -29,7 +29,9 @@ NUMBERS = ("eta", "eta_features", "eta_label", "exact_error")
 ONE_ROW, ONE_PERSON = "row", "person"  # what a statement is about: the unit
 LEFT_OUT, RELABELLED = "left out", "with another label"  # what is done to a record
 WIDEST = 60  # features up to which the leakage of reweighting as a whole is quick to compute
-FALSE_POSITIVES = 0.01  # the rate at which true positives of telling a value are stated
+# The rates at which true positives of telling a value are stated: the first also counts in badges
+# and gates
+FALSE_POSITIVES = (0.01, 0.001)
 WRITTEN = 1 << 17  # records written to a file at a time
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of the records, at which quantiles are reported
 
@@ -55,9 +57,10 @@ class AttributeFinding:
     sensitive: bool = False  # whether the caller declared it sensitive
     # What the release adds to the best guess of a category, as a probability; ``None`` for numbers
     gain: float | None = None
-    # The largest true positive rate, at 1 % false positives, of telling one of its levels from
-    # another, over the records that were tried; ``None`` for numbers
+    # The largest true positive rate, at 1 % and at 0.1 % false positives, of telling one of its
+    # levels from another; ``None`` for numbers
     tpr: float | None = None
+    tpr_strict: float | None = None
     # What the errors are about: a person's one value, the same in all of their rows, or one row's
     unit: str = ONE_ROW
 
@@ -243,11 +246,16 @@ class GuessFinding:
     # Over the records examined
     median_right: float
     median_baseline: float
+    # How many these are: all, unless refits of all would take too long
     looked_at: int
     levels: int = 2  # how many answers there are to choose from
-    # The largest true positive rate, at 1 % false positives, of telling one level from another
-    # with the release, whatever the prior, and the record
+    # The largest true positive rates, at 1 % and at 0.1 % false positives, of telling one level
+    # from another with the release, whatever the prior; how often that is right at even odds; the
+    # distance μ between the two releases, from which all follow; and the record
     tpr: float | None = None
+    tpr_strict: float | None = None
+    even: float | None = None
+    mu: float | None = None
     tpr_row: int | None = None
     # Whether it is guessed for one row, or for a person, who has the same in all rows
     unit: str = ONE_ROW
@@ -287,6 +295,12 @@ class RiskFinding:
     def worst_guess(self) -> GuessFinding | None:
         """The guess to which the release adds most, if anything can be guessed."""
         return max(self.guesses, key=lambda guess: guess.gain, default=None)
+
+    @property
+    def told_best(self) -> GuessFinding | None:
+        """The guess with the largest true positive rate, if anything can be guessed."""
+        known = (guess for guess in self.guesses if guess.tpr is not None)
+        return max(known, key=lambda guess: guess.tpr or 0.0, default=None)
 
     @property
     def recognised_row(self) -> int:
@@ -535,6 +549,9 @@ class Audit:
         ``None`` where they are not known, and ``risks_reason`` says why.
     usefulness
         How much better the noisy model is than a constant prediction, if that was tried.
+    codes
+        How many different whole numbers a target has that was taken for a number or a count though
+        they may be codes of classes; 0 for others, and where the kind of model was stated.
     labels
         What a pandas table calls its records, if that is more than row numbers.
     versions
@@ -570,6 +587,7 @@ class Audit:
     disclosures: DisclosureCheck | None = None
     ledger: LedgerFinding | None = None
     usefulness: UsefulnessFinding | None = None
+    codes: int = 0
     labels: np.ndarray | None = None
     notices: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)

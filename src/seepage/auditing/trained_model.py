@@ -159,12 +159,16 @@ class Attribute:
 
 @dataclass(frozen=True)
 class LabelFacts:
-    """Facts about all labels: mean, spread and largest of numbers, or counts of classes."""
+    """Facts about all labels: mean, spread and largest of numbers, or counts of classes.
+
+    ``codes`` is how many different numbers there are, where these may be codes of classes.
+    """
 
     mean: float = 0.0
     spread: float = 0.0
     most: float = 0.0
     counts: Mapping[Any, int] | None = None
+    codes: int = 0
 
     @classmethod
     def of(cls, y: np.ndarray, classes: bool) -> LabelFacts:

@@ -27,8 +27,7 @@ from seepage.errors import InputError
 from seepage.glm.adapters.registry import Unwrapped, describe, kind_of, unwrap
 from seepage.glm.changes.changed_records import ChangedRecords, RecordRefits
 from seepage.glm.changes.local_model import LargestShifts, LocalModel
-from seepage.glm.fitting.objective import FittedGLM
-from seepage.glm.fitting.streamed import PenalisedLoss
+from seepage.glm.fitting.objective import FittedGLM, PenalisedLoss, wide
 from seepage.glm.inputs import as_source, is_streamed
 from seepage.glm.jacobian.operator import GLMJacobian, PairedJacobian, TermsJacobian, merged
 from seepage.glm.jacobian.optimum import (
@@ -539,8 +538,10 @@ def _plain_jacobians(
 def _changes_of_chunk(
     chunk: Chunk, release: GLMRelease, problem: PenalisedLoss, shifts: LargestShifts
 ) -> ChangedRecords:
-    """Return the certified moves of the records of a chunk."""
+    """Return the certified moves of the records of a chunk; with refits if all were gathered."""
     fit = about(release.optimum.near, problem, chunk)
+    if chunk.gathered:
+        return ChangedRecords(LocalModel(release.optimum, chunk.X, release.noise, fit))
     model = LocalModel(release.optimum, chunk.X, release.noise, fit, shifts)
     changes = ChangedRecords(model)
     changes.work = math.inf  # a refit takes all records
@@ -640,16 +641,11 @@ def _categorical(
 def _in_float64(fit: FittedGLM) -> FittedGLM:
     return replace(
         fit,
-        coef=_wide(fit.coef),
-        intercept=None if fit.intercept is None else _wide(fit.intercept),
-        sample_weight=None if fit.sample_weight is None else _wide(fit.sample_weight),
-        target=_wide(fit.target),
+        coef=wide(fit.coef),
+        intercept=None if fit.intercept is None else wide(fit.intercept),
+        sample_weight=None if fit.sample_weight is None else wide(fit.sample_weight),
+        target=wide(fit.target),
     )
-
-
-def _wide(values: Array) -> Array:
-    xp = array_namespace(values)
-    return xp.astype(values, xp.float64, copy=False)
 
 
 def _narrow(values: Array, like: Array) -> Array:

@@ -39,7 +39,7 @@ def run(tmp_path, monkeypatch):
     pq.write_table(people(), tmp_path / "people.parquet")
     pq.write_table(patients(), tmp_path / "patients.parquet")
     # Risks are held to their limits in tests of their own: these tables are small.
-    allowed = ("--max-membership", "1", "--max-guess-gain", "1")
+    allowed = ("--max-membership", "1", "--max-guess-gain", "1", "--max-guess-tpr", "1")
     return lambda *arguments: CliRunner().invoke(app, ["release", *arguments, *allowed])
 
 

@@ -73,6 +73,8 @@ MOST_BYTES = 8 * 10**9  # of an encoded table in memory
 # The grid of the units of columns; 1 is not one of its points, because many tables are already
 # whitened, and a spread at a point would follow every record.
 UNITS = (2.0, 5.0)
+MOST_CLASSES = 100  # that a target may have
+FEW_CODES = 10  # different whole numbers of a target up to which they may be codes of classes
 MISSING_SHARE = 0.99  # share of a column's values: above it the column is dropped
 
 _NUMBER = re.compile(r"[-+]?\d+\.?\d*")
@@ -98,6 +100,9 @@ class ColumnPlan:
     person: str | None = None  # the column that says whose row it is
     steps: tuple[str, ...] = ()  # what was done so far, one sentence each
     notices: tuple[str, ...] = ()  # what must be read before any number, one sentence each
+    # How many different whole numbers a target has that is taken for a number or a count, where
+    # they are so few that they may be codes of classes
+    codes: int = 0
 
     @property
     def classes(self) -> bool:
@@ -270,6 +275,7 @@ def plan_columns(
     quantities: Sequence[str] = (),
     missing: str = "refuse",
     person: str | None = None,
+    classes: bool = False,
 ) -> ColumnPlan:
     """Work out the kind of every column from its type and its values.
 
@@ -279,6 +285,7 @@ def plan_columns(
     columns count as yes or no, and are measured in whole levels. ``missing`` says whether to
     ``"refuse"`` a table with gaps, ``"drop"`` the rows that have one, or ``"impute"`` the median or
     the most frequent value. ``person`` is the column that says whose row it is: no feature.
+    ``classes`` takes a target of whole numbers for one of classes.
 
     Refused are names that are not columns; dates, nested or infinite values, too many categories; a
     target that is an identifier, or has only one value or too many classes; columns that are named
@@ -302,8 +309,13 @@ def plan_columns(
         profiles[name] = replace(profiles[name], kind="numeric")
     check_groups({n: table.group_count(n, sums[n]) for n in groups})
     steps = list(table.steps)
-    kind = _target_kind(table, target, profiles[target], as_classes=target in categorical)
-    if kind == "count":
+    known = profiles[target]
+    coded = classes and known.whole and known.distinct <= MOST_CLASSES
+    kind = _target_kind(table, target, known, as_classes=coded or target in categorical)
+    codes = 0
+    if kind in ("numeric", "count") and known.whole and target not in quantities:
+        codes = known.distinct if known.distinct <= FEW_CODES else 0
+    if kind == "count" and not codes:
         steps.append(
             f"The target {shown(target)} holds whole numbers from 0 on, more than two of them: "
             "taken as counts; if they stand for classes, name it with --categorical."
@@ -349,6 +361,7 @@ def plan_columns(
         person=person,
         steps=tuple(steps),
         notices=notices,
+        codes=codes,
     )
 
 
@@ -396,10 +409,10 @@ def _target_kind(
         return "binary"
     if profile.kind != "categorical" and not as_classes:
         return "count" if profile.integer and profile.least == 0 else "numeric"
-    if profile.distinct > 100:
+    if profile.distinct > MOST_CLASSES:
         raise InputError(
-            f"{who} has {_many(profile)} classes, and at most 100 can be told apart; name another "
-            "column."
+            f"{who} has {_many(profile)} classes, and at most {MOST_CLASSES} can be told apart; "
+            "name another column."
         )
     return "binary" if profile.distinct == 2 else "multiclass"
 
@@ -650,7 +663,8 @@ def _code_labels(
 ) -> tuple[LabelCoding, LabelFacts]:
     """Return how the labels are read, and facts about all of them."""
     if not plan.classes:
-        return LabelCoding(pa.float64()), LabelFacts(sums.mean, sums.spread, sums.most)
+        known = LabelFacts(sums.mean, sums.spread, sums.most, codes=plan.codes)
+        return LabelCoding(pa.float64()), known
     levels = sums.levels or {}
     if len(levels) < 2:
         raise InputError(
@@ -660,10 +674,10 @@ def _code_labels(
     if number and max(-sums.least, sums.most) < 2**63:
         whole = {int(level): count for level, count in levels.items()}
         return LabelCoding(pa.int64()), LabelFacts(counts=whole)
-    known = typed_levels(levels, stored)
-    names = level_names(known)
+    values = typed_levels(levels, stored)
+    names = level_names(values)
     counts = dict(zip(names, levels.values(), strict=True))
-    return LabelCoding(pa.string(), known, pa.array(names)), LabelFacts(counts=counts)
+    return LabelCoding(pa.string(), values, pa.array(names)), LabelFacts(counts=counts)
 
 
 def _usable_parts(

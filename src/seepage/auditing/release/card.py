@@ -69,6 +69,11 @@ def write_release_card(
         kept.append(
             f"a guess of a class or category gains at most {percent(gain)} from the release"
         )
+    if (rate := limits.max_guess_tpr) is not None and rate < 1:
+        kept.append(
+            f"a value of a class or category is recognised at most {percent(rate)} of the time "
+            "at 1 % false positives"
+        )
     # If σ follows the most exposed record, the other figures' ε says nothing about all that leaves.
     follows = prepared.vote is None and procedure.sigma is None
     epsilon = 0.0 if follows else figures_epsilon(prepared, useful)

@@ -204,6 +204,7 @@ class Procedure(ReleaseQuestion):
             quantities=[n for n in self.quantity if n not in names],
             missing=self.missing,
             person=self.person,
+            classes=self.model == "softmax",
         )
 
     def _allowed(self, spent: np.ndarray) -> np.ndarray:

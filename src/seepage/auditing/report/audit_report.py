@@ -34,6 +34,7 @@ from seepage.auditing.report.rendering import TEMPLATES, Report, render, to_plai
 from seepage.auditing.report.verdict import (
     judge,
     name_change,
+    tell_codes,
     tell_noise,
     tell_steps,
 )
@@ -87,6 +88,7 @@ class AuditReport(Report):
             "over": count_over(audit),
             "sigma_reason": tell_noise(audit),
             "steps": tell_steps(audit),
+            "codes_words": tell_codes(audit),
             "attributes": most_exposed(audit.attributes),
             "sensitive": most_exposed(tuple(a for a in audit.attributes if a.sensitive)),
             "error": error_at(audit, audit.sigma),
@@ -220,6 +222,7 @@ class AuditReport(Report):
                 "l2": audit.l2,
                 "intercept": audit.intercept,
                 "classes": audit.classes,
+                "codes": audit.codes,
             },
             "release": {
                 "numbers": audit.released,

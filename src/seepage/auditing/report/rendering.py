@@ -39,7 +39,7 @@ _FILTERS = (
 )
 _CALLED = (
     "relative_error count_over find_limit inverse say_error error_said spread_kept spread_kept_of "
-    "number_of whom"
+    "number_of whom tried"
 )
 
 

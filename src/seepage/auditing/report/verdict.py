@@ -17,7 +17,7 @@ from seepage.auditing.findings import (
     Gate,
     LedgerFinding,
 )
-from seepage.auditing.questions import MAX_GUESS_GAIN, MAX_MEMBERSHIP
+from seepage.auditing.questions import MAX_GUESS_GAIN, MAX_GUESS_TPR, MAX_MEMBERSHIP
 from seepage.auditing.report.rendering import tell
 from seepage.auditing.report.words import (
     Answer,
@@ -112,6 +112,13 @@ def _stands_out(audit: Audit) -> str:
             f"{percent(most.right)} of the time, {percent(most.baseline)} without the release "
             f"(limit {100 * gain:g} percentage points more)"
         )
+    rate, told = set_by_caller.get("--max-guess-tpr", MAX_GUESS_TPR), risks.told_best
+    if told is not None and told.tpr is not None and told.tpr > rate * (1 + SAME):
+        return (
+            f"“{short(told.name)}” of {whom(audit, told.tpr_row or 0, told.unit)} can be "
+            f"recognised: at 1 % false positives, true positives reach {percent(told.tpr)} "
+            f"(limit {percent(rate)})"
+        )
     return ""
 
 
@@ -169,7 +176,7 @@ def _tell_fixes(audit: Audit) -> str:
             text += (
                 f"; more noise protects the {'person' if audit.unit == ONE_PERSON else 'row'} "
                 "that stands out (--max-membership and "
-                "--max-guess-gain say how much it takes)"
+                "--max-guess-tpr say how much it takes)"
             )
         if changes:
             text += f". {'Another way' if len(changes) == 1 else 'Other ways'} to stay within it: "
@@ -221,6 +228,11 @@ def tell_gate(audit: Audit, gate: Gate) -> str:
     return tell("gate", audit, gate)
 
 
+def tell_codes(audit: Audit) -> str:
+    """Say that a target of few whole numbers was taken for a number; nothing if it was not."""
+    return tell("codes", audit) if audit.codes else ""
+
+
 def tell_noise(audit: Audit) -> str:
     """Say why the noise is what it is."""
     return tell("noise", audit)
@@ -240,6 +252,8 @@ def warn_of_constant(audit: Audit) -> str:
 def tell_steps(audit: Audit) -> tuple[str, ...]:
     """Say what was done to the data, and what came out beside the leakage, a sentence each."""
     sentences, curve = list(audit.steps), audit.curve
+    if audit.codes:
+        sentences.append(tell_codes(audit))
     if not curve.held_out:
         sentences.append("No model could be fitted without the held-out records: it saw them all.")
     elif curve.l2 is not None and curve.l2 != audit.l2:

@@ -15,7 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from seepage.auditing.findings import ONE_PERSON, AttributeFinding, Audit, Gate, no_better
+from seepage.auditing.findings import (
+    ONE_PERSON,
+    AttributeFinding,
+    Audit,
+    Gate,
+    GuessFinding,
+    no_better,
+)
 from seepage.core.result import SAME, round_down, round_up
 from seepage.tables.names import counted
 
@@ -213,6 +220,13 @@ def whom(audit: Audit, row: int, unit: str | None = None) -> str:
         return f"row {called}"
     others = audit.records.held_by(row) - 1
     return f"the person of row {called}" + (f" and {others} more" if others > 0 else "")
+
+
+def tried(audit: Audit, guess: GuessFinding) -> str:
+    """Return how many a guess was looked at for, where that is not all of them."""
+    total = audit.records.count if guess.unit == audit.unit else audit.records.rows
+    counted_on = f", of the {guess.looked_at:,} {many(guess.unit)} tried"
+    return "" if guess.looked_at == total else counted_on
 
 
 def capital(text: str) -> str:
