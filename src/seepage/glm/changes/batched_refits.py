@@ -215,7 +215,7 @@ class _Batch:
     and the others have as many records of weight zero instead.
     """
 
-    def __init__(self, refits: BatchedRefits, changes: list[Change]) -> None:
+    def __init__(self, refits: BatchedRefits, changes: list[Change], room: int = 0) -> None:
         self.refits, self.changes, self.model = refits, changes, refits.model
         model, solver, B = refits.model, refits.model.gram_solver, len(changes)
         removed = [np.asarray(change.removed) for change in changes]
@@ -236,7 +236,7 @@ class _Batch:
             owners = np.repeat(np.arange(B), arrivals)
             x = solver.design(np.concatenate([np.asarray(c.features) for c in changes]))
             labels = np.concatenate([np.asarray(c.labels, dtype=float) for c in changes])
-            shape = (max(arrivals), B)
+            shape = (max(room, *arrivals), B)
             self.z = np.zeros((*shape, x.shape[1]))
             self.labels = np.empty((*shape, *labels.shape[1:]))
             self.own_weight = np.zeros(shape)
@@ -247,11 +247,11 @@ class _Batch:
             self.own_margins = self.z @ parameters.reshape(x.shape[1], -1)
 
     def of(self, which: np.ndarray) -> _Batch:
-        """Return some of the changes."""
+        """Return some of the changes, with as many places for records that come."""
         chosen = np.arange(len(self.changes))[which]
         if len(chosen) == len(self.changes):
             return self
-        return _Batch(self.refits, [self.changes[k] for k in chosen])
+        return _Batch(self.refits, [self.changes[k] for k in chosen], self._coming)
 
     def shifts(self, moved: np.ndarray) -> np.ndarray:
         """Return how far moves shift the margins, ``X̃ δ``, (B, P) → (n, B, c)."""
