@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +245,8 @@ def check(case: Case, loud: bool) -> tuple[pd.DataFrame, Comparison, str]:
     check_groups(found, summary, kept, table)
     check_utility(found, summary, release, kept)
     check_risks(found, summary, release, kept, rows)
+    check_guarantees(found, summary, release, kept)
+    check_disclosures(found, summary, release, kept, rows)
     return table, found, ""
 
 
@@ -472,6 +474,79 @@ def check_guess(
     if len(some) == n:
         found.at_most(f"{name}: median", told["median_right"], middle(right), off)
         found.same(f"{name}: median before", told["median_baseline"], middle(baseline), by=1e-6)
+
+
+def check_guarantees(
+    found: Comparison, summary: dict[str, Any], release: Release, kept: Etas
+) -> None:
+    """Compare the bounds on the record with the largest dFIL."""
+    totals = np.sum(kept.by_features**2, axis=(1, 2))
+    row, (P, D) = int(totals.argmax()), kept.by_features.shape[1:]
+    J = kept.by_features[row]
+    cells = np.sum(J**2, axis=0) ** -1.0
+    j = int(cells.argmin())
+    values = np.linalg.svd(J, compute_uv=False)
+    exact = {"FIL, 1/η²": values[0] ** -2.0, "dFIL, 1/η̄²": D / totals[row]}
+    if P >= D and values[-1] > 1e-7 * values[0]:
+        exact["Cramér–Rao"] = np.mean(values**-2.0)
+    spread = release.table.X.std(axis=0)
+    for line in summary["guarantees"]:
+        name, value = line["bound"], line["value"]
+        if value is None:
+            continue
+        if name in exact:
+            found.same(f"bound: {name}", value, exact[name])
+        elif name.startswith("Cramér–Rao, "):
+            found.same(f"bound: {name}", value, cells[j])
+        elif name.startswith("Hammersley"):
+            # Any change within the range gives a bound; the largest of a fine grid is the best.
+            column, x = release.table.X[:, j], release.table.X[row]
+            changes = np.linspace(column.min() - x[j], column.max() - x[j], 101)
+            changes = changes[np.abs(changes) > 1e-3 * spread[j]]
+            here, best = release.theta.reshape(-1) / release.sigma, cells[j]
+            for change in changes:
+                moved = release.changed(row, x + change * np.eye(D)[j]) - here
+                best = max(best, change**2 / np.expm1(min(moved @ moved, 700.0)))
+            found.same(f"bound: {name}", value, best, 1e-2)
+        elif name.startswith("van Trees"):
+            rng, information = np.random.default_rng(1), []
+            for _ in range(64):
+                X = release.table.X.copy()
+                X[row] = X.mean(axis=0) + spread * rng.standard_normal(D)
+                other = release.on(replace(release.table, X=X))
+                J = other.jacobians()[0][row]
+                information.append(J.T @ J)
+            prior = np.diag(spread**-2.0)
+            # Over all draws, and over halves of them, from which its error is known
+            whole, *halves = (
+                np.trace(np.linalg.inv(np.mean(some, axis=0) + prior)) / D
+                for some in (information, information[::2], information[1::2])
+            )
+            off = 4 * abs(halves[0] - halves[1]) / whole
+            found.same(f"bound: {name}", value, whole, max(off, 0.05))
+
+
+def check_disclosures(
+    found: Comparison,
+    summary: dict[str, Any],
+    release: Release,
+    kept: Etas,
+    rows: np.ndarray,
+) -> None:
+    """Compare with which of the most exposed records the coarse σ would be another."""
+    told = summary["disclosures"]
+    if told is None:
+        return
+    changed, sigma, target = set(), summary["release"]["sigma"], summary["target"]["eta"]
+    for row in np.argsort(-kept.eta, kind="stable")[: told["checked"]]:
+        for change, table in release.neighbours(int(row)):
+            if release.table.classes and len(np.unique(table.y)) < len(release.table.classes):
+                continue
+            worst = Etas.of(release.on(table)).eta.max() * sigma / target
+            if on_grid(worst) != sigma:
+                changed.add((int(rows[row]), change))
+    stated = {(d["row"], d["change"]) for d in told["found"] if "σ" in d["figures"]}
+    found.equal("σ would be another with", sorted(stated), sorted(changed))
 
 
 def lines(names: list[str]) -> Iterator[bool]:
