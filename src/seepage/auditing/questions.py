@@ -102,6 +102,11 @@ class ColumnQuestion:
     model: Annotated[
         str | None, "linear, logistic, poisson or softmax (default: by the target); or a file."
     ] = None
+    person: Annotated[
+        str | None,
+        "The column that says whose row it is: all rows of a person count together. It is no "
+        "feature.",
+    ] = None
     drop: Annotated[Sequence[str], "A column to leave out; repeat for more."] = ()
     categorical: Annotated[
         Sequence[str], "A column of numbers that are codes; repeat for more."
@@ -212,8 +217,12 @@ class ReleaseQuestion(ColumnQuestion):
     least_holders: Annotated[
         int, "How many records must have a value before its name may leave."
     ] = 10
-    identity: Annotated[
-        str | None, "The column that identifies records in the ledger; used for nothing else."
+    person: Annotated[
+        str | None,
+        "--person",
+        "--identity",
+        "The column that says whose row it is: all rows of a person count together, here and in "
+        "the ledger. It is no feature.",
     ] = None
     # The ends of columns scale them, and records are replaced within them
     domain: Annotated[

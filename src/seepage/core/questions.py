@@ -400,9 +400,10 @@ def grouped(chunk: Chunk, by: str | np.ndarray) -> dict[Any, np.ndarray]:
         labels = chunk.extra[by]
         missing = first_missing(labels)
         if missing is not None:
+            count = sum(map(is_missing, labels.tolist()))
             raise InputError(
-                f"Column {by!r} has no value in row {chunk.start + missing:,}; leave such rows out "
-                "or name a group."
+                f"Column {by!r} has no value in {count:,} of the rows read so far (the first is "
+                f"row {chunk.start + missing:,}); leave such rows out, or give them a value."
             )
     else:
         labels = by[chunk.start : chunk.start + len(chunk)]
@@ -419,7 +420,15 @@ def members(labels: np.ndarray) -> dict[Any, np.ndarray]:
 
 def first_missing(labels: np.ndarray) -> int | None:
     """Return the position of the first label that is missing, if any."""
-    return next((i for i, v in enumerate(labels.tolist()) if v is None or v != v), None)
+    return next((i for i, value in enumerate(labels.tolist()) if is_missing(value)), None)
+
+
+def is_missing(label: Any) -> bool:
+    """Say whether a label is missing: none, not a number, or not available."""
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # pandas' NA is neither equal to itself nor different
+        return True
 
 
 def root(squared: Array) -> Array:

@@ -16,17 +16,18 @@ from typing import Any, overload
 import numpy as np
 from array_api_compat import array_namespace
 
+from seepage.core.information import block_norms
 from seepage.core.jacobian import MeasuredRelease, Refits
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Noise, check_noise_kind
+from seepage.core.people import Identities, is_a_feature
 from seepage.core.record_stream import RecordStream
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
 from seepage.glm.adapters.registry import Unwrapped, describe, kind_of, unwrap
 from seepage.glm.changes.changed_records import ChangedRecords, RecordRefits
 from seepage.glm.changes.local_model import LargestShifts, LocalModel
-from seepage.glm.fitting.objective import FittedGLM
-from seepage.glm.fitting.streamed import PenalisedLoss
+from seepage.glm.fitting.objective import FittedGLM, PenalisedLoss, wide
 from seepage.glm.inputs import as_source, is_streamed
 from seepage.glm.jacobian.operator import GLMJacobian, PairedJacobian, TermsJacobian, merged
 from seepage.glm.jacobian.optimum import (
@@ -44,11 +45,26 @@ from seepage.glm.jacobian.terms import JacobianTerms
 from seepage.glm.losses import Categorical
 from seepage.glm.preprocessing.chain import Chain
 from seepage.glm.preprocessing.jacobian import RawJacobian, RawRelease
-from seepage.glm.preprocessing.raw_columns import FROZEN, PREPROCESSING, REFITTED, FollowedColumns
-from seepage.glm.preprocessing.steps import dense
+from seepage.glm.preprocessing.raw_columns import (
+    FROZEN,
+    PREPROCESSING,
+    REFITTED,
+    FollowedColumns,
+    read_frame,
+)
+from seepage.glm.preprocessing.steps import KeptColumns, dense
 from seepage.support.double_double import Double
 from seepage.support.library_classes import is_pipeline, library_of
-from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table, as_numpy, read_table
+from seepage.tables.source import (
+    Array,
+    Chunk,
+    MemorySource,
+    RowSource,
+    Table,
+    as_numpy,
+    check_column,
+    read_table,
+)
 
 _NARROW = 100.0  # the loss of digits up to which single precision is precise enough
 _SMALLEST = 1e-6  # its fourth power is 1e-24: far within the range of single precision
@@ -69,6 +85,7 @@ def leakage(
     dtype: None = None,
     preprocessing: str = "frozen",
     categorical: Sequence[str] = (),
+    person: Any = None,
 ) -> Leakage[RecordStream]: ...
 
 
@@ -85,6 +102,7 @@ def leakage(
     dtype: str | None = None,
     preprocessing: str = "frozen",
     categorical: Sequence[str] = (),
+    person: Any = None,
 ) -> Leakage: ...
 
 
@@ -100,6 +118,7 @@ def leakage(
     dtype: str | None = None,
     preprocessing: str = "frozen",
     categorical: Sequence[str] = (),
+    person: Any = None,
 ) -> Leakage[Any]:
     """Measure what releasing a fitted linear model with noise tells about its training data.
 
@@ -132,6 +151,11 @@ def leakage(
         (``"frozen"``), or is learnt anew when a record changes (``"refitted"``).
     categorical
         For a pipeline: columns whose numbers are codes of categories.
+    person
+        Whom every record is about, if people may have several: an identity for each record, or the
+        name of a column of the data that is no feature of the model. ``leak.people()`` is then
+        about all records of a person, all of them leave together in ``leak.membership()``, and
+        values that all of them share are guessed together.
 
     Examples
     --------
@@ -150,18 +174,46 @@ def leakage(
             f"preprocessing must be {' or '.join(map(repr, PREPROCESSING))}, not {preprocessing!r}."
         )
     opened = Unwrapped(model) if is_streamed(X) else unwrap(model, X)
+    beside: str | None = None
+    if isinstance(person, str) and not is_streamed(X):
+        beside = person
+        X, person = identities_in(X, beside, model, opened)
     if opened.steps:
-        followed = FollowedColumns(X, Chain(opened.steps), categorical)
+        followed = FollowedColumns(X, Chain(opened.steps), categorical, beside=beside)
         refitted = preprocessing == "refitted"
         pipeline = model if is_pipeline(model) else None
         found = _through_steps(
             opened, followed, y, noise, sample_weight, on_mismatch, refitted, pipeline
         )
         found.attributes = Attributes(found.source, attributes)
-        return found
-    source = as_source(X, y, sample_weight, dtype)
-    release = release_of(opened.model, source, noise, on_mismatch, single=dtype == "float32")
-    return Leakage(release, source, (noise,), Attributes(source, attributes), opened.notes)
+    else:
+        source = as_source(X, y, sample_weight, dtype, person if isinstance(person, str) else None)
+        release = release_of(opened.model, source, noise, on_mismatch, single=dtype == "float32")
+        every = Attributes(source, attributes)
+        found = Leakage(release, source, (noise,), every, opened.notes)
+    if person is not None:
+        found.person = Identities(person, found.source)
+    return found
+
+
+def identities_in(X: Any, name: str, model: Any, opened: Unwrapped) -> tuple[Any, Any]:
+    """Return a data frame as the model takes it, and its column of identities.
+
+    A pipeline or a formula leaves that column out by itself; for a model of all columns it is
+    taken out of the frame.
+    """
+    frame, named = read_frame(X)
+    if not named:
+        raise InputError(
+            f"person={name!r} names a column, but X is an array; give an identity for each record."
+        )
+    check_column(name, frame.columns)
+    column = frame[name].to_numpy()
+    if any(not isinstance(step, KeptColumns) for step in opened.steps):
+        return X, column
+    if name in getattr(model, "feature_names_in_", ()):
+        raise InputError(is_a_feature(name))
+    return frame.drop(name).to_native(), column
 
 
 def _through_steps(
@@ -427,24 +479,39 @@ def jacobian_of_replaced(
 
 
 def largest_leakage(
-    model: Any, source: RowSource, unknowns: Unknowns, label_step: float, allowed: Array
+    model: Any,
+    source: RowSource,
+    unknowns: Unknowns,
+    label_step: float,
+    allowed: Array,
+    blocks: Sequence[np.ndarray] | None = None,
 ) -> float:
     """Return the largest ``η/allowed`` of any record at σ = 1, for a model that was just fitted.
 
-    The trace of a record's information bounds its largest eigenvalue, so eigenvalues are computed
-    only for the records with the largest traces, until no other can exceed them. Ordinary
-    arithmetic throughout: this is for tables examined by the hundred.
+    Or of any of some blocks of records, each as one. The trace of the information bounds its
+    largest eigenvalue, so eigenvalues are computed only where the traces are largest, until no
+    other can exceed them. Ordinary arithmetic throughout: this is for tables examined by the
+    hundred.
     """
     fit, _ = describe_on(model, source)
     table = source.whole("the largest leakage in ordinary arithmetic")
     about = _plain_jacobians(fit, table.values, Gaussian(1.0))
     traces = np.asarray(about(slice(None)).with_label_step(label_step).row_traces(unknowns))
+    several = blocks is not None and len(blocks) < len(traces)
+    if blocks is not None and several:
+        traces = np.asarray([traces[rows].sum() for rows in blocks])
     traces = traces / allowed**2
     order = np.argsort(-traces, kind="stable")
-    largest, begin, count = 0.0, 0, _FIRST
+    largest, begin, count = 0.0, 0, _FIRST // 8 if several else _FIRST  # a block takes longer
     while begin < len(order) and traces[order[begin]] > largest:
         some = order[begin : begin + count]
-        norms = np.asarray(about(some).with_label_step(label_step).row_norms(unknowns))
+        if blocks is not None and several:
+            together = [blocks[k] for k in some]
+            here = about(np.concatenate(together)).with_label_step(label_step)
+            ends = np.cumsum([len(rows) for rows in together])[:-1]
+            norms = np.asarray(block_norms(here, unknowns, np.split(np.arange(here.rows), ends)))
+        else:
+            norms = np.asarray(about(some).with_label_step(label_step).row_norms(unknowns))
         largest = max(largest, float(np.max(norms / allowed[some] ** 2)))
         begin, count = begin + count, 4 * count
     return math.sqrt(largest)
@@ -471,8 +538,10 @@ def _plain_jacobians(
 def _changes_of_chunk(
     chunk: Chunk, release: GLMRelease, problem: PenalisedLoss, shifts: LargestShifts
 ) -> ChangedRecords:
-    """Return the certified moves of the records of a chunk."""
+    """Return the certified moves of the records of a chunk; with refits if all were gathered."""
     fit = about(release.optimum.near, problem, chunk)
+    if chunk.gathered:
+        return ChangedRecords(LocalModel(release.optimum, chunk.X, release.noise, fit))
     model = LocalModel(release.optimum, chunk.X, release.noise, fit, shifts)
     changes = ChangedRecords(model)
     changes.work = math.inf  # a refit takes all records
@@ -572,16 +641,11 @@ def _categorical(
 def _in_float64(fit: FittedGLM) -> FittedGLM:
     return replace(
         fit,
-        coef=_wide(fit.coef),
-        intercept=None if fit.intercept is None else _wide(fit.intercept),
-        sample_weight=None if fit.sample_weight is None else _wide(fit.sample_weight),
-        target=_wide(fit.target),
+        coef=wide(fit.coef),
+        intercept=None if fit.intercept is None else wide(fit.intercept),
+        sample_weight=None if fit.sample_weight is None else wide(fit.sample_weight),
+        target=wide(fit.target),
     )
-
-
-def _wide(values: Array) -> Array:
-    xp = array_namespace(values)
-    return xp.astype(values, xp.float64, copy=False)
 
 
 def _narrow(values: Array, like: Array) -> Array:
