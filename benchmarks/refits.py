@@ -176,23 +176,24 @@ class Release:
         by_label = np.einsum("ni,kl->nikl", Z, moves).reshape(n, -1, moves.shape[1])
         return by_features / self.sigma, inverse @ by_label * (self.step / self.sigma)
 
-    def changed(self, row: int, x: np.ndarray | None, label: float | None = None) -> np.ndarray:
-        """Return the parameters, over σ, with a record replaced, or without it."""
+    def without_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Return the parameters, over σ, without some records."""
+        X, y = (np.delete(values, rows, axis=0) for values in (self.table.X, self.table.y))
+        return self.model.fit(X, y, self.theta).reshape(-1) / self.sigma
+
+    def changed(self, row: int, x: np.ndarray, label: float | None = None) -> np.ndarray:
+        """Return the parameters, over σ, with a record replaced."""
         X, y = self.table.X, self.table.y
-        if x is not None and np.array_equal(x, X[row]) and label in (None, y[row]):
+        if np.array_equal(x, X[row]) and label in (None, y[row]):
             return self.theta.reshape(-1) / self.sigma
-        if x is None:
-            kept = np.arange(len(X)) != row
-            X, y = X[kept], y[kept]
-        else:
-            X, y = X.copy(), y.copy()
-            X[row], y[row] = x, y[row] if label is None else label
+        X, y = X.copy(), y.copy()
+        X[row], y[row] = x, y[row] if label is None else label
         return self.model.fit(X, y, self.theta).reshape(-1) / self.sigma
 
     def without(self, row: int) -> np.ndarray:
         """Return the parameters, over σ, without a record."""
         if row not in self._kept:
-            self._kept[row] = self.changed(row, None)
+            self._kept[row] = self.without_rows(np.array([row]))
         return self._kept[row]
 
     def left_out(self, rows: np.ndarray) -> np.ndarray:
