@@ -26,6 +26,7 @@ from seepage.glm.changes.local_model import LocalModel
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective, cholesky_factor, damped_factor
 from seepage.support.chunks import row_slices
+from seepage.support.double_double import EPS
 
 _CONVERGED = 1e-11  # the distance left, relative to the whole move
 _ROUNDING = 1e-8  # and up to which steps that no longer help are rounding, not a failure
@@ -77,6 +78,21 @@ class BatchedRefits:
     def steepness(self, changes: list[Change]) -> np.ndarray:
         """Return the norms of the gradients of the changed objectives at ``θ̂``, (B,)."""
         return np.asarray(np.linalg.norm(_Batch(self, changes).at_rest(), axis=1))
+
+    def conditions(self, changes: list[Change]) -> np.ndarray:
+        """Return the most that rounding can take from a refit, relative to it, (B,).
+
+        By the condition of its Hessian, which is at least the ridge on the coefficients, and along
+        the intercept what the records that stay have there.
+        """
+        x = np.sum(self.model.gram_solver.design(self.model.X) ** 2, axis=1)
+        ridge, total = self.model.fit.ridge, float(np.sum(self._curved))
+        least = np.full(len(changes), ridge)
+        if self.model.fit.intercept is not None:
+            stays = np.array([total - np.sum(self._curved[c.removed]) for c in changes])
+            least = np.clip(stays, 0.0, ridge) / float(np.max(x))
+        with np.errstate(divide="ignore"):
+            return np.asarray(16 * EPS * (float(self._curved @ x) + ridge) / least)
 
     def size(self, gradient: np.ndarray) -> np.ndarray:
         """Return ``‖g‖`` in the norm of the inverse Hessian, (B,): about the distance left."""
