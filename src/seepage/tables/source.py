@@ -332,11 +332,6 @@ class MemorySource(RowSource):
     def prepare(self, work: Callable[[], object]) -> None:
         """Do nothing: one chunk shares with no other."""
 
-    def less(self, centre: Array) -> RowSource:
-        """Return the rows less a centre, column by column."""
-        table = replace(self.table, values=self.table.values - centre[None, :])
-        return MemorySource(table, self.y, self.sample_weight)
-
     @property
     def classes(self) -> np.ndarray:
         """The different labels, sorted."""
