@@ -484,11 +484,6 @@ class Moves:
         self.gram[where], self.radius[where] = other.gram, other.radius
         self.least[where], self.most[where] = other.least, other.most
 
-    def of(self, which: np.ndarray) -> Moves:
-        """Return the moves of some records."""
-        parts = (self.gram, self.radius, self.least, self.most)
-        return Moves(*(part[which] for part in parts))
-
     def expected(self) -> np.ndarray:
         """Return how far each change moves the release, as best known, ``(m, K)``."""
         return np.asarray(np.sqrt(np.maximum(np.einsum("mkk->mk", self.gram), 0.0)))
