@@ -32,6 +32,7 @@ from truth import (
 
 DIVERGED = 300  # margins of a fit without a penalty from which on it has no minimiser
 NEAR = 1e-3  # the shift of margins from which on a Newton step is taken whole
+ROUGH = 1e-10  # the shift of margins up to which long doubles take a fit
 CONTRACTS = 1e-6  # what a step must leave of the one before, or the Hessian is factorised anew
 
 
@@ -182,8 +183,8 @@ class _Arithmetic:
         """Return the parameters, from others to start at."""
         number, curved = self.number, self.family != "gaussian"
         start = np.zeros((self.design.shape[1], self.Q.shape[1])) if near is None else near
-        exact = start.dtype == object and isinstance(number, Digits60)
-        theta = start if exact else number.array(start.astype(float))
+        exact = isinstance(number, Digits60)
+        theta = start if exact and start.dtype == object else number.array(start.astype(float))
         factor, last, settled = None, np.inf, False
         for _ in range(200):
             gradient, a = self.slopes(theta)
@@ -195,7 +196,7 @@ class _Arithmetic:
                 raise NoMinimiserError("the coefficients diverge")
             if settled:
                 return theta - step
-            settled = shift <= number.settled * (1 + size)
+            settled = shift <= (number.settled if exact else ROUGH) * (1 + size)
             shift = float(shift)
             length = number.array(1.0)
             if shift > NEAR and curved:
