@@ -32,6 +32,7 @@ from truth import (
 
 DIVERGED = 300  # margins of a fit without a penalty from which on it has no minimiser
 NEAR = 1e-3  # the shift of margins from which on a Newton step is taken whole
+SINGULAR = 1e-25  # pivots of a difference from the identity that may be nothing but rounding
 ROUGH = 1e-10  # the shift of margins up to which long doubles take a fit
 CONTRACTS = 1e-6  # what a step must leave of the one before, or the Hessian is factorised anew
 
@@ -125,7 +126,10 @@ class Refits:
         r = design[changed] @ theta[:, 0] - number.array(self.labels[changed])
         inner = grow[:, None] * products[np.ix_(changed, changed)]
         inner = inner + number.array(np.eye(len(changed)))
-        pull = _solved(inner, grow * r)
+        try:
+            pull = _solved(inner, grow * r)
+        except NoMinimiserError:  # or hardly one: the Hessian itself has to say
+            return self.minimiser(there)
         return theta - (solved[:, changed] @ pull)[:, None]
 
 
@@ -230,7 +234,7 @@ def _solved(A: np.ndarray, b: np.ndarray) -> np.ndarray:
     A, b, size = A.copy(), b.copy(), len(A)
     for j in range(size):
         p = j + int(np.argmax(abs(A[j:, j])))
-        if not abs(A[p, j]) > Digits60.rounding:
+        if not float(abs(A[p, j])) > SINGULAR:
             raise NoMinimiserError("the records that stay do not determine the fit")
         A[[j, p]], b[[j, p]] = A[[p, j]], b[[p, j]]
         for i in range(j + 1, size):

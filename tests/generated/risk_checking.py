@@ -96,9 +96,11 @@ def _distance(frame: Frame, refit: Any, *told: Any, **how: Any) -> Any:
 
 
 def _membership(frame: Frame, leak: sp.Leakage, verdict: Verdict) -> None:
-    answers = [leak.membership(), leak.membership(exact=0)]
-    for i in _some(frame, np.asarray(answers[0])):
-        for answer, name in zip(answers, ("membership", "certified membership"), strict=True):
+    answers = {"membership": leak.membership(), "certified membership": leak.membership(exact=0)}
+    if frame.balanced and not _held(answers["membership"].mu):
+        answers["membership held"] = leak.membership(refit="model")
+    for i in _some(frame, np.asarray(answers["membership"])):
+        for name, answer in answers.items():
             true = _distance(frame, frame.candidates.without, np.array([i]), held=_held(answer.mu))
             _compare(verdict, f"{name} of {i}", (answer.lower[i], answer.mu[i]), true)
 

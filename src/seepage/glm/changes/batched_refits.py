@@ -120,6 +120,9 @@ class BatchedRefits:
         fit = replace(model.fit, target=target, sample_weight=weight)
         guess = model.theta + outputs.of_all(start).reshape(model.theta.shape)
         objective = Objective.of(fit, X)
+        with np.errstate(over="ignore", invalid="ignore"):
+            curved = np.isfinite(objective.hessian(objective.margins(guess))).all()
+        guess = guess if curved else model.theta  # a start too far away, as of exponentials
         nothing = np.full(start.shape, np.inf), np.zeros(start.shape)
         if not len(X):
             return nothing
