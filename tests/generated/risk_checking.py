@@ -78,7 +78,7 @@ def judge(seed: int, kind: str | None = None) -> Verdict:
 def _some(frame: Frame, mu: np.ndarray) -> list[int]:
     """Return the records to compare: the most exposed, and as many others as are cheap."""
     rng = np.random.default_rng([frame.seed, 1])
-    others = 24 if frame.family == "gaussian" else 2
+    others = {"gaussian": 16, "categorical": 1}.get(frame.family, 2)
     return sorted({int(np.argmax(mu)), *rng.permutation(len(mu))[:others].tolist()})
 
 
