@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import problems
 from problems import PSEUDO_HUBER
-from refits import Refits
+from refit_truth import Refits
 
 import seepage as sp
 

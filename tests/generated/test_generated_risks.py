@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from frames import KINDS
+from refit_truth import Refits
 from risk_checking import judge
 from truth import Digits60, NoMinimiserError, Objective, Truth
 
-from refits import Refits
 from sampled import sampled
 
 
