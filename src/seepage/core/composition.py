@@ -7,6 +7,7 @@ from functools import partial
 
 from array_api_compat import array_namespace
 
+from seepage.core.held import joined
 from seepage.core.jacobian import (
     AnswerAccuracy,
     ComposedChanges,
@@ -44,8 +45,9 @@ def compose(first: Leakage, *others: Leakage) -> Leakage:
             _add(parts, part)
     noise = tuple(noise for leak in (first, *others) for noise in leak.noise)
     together = parts[0] if len(parts) == 1 else ComposedRelease(parts)
-    notes = tuple(dict.fromkeys(note for leak in (first, *others) for note in leak.notes))
-    return Leakage(together, first.source, noise, first.attributes, notes)
+    notes = joined(*(leak.notes for leak in (first, *others)))
+    held = joined(*(leak.held for leak in (first, *others)))
+    return Leakage(together, first.source, noise, first.attributes, notes, held)
 
 
 def _add(parts: list[MeasuredRelease], new: MeasuredRelease) -> None:
@@ -93,6 +95,8 @@ class ComposedRelease(MeasuredRelease):
         self._parts = list(parts)
         self.template = ComposedJacobian([part.template for part in parts])
         self.single = all(part.single for part in parts)
+        self.anew = tuple(w for w in parts[0].anew if all(w in part.anew for part in parts))
+        self.kept = joined(*(part.kept for part in parts))
 
     @property
     def parts(self) -> list[MeasuredRelease]:

@@ -86,6 +86,10 @@ class Result(NDArrayOperatorsMixin):
         The relative error of exact numbers, and of bounds that are computed exactly, from the
         condition of the problem and the rounding; one number, or one for each. For a number tiny
         beside the largest, it is relative to a hundred-millionth of the largest.
+    held
+        What the procedure learnt from the data and these numbers hold fixed, in words that a
+        program can read, such as ``("class weights", "scaling")``: see :mod:`seepage.core.held`.
+        Empty only where nothing is held.
     rescaled
         For a bound that does not grow as the square of the noise: the same bound with the noise
         scaled by a factor.
@@ -102,6 +106,7 @@ class Result(NDArrayOperatorsMixin):
     library: str = "numpy"
     noise: tuple[Noise, ...] = ()
     accuracy: Any = None
+    held: tuple[str, ...] = ()
     rescaled: Callable[[float], Result] | None = None
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:

@@ -14,12 +14,19 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from scipy.special import ndtr
 
-from seepage.core.jacobian import Alternatives, FiniteChanges, MeasuredRelease, Moves
+from seepage.core.held import CLASS_WEIGHTS, held_sentences, joined, less
+from seepage.core.jacobian import (
+    Alternatives,
+    FiniteChanges,
+    MeasuredRelease,
+    Moves,
+    Procedure,
+)
 from seepage.core.noise import Noise
 from seepage.core.questions import RecordNumbers
 from seepage.core.result import Result
@@ -36,15 +43,20 @@ from seepage.tables.table_file import write_frame
 Prior = str | Sequence[float] | np.ndarray
 Changes = Callable[[Chunk], FiniteChanges]  # how far the release moves with a chunk's records
 
-HELD = (
-    "The adversary knows every other record, and of this one all that is not asked about.",
-    "The noise, the columns and their scaling, the weights and nλ are what they are with the "
-    "record: they are held fixed while it changes.",
-    "Nothing leaves but what was measured, with the stated noise on it.",
+_KNOWN = "The adversary knows every other record, and of this one all that is not asked about."
+_FIXED = (
+    "The noise, and what was done to the table before it was passed, are held fixed while a record "
+    "changes or leaves."
 )
-REFITTED = (HELD[0], "All that the given refit chooses is chosen anew without the record.", HELD[2])
+_REFITTED = "All that the given refit chooses is chosen anew without the record."
+_RERUN = (
+    "Everything that the procedure learns is learnt anew with the record changed or left out; what "
+    "it learns besides the released numbers must not be published."
+)
+_ONLY = "Nothing leaves but what was measured, with the stated noise on it."
 
 _FREE_WORK = 1e11  # multiplications allowed to refits unless all are asked for
+_FREE_FITS = 2000  # fits of whole procedures allowed unless all are asked for: half a minute
 _EXACT = 1e-6  # the relative width of an interval up to which it is a number
 _PRODUCTS_HELD = 1 << 27  # inner products held at a time
 _MOST_DISTINCT = 1 << 20  # the most different values of a column that are counted
@@ -61,6 +73,8 @@ class MeasuredTable(Protocol):
     noise: tuple[Noise, ...]
     attributes: Attributes
     notes: tuple[str, ...]
+    held: tuple[str, ...]
+    procedure: Procedure | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -239,21 +253,29 @@ def membership(
     ``changes`` are :func:`changes_of` the release, if they are at hand.
     """
     index, view = (_index(leak, rows), "rows") if groups is None else (groups[0], "groups")
-    assumed = (*HELD, *leak.notes)
-    if isinstance(refit, str):
-        if refit != "pipeline":
-            raise InputError(f"refit is 'pipeline' or a function, not {refit!r}.")
-        refit = leak.release.without_records
-    if refit is not None:
+    many = len(leak.source if rows is None else rows) if groups is None else len(groups[1])
+    anew = () if refit == "model" else leak.release.anew
+    held = joined(less(leak.held, anew), leak.release.kept)
+    assumed = (_KNOWN, _FIXED, *held_sentences(held), _ONLY, *leak.notes)
+    procedure = None if callable(refit) else rerun(leak, refit, many, exact)
+    if procedure is not None or callable(refit):
         every = np.arange(len(leak.source)) if rows is None else rows
         sets = list(every[:, None]) if groups is None else groups[1]
-        moves, assumed = _by_given_refit(leak, sets, refit), REFITTED
+        if procedure is not None:
+            moves, held = procedure.without_exactly(sets), procedure.kept
+            assumed = (_KNOWN, _RERUN, *held_sentences(held), _ONLY, *leak.notes)
+        else:
+            moves, held = _by_given_refit(leak, sets, cast(Any, refit)), ()
+            assumed = (_KNOWN, _REFITTED, _ONLY)
         ends = np.stack([end[:, 0] for end in moves.distances()], axis=1)
     elif groups is not None:
-        moves = leak.release.finite_changes().without_exactly(groups[1])
+        together = leak.release.finite_changes()
+        together = together.fixed if refit == "model" else together
+        moves = together.without_exactly(groups[1])
         ends = np.stack([end[:, 0] for end in moves.distances()], axis=1)
     else:
-        ask = partial(_without, changes=changes or changes_of(leak), exact=exact)
+        here = changes or changes_of(leak, fixed=refit == "model")
+        ask = partial(_without, changes=here, exact=exact)
         ends = _of_records(leak, ask, rows, "membership")
     least, most = ends.T
     widths = _relative(least, most)
@@ -268,8 +290,43 @@ def membership(
         library=leak.source.library,
         noise=leak.noise,
         accuracy=widths,
+        held=held,
     )
     return Membership(mu, least)
+
+
+def rerun(leak: MeasuredTable, refit: str | None, runs: int, exact: bool | int) -> Procedure | None:
+    """Return the procedure that has to be rerun for an answer; ``None`` where nothing has to.
+
+    That is so where it learnt something that finite changes would hold fixed. So many runs as would
+    take longer than anybody expects are refused unless they are asked for.
+    """
+    procedure = leak.procedure
+    if refit not in (None, "model", "pipeline"):
+        raise InputError(f"refit is 'pipeline', 'model' or a function, not {refit!r}.")
+    if refit == "model":
+        return None
+    if procedure is None:
+        if refit is None:
+            return None
+        raise InputError(
+            "refit='pipeline' fits a pipeline anew; this release is of a model alone, which learnt "
+            "nothing else from the data. Pass the fitted pipeline and its raw table to sp.leakage, "
+            "or a function for refit."
+        )
+    left = less(procedure.learnt, leak.release.anew)
+    if refit is None and not left:
+        return None
+    affordable = int(min(_FREE_FITS / procedure.fits, _FREE_WORK / procedure.work))
+    asked = refit == "pipeline" or exact is True or runs <= exact
+    if runs > affordable and not asked:
+        raise InputError(
+            f"This answer takes {runs:,} runs of the whole procedure, which learnt more from the "
+            f"data than the released numbers ({', '.join(left)}); up to {affordable:,} are made "
+            "unasked. Ask about some records with rows=, for all runs with exact=True, or hold "
+            "the rest fixed with refit='model'."
+        )
+    return procedure
 
 
 def _without(
@@ -292,11 +349,13 @@ def guess(
     rows: np.ndarray | None,
     exact: bool | int,
     precision: float,
+    refit: str | None = None,
 ) -> list[Guess]:
     """Return how often the best guess of a category or a class is right, under each prior."""
-    changes = changes_of(leak)
+    changes = _changes_for(leak, refit)
     candidates = among_levels(leak, changes, column, precision)
-    return guess_among(leak, changes, candidates, priors, rows, exact)
+    way = _way(leak, refit, _runs(leak, rows, candidates), exact)
+    return guess_among(leak, changes, candidates, priors, rows, exact, way)
 
 
 def within(
@@ -307,18 +366,42 @@ def within(
     values: Any,
     rows: np.ndarray | None,
     exact: bool | int,
+    refit: str | None = None,
 ) -> Guess:
     """Return how often the best guess of a number is right to within a tolerance."""
-    changes = changes_of(leak)
+    changes = _changes_for(leak, refit)
     candidates = _to_within(leak, changes, column, tolerance, values, prior)
-    return guess_among(leak, changes, candidates, [prior], rows, exact)[0]
+    way = _way(leak, refit, _runs(leak, rows, candidates), exact)
+    return guess_among(leak, changes, candidates, [prior], rows, exact, way)[0]
 
 
-def changes_of(leak: MeasuredTable) -> Changes:
-    """Return the moves of a chunk's records; of records read in chunks certified, not refitted."""
+def _changes_for(leak: MeasuredTable, refit: str | None) -> Changes:
+    """Return the moves of a chunk's records, by reruns of the procedure where these are needed."""
+    procedure = rerun(leak, refit, 0, exact=False)
+    if procedure is None:
+        return changes_of(leak, fixed=refit == "model")
+    return partial(_itself, changes=procedure)
+
+
+def _way(leak: MeasuredTable, refit: str | None, runs: int, exact: bool | int) -> str | None:
+    """Return how everything but the model is treated, once that is known to be affordable."""
+    return refit if rerun(leak, refit, runs, exact) is None else "pipeline"
+
+
+def _runs(leak: MeasuredTable, rows: np.ndarray | None, candidates: Candidates) -> int:
+    """Return how many changed tables a guess looks at: every record has one level already."""
+    return len(leak.source if rows is None else rows) * (len(candidates.others) - 1)
+
+
+def changes_of(leak: MeasuredTable, fixed: bool = False) -> Changes:
+    """Return the moves of a chunk's records; of records read in chunks certified, not refitted.
+
+    ``fixed`` holds everything but the released numbers fixed.
+    """
     if leak.source.lazy:
         return leak.release.changes_in_chunks(leak.source)
-    return partial(_itself, changes=leak.release.finite_changes())
+    changes = leak.release.finite_changes()
+    return partial(_itself, changes=changes.fixed if fixed else changes)
 
 
 def _itself(chunk: Chunk, changes: FiniteChanges) -> FiniteChanges:
@@ -396,8 +479,19 @@ def guess_among(
     priors: Sequence[Prior],
     rows: np.ndarray | None,
     exact: bool | int,
+    refit: str | None = None,
 ) -> list[Guess]:
-    """Return how often the best guess among some candidates is right, under each prior."""
+    """Return how often the best guess among some candidates is right, under each prior.
+
+    ``refit`` says how the changes treat everything but the model: they are reruns of the whole
+    ``"pipeline"``, or hold it fixed (``"model"``).
+    """
+    held = less(leak.held, () if refit == "model" else leak.release.anew)
+    if candidates.others.labels is None:
+        held = less(held, [CLASS_WEIGHTS])  # the labels alone decide these
+    assumed = (_KNOWN, _FIXED, *held_sentences(held), _ONLY, *leak.notes)
+    if refit == "pipeline":
+        held, assumed = (), (_KNOWN, _RERUN, _ONLY, *leak.notes)
     believed = [p if isinstance(p, str) else np.asarray(p, dtype=float) for p in priors]
     ask = partial(_guess_each, changes=changes, candidates=candidates, priors=believed, exact=exact)
     numbers = _of_records(leak, ask, rows, "guesses")
@@ -416,10 +510,11 @@ def guess_among(
             kind,
             candidates.about,
             _index(leak, rows),
-            assumptions=(*HELD, *leak.notes),
+            assumptions=assumed,
             library=leak.source.library,
             noise=leak.noise,
             accuracy=widths,
+            held=held,
         )
         guesses.append(Guess(right, low, baseline, candidates.levels, mu))
     return guesses

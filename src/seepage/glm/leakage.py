@@ -16,15 +16,19 @@ from typing import Any, overload
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import MeasuredRelease, Refits
+from seepage.core.held import CLASS_WEIGHTS, PENALTY, joined
+from seepage.core.jacobian import FiniteChanges, MeasuredRelease, Refits
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Noise, check_noise_kind
 from seepage.core.record_stream import RecordStream
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
+from seepage.glm.adapters.kinds import NoDerivativeError
 from seepage.glm.adapters.registry import Unwrapped, describe, kind_of, unwrap
 from seepage.glm.changes.changed_records import ChangedRecords, RecordRefits
 from seepage.glm.changes.local_model import LargestShifts, LocalModel
+from seepage.glm.changes.rebalanced import RebalancedRecords
+from seepage.glm.fitting.balance import FEW_KEYS
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.fitting.streamed import PenalisedLoss
 from seepage.glm.inputs import as_source, is_streamed
@@ -44,15 +48,20 @@ from seepage.glm.jacobian.terms import JacobianTerms
 from seepage.glm.losses import Categorical
 from seepage.glm.preprocessing.chain import Chain
 from seepage.glm.preprocessing.jacobian import RawJacobian, RawRelease
-from seepage.glm.preprocessing.raw_columns import FROZEN, PREPROCESSING, REFITTED, FollowedColumns
-from seepage.glm.preprocessing.steps import dense
+from seepage.glm.preprocessing.raw_columns import PREPROCESSING, REFITTED, FollowedColumns, RawTable
+from seepage.glm.procedure import (
+    RerunRelease,
+    UnknownJacobian,
+    WholeProcedure,
+    can_rerun,
+    learnt_words,
+)
 from seepage.support.double_double import Double
-from seepage.support.library_classes import is_pipeline, library_of
-from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table, as_numpy, read_table
+from seepage.support.library_classes import library_of
+from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table, read_table
 
 _NARROW = 100.0  # the loss of digits up to which single precision is precise enough
 _SMALLEST = 1e-6  # its fourth power is 1e-24: far within the range of single precision
-_SAME_PENALTY = 1e-9  # relative: far above rounding, far below what anybody sets
 _FIRST = 32  # records whose largest eigenvalues are taken at first
 
 
@@ -149,22 +158,76 @@ def leakage(
         raise InputError(
             f"preprocessing must be {' or '.join(map(repr, PREPROCESSING))}, not {preprocessing!r}."
         )
-    opened = Unwrapped(model) if is_streamed(X) else unwrap(model, X)
-    if opened.steps:
-        followed = FollowedColumns(X, Chain(opened.steps), categorical)
+    try:
+        opened = Unwrapped(model) if is_streamed(X) else unwrap(model, X)
+        followed = FollowedColumns(X, Chain(opened.steps), categorical) if opened.steps else None
+    except NoDerivativeError as problem:
+        if not can_rerun(model):
+            raise
+        raw = RawTable(X, categorical)
+        return _by_reruns(model, raw, y, noise, sample_weight, attributes, problem.why)
+    if followed is not None:
         refitted = preprocessing == "refitted"
-        pipeline = model if is_pipeline(model) else None
         found = _through_steps(
-            opened, followed, y, noise, sample_weight, on_mismatch, refitted, pipeline
+            model, opened, followed, y, noise, sample_weight, on_mismatch, refitted
         )
         found.attributes = Attributes(found.source, attributes)
         return found
     source = as_source(X, y, sample_weight, dtype)
     release = release_of(opened.model, source, noise, on_mismatch, single=dtype == "float32")
-    return Leakage(release, source, (noise,), Attributes(source, attributes), opened.notes)
+    procedure = None
+    if opened.held and can_rerun(model):
+        raw = RawTable(X, quantities=source.names)
+        procedure = _procedure(model, raw, y, sample_weight, noise, opened.held)
+    return Leakage(
+        release,
+        source,
+        (noise,),
+        Attributes(source, attributes),
+        opened.notes,
+        opened.held,
+        procedure,
+    )
+
+
+def _by_reruns(
+    model: Any,
+    raw: RawTable,
+    y: Any,
+    noise: Noise,
+    sample_weight: Any,
+    attributes: Mapping[str, Sequence[str | int]] | None,
+    why: str,
+) -> Leakage[Any]:
+    """Return the leakage of a procedure that has no derivative."""
+    table = raw.table()
+    source = MemorySource(table, y, sample_weight)
+    source.attributes = raw.attributes(table.names)
+    held = learnt_words(model)
+    procedure = _procedure(model, raw, y, sample_weight, noise, held)
+    size = len(procedure.here.parameters)
+    template = UnknownJacobian(np.asarray(table.values), procedure.target, size, why)
+    known = Attributes(source, attributes)
+    return Leakage(RerunRelease(template), source, (noise,), known, (), held, procedure)
+
+
+def _procedure(
+    model: Any, raw: RawTable, y: Any, weight: Any, noise: Noise, learnt: tuple[str, ...]
+) -> WholeProcedure:
+    polish = partial(_polished, noise=noise)
+    return WholeProcedure(model, raw, y, weight, noise, learnt, polish)
+
+
+def _polished(
+    model: Any, features: np.ndarray, y: np.ndarray, weight: np.ndarray | None, noise: Noise
+) -> FittedGLM:
+    """Return a fitted model at the minimiser of its objective."""
+    source = MemorySource(read_table(features), y, weight)
+    return release_of(model, source, noise, "warn").fit
 
 
 def _through_steps(
+    model: Any,
     opened: Unwrapped,
     followed: FollowedColumns,
     y: Any,
@@ -172,7 +235,6 @@ def _through_steps(
     sample_weight: Any,
     on_mismatch: str,
     refitted: bool,
-    pipeline: Any,
 ) -> Leakage[Any]:
     """Return the leakage about raw columns through the steps before the model."""
     if y is None and getattr(opened.model, "model", None) is not None:
@@ -183,53 +245,15 @@ def _through_steps(
     jacobian = RawJacobian(release.template, followed, raw.values, refitted)
     source = MemorySource(raw, y, sample_weight)
     source.attributes = followed.attributes(raw.names)
-    notes = opened.notes
-    if followed.steps.learns:
-        notes = (*notes, REFITTED if refitted else FROZEN)
-    whole = RawRelease(release, jacobian, refitted)
-    if pipeline is not None:
-        whole = replace(whole, anew=_PipelineAnew(pipeline, followed.X, source, whole, noise))
-    return Leakage(whole, source, (noise,), Attributes(source), notes)
-
-
-@dataclass(frozen=True)
-class _PipelineAnew:
-    """A pipeline refitted on some of its records, with nλ as it was on all of them."""
-
-    pipeline: Any
-    X: Any
-    source: MemorySource
-    release: RawRelease
-    noise: Noise
-
-    def __call__(self, kept: np.ndarray) -> np.ndarray:
-        """Return its parameters at the minimiser; NaN where these records have none."""
-        from sklearn.base import clone
-
-        inner = self.release.inner
-        ridge = inner.model.ridge
-        pipeline = clone(self.pipeline)
-        try:
-            found = self._fitted(pipeline, kept)
-            if abs(found.ridge - ridge) > _SAME_PENALTY * ridge:  # the penalty is stated per record
-                stated = pipeline[-1].get_params()
-                name = next(name for name in ("l2", "alpha", "alphas") if name in stated)
-                pipeline[-1].set_params(**{name: stated[name] * ridge / found.ridge})
-                found = self._fitted(pipeline, kept)
-        except (InputError, ValueError, StopIteration):  # no minimiser, or a class without records
-            return np.full(inner.template.size, np.nan)
-        return np.asarray(as_numpy(found.parameters)).reshape(-1)
-
-    def _fitted(self, pipeline: Any, kept: np.ndarray) -> FittedGLM:
-        X = self.X.iloc[kept] if hasattr(self.X, "iloc") else self.X[kept]
-        y, given = as_numpy(self.source.y)[kept], self.source.sample_weight
-        weight = None if given is None else as_numpy(given)[kept]
-        last = pipeline.steps[-1][0]
-        told = {} if weight is None else {f"{last}__sample_weight": weight}
-        opened = unwrap(pipeline.fit(X, y, **told), X)
-        table = read_table(dense(Chain(opened.steps).transform(X)))
-        release = release_of(opened.model, MemorySource(table, y, weight), self.noise, "warn")
-        return release.fit
+    learnt = joined(opened.held, followed.steps.held)
+    held, notes = learnt, opened.notes
+    if refitted and followed.steps.held:
+        held, notes = joined(opened.held, followed.steps.choices), (*notes, REFITTED)
+    procedure = None
+    if learnt and can_rerun(model):
+        procedure = _procedure(model, followed, y, sample_weight, noise, learnt)
+    whole = RawRelease(release, jacobian, refitted, (noise,))
+    return Leakage(whole, source, (noise,), Attributes(source), notes, held, procedure)
 
 
 @dataclass(frozen=True)
@@ -247,6 +271,8 @@ class GLMRelease(MeasuredRelease):
     noise: tuple[Noise, ...]
     optimum: Optimum
     single: bool = False
+    anew: tuple[str, ...] = ()  # class weights, where few fits serve all records
+    kept: tuple[str, ...] = ()  # nλ, where it is stated per record
 
     @property
     def model(self) -> FittedGLM:
@@ -281,7 +307,7 @@ class GLMRelease(MeasuredRelease):
         table = self.template.X if fitted_on is None else fitted_on
         return RecordRefits(self.optimum, table, jacobian_of_replaced)
 
-    def finite_changes(self) -> ChangedRecords:
+    def finite_changes(self) -> FiniteChanges:
         """Return how far the parameters move when a record is left out or replaced."""
         if self.problem is not None:
             raise InputError(
@@ -296,9 +322,12 @@ class GLMRelease(MeasuredRelease):
         return self._changes
 
     @cached_property
-    def _changes(self) -> ChangedRecords:
+    def _changes(self) -> FiniteChanges:
         fitted_on = self.template.fitted_on
         X = self.template.X if fitted_on is None else fitted_on
+        balance = self.fit.balance
+        if balance is not None and self.anew:
+            return RebalancedRecords(self.optimum, X, self.noise, balance)
         return ChangedRecords(LocalModel(self.optimum, X, self.noise))
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], ChangedRecords]:
@@ -345,7 +374,11 @@ def release_of(
         target = np.zeros((1, *found.fit.coef.shape[1:]))
         one = replace(found.fit, target=target, sample_weight=None)
         template = _jacobian_at(found, one, row, row, whitener)
-    return GLMRelease(found.fit, problem, template, (noise,), found, single)
+    stated = kind_of(model).penalty is not None and found.fit.ridge > 0
+    kept = (PENALTY,) if stated else ()
+    balance = found.fit.balance
+    anew = (CLASS_WEIGHTS,) if balance is not None and balance.keys <= FEW_KEYS else ()
+    return GLMRelease(found.fit, problem, template, (noise,), found, single, anew, kept)
 
 
 def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss | None]:

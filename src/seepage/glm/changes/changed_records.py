@@ -15,7 +15,7 @@ the record's own margin; least squares has ε = 0, and the centre is exact. The 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -46,6 +46,22 @@ from seepage.support.chunks import CHUNK, row_slices, spread
 PAIR_WORK = 1e12  # multiplications allowed to passes over pairs for many alternatives
 REFIT_WORK = 1e11  # and those up to which priors come from refits without each record
 AT_ONCE = 1 << 18  # numbers that a core works on at a time, in its cache
+
+
+@dataclass(frozen=True)
+class RefittedMoves:
+    """Where refits put the release, as vectors in units of the noise."""
+
+    seen: np.ndarray  # (m, K, P)
+    radius: np.ndarray  # how far from there each may be, (m, K)
+    lost: np.ndarray  # which changes leave no release, (m, K)
+
+    def moves(self) -> Moves:
+        """Return their inner products."""
+        gram = self.seen @ np.swapaxes(self.seen, 1, 2)
+        diagonal = np.arange(gram.shape[1])
+        gram[:, diagonal, diagonal] += np.where(self.lost, np.inf, 0.0)
+        return Moves(gram, self.radius)
 
 
 class ChangedRecords(FiniteChanges):
@@ -92,7 +108,7 @@ class ChangedRecords(FiniteChanges):
                     worth = self._worth_a_pass(moves, wide, rows, others)
                     self._look(moves, worth, rows, others, pair_shifts, CHUNK)
         lost = np.flatnonzero(np.isinf(moves.radius).any(axis=1))
-        for piece in row_slices(len(lost), self._width(others)):
+        for piece in row_slices(len(lost), self.width(others)):
             bound_by_convexity(model, moves, lost[piece], rows, others)
         return moves
 
@@ -112,7 +128,7 @@ class ChangedRecords(FiniteChanges):
             centres = Centres.of(self.model, some, others)
             return which[piece], around(self.model, centres, shifts_of(self.model, some, centres))
 
-        pieces = list(row_slices(len(which), self._width(others), chunk=chunk or AT_ONCE))
+        pieces = list(row_slices(len(which), self.width(others), chunk=chunk or AT_ONCE))
         # What all pieces share is computed, and kept, with the first.
         for here, closer in chain(map(look, pieces[:1]), spread(look, pieces[1:])):
             moves.put(here, closer)
@@ -122,7 +138,7 @@ class ChangedRecords(FiniteChanges):
     ) -> np.ndarray:
         """Return those of some records whose moves a pass over pairs may bound more closely."""
         model = self.model
-        pieces = [wide[piece] for piece in row_slices(len(wide), self._width(others))]
+        pieces = [wide[piece] for piece in row_slices(len(wide), self.width(others))]
         help_ = [pairs_may_help(model, Centres.of(model, rows[p], others)) for p in pieces]
         wide = wide[np.concatenate([np.zeros(0, dtype=bool), *help_])]
         if one_direction(model, [] if others is None else list(others.columns)):
@@ -132,7 +148,7 @@ class ChangedRecords(FiniteChanges):
         size = moves.expected()[wide].max(axis=1)
         return wide[np.argsort(-size, kind="stable")[: int(PAIR_WORK / (model.X.size * passes))]]
 
-    def _width(self, others: Alternatives | None) -> int:
+    def width(self, others: Alternatives | None) -> int:
         """Return about how many numbers the work on one record's centres keeps in memory."""
         c = self.model.outputs.count
         K, columns = (1, 0) if others is None else (len(others), len(others.columns))
@@ -145,10 +161,10 @@ class ChangedRecords(FiniteChanges):
         """Return the moves when records leave together, by refits."""
         starts = None
         if all(len(rows) == 1 for rows in sets):
-            starts = self._starts(np.concatenate(sets), None)
+            starts = self.starts(np.concatenate(sets), None)
         changes = [Change(np.asarray(rows)) for rows in sets]
         every = np.ones((len(sets), 1), dtype=bool)
-        return self._refitted(changes, every, starts)
+        return self.refitted(changes, every, starts).moves()
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
         """Return the moves with each alternative, by refits."""
@@ -162,19 +178,19 @@ class ChangedRecords(FiniteChanges):
             Change(rows[m : m + 1], Z[m, k], labels[m, k], float(model.weight[rows[m]]))
             for m, k in np.argwhere(moved)
         ]
-        return self._refitted(changes, moved, self._starts(rows, others))
+        return self.refitted(changes, moved, self.starts(rows, others)).moves()
 
-    def _starts(self, rows: np.ndarray, others: Alternatives | None) -> np.ndarray | None:
+    def starts(self, rows: np.ndarray, others: Alternatives | None) -> np.ndarray | None:
         """Return where the centres put the parameters that matter, (m, K, P), if they can."""
         if not self.certifies:
             return None
-        pieces = [rows[piece] for piece in row_slices(len(rows), self._width(others))]
+        pieces = [rows[piece] for piece in row_slices(len(rows), self.width(others))]
         model = self.model
         return np.concatenate([Centres.of(model, p, others).moves(model, p) for p in pieces])
 
-    def _refitted(
+    def refitted(
         self, changes: list[Change], moved: np.ndarray, starts: np.ndarray | None
-    ) -> Moves:
+    ) -> RefittedMoves:
         """Return the moves of refits for the changes that are ones, ``moved (m, K)``.
 
         Where every parameter is penalised no minimiser is further than ``‖g‖/ridge``, with g the
@@ -194,22 +210,19 @@ class ChangedRecords(FiniteChanges):
             pull_errors[moved], reach[moved] = self._pull_errors(changes), np.inf
             if model.fit.intercept is None and model.fit.ridge > 0:
                 reach[moved] = model.whiten.largest * refits.steepness(changes) / model.fit.ridge
-        gram = seen @ np.swapaxes(seen, 1, 2)
-        size = np.sqrt(np.einsum("mkk->mk", gram))
+        size = np.linalg.norm(seen, axis=2)
         # Rounding does not shrink with the difference of what leaves and what comes.
         rounding = (model.gram_solver.rounding + pull_errors) * model.whiten.skew
         rounding = np.maximum(1e-9 * size, rounding * size.max(axis=1, keepdims=True))
         radius = np.where(size > 0, rounding, 0.0) + errors
         radius = np.where(lost & np.isfinite(reach), reach, radius)
-        diagonal = np.arange(gram.shape[1])
-        gram[:, diagonal, diagonal] += np.where(lost & np.isinf(reach), np.inf, 0.0)
-        return Moves(gram, radius)
+        return RefittedMoves(seen, radius, lost & np.isinf(reach))
 
     def _pull_errors(self, changes: list[Change]) -> np.ndarray:
         """Return the errors of what the records that leave pull, relative to it, (B,)."""
         model, lost = self.model, np.zeros(self.records)
         rows = np.unique(np.concatenate([change.removed for change in changes]))
-        for piece in row_slices(len(rows), self._width(None)):
+        for piece in row_slices(len(rows), self.width(None)):
             some = rows[piece]
             lengths = model.outputs.widest(model.solver.products(some, [])[0])
             lengths = np.sqrt(np.maximum(lengths, 0.0))
@@ -240,7 +253,7 @@ class ChangedRecords(FiniteChanges):
             return self._refitted_likelihoods(rows, others)
         pieces = [
             self._likelihoods(rows[piece], others)
-            for piece in row_slices(len(rows), self._width(others))
+            for piece in row_slices(len(rows), self.width(others))
         ]
         scores, off = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
         worst = np.argsort(-off, kind="stable")[:affordable]
@@ -267,7 +280,7 @@ class ChangedRecords(FiniteChanges):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the same from refits."""
         model, outputs = self.model, self.model.outputs
-        starts = self._starts(rows, None)
+        starts = self.starts(rows, None)
         changes = [Change(np.array([i])) for i in rows]
         moves, errors = self.refits.moves(changes, None if starts is None else starts[:, 0])
         known = np.isfinite(moves).all(axis=1, keepdims=True)

@@ -6,6 +6,7 @@ and the like) only the library that reads them knows, so it can be frozen but no
 
 from __future__ import annotations
 
+import ast
 from typing import Any
 
 import narwhals as nw
@@ -54,6 +55,30 @@ class FormulaStep(FeatureStep):
                 ) from problem
         return made if self.constant is None else np.delete(made, self.constant, axis=1)
 
+    def coded(self, X: Any) -> tuple[str, ...]:
+        """Return the columns of numbers that the formula takes as categories, such as C(race)."""
+        columns = [str(name) for name in nw.from_native(X, eager_only=True).columns]
+        if hasattr(self.spec, "encoder_state"):  # formulaic's
+            written = [
+                str(factor)
+                for factor, (kind, _) in self.spec.encoder_state.items()
+                if kind.value == "categorical"
+            ]
+        else:
+            written = [
+                factor.code
+                for factor, info in self.spec.factor_infos.items()
+                if info.type == "categorical"
+            ]
+        named = {
+            node.id if isinstance(node, ast.Name) else node.value
+            for code in written
+            for node in ast.walk(ast.parse(code, mode="eval"))
+            if isinstance(node, ast.Name)
+            or (isinstance(node, ast.Constant) and isinstance(node.value, str))  # Q("column")
+        }
+        return tuple(name for name in columns if name in named)
+
     def push(self, X: Any, dX: np.ndarray) -> np.ndarray:
         """Return the derivative of the design, by differences."""
         frame = nw.from_native(X, eager_only=True)
@@ -74,7 +99,7 @@ class FormulaStep(FeatureStep):
 
     def learnt(self) -> np.ndarray:
         """Return nothing, or refuse where the formula has learnt something."""
-        if self.learns:
+        if self.held:
             raise refusal(
                 "What a formula learns from the data (center, standardize or bs) is known only to "
                 "the library that reads it, and cannot be refitted here.",
@@ -83,8 +108,11 @@ class FormulaStep(FeatureStep):
         return np.zeros(0)
 
     @property
-    def learns(self) -> bool:  # type: ignore[override]
-        """Whether a function in the formula keeps something from the data it was fitted on."""
+    def held(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What functions in the formula keep from the data it was fitted on."""
         if hasattr(self.spec, "transform_state"):
-            return bool(self.spec.transform_state)
-        return any(info.state.get("transforms") for info in self.spec.factor_infos.values())
+            learns = bool(self.spec.transform_state)
+        else:
+            infos = self.spec.factor_infos.values()
+            learns = any(info.state.get("transforms") for info in infos)
+        return ("preprocessing",) if learns else ()
