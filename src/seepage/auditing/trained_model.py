@@ -309,6 +309,8 @@ class TrainedModel:
     table: EncodedTable
     # What the numbers leave out because of how a given model was fitted, one sentence each
     notes: tuple[str, ...] = ()
+    # And what the procedure learnt from the data and derivatives hold fixed
+    learnt: tuple[str, ...] = ()
 
     @property
     def source(self) -> RowSource:
@@ -355,7 +357,9 @@ class TrainedModel:
         through = self.table.through
         inner = glm if through is None else through.release(glm)
         release = InLabelSteps(inner, self.table.labels.step)
-        return Leakage(release, self.source, (noise,), Attributes(self.source), self.notes)
+        return Leakage(
+            release, self.source, (noise,), Attributes(self.source), self.notes, held=self.learnt
+        )
 
     @property
     def held(self) -> bool:
@@ -397,7 +401,7 @@ class TrainedModel:
         """
         several = {name: columns for name, columns in (groups or {}).items() if len(columns) > 1}
         leak: Leakage[Any] = leakage(self.model, source, noise=Gaussian(sigma), attributes=several)
-        leak.notes = self.notes
+        leak.notes, leak.held = self.notes, self.learnt
         return leak
 
     def refitted(
@@ -406,4 +410,6 @@ class TrainedModel:
         """Return it fitted in another way, or on nearly the same records, starting from here."""
         settings, source = settings or self.settings, source or self.source
         table = replace(self.table, source=source)
-        return TrainedModel(settings.fit(source, self.model), settings, table, self.notes)
+        return TrainedModel(
+            settings.fit(source, self.model), settings, table, self.notes, self.learnt
+        )

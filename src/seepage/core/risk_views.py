@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 from scipy.special import ndtr
@@ -28,8 +28,9 @@ from seepage.core.jacobian import (
     Procedure,
 )
 from seepage.core.noise import Noise
+from seepage.core.people import Identities, Together
 from seepage.core.questions import RecordNumbers
-from seepage.core.result import Result
+from seepage.core.result import Result, singular
 from seepage.core.unknowns import Attributes
 from seepage.errors import InputError
 from seepage.risks import guessing
@@ -43,7 +44,12 @@ from seepage.tables.table_file import write_frame
 Prior = str | Sequence[float] | np.ndarray
 Changes = Callable[[Chunk], FiniteChanges]  # how far the release moves with a chunk's records
 
-_KNOWN = "The adversary knows every other record, and of this one all that is not asked about."
+_KNOWN = {
+    "rows": "The adversary knows every other record, and of this one all that is not asked about.",
+    "groups": "The adversary knows every record outside the group.",
+    "people": "The adversary knows every record of all other people, and of this person all that "
+    "is not asked about.",
+}
 _FIXED = (
     "The noise, and what was done to the table before it was passed, are held fixed while a record "
     "changes or leaves."
@@ -54,6 +60,7 @@ _RERUN = (
     "it learns besides the released numbers must not be published."
 )
 _ONLY = "Nothing leaves but what was measured, with the stated noise on it."
+_UNITS = {"rows": "records", "groups": "groups", "people": "people"}
 
 _FREE_WORK = 1e11  # multiplications allowed to refits unless all are asked for
 _FREE_FITS = 2000  # fits of whole procedures allowed unless all are asked for: half a minute
@@ -73,13 +80,14 @@ class MeasuredTable(Protocol):
     noise: tuple[Noise, ...]
     attributes: Attributes
     notes: tuple[str, ...]
+    person: Identities | None
     held: tuple[str, ...]
     procedure: Procedure | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Membership:
-    """How well anybody can tell that a record was in the data, for every record or group.
+    """How well anybody can tell that a record was in the data, for every record, group or person.
 
     ``numpy.asarray`` gives the distances μ.
 
@@ -116,7 +124,7 @@ class Membership:
     def table(self, library: str | None = None) -> Any:
         """Return a data frame: μ with its interval, and how often the best test is right."""
         columns = {
-            "row" if self.mu.view == "rows" else "group": self.mu.labels(),
+            singular(self.mu.view): self.mu.labels(),
             "mu": np.asarray(self.mu),
             "mu_lower": self.lower,
             "right": np.asarray(self.accuracy()),
@@ -139,9 +147,8 @@ class Membership:
     def __repr__(self) -> str:
         right = 100 * np.asarray(self.accuracy())
         worst = self.mu.top(1)
-        unit = "groups" if self.mu.view == "groups" else "records"
         return (
-            f"<{len(self)} {unit}: membership, {self.mu.kind}: guessed right "
+            f"<{len(self)} {_UNITS[self.mu.view]}: membership, {self.mu.kind}: guessed right "
             f"{np.median(right):.1f} times in 100 (median; a coin toss: 50), worst "
             f"{right.max():.1f} at {worst.labels()[0]!s} (μ = {float(np.asarray(worst)[0]):.4g})>"
         )
@@ -150,6 +157,8 @@ class Membership:
 @dataclass(frozen=True, eq=False, repr=False)
 class Guess:
     """How often the best guess about every record is right, with the release and without it.
+
+    About every person, where what is guessed is the same in all records of each.
 
     ``numpy.asarray`` gives the probabilities.
 
@@ -195,7 +204,7 @@ class Guess:
         )
 
     def top(self, count: int = 10) -> Guess:
-        """Return the ``count`` records whose guess gains most from the release, the worst first."""
+        """Return the ``count`` entries whose guess gains most from the release, the worst first."""
         order = self.gain().worst_first()[:count]
         picked = replace(
             self.right,
@@ -208,7 +217,7 @@ class Guess:
     def table(self, library: str | None = None) -> Any:
         """Return a data frame: the probabilities with their interval, and the baseline."""
         columns = {
-            "row": self.right.labels(),
+            singular(self.right.view): self.right.labels(),
             "right": np.asarray(self.right),
             "right_lower": self.lower,
             "baseline": self.baseline,
@@ -229,8 +238,9 @@ class Guess:
     def __repr__(self) -> str:
         right, worst = 100 * np.asarray(self.right), self.top(1)
         return (
-            f"<{len(self)} records: {self.right.about}, {self.right.kind}: guessed right "
-            f"{np.median(right):.1f} times in 100 (median; {100 * np.median(self.baseline):.1f} "
+            f"<{len(self)} {_UNITS[self.right.view]}: {self.right.about}, {self.right.kind}: "
+            f"guessed right {np.median(right):.1f} times in 100 (median; "
+            f"{100 * np.median(self.baseline):.1f} "
             f"without the release), largest gain {100 * float(worst.gain()[0]):.1f} at "
             f"{worst.right.labels()[0]!s} ({100 * float(worst.right[0]):.1f} instead of "
             f"{100 * float(worst.baseline[0]):.1f})>"
@@ -243,49 +253,39 @@ class Guess:
 def membership(
     leak: MeasuredTable,
     rows: np.ndarray | None,
-    groups: tuple[np.ndarray, list[np.ndarray]] | None,
+    together: Together | None,
     exact: bool | int,
     refit: Callable[[np.ndarray], Any] | str | None,
     changes: Changes | None = None,
 ) -> Membership:
-    """Return the membership risk of some records, or of groups that leave together.
+    """Return the membership risk of some records, or of groups or people that leave together.
 
     ``changes`` are :func:`changes_of` the release, if they are at hand.
     """
-    index, view = (_index(leak, rows), "rows") if groups is None else (groups[0], "groups")
-    many = len(leak.source if rows is None else rows) if groups is None else len(groups[1])
-    anew = () if refit == "model" else leak.release.anew
-    held = joined(less(leak.held, anew), leak.release.kept)
-    assumed = (_KNOWN, _FIXED, *held_sentences(held), _ONLY, *leak.notes)
-    procedure = None if callable(refit) else rerun(leak, refit, many, exact)
-    if procedure is not None or callable(refit):
+    held: tuple[str, ...] = ()
+    assumed: tuple[str, ...]
+    if callable(refit):
         every = np.arange(len(leak.source)) if rows is None else rows
-        sets = list(every[:, None]) if groups is None else groups[1]
-        if procedure is not None:
-            moves, held = procedure.without_exactly(sets), procedure.kept
-            assumed = (_KNOWN, _RERUN, *held_sentences(held), _ONLY, *leak.notes)
-        else:
-            moves, held = _by_given_refit(leak, sets, cast(Any, refit)), ()
-            assumed = (_KNOWN, _REFITTED, _ONLY)
-        ends = np.stack([end[:, 0] for end in moves.distances()], axis=1)
-    elif groups is not None:
-        together = leak.release.finite_changes()
-        together = together.fixed if refit == "model" else together
-        moves = together.without_exactly(groups[1])
+        sets = every if together is None else together.sets
+        moves = _by_given_refit(leak, [np.atleast_1d(some) for some in sets], refit)
+        assumed = (_known(together), _REFITTED, _ONLY)
         ends = np.stack([end[:, 0] for end in moves.distances()], axis=1)
     else:
-        here = changes or changes_of(leak, fixed=refit == "model")
-        ask = partial(_without, changes=here, exact=exact)
-        ends = _of_records(leak, ask, rows, "membership")
+        way = way_of(leak, refit)
+        way.check_work(_asked_about(leak, rows, together), exact)
+        held = joined(way.held, way.kept)
+        assumed = way.assumptions(together, held)
+        ask = partial(_without, changes=changes or way.changes(), exact=exact)
+        ends = _of_each(leak, ask, rows, together, "membership")
     least, most = ends.T
     widths = _relative(least, most)
     mu = Result(
         most,
-        view,
+        "rows" if together is None else together.view,
         measure="membership",
         about="membership",
         kind=_kind(widths),
-        index=index,
+        index=_index(leak, rows) if together is None else together.names,
         assumptions=assumed,
         library=leak.source.library,
         noise=leak.noise,
@@ -295,48 +295,85 @@ def membership(
     return Membership(mu, least)
 
 
-def rerun(leak: MeasuredTable, refit: str | None, runs: int, exact: bool | int) -> Procedure | None:
-    """Return the procedure that has to be rerun for an answer; ``None`` where nothing has to.
+@dataclass(frozen=True)
+class Way:
+    """How finite changes treat what the procedure learnt from the data."""
 
-    That is so where it learnt something that finite changes would hold fixed. So many runs as would
-    take longer than anybody expects are refused unless they are asked for.
+    leak: MeasuredTable
+    procedure: Procedure | None  # which is rerun; ``None`` if the model alone is refitted
+    fixed: bool  # whether everything but the model is held fixed, even what need not be
+    held: tuple[str, ...]  # what they hold fixed
+    kept: tuple[str, ...]  # and besides when a record leaves
+    asked: bool  # whether reruns were asked for, however many they are
+
+    def changes(self) -> Changes:
+        """Return the moves of a chunk's records."""
+        if self.procedure is None:
+            return changes_of(self.leak, self.fixed)
+        return partial(_itself, changes=self.procedure)
+
+    def assumptions(self, together: Together | None, held: tuple[str, ...]) -> tuple[str, ...]:
+        """Return what the adversary knows, what is held fixed, and the notes of the release."""
+        treated = _FIXED if self.procedure is None else _RERUN
+        known = _known(together)
+        return (known, treated, *held_sentences(held), _ONLY, *self.leak.notes)
+
+    def check_work(self, runs: int, exact: bool | int) -> None:
+        """Refuse more runs of a whole procedure than anybody expects, unless asked for."""
+        procedure = self.procedure
+        if procedure is None or self.asked or exact is True:
+            return
+        affordable = int(min(_FREE_FITS / procedure.fits, _FREE_WORK / procedure.work))
+        if runs > max(affordable, exact):
+            raise InputError(
+                f"This answer takes {runs:,} runs of the whole procedure, which learnt more from "
+                f"the data than the released numbers ({', '.join(procedure.learnt)}); up to "
+                f"{affordable:,} are made unasked. Ask about some records with rows=, for all runs "
+                "with exact=True, or hold the rest fixed with refit='model'."
+            )
+
+
+def way_of(leak: MeasuredTable, refit: str | None) -> Way:
+    """Return how a question treats what the procedure learnt.
+
+    It is rerun where finite changes of the model would hold something fixed.
     """
-    procedure = leak.procedure
     if refit not in (None, "model", "pipeline"):
         raise InputError(f"refit is 'pipeline', 'model' or a function, not {refit!r}.")
-    if refit == "model":
-        return None
-    if procedure is None:
-        if refit is None:
-            return None
+    release, procedure = leak.release, leak.procedure
+    fixed, asked = refit == "model", refit == "pipeline"
+    if procedure is None and asked:
         raise InputError(
             "refit='pipeline' fits a pipeline anew; this release is of a model alone, which learnt "
             "nothing else from the data. Pass the fitted pipeline and its raw table to sp.leakage, "
             "or a function for refit."
         )
-    left = less(procedure.learnt, leak.release.anew)
-    if refit is None and not left:
-        return None
-    affordable = int(min(_FREE_FITS / procedure.fits, _FREE_WORK / procedure.work))
-    asked = refit == "pipeline" or exact is True or runs <= exact
-    if runs > affordable and not asked:
-        raise InputError(
-            f"This answer takes {runs:,} runs of the whole procedure, which learnt more from the "
-            f"data than the released numbers ({', '.join(left)}); up to {affordable:,} are made "
-            "unasked. Ask about some records with rows=, for all runs with exact=True, or hold "
-            "the rest fixed with refit='model'."
-        )
-    return procedure
+    left = procedure is not None and bool(less(procedure.learnt, release.anew))
+    if procedure is not None and not fixed and (asked or left):
+        return Way(leak, procedure, False, (), procedure.kept, asked)
+    held = less(leak.held, () if fixed else release.anew)
+    return Way(leak, None, fixed, held, release.kept, False)
+
+
+def _asked_about(leak: MeasuredTable, rows: np.ndarray | None, together: Together | None) -> int:
+    """Return about how many records or sets of them a question is."""
+    if together is not None:
+        return len(together.sets)
+    return len(leak.source if rows is None else rows)
+
+
+def _known(together: Together | None) -> str:
+    return _KNOWN["rows" if together is None else together.view]
 
 
 def _without(
-    chunk: Chunk, rows: np.ndarray, asked: slice, changes: Changes, exact: bool | int
+    chunk: Chunk, rows: np.ndarray, asked: np.ndarray, changes: Changes, exact: bool | int
 ) -> np.ndarray:
     """Return the least and the most by which leaving out each record moves the release, (m, 2)."""
     here = changes(chunk)
     moves = _refined(
         here.without(rows),
-        lambda some: here.without_exactly([np.array([i]) for i in rows[some]]),
+        lambda some: here.without_exactly(rows[some]),
         _budget(here, 1, exact),
     )
     return np.stack([ends[:, 0] for ends in moves.distances()], axis=1)
@@ -352,9 +389,9 @@ def guess(
     refit: str | None = None,
 ) -> list[Guess]:
     """Return how often the best guess of a category or a class is right, under each prior."""
-    changes = _changes_for(leak, refit)
+    way = way_of(leak, refit)
+    changes = way.changes()
     candidates = among_levels(leak, changes, column, precision)
-    way = _way(leak, refit, _runs(leak, rows, candidates), exact)
     return guess_among(leak, changes, candidates, priors, rows, exact, way)
 
 
@@ -369,28 +406,10 @@ def within(
     refit: str | None = None,
 ) -> Guess:
     """Return how often the best guess of a number is right to within a tolerance."""
-    changes = _changes_for(leak, refit)
+    way = way_of(leak, refit)
+    changes = way.changes()
     candidates = _to_within(leak, changes, column, tolerance, values, prior)
-    way = _way(leak, refit, _runs(leak, rows, candidates), exact)
     return guess_among(leak, changes, candidates, [prior], rows, exact, way)[0]
-
-
-def _changes_for(leak: MeasuredTable, refit: str | None) -> Changes:
-    """Return the moves of a chunk's records, by reruns of the procedure where these are needed."""
-    procedure = rerun(leak, refit, 0, exact=False)
-    if procedure is None:
-        return changes_of(leak, fixed=refit == "model")
-    return partial(_itself, changes=procedure)
-
-
-def _way(leak: MeasuredTable, refit: str | None, runs: int, exact: bool | int) -> str | None:
-    """Return how everything but the model is treated, once that is known to be affordable."""
-    return refit if rerun(leak, refit, runs, exact) is None else "pipeline"
-
-
-def _runs(leak: MeasuredTable, rows: np.ndarray | None, candidates: Candidates) -> int:
-    """Return how many changed tables a guess looks at: every record has one level already."""
-    return len(leak.source if rows is None else rows) * (len(candidates.others) - 1)
 
 
 def changes_of(leak: MeasuredTable, fixed: bool = False) -> Changes:
@@ -408,25 +427,37 @@ def _itself(chunk: Chunk, changes: FiniteChanges) -> FiniteChanges:
     return changes
 
 
-def _of_records(
-    leak: MeasuredTable, ask: Callable[..., np.ndarray], rows: np.ndarray | None, what: str
+def _of_each(
+    leak: MeasuredTable,
+    ask: Callable[..., np.ndarray],
+    rows: np.ndarray | None,
+    together: Together | None,
+    what: str,
 ) -> np.ndarray:
-    """Return the numbers that a function has for each of some records, or all, (m, k)."""
-    put = partial(_of_chunk, ask=ask, rows=rows, count=len(leak.source if rows is None else rows))
-    parts = (part for part in leak.source.each(put, what) if part is not None)
-    return np.asarray(reduce(add, parts).values)
+    """Return the numbers that a function has for each of some records, or sets of them, (m, k).
+
+    It is asked about the records of a chunk by their positions in it and among all that are asked.
+    """
+    if together is None:
+        count = len(leak.source if rows is None else rows)
+        put = partial(_of_chunk, ask=ask, rows=rows, count=count)
+        parts = (part for part in leak.source.each(put, what) if part is not None)
+        return np.asarray(reduce(add, parts).values)
+    asked = list(leak.source.holding(together.sets))
+    numbers = [ask(chunk, rows=sets, asked=which) for chunk, sets, which in asked]
+    order = np.argsort(np.concatenate([which for _, _, which in asked]))
+    return np.asarray(np.concatenate(numbers)[order])
 
 
 def _of_chunk(
     chunk: Chunk, ask: Callable[..., np.ndarray], rows: np.ndarray | None, count: int
 ) -> RecordNumbers | None:
-    """Ask about the records of a chunk by their positions in it and among all that are asked."""
     ends = (chunk.start, chunk.start + len(chunk))
     first, last = ends if rows is None else np.searchsorted(rows, ends)
     if first == last:
         return None
     here = np.arange(len(chunk)) if rows is None else rows[first:last] - chunk.start
-    numbers = ask(chunk, rows=here, asked=slice(int(first), int(last)))
+    numbers = ask(chunk, rows=here, asked=np.arange(first, last))
     return RecordNumbers(numbers, None, int(first), count)
 
 
@@ -440,6 +471,7 @@ class Candidates:
     about: str
     precision: float
     covered: np.ndarray | None = None  # by each guess, of a number to within a tolerance
+    together: Together | None = None  # the people whose records all have the same value, if any
 
     def baseline(self, believed: np.ndarray) -> np.ndarray:
         """Return how often the best guess is right without the release, (m,)."""
@@ -479,22 +511,22 @@ def guess_among(
     priors: Sequence[Prior],
     rows: np.ndarray | None,
     exact: bool | int,
-    refit: str | None = None,
+    way: Way | None = None,
 ) -> list[Guess]:
     """Return how often the best guess among some candidates is right, under each prior.
 
-    ``refit`` says how the changes treat everything but the model: they are reruns of the whole
-    ``"pipeline"``, or hold it fixed (``"model"``).
+    About each of some records, or of the people who hold them if the candidates are theirs.
     """
-    held = less(leak.held, () if refit == "model" else leak.release.anew)
+    way = way_of(leak, None) if way is None else way
+    believed = [p if isinstance(p, str) else np.asarray(p, dtype=float) for p in priors]
+    together = None if candidates.together is None else candidates.together.holding(rows)
+    others = len(candidates.others) - 1  # each has one level already
+    way.check_work(_asked_about(leak, rows, together) * others, exact)
+    held = way.held
     if candidates.others.labels is None:
         held = less(held, [CLASS_WEIGHTS])  # the labels alone decide these
-    assumed = (_KNOWN, _FIXED, *held_sentences(held), _ONLY, *leak.notes)
-    if refit == "pipeline":
-        held, assumed = (), (_KNOWN, _RERUN, _ONLY, *leak.notes)
-    believed = [p if isinstance(p, str) else np.asarray(p, dtype=float) for p in priors]
     ask = partial(_guess_each, changes=changes, candidates=candidates, priors=believed, exact=exact)
-    numbers = _of_records(leak, ask, rows, "guesses")
+    numbers = _of_each(leak, ask, rows, together, "guesses")
     mu = numbers[:, 0] if candidates.covered is None else None
     guesses = []
     for k in range(len(priors)):
@@ -505,12 +537,12 @@ def guess_among(
             kind = "estimate"
         right = Result(
             high,
-            "rows",
+            "rows" if together is None else together.view,
             "right",
             kind,
             candidates.about,
-            _index(leak, rows),
-            assumptions=assumed,
+            _index(leak, rows) if together is None else together.names,
+            assumptions=way.assumptions(together, held),
             library=leak.source.library,
             noise=leak.noise,
             accuracy=widths,
@@ -523,7 +555,7 @@ def guess_among(
 def _guess_each(
     chunk: Chunk,
     rows: np.ndarray,
-    asked: slice,
+    asked: np.ndarray,
     changes: Changes,
     candidates: Candidates,
     priors: Sequence[Any],
@@ -539,7 +571,7 @@ def _guess_each(
     refits = None if isinstance(exact, bool) else exact
     answers = []
     for piece in pieces:
-        some, first = rows[piece], asked.start + piece.start
+        some, places = rows[piece], asked[piece]
         moves = _refined(
             here.replaced(some, others),
             partial(_replaced_exactly, here, some, others),
@@ -548,9 +580,9 @@ def _guess_each(
         numbers = [moves.widest() if candidates.covered is None else np.zeros(len(some))]
         for prior in priors:
             own = not isinstance(prior, str) and prior.ndim == 2
-            given = prior[first : first + len(some)] if own else prior
+            given = prior[places] if own else prior
             believed, doubt = _prior(given, here, some, others, candidates.shares, refits)
-            low, high, error = candidates.answer(moves, believed, doubt, first)
+            low, high, error = candidates.answer(moves, believed, doubt, int(places[0]))
             numbers += [low, high, candidates.baseline(believed), error]
         answers.append(np.stack(numbers, axis=1))
     return np.concatenate(answers)
@@ -570,7 +602,7 @@ def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float
     least, most = (ends.max(axis=1) for ends in moves.distances())
     with np.errstate(invalid="ignore", divide="ignore"):
         width = np.where(most > 0, 1 - least / most, 0.0)
-    width = np.where(np.isinf(most), 1.0, width)
+    width = np.where(np.isinf(most), np.isfinite(least).astype(float), width)
     open_ = np.flatnonzero(width > _EXACT)
     if len(open_) > budget:
         count = int(budget)
@@ -646,20 +678,52 @@ class Levels:
         return np.array(levels, dtype=float), np.array([self.counts[level] for level in levels])
 
 
+def _counted(
+    leak: MeasuredTable,
+    changes: Changes,
+    columns: tuple[int, ...] | None,
+    what: str,
+    classes: bool = False,
+) -> tuple[Levels, Together | None]:
+    """Return the values of some columns, or of the labels, and the people whose values they are.
+
+    Each counts once for a person if no person has two of them, and else once for a record.
+    """
+    ask = partial(_levels_of_chunk, changes=changes, columns=columns, classes=classes)
+    if leak.person is not None:
+        together = leak.person.together
+        counted = [ask(chunk, sets=sets) for chunk, sets, _ in leak.source.holding(together.sets)]
+        if None not in counted:
+            return reduce(add, counted), together
+    return leak.source.total(ask, what), None
+
+
 def _levels_of_chunk(
     chunk: Chunk,
     changes: Changes,
     columns: tuple[int, ...] | None,
     classes: bool,
-) -> Levels:
-    """Return the values of some columns of a chunk, or of its labels as the model takes them."""
+    sets: np.ndarray | None = None,
+) -> Any:
+    """Return the values of some columns of a chunk, or of its labels as the model takes them.
+
+    Each is counted once for every one of some sets of records; ``None`` if one has several.
+    """
     if columns is None:
         here = changes(chunk)
         numbers = here.target.reshape(len(chunk), -1)
         known = here.class_labels() if classes else None
     else:
         numbers, known = as_numpy(chunk.X)[:, list(columns)], None
-    values, counts = distinct_rows(np.asarray(numbers, dtype=float))
+    numbers = np.asarray(numbers, dtype=float)
+    if sets is not None:
+        firsts = np.array([rows[0] for rows in sets])
+        members = np.concatenate(list(sets))
+        own = np.repeat(firsts, [len(rows) for rows in sets])
+        if not np.array_equal(numbers[members], numbers[own]):
+            return None
+        numbers = numbers[firsts]
+    values, counts = distinct_rows(numbers)
     return Levels(dict(zip(map(tuple, values.tolist()), counts.tolist(), strict=True)), known)
 
 
@@ -685,23 +749,22 @@ def among_levels(
 ) -> Candidates:
     """Return the question which of a few levels a record has."""
     if _is_label(leak, column):
-        ask = partial(_levels_of_chunk, changes=changes, columns=None, classes=True)
-        level_counts = leak.source.total(ask, "levels")
+        level_counts, together = _counted(leak, changes, None, "levels", classes=True)
         labels = np.asarray(level_counts.classes)
         codes = [tuple(code) for code in labels.reshape(len(labels), -1).tolist()]
         counts = np.array([level_counts.counts.get(code, 0) for code in codes])
-        if counts.sum() != len(leak.source):
+        if counts.sum() != sum(level_counts.counts.values()):
             raise InputError("Some labels lie between classes, but a guess is one class.")
         names = leak.source.classes.tolist()
         levels = tuple(names if len(names) == len(labels) else range(len(labels)))
         shares = counts / counts.sum()
-        return Candidates(
-            Alternatives(labels=labels), levels, shares, "a guess of the label", precision
-        )
+        about = "a guess of the label"
+        others = Alternatives(labels=labels)
+        return Candidates(others, levels, shares, about, precision, together=together)
     unknowns, about = leak.attributes.unknowns(column, False)
     columns = unknowns.columns or ()
-    ask = partial(_levels_of_chunk, changes=changes, columns=columns, classes=False)
-    values, counts = leak.source.total(ask, "levels").sorted()
+    level_counts, together = _counted(leak, changes, columns, "levels")
+    values, counts = level_counts.sorted()
     if not 1 < len(values) <= 64:
         problem = "one value only" if len(values) == 1 else f"{len(values)} different values"
         raise InputError(
@@ -709,8 +772,9 @@ def among_levels(
             "leak.within(column, tolerance)."
         )
     levels = tuple(v[0] if len(v) == 1 else tuple(v) for v in values.tolist())
-    others = Alternatives(columns, values)
-    return Candidates(others, levels, counts / counts.sum(), f"a guess of {about}", precision)
+    others, shares = Alternatives(columns, values), counts / counts.sum()
+    about = f"a guess of {about}"
+    return Candidates(others, levels, shares, about, precision, together=together)
 
 
 def _to_within(
@@ -731,8 +795,8 @@ def _to_within(
         columns = unknowns.columns or ()
         if len(columns) != 1:
             raise InputError(f"{about} is more than one number; for a category, use leak.guess().")
-    ask = partial(_levels_of_chunk, changes=changes, columns=columns, classes=False)
-    observed, counts = leak.source.total(ask, "values").sorted()
+    level_counts, together = _counted(leak, changes, columns, "values")
+    observed, counts = level_counts.sorted()
     if observed.shape[1] != 1:
         raise InputError("This label is a class; use leak.guess().")
     observed = observed[:, 0]
@@ -755,9 +819,8 @@ def _to_within(
     shares = np.bincount(nearest, weights=counts, minlength=len(grid)) / counts.sum()
     others = Alternatives(labels=grid) if columns is None else Alternatives(columns, grid[:, None])
     about = f"a guess of {about} to within {tolerance:g}"
-    return Candidates(
-        others, tuple(grid.tolist()), shares, about, 0.0, windows(grid, float(tolerance))
-    )
+    covered = windows(grid, float(tolerance))
+    return Candidates(others, tuple(grid.tolist()), shares, about, 0.0, covered, together)
 
 
 def _is_label(leak: MeasuredTable, column: Any) -> bool:

@@ -20,11 +20,19 @@ from seepage.core.held import CLASS_WEIGHTS, PENALTY, joined
 from seepage.core.jacobian import FiniteChanges, MeasuredRelease, Refits
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Noise, check_noise_kind
+from seepage.core.people import Identities, is_a_feature
 from seepage.core.record_stream import RecordStream
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
 from seepage.glm.adapters.kinds import NoDerivativeError
-from seepage.glm.adapters.registry import Unwrapped, describe, kind_of, unwrap
+from seepage.glm.adapters.registry import (
+    Unwrapped,
+    best_of,
+    describe,
+    kind_of,
+    takes_frame,
+    unwrap,
+)
 from seepage.glm.changes.changed_records import ChangedRecords, RecordRefits
 from seepage.glm.changes.local_model import LargestShifts, LocalModel
 from seepage.glm.changes.rebalanced import RebalancedRecords
@@ -48,7 +56,13 @@ from seepage.glm.jacobian.terms import JacobianTerms
 from seepage.glm.losses import Categorical
 from seepage.glm.preprocessing.chain import Chain
 from seepage.glm.preprocessing.jacobian import RawJacobian, RawRelease
-from seepage.glm.preprocessing.raw_columns import PREPROCESSING, REFITTED, FollowedColumns, RawTable
+from seepage.glm.preprocessing.raw_columns import (
+    PREPROCESSING,
+    REFITTED,
+    FollowedColumns,
+    RawTable,
+    read_frame,
+)
 from seepage.glm.procedure import (
     RerunRelease,
     UnknownJacobian,
@@ -57,8 +71,16 @@ from seepage.glm.procedure import (
     learnt_words,
 )
 from seepage.support.double_double import Double
-from seepage.support.library_classes import library_of
-from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table, read_table
+from seepage.support.library_classes import is_pipeline, is_search, library_of
+from seepage.tables.source import (
+    Array,
+    Chunk,
+    MemorySource,
+    RowSource,
+    Table,
+    check_column,
+    read_table,
+)
 
 _NARROW = 100.0  # the loss of digits up to which single precision is precise enough
 _SMALLEST = 1e-6  # its fourth power is 1e-24: far within the range of single precision
@@ -78,6 +100,7 @@ def leakage(
     dtype: None = None,
     preprocessing: str = "frozen",
     categorical: Sequence[str] = (),
+    person: Any = None,
 ) -> Leakage[RecordStream]: ...
 
 
@@ -94,6 +117,7 @@ def leakage(
     dtype: str | None = None,
     preprocessing: str = "frozen",
     categorical: Sequence[str] = (),
+    person: Any = None,
 ) -> Leakage: ...
 
 
@@ -109,6 +133,7 @@ def leakage(
     dtype: str | None = None,
     preprocessing: str = "frozen",
     categorical: Sequence[str] = (),
+    person: Any = None,
 ) -> Leakage[Any]:
     """Measure what releasing a fitted linear model with noise tells about its training data.
 
@@ -141,6 +166,11 @@ def leakage(
         (``"frozen"``), or is learnt anew when a record changes (``"refitted"``).
     categorical
         For a pipeline: columns whose numbers are codes of categories.
+    person
+        Whom every record is about, if people may have several: an identity for each record, or the
+        name of a column of the data that is no feature of the model. ``leak.people()`` is then
+        about all records of a person, all of them leave together in ``leak.membership()``, and
+        values that all of them share are guessed together.
 
     Examples
     --------
@@ -158,46 +188,65 @@ def leakage(
         raise InputError(
             f"preprocessing must be {' or '.join(map(repr, PREPROCESSING))}, not {preprocessing!r}."
         )
+    beside: str | None = None
+    if isinstance(person, str) and not is_streamed(X):
+        beside = person
+        X, person = _identities_in(X, beside, model)
     try:
         opened = Unwrapped(model) if is_streamed(X) else unwrap(model, X)
-        followed = FollowedColumns(X, Chain(opened.steps), categorical) if opened.steps else None
+        followed = None
+        if opened.steps:
+            followed = FollowedColumns(X, Chain(opened.steps), categorical, beside=beside)
     except NoDerivativeError as problem:
         if not can_rerun(model):
             raise
-        raw = RawTable(X, categorical)
-        return _by_reruns(model, raw, y, noise, sample_weight, attributes, problem.why)
+        raw = RawTable(X, categorical, beside=beside)
+        found = _by_reruns(model, raw, y, noise, sample_weight, problem.why)
+        found.attributes = Attributes(found.source, attributes)
+        found.person = None if person is None else Identities(person, found.source)
+        return found
     if followed is not None:
         refitted = preprocessing == "refitted"
         found = _through_steps(
             model, opened, followed, y, noise, sample_weight, on_mismatch, refitted
         )
         found.attributes = Attributes(found.source, attributes)
-        return found
-    source = as_source(X, y, sample_weight, dtype)
-    release = release_of(opened.model, source, noise, on_mismatch, single=dtype == "float32")
-    procedure = None
-    if opened.held and can_rerun(model):
-        raw = RawTable(X, quantities=source.names)
-        procedure = _procedure(model, raw, y, sample_weight, noise, opened.held)
-    return Leakage(
-        release,
-        source,
-        (noise,),
-        Attributes(source, attributes),
-        opened.notes,
-        opened.held,
-        procedure,
-    )
+    else:
+        source = as_source(X, y, sample_weight, dtype, person if isinstance(person, str) else None)
+        release = release_of(opened.model, source, noise, on_mismatch, single=dtype == "float32")
+        every = Attributes(source, attributes)
+        found = Leakage(release, source, (noise,), every, opened.notes, held=opened.held)
+        if opened.held and can_rerun(model):
+            raw = RawTable(X, quantities=source.names)
+            found.procedure = _procedure(model, raw, y, sample_weight, noise, opened.held)
+    if person is not None:
+        found.person = Identities(person, found.source)
+    return found
+
+
+def _identities_in(X: Any, name: str, model: Any) -> tuple[Any, Any]:
+    """Return a data frame as the model takes it, and its column of identities.
+
+    A pipeline or a formula leaves that column out by itself; for a model of all columns it is
+    taken out of the frame.
+    """
+    frame, named = read_frame(X)
+    if not named:
+        raise InputError(
+            f"person={name!r} names a column, but X is an array; give an identity for each record."
+        )
+    check_column(name, frame.columns)
+    column = frame[name].to_numpy()
+    inside = best_of(model) if is_search(model) else model
+    if is_pipeline(inside) or takes_frame(model, X):
+        return X, column
+    if name in getattr(model, "feature_names_in_", ()):
+        raise InputError(is_a_feature(name))
+    return frame.drop(name).to_native(), column
 
 
 def _by_reruns(
-    model: Any,
-    raw: RawTable,
-    y: Any,
-    noise: Noise,
-    sample_weight: Any,
-    attributes: Mapping[str, Sequence[str | int]] | None,
-    why: str,
+    model: Any, raw: RawTable, y: Any, noise: Noise, sample_weight: Any, why: str
 ) -> Leakage[Any]:
     """Return the leakage of a procedure that has no derivative."""
     table = raw.table()
@@ -206,9 +255,9 @@ def _by_reruns(
     held = learnt_words(model)
     procedure = _procedure(model, raw, y, sample_weight, noise, held)
     size = len(procedure.here.parameters)
-    template = UnknownJacobian(np.asarray(table.values), procedure.target, size, why)
-    known = Attributes(source, attributes)
-    return Leakage(RerunRelease(template), source, (noise,), known, (), held, procedure)
+    release = RerunRelease(UnknownJacobian(np.asarray(table.values), procedure.target, size, why))
+    every = Attributes(source)
+    return Leakage(release, source, (noise,), every, held=held, procedure=procedure)
 
 
 def _procedure(
@@ -253,7 +302,8 @@ def _through_steps(
     if learnt and can_rerun(model):
         procedure = _procedure(model, followed, y, sample_weight, noise, learnt)
     whole = RawRelease(release, jacobian, refitted, (noise,))
-    return Leakage(whole, source, (noise,), Attributes(source), notes, held, procedure)
+    every = Attributes(source)
+    return Leakage(whole, source, (noise,), every, notes, held=held, procedure=procedure)
 
 
 @dataclass(frozen=True)

@@ -141,13 +141,16 @@ class WholeProcedure(Procedure):
 
     def without(self, rows: np.ndarray) -> Moves:
         """Return the moves when each of some records is left out."""
-        return self.without_exactly([np.array([row]) for row in rows])
+        return self.without_exactly(rows)
 
-    def without_exactly(self, sets: list[np.ndarray]) -> Moves:
-        """Return the moves when records leave together."""
+    def without_exactly(self, rows: np.ndarray) -> Moves:
+        """Return the same: there is no other way."""
         every, here = np.arange(self.records), self.here.parameters
         moves = np.stack(
-            [self.released(np.setdiff1d(every, rows)) - here for rows in progress(sets, "refits")]
+            [
+                self.released(np.setdiff1d(every, np.atleast_1d(some))) - here
+                for some in progress(list(rows), "refits")
+            ]
         )
         return self._seen(moves[:, None, :])
 
@@ -156,9 +159,9 @@ class WholeProcedure(Procedure):
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
         """Return the moves when each of some records becomes each alternative."""
         moves = np.zeros((len(rows), len(others), len(self.here.parameters)))
-        for m, row in enumerate(progress(list(rows), "refits")):
+        for m, some in enumerate(progress(list(rows), "refits")):
             for k in range(len(others)):
-                X, y = self._changed(int(row), others, k)
+                X, y = self._changed(np.atleast_1d(some), others, k)
                 if X is not None or y is not None:
                     there = self._released(
                         self.raw.X if X is None else X, self.y if y is None else y, self.weight
@@ -179,6 +182,11 @@ class WholeProcedure(Procedure):
                 f"A {type(self.estimator).__name__} states no probabilities, so the model gives no "
                 "prior; choose 'equal', 'frequencies' or probabilities of your own."
             )
+        if rows.dtype == object:
+            raise InputError(
+                "What the model fitted without a person predicts of all of the person's records is "
+                "no prior here; choose 'equal', 'frequencies' or probabilities of your own."
+            )
         scores = np.full((len(rows), len(others)), -np.inf)
         every, classes = np.arange(self.records), as_numpy(self.estimator.classes_)
         for m, row in enumerate(progress(list(rows), "refits")):
@@ -187,7 +195,7 @@ class WholeProcedure(Procedure):
             model = _fitted(self.estimator, self.raw.rows(kept), self.y[kept], weight)
             known = {label: place for place, label in enumerate(as_numpy(model.classes_).tolist())}
             for k in range(len(others)):
-                X, y = self._changed(int(row), others, k)
+                X, y = self._changed(np.array([row]), others, k)
                 label = classes.tolist()[self._class_of(others, k)] if y is not None else None
                 label = self.y.tolist()[row] if label is None else label
                 one = self.raw.rows(np.array([row]), X)
@@ -202,17 +210,19 @@ class WholeProcedure(Procedure):
             return np.eye(family.outputs)
         return np.array([0.0, 1.0]) if family.name == "bernoulli" else super().class_labels()
 
-    def _changed(self, row: int, others: Alternatives, k: int) -> tuple[Any, np.ndarray | None]:
+    def _changed(
+        self, rows: np.ndarray, others: Alternatives, k: int
+    ) -> tuple[Any, np.ndarray | None]:
         """Return the table and the labels with an alternative in place; ``None`` if as before."""
         if others.labels is not None:
             label: Any = others.labels[k]
-            if np.all(np.asarray(label) == self.target[row]):
+            if np.all(np.asarray(label) == self.target[rows]):
                 return None, None
             classes = getattr(_last(self.estimator), "classes_", None)
             y = self.y.copy() if classes is not None else self.y.astype(float)
-            y[row] = label if classes is None else as_numpy(classes)[self._class_of(others, k)]
+            y[rows] = label if classes is None else as_numpy(classes)[self._class_of(others, k)]
             return None, y
-        return self.raw.replaced(row, others.columns, np.asarray(others.values)[k]), None
+        return self.raw.replaced(rows, others.columns, np.asarray(others.values)[k]), None
 
     def _class_of(self, others: Alternatives, k: int) -> int:
         """Return the position of the class that a label stands for."""

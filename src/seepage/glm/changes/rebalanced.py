@@ -73,9 +73,10 @@ class RebalancedRecords(FiniteChanges):
 
     def without(self, rows: np.ndarray) -> Moves:
         """Return the moves when each of some records is left out, K = 1, certified."""
-        rows = np.asarray(rows)
+        if rows.dtype == object:
+            return self.without_exactly(rows)
         moves = Moves(np.full((len(rows), 1, 1), np.inf), np.zeros((len(rows), 1)))
-        for fit, which in self._by_fit([np.array([row]) for row in rows]):
+        for fit, which in self._by_fit(rows):
             if fit is not None:
                 moves.put(which, self._certified(fit, rows[which]))
         return moves
@@ -95,24 +96,23 @@ class RebalancedRecords(FiniteChanges):
             centres + fit.offset, moves.radius + fit.error, np.isinf(moves.expected())
         ).moves()
 
-    def without_exactly(self, sets: list[np.ndarray]) -> Moves:
-        """Return the moves when records leave together, by refits."""
-        moves = Moves(np.full((len(sets), 1, 1), np.inf), np.zeros((len(sets), 1)))
-        for fit, which in self._by_fit(sets):
+    def without_exactly(self, rows: np.ndarray) -> Moves:
+        """Return the moves when records leave, alone or together, by refits."""
+        moves = Moves(np.full((len(rows), 1, 1), np.inf), np.zeros((len(rows), 1)))
+        for fit, which in self._by_fit(rows):
             if fit is None:
                 continue
-            some = [np.asarray(sets[k]) for k in which]
-            single = all(len(rows) == 1 for rows in some)
-            starts = fit.changes.starts(np.concatenate(some), None) if single else None
-            every = np.ones((len(some), 1), dtype=bool)
-            found = fit.changes.refitted([Change(rows) for rows in some], every, starts)
+            leaving = [Change(np.atleast_1d(some)) for some in rows[which]]
+            every = np.ones((len(leaving), 1), dtype=bool)
+            starts = fit.changes.starts(rows[which], None)
+            found = fit.changes.refitted(leaving, every, starts)
             moves.put(which, _from_release(found, fit, every).moves())
         return moves
 
-    def _by_fit(self, sets: list[np.ndarray]) -> Iterator[tuple[_Shifted | None, np.ndarray]]:
-        """Yield the fits that sets of records leave, with the positions of the sets."""
-        sizes = np.stack([self._balance.sizes - self._balance.of(rows) for rows in sets])
-        yield from self._by_sizes(sizes)
+    def _by_fit(self, rows: np.ndarray) -> Iterator[tuple[_Shifted | None, np.ndarray]]:
+        """Yield the fits that records leave, with their positions among those asked about."""
+        left = [self._balance.sizes - self._balance.of(np.atleast_1d(some)) for some in rows]
+        yield from self._by_sizes(np.stack(left))
 
     # Records that change ----------------------------------------------------------------------
 
@@ -121,52 +121,58 @@ class RebalancedRecords(FiniteChanges):
 
         Weights depend on labels only; a changed label is known by refits alone.
         """
-        moves = self._fixed.replaced(rows, others)
         if others.labels is None:
-            return moves
-        return Moves(moves.gram, np.where(self._moved(rows, others), np.inf, 0.0))
+            return self._fixed.replaced(rows, others)
+        if rows.dtype == object:
+            return self.replaced_exactly(rows, others)
+        model = self._fixed.model
+        still = model.unchanged(rows, *model.changes(rows, others))
+        moves = self._fixed.replaced(rows, others)
+        return Moves(moves.gram, np.where(still, 0.0, np.inf))
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
         """Return the moves with each alternative, by refits."""
-        rows = np.asarray(rows)
         if others.labels is None:
             return self._fixed.replaced_exactly(rows, others)
-        balance, moved = self._balance, self._moved(rows, others)
-        places = self._classes_of(others)
-        shape = (*moved.shape, self._fixed.model.theta.size)
-        every = RefittedMoves(np.zeros(shape), np.zeros(moved.shape), np.zeros_like(moved))
-        at = np.argwhere(moved)
-        sizes = np.tile(balance.sizes, (len(at), 1))
-        step, own = np.arange(len(at)), rows[at[:, 0]]
-        np.subtract.at(sizes, (step, balance.classes[own]), balance.counted[own])
-        np.add.at(sizes, (step, places[at[:, 1]]), balance.counted[own])
-        _, labels = self._fixed.model.changes(rows, others)
-        for fit, which in self._by_sizes(sizes):
+        model, balance, K = self._fixed.model, self._balance, len(others)
+        places, every = self._classes_of(others), [np.atleast_1d(some) for some in rows]
+        seen = np.zeros((len(every), K, model.theta.size))
+        found = RefittedMoves(seen, np.zeros(seen.shape[:2]), np.zeros(seen.shape[:2], dtype=bool))
+        moved, sizes = [], []
+        for m, some in enumerate(every):
+            changed = balance.classes[some][:, None] != places
+            for k in np.flatnonzero(changed.any(axis=0)):
+                moved.append((m, k))
+                sizes.append(balance.sizes - balance.of(some))
+                sizes[-1][places[k]] += balance.counted[some].sum()
+        at, left = np.array(moved, dtype=int).reshape(-1, 2), np.array(sizes)
+        labels = np.asarray(others.labels, dtype=float)
+        for fit, which in self._by_sizes(left):
             m, k = at[which].T
             if fit is None:
-                every.lost[m, k] = True
+                found.lost[m, k] = True
                 continue
-            # The record comes back with the weight of its new class.
-            factors = balance.factors(sizes[which[0]])
-            comes = balance.own[rows[m]] * factors[places[k]]
-            Z = fit.changes.model.X
-            changes = [
-                Change(np.array([i]), Z[i], label, float(weight))
-                for i, label, weight in zip(rows[m], labels[m, k], comes, strict=True)
-            ]
+            # The records come back with the weight of their new class.
+            factors = balance.factors(left[which[0]])
+            changes = []
+            for some, new in zip((every[i] for i in m), k, strict=True):
+                own = np.repeat(labels[new][None], len(some), axis=0)
+                weight = balance.own[some] * factors[places[new]]
+                changes.append(Change(some, fit.changes.model.X[some], own, weight))
             alone = np.ones((len(which), 1), dtype=bool)
-            found = _from_release(fit.changes.refitted(changes, alone, None), fit, alone)
-            every.seen[m, k], every.radius[m, k] = found.seen[:, 0], found.radius[:, 0]
-            every.lost[m, k] = found.lost[:, 0]
-        return every.moves()
+            there = _from_release(fit.changes.refitted(changes, alone, None), fit, alone)
+            found.seen[m, k], found.radius[m, k] = there.seen[:, 0], there.radius[:, 0]
+            found.lost[m, k] = there.lost[:, 0]
+        return found.moves()
 
     def log_likelihoods(
         self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return how likely the model fitted without a record finds it with each alternative."""
-        rows = np.asarray(rows)
+        if rows.dtype == object:
+            return self._fixed.log_likelihoods(rows, others, refits)  # which says why not
         scores, off = np.zeros((len(rows), len(others))), np.zeros(len(rows))
-        for fit, which in self._by_fit([np.array([row]) for row in rows]):
+        for fit, which in self._by_fit(rows):
             if fit is None:
                 raise InputError(
                     f"Row {rows[which[0]]} is the only record of its class, so no model without it "
@@ -174,10 +180,6 @@ class RebalancedRecords(FiniteChanges):
                 )
             scores[which], off[which] = fit.changes.log_likelihoods(rows[which], others, refits)
         return scores, off
-
-    def _moved(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
-        model = self._fixed.model
-        return ~model.unchanged(rows, *model.changes(rows, others))
 
     def _classes_of(self, others: Alternatives) -> np.ndarray:
         """Return the position of the class that each label stands for, (K,)."""

@@ -90,7 +90,8 @@ class FittedGLM:
             w = xp.reshape(w, (-1,))
             free = None if free is None else xp.reshape(free, ())
         placed = [None if v is None else place_like(v, table.values) for v in (tilt, label_unit)]
-        return cls(family, w, free, float(ridge), weights, target, table.names, *placed, balance)
+        known = (family, w, free, float(ridge), weights, target, table.names, *placed)
+        return replace(cls(*known), balance=balance)
 
     def margins(self, X: Array) -> Array:
         """Return ``Xw + w₀``: (n,), or (n, K) for :class:`Categorical`."""

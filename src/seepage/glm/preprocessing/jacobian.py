@@ -137,9 +137,9 @@ class RawChanges(FiniteChanges):
         """Return the moves when each of some records is left out."""
         return self.inner.without(rows)
 
-    def without_exactly(self, sets: list[np.ndarray]) -> Moves:
-        """Return the moves when records leave together, by refits."""
-        return self.inner.without_exactly(sets)
+    def without_exactly(self, rows: np.ndarray) -> Moves:
+        """Return the same by refits."""
+        return self.inner.without_exactly(rows)
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
         """Return the moves with each alternative; of a raw column by refits, which are exact."""
@@ -151,6 +151,11 @@ class RawChanges(FiniteChanges):
         """Return the same by refits."""
         if not others.columns:
             return self.inner.replaced_exactly(rows, others)
+        if rows.dtype == object:
+            raise InputError(
+                "With the preprocessing held fixed, a raw column of all records of a person is not "
+                "guessed; leave out person=, or let the procedure be refitted."
+            )
         followed, refits = self._release.template.followed, self._release.inner.refits()
         features, moved = followed.features_with(rows, others)
         whiten = Whitening(self._release.noise, self._release.template.size)

@@ -16,7 +16,9 @@ import narwhals as nw
 import numpy as np
 
 from seepage.core.jacobian import Alternatives
+from seepage.core.people import is_a_feature
 from seepage.errors import InputError
+from seepage.glm.adapters.kinds import NoDerivativeError
 from seepage.glm.preprocessing.chain import Chain
 from seepage.glm.preprocessing.steps import by_differences, dense
 from seepage.tables.columns import category_spread
@@ -120,6 +122,8 @@ class RawTable:
     categorical, quantities
         Columns whose numbers are codes of categories, and columns of only two numbers that are
         quantities nevertheless.
+    beside
+        A column of identities, which is no feature.
 
     Attributes
     ----------
@@ -128,11 +132,16 @@ class RawTable:
     """
 
     def __init__(
-        self, X: Any, categorical: Sequence[str] = (), quantities: Sequence[str] = ()
+        self,
+        X: Any,
+        categorical: Sequence[str] = (),
+        quantities: Sequence[str] = (),
+        beside: str | None = None,
     ) -> None:
         self.X = X
         self.frame, self.named = read_frame(X)
-        every = read_columns(self.frame, categorical, quantities)
+        features = self.frame if beside is None else self.frame.drop(beside)
+        every = read_columns(features, categorical, quantities)
         self.columns = [c for c in every if c.kind == "numeric" or len(c.levels) > 1]
 
     def table(self) -> Table:
@@ -173,22 +182,23 @@ class RawTable:
 
         return _safe_indexing(self.X if X is None else X, which)
 
-    def replaced(self, row: int, directions: Sequence[int], values: np.ndarray) -> Any:
-        """Return the table with another value of one column in a row; ``None`` if it is the same.
+    def replaced(self, rows: np.ndarray, directions: Sequence[int], values: np.ndarray) -> Any:
+        """Return the table with another value of a column in some rows; ``None`` if it is the same.
 
         ``directions`` are the columns of :meth:`table` that belong to that column.
         """
         column = self._column_at(directions)
         cells, value = self.frame[column.name], self._value_of(column, values)
-        if cells[row] == value:
+        if all(cells[int(row)] == value for row in rows):
             return None
         if isinstance(value, float):
             cells = cells.cast(nw.Float64)
         if not self.named:
             X = np.array(self.X, dtype=np.result_type(self.X, np.min_scalar_type(value)))
-            X[row, self.frame.columns.index(column.name)] = value
+            X[rows, self.frame.columns.index(column.name)] = value
             return X
-        return self.frame.with_columns(cells.scatter([row], [value])).to_native()
+        places = [int(row) for row in rows]
+        return self.frame.with_columns(cells.scatter(places, [value] * len(places))).to_native()
 
     def _column_at(self, directions: Sequence[int]) -> RawColumn:
         """Return the column that some columns of :meth:`table` belong to, all of them."""
@@ -230,16 +240,27 @@ class FollowedColumns(RawTable):
         steps: Chain,
         categorical: Sequence[str] = (),
         quantities: Sequence[str] = (),
+        beside: str | None = None,
     ) -> None:
-        super().__init__(X, (*categorical, *steps.coded(X)), quantities)
+        super().__init__(X, (*categorical, *steps.coded(X)), quantities, beside)
         self.steps = steps
         self.features = dense(steps.transform(X))
+        if beside is not None:
+            other = self._with(beside, self.frame[beside].to_list()[0])
+            if not np.array_equal(dense(steps.transform(other)), self.features):
+                raise InputError(is_a_feature(beside))
         # Columns that the preprocessing drops are not part of the model.
         moving = [self._moves(c)[0] for c in self.columns]
         largest = max((float(np.max(np.abs(m))) for m in moving), default=0.0)
         # A move this small beside the largest is rounding.
         kept = [bool(np.any(np.abs(m) > 1e-12 * largest)) for m in moving]
         self.columns = [c for c, is_kept in zip(self.columns, kept, strict=True) if is_kept]
+        if not any(kept):
+            raise NoDerivativeError(
+                "No small change of a record moves the features of the model: they are cut, ranked "
+                "or rounded.",
+                "Ask for risks by refits: sp.leakage(pipeline, X, y, …).membership().",
+            )
         self.moves = np.concatenate(
             [m for m, is_kept in zip(moving, kept, strict=True) if is_kept], axis=2
         )
@@ -277,11 +298,11 @@ class FollowedColumns(RawTable):
             dX[:, position] = ~_gaps(self.frame[column.name]).to_numpy().astype(bool)
             moved = self.steps.push(self.X, dX)[:, :, None]
             return moved, self.steps.influence(self.X, dX)[:, :, None] if learnt else moved
-        first = self._with(column, column.levels[0])
+        first = self._with(column.name, column.levels[0])
         start = dense(self.steps.transform(first))
         features, numbers = [], []
         for level in column.levels[1:]:
-            other = self._with(column, level)
+            other = self._with(column.name, level)
             features.append(dense(self.steps.transform(other)) - start)
             if learnt:
                 numbers.append(self.steps.response(self.X, first, other))
@@ -300,12 +321,12 @@ class FollowedColumns(RawTable):
         features, moved = [], []
         for values in np.asarray(others.values):
             value = self._value_of(column, values)
-            features.append(dense(self.steps.transform(self._with(column, value)))[rows])
+            features.append(dense(self.steps.transform(self._with(column.name, value)))[rows])
             moved.append([own[row] != value for row in rows])
         return np.stack(features, axis=1), np.array(moved).T
 
-    def _with(self, column: RawColumn, level: Any) -> Any:
+    def _with(self, name: str, level: Any) -> Any:
         """Return the table with the same level of a column in every record."""
-        dtype = nw.Float64() if isinstance(level, float) else self.frame[column.name].dtype
-        other = self.frame.with_columns(nw.lit(level).cast(dtype).alias(column.name))
+        dtype = nw.Float64() if isinstance(level, float) else self.frame[name].dtype
+        other = self.frame.with_columns(nw.lit(level).cast(dtype).alias(name))
         return other.to_native() if self.named else other.to_numpy()

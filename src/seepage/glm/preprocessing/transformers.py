@@ -313,6 +313,7 @@ KNOWN: dict[str, TransformerKind] = {
 
 
 _CHOOSE = ("OneHotEncoder", "OrdinalEncoder")  # of the known kinds: levels, which no number moves
+_CUT = ("KBinsDiscretizer", "Binarizer")
 _LEARNT = {
     "StandardScaler": SCALING,
     "MinMaxScaler": SCALING,
@@ -348,6 +349,13 @@ class Transformer(FeatureStep):
         # Its name among the known kinds; a class of the same name is none of them.
         self.known = own_name(transformer, "sklearn", KNOWN)
         self.kind = None if self.known is None else KNOWN[self.known]
+        if own_name(transformer, "sklearn", _CUT) is not None:
+            raise NoDerivativeError(
+                f"{self.name} has no derivative: it cuts numbers, and a record moves nothing until "
+                "it crosses an edge.",
+                "Leave that step out, or ask for risks by refits: "
+                "sp.leakage(pipeline, X, y, …).membership().",
+            )
         if self.kind is None and reads_target(transformer):
             raise NoDerivativeError(
                 f"{self.name} reads the target: what it makes of a record depends on the labels of "
