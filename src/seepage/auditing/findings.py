@@ -243,6 +243,7 @@ class GuessFinding:
     # with the release, whatever the prior, and the record
     tpr: float | None = None
     tpr_row: int | None = None
+    held: tuple[str, ...] = ()  # what it holds fixed: see core.result
 
     @property
     def gain(self) -> float:
@@ -269,6 +270,8 @@ class RiskFinding:
     # the membership of these rows is certain
     disclosed: tuple[int, ...] = ()
     disclosing: tuple[str, ...] = ()
+    # What membership holds fixed of that which was learnt from the data: see core.result
+    held: tuple[str, ...] = ()
 
     @property
     def recognised(self) -> float:
@@ -501,6 +504,8 @@ class Audit:
         The caller's own values of the audited rows, only on request.
     guarantees
         Every bound on what can be found out about the most exposed record, if known.
+    held
+        What was learnt from the data and η holds fixed: see ``Result.held``.
     risks
         Probabilities that a record is recognised as a member and its categories guessed right;
         ``None`` where they are not known, and ``risks_reason`` says why.
@@ -536,6 +541,7 @@ class Audit:
     gates: tuple[Gate, ...] = ()
     values: dict[str, list[str]] | None = None
     guarantees: Guarantees | None = None
+    held: tuple[str, ...] = ()
     risks: RiskFinding | None = None
     risks_reason: str = ""
     disclosures: DisclosureCheck | None = None

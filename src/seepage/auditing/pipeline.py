@@ -28,8 +28,8 @@ from seepage.auditing.trained_model import (
     TrainedModel,
     settings_of,
 )
-from seepage.core.held import held_sentences, joined
 from seepage.core.noise import Gaussian
+from seepage.core.result import held_sentences, joined
 from seepage.errors import InputError
 from seepage.glm.adapters.registry import GivenModel, Unwrapped, describe, kind_of, unwrap
 from seepage.glm.estimators import LinearModel
@@ -177,11 +177,8 @@ def audit(
         through=through,
     )
     ours = _as_ours(opened.model, settings, fit, labels)
-    held = opened.held
-    if not refitted:
-        held = joined(held, followed.steps.held)
-    elif followed.steps.choices:
-        held = joined(held, followed.steps.choices)
+    steps = followed.steps
+    held = joined(opened.held, steps.choices if refitted else steps.held)
     trained = TrainedModel(ours, settings, table, opened.notes, held)
     sigma = _sigma(noise)
     anew = None
@@ -214,7 +211,10 @@ def _anew(
             "refit='pipeline' refits a pipeline, but no step comes before this model; pass the "
             "fitted pipeline with its raw table."
         )
-    return None if leak.procedure is None else leak.procedure.released
+    if leak.procedure is None:
+        return None
+    procedure = leak.procedure
+    return Anew(procedure.released, procedure.kept, procedure.fits)
 
 
 def _followed(

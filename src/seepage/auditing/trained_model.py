@@ -13,6 +13,7 @@ import pyarrow as pa
 from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian
+from seepage.core.result import LEVELS, SCALING
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
 from seepage.glm.estimators import (
@@ -289,6 +290,14 @@ class EncodedTable:
     # The raw columns, if features are not an affine map of them or are refitted: attributes are
     # then directions of the raw columns, not of the features
     through: ThroughPreprocessing | None = None
+
+    @property
+    def learnt(self) -> tuple[str, ...]:
+        """What the coding of its columns learnt from the data, in words."""
+        if self.coding is None:
+            return ()
+        named = any(attribute.kind == "categorical" for attribute in self.attributes)
+        return (SCALING, LEVELS) if named else (SCALING,)
 
     def values(self) -> dict[str, list[str]]:
         """Return the caller's cells as text."""

@@ -7,7 +7,6 @@ from functools import partial
 
 from array_api_compat import array_namespace
 
-from seepage.core.held import joined
 from seepage.core.jacobian import (
     AnswerAccuracy,
     ComposedChanges,
@@ -17,6 +16,7 @@ from seepage.core.jacobian import (
 )
 from seepage.core.leakage import Leakage
 from seepage.core.people import Identities
+from seepage.core.result import joined
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.tables.source import Array, Chunk, RowSource

@@ -343,7 +343,7 @@ class MeasuredRelease(ABC):
 
     template: ReleaseJacobian
     single: bool = False  # whether results are wanted in single precision
-    # Of what the procedure learnt from the data, in the words of :mod:`seepage.core.held`: what
+    # Of what the procedure learnt from the data, in the words of ``Result.held``: what
     # finite changes choose anew, and what they hold fixed besides when a record leaves
     anew: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
@@ -595,8 +595,8 @@ class FiniteChanges(ABC):
         raise InputError("The label of this model is a number, not a class; use leak.within().")
 
 
-class Procedure(FiniteChanges):
-    """Everything that leads from a table to the release, rerun with records left out or changed.
+class Reruns(FiniteChanges):
+    """How far a release moves when everything that leads to it is rerun with records changed.
 
     Attributes
     ----------
@@ -604,7 +604,7 @@ class Procedure(FiniteChanges):
         How many models one run fits.
     learnt
         What it learns from the data besides the released numbers, in the words of
-        :mod:`seepage.core.held`; a run learns it anew.
+        ``Result.held``; a run learns it anew.
     kept
         What a run without a record holds fixed nevertheless.
     """

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.held import CLASS_WEIGHTS, held_sentences, less
-from seepage.core.jacobian import MeasuredRelease, Procedure, Refits, ReleaseJacobian
+from seepage.core.jacobian import MeasuredRelease, Refits, ReleaseJacobian, Reruns
 from seepage.core.noise import Noise
 from seepage.core.people import Identities, Together
 from seepage.core.questions import (
@@ -42,7 +41,7 @@ from seepage.core.questions import (
     root,
 )
 from seepage.core.record_stream import RecordStream, numbers_alone, write_records
-from seepage.core.result import Result, warned
+from seepage.core.result import CLASS_WEIGHTS, Result, held_sentences, less, warned
 from seepage.core.risk_views import (
     Guess,
     Membership,
@@ -94,7 +93,7 @@ class Leakage(Generic[PerRecord]):
         Who every record is about, if that is known: risks are then about people.
     held
         What the procedure learnt from the data and its derivatives hold fixed: see
-        :mod:`seepage.core.held`.
+        ``Result.held``.
     procedure
         How everything is learnt anew from other records, where that is known.
     """
@@ -108,7 +107,7 @@ class Leakage(Generic[PerRecord]):
         notes: tuple[str, ...] = (),
         person: Identities | None = None,
         held: tuple[str, ...] = (),
-        procedure: Procedure | None = None,
+        procedure: Reruns | None = None,
     ) -> None:
         self.release, self.source, self.noise = release, source, noise
         self.attributes, self.notes, self.person = attributes, notes, person

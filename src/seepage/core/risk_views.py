@@ -19,18 +19,17 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.special import ndtr
 
-from seepage.core.held import CLASS_WEIGHTS, held_sentences, joined, less
 from seepage.core.jacobian import (
     Alternatives,
     FiniteChanges,
     MeasuredRelease,
     Moves,
-    Procedure,
+    Reruns,
 )
 from seepage.core.noise import Noise
 from seepage.core.people import Identities, Together
 from seepage.core.questions import RecordNumbers
-from seepage.core.result import Result, singular
+from seepage.core.result import CLASS_WEIGHTS, Result, held_sentences, joined, less, singular
 from seepage.core.unknowns import Attributes
 from seepage.errors import InputError
 from seepage.risks import guessing
@@ -82,7 +81,7 @@ class MeasuredTable(Protocol):
     notes: tuple[str, ...]
     person: Identities | None
     held: tuple[str, ...]
-    procedure: Procedure | None
+    procedure: Reruns | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -300,7 +299,7 @@ class Way:
     """How finite changes treat what the procedure learnt from the data."""
 
     leak: MeasuredTable
-    procedure: Procedure | None  # which is rerun; ``None`` if the model alone is refitted
+    procedure: Reruns | None  # which is rerun; ``None`` if the model alone is refitted
     fixed: bool  # whether everything but the model is held fixed, even what need not be
     held: tuple[str, ...]  # what they hold fixed
     kept: tuple[str, ...]  # and besides when a record leaves

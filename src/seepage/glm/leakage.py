@@ -16,12 +16,12 @@ from typing import Any, overload
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.held import CLASS_WEIGHTS, PENALTY, joined
 from seepage.core.jacobian import FiniteChanges, MeasuredRelease, Refits
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Noise, check_noise_kind
 from seepage.core.people import Identities, is_a_feature
 from seepage.core.record_stream import RecordStream
+from seepage.core.result import CLASS_WEIGHTS, PENALTY, joined
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
 from seepage.glm.adapters.kinds import NoDerivativeError

@@ -19,16 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from seepage.core.held import CLASS_WEIGHTS, PENALTY, SETTINGS, joined
 from seepage.core.jacobian import (
     Alternatives,
     FiniteChanges,
     MeasuredRelease,
     Moves,
-    Procedure,
     ReleaseJacobian,
+    Reruns,
 )
 from seepage.core.noise import Noise
+from seepage.core.result import CLASS_WEIGHTS, PENALTY, SETTINGS, joined
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.glm.adapters.kinds import balances
@@ -50,7 +50,7 @@ Polish = Callable[[Any, np.ndarray, np.ndarray, np.ndarray | None], FittedGLM]
 
 
 @dataclass(frozen=True)
-class Run:
+class ProcedureRun:
     """What one run of the procedure releases."""
 
     fit: FittedGLM  # the model at its minimiser
@@ -63,7 +63,7 @@ class Run:
         return np.asarray(as_numpy(self.fit.parameters)).reshape(-1)
 
 
-class WholeProcedure(Procedure):
+class WholeProcedure(Reruns):
     """A pipeline, a search, or a model that chooses something by looking at the data.
 
     Parameters
@@ -107,7 +107,7 @@ class WholeProcedure(Procedure):
         self.work = 20.0 * self.fits * self.records * (np.size(last.coef_) + 1)
 
     @cached_property
-    def here(self) -> Run:
+    def here(self) -> ProcedureRun:
         """The run on all records; refuse a procedure that does not give the model again."""
         run = self._run(self.raw.X, self.y, self.weight)
         given = np.asarray(as_numpy(_last(self.estimator).coef_), dtype=float)
@@ -252,7 +252,7 @@ class WholeProcedure(Procedure):
         same = run.meaning == here.meaning and len(run.parameters) == len(here.parameters)
         return run.parameters if same else np.full(len(here.parameters), np.nan)
 
-    def _run(self, X: Any, y: np.ndarray, weight: np.ndarray | None) -> Run:
+    def _run(self, X: Any, y: np.ndarray, weight: np.ndarray | None) -> ProcedureRun:
         estimator = self.estimator
         if self._per_record and len(y) != self.records:
             estimator = _with_penalty(estimator, self.records / len(y))
@@ -268,7 +268,7 @@ class WholeProcedure(Procedure):
             fit = self._polish(opened.model, table, y, weight)
         classes = tuple(as_numpy(getattr(model, "classes_", np.zeros(0))).tolist())
         coef = np.asarray(as_numpy(model.coef_), dtype=float)
-        return Run(fit, coef, (*names, *columns, classes))
+        return ProcedureRun(fit, coef, (*names, *columns, classes))
 
 
 def _fit_through(

@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.held import CLASS_WEIGHTS
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Laplace
+from seepage.core.result import CLASS_WEIGHTS
 from seepage.errors import InputError
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.losses import Categorical

@@ -224,6 +224,7 @@ class AuditReport(Report):
                 "met": audit.meets_target,
             },
             "steps": tell_steps(audit),
+            "held": audit.held,
             "records": {
                 "count": records.count,
                 "limit": find_limit(audit).eta,

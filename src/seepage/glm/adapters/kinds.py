@@ -41,7 +41,7 @@ class ModelKind:
     read: Read  # from the fitted model, a table, labels and weights to the description
     objective: str  # what it minimises, for the page
     note: str = ""  # one sentence on what its audit leaves out
-    # What it chooses by looking at the data, in the words of :mod:`seepage.core.held`
+    # What it chooses by looking at the data, in the words of ``Result.held``
     chooses: tuple[str, ...] = ()
     # Whether an L1 penalty drops columns, so that the audit is of the columns it keeps
     selects: bool = False

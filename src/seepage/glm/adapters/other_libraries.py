@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from seepage.core.held import PENALTY
+from seepage.core.result import PENALTY
 from seepage.glm.adapters.kinds import ModelKind, RefusedKind, reader, refuse_setting
 from seepage.glm.adapters.scikit_learn import lasso, lasso_ratio, per_weight
 from seepage.glm.losses import Family, bernoulli, gamma, gaussian, poisson, tweedie

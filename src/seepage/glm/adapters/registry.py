@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from seepage.core.held import CLASS_WEIGHTS, COLUMNS, SETTINGS
+from seepage.core.result import CLASS_WEIGHTS, COLUMNS, SETTINGS
 from seepage.errors import InputError
 from seepage.glm.adapters import other_libraries, refused, scikit_learn, statsmodels_results
 from seepage.glm.adapters.kinds import PAGE, ModelKind, RefusedKind, balances, reader, refusal
@@ -175,7 +175,7 @@ class Unwrapped:
     model: Any
     steps: tuple[FeatureStep, ...] = ()
     notes: tuple[str, ...] = ()
-    # What was learnt from the data beside the steps, in the words of :mod:`seepage.core.held`
+    # What was learnt from the data beside the steps, in the words of ``Result.held``
     held: tuple[str, ...] = ()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import is_regressor
 
-from seepage.core.held import PENALTY
+from seepage.core.result import PENALTY
 from seepage.glm.adapters.kinds import ModelKind, one_output, reader, refuse_setting
 from seepage.glm.losses import (
     Categorical,

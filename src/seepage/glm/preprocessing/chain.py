@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from seepage.core.held import joined
+from seepage.core.result import joined
 from seepage.glm.adapters.kinds import refusal
 from seepage.glm.preprocessing.steps import FeatureStep, by_differences, dense
 from seepage.glm.preprocessing.transformers import Transformer

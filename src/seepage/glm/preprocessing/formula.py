@@ -12,9 +12,12 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 
+from seepage.core.result import LEVELS
 from seepage.errors import InputError
 from seepage.glm.adapters.kinds import refusal
 from seepage.glm.preprocessing.steps import FeatureStep, by_differences
+
+_LEARNT = "preprocessing"  # what functions such as center keep, in a word
 
 
 class FormulaStep(FeatureStep):
@@ -58,26 +61,18 @@ class FormulaStep(FeatureStep):
     def coded(self, X: Any) -> tuple[str, ...]:
         """Return the columns of numbers that the formula takes as categories, such as C(race)."""
         columns = [str(name) for name in nw.from_native(X, eager_only=True).columns]
-        if hasattr(self.spec, "encoder_state"):  # formulaic's
-            written = [
-                str(factor)
-                for factor, (kind, _) in self.spec.encoder_state.items()
-                if kind.value == "categorical"
-            ]
-        else:
-            written = [
-                factor.code
-                for factor, info in self.spec.factor_infos.items()
-                if info.type == "categorical"
-            ]
-        named = {
-            node.id if isinstance(node, ast.Name) else node.value
-            for code in written
-            for node in ast.walk(ast.parse(code, mode="eval"))
-            if isinstance(node, ast.Name)
-            or (isinstance(node, ast.Constant) and isinstance(node.value, str))  # Q("column")
-        }
+        nodes = [node for code in self._categories() for node in ast.walk(ast.parse(code))]
+        named = {node.id for node in nodes if isinstance(node, ast.Name)}
+        named |= {node.value for node in nodes if isinstance(node, ast.Constant)}  # Q("column")
         return tuple(name for name in columns if name in named)
+
+    def _categories(self) -> list[str]:
+        """Return the parts of the formula that are categories, as they are written."""
+        if hasattr(self.spec, "encoder_state"):  # formulaic's
+            found = self.spec.encoder_state.items()
+            return [str(code) for code, (kind, _) in found if kind.value == "categorical"]
+        infos = self.spec.factor_infos.items()
+        return [factor.code for factor, info in infos if info.type == "categorical"]
 
     def push(self, X: Any, dX: np.ndarray) -> np.ndarray:
         """Return the derivative of the design, by differences."""
@@ -99,7 +94,7 @@ class FormulaStep(FeatureStep):
 
     def learnt(self) -> np.ndarray:
         """Return nothing, or refuse where the formula has learnt something."""
-        if self.held:
+        if _LEARNT in self.held:
             raise refusal(
                 "What a formula learns from the data (center, standardize or bs) is known only to "
                 "the library that reads it, and cannot be refitted here.",
@@ -115,4 +110,9 @@ class FormulaStep(FeatureStep):
         else:
             infos = self.spec.factor_infos.values()
             learns = any(info.state.get("transforms") for info in infos)
-        return ("preprocessing",) if learns else ()
+        return (*([_LEARNT] if learns else []), *self.choices)
+
+    @property
+    def choices(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The levels of its categories."""
+        return (LEVELS,) if self._categories() else ()

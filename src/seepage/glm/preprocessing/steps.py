@@ -21,7 +21,7 @@ class FeatureStep(ABC):
     """One step, fitted. Rows are arrays, or frames where a step takes columns by name."""
 
     name: str
-    # What it has learnt from the data, in the words of :mod:`seepage.core.held`, and the part of it
+    # What it has learnt from the data, in the words of ``Result.held``, and the part of it
     # that is a choice (a level, a column): no derivative moves it
     held: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()

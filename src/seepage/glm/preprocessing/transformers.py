@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from seepage.core.held import COLUMNS, LEVELS, SCALING
+from seepage.core.result import COLUMNS, LEVELS, SCALING
 from seepage.errors import InputError
 from seepage.glm.adapters.kinds import NoDerivativeError, refusal
 from seepage.glm.preprocessing.steps import FeatureStep, by_differences, dense
