@@ -179,7 +179,8 @@ def audit(
     ours = _as_ours(opened.model, settings, fit, labels)
     steps = followed.steps
     held = joined(opened.held, steps.choices if refitted else steps.held)
-    trained = TrainedModel(ours, settings, table, opened.notes, held)
+    per_record = kind_of(opened.model).penalty is not None
+    trained = TrainedModel(ours, settings, table, opened.notes, held, per_record)
     sigma = _sigma(noise)
     anew = None
     if refit != "model":

@@ -320,6 +320,8 @@ class TrainedModel:
     notes: tuple[str, ...] = ()
     # And what the procedure learnt from the data and derivatives hold fixed
     learnt: tuple[str, ...] = ()
+    # Whether the penalty was stated per record, so that nλ depends on how many there are
+    per_record: bool = True
 
     @property
     def source(self) -> RowSource:
@@ -411,6 +413,8 @@ class TrainedModel:
         several = {name: columns for name, columns in (groups or {}).items() if len(columns) > 1}
         leak: Leakage[Any] = leakage(self.model, source, noise=Gaussian(sigma), attributes=several)
         leak.notes, leak.held = self.notes, self.learnt
+        if not self.per_record:
+            leak.release = replace(cast(GLMRelease, leak.release), kept=())
         return leak
 
     def refitted(
@@ -419,6 +423,5 @@ class TrainedModel:
         """Return it fitted in another way, or on nearly the same records, starting from here."""
         settings, source = settings or self.settings, source or self.source
         table = replace(self.table, source=source)
-        return TrainedModel(
-            settings.fit(source, self.model), settings, table, self.notes, self.learnt
-        )
+        model = settings.fit(source, self.model)
+        return replace(self, model=model, settings=settings, table=table)

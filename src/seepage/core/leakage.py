@@ -116,7 +116,10 @@ class Leakage(Generic[PerRecord]):
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the line of text, and a histogram of the records' η."""
         text = f"<p><code>{escape(repr(self))}</code></p>"
-        return text + self.records().histogram("FIL η of the records")
+        try:
+            return text + self.records().histogram("FIL η of the records")
+        except InputError as problem:  # of a procedure without a derivative
+            return f"{text}<p>{escape(str(problem))}</p>"
 
     def __repr__(self) -> str:
         noise = " and ".join(map(repr, self.noise))

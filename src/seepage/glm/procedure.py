@@ -117,8 +117,9 @@ class WholeProcedure(Reruns):
             raise InputError(
                 f"Fitted again on the same records, this {type(self.estimator).__name__} has other "
                 "coefficients: it draws at random (set random_state, or cv without shuffle), or it "
-                "was fitted on other data, weights or settings. Without that its refits say "
-                "nothing; refit='model' holds everything but the coefficients fixed."
+                "was fitted on other data, weights or settings. Refits then say nothing about a "
+                "record; refit='model' holds everything but the coefficients fixed, where the "
+                "steps before the model allow that."
             )
         return run
 

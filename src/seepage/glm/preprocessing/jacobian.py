@@ -116,7 +116,7 @@ class RawRelease(MeasuredRelease):
         if self.refitted:
             raise InputError(
                 "What the whole procedure would release without a record takes rerunning it; "
-                "pass refit='pipeline' to membership(), or take preprocessing='frozen'."
+                "leave out refit='model', or take preprocessing='frozen'."
             )
         return RawChanges(self.inner.finite_changes(), self)
 
