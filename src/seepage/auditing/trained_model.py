@@ -414,7 +414,7 @@ class TrainedModel:
         leak: Leakage[Any] = leakage(self.model, source, noise=Gaussian(sigma), attributes=several)
         leak.notes, leak.held = self.notes, self.learnt
         if not self.per_record:
-            leak.release = replace(cast(GLMRelease, leak.release), kept=())
+            leak.release = replace(cast(Any, leak.release), kept=())
         return leak
 
     def refitted(

@@ -62,7 +62,7 @@ class FormulaStep(FeatureStep):
         """Return the columns of numbers that the formula takes as categories, such as C(race)."""
         columns = [str(name) for name in nw.from_native(X, eager_only=True).columns]
         nodes = [node for code in self._categories() for node in ast.walk(ast.parse(code))]
-        named = {node.id for node in nodes if isinstance(node, ast.Name)}
+        named: set[Any] = {node.id for node in nodes if isinstance(node, ast.Name)}
         named |= {node.value for node in nodes if isinstance(node, ast.Constant)}  # Q("column")
         return tuple(name for name in columns if name in named)
 
