@@ -24,14 +24,12 @@ from seepage.core.jacobian import Alternatives, FiniteChanges, Moves
 from seepage.core.noise import Noise
 from seepage.errors import InputError
 from seepage.glm.changes.batched_refits import Change
-from seepage.glm.changes.centres import Centres
 from seepage.glm.changes.changed_records import ChangedRecords, RefittedMoves
 from seepage.glm.changes.local_model import LocalModel, in_numpy
 from seepage.glm.fitting.balance import ClassBalance
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective
 from seepage.glm.jacobian.optimum import FittedRecords, Optimum, optimum
-from seepage.support.chunks import row_slices
 from seepage.support.double_double import EPS
 
 
@@ -73,8 +71,6 @@ class RebalancedRecords(FiniteChanges):
 
     def without(self, rows: np.ndarray) -> Moves:
         """Return the moves when each of some records is left out, K = 1, certified."""
-        if rows.dtype == object:
-            return self.without_exactly(rows)
         moves = Moves(np.full((len(rows), 1, 1), np.inf), np.zeros((len(rows), 1)))
         for fit, which in self._by_fit(rows):
             if fit is not None:
@@ -83,18 +79,16 @@ class RebalancedRecords(FiniteChanges):
 
     def _certified(self, fit: _Shifted, rows: np.ndarray) -> Moves:
         """Return the moves of records that leave one fit, from where the release is."""
-        changes, model = fit.changes, fit.changes.model
+        changes = fit.changes
         moves = changes.without(rows)
-        centres = np.zeros((len(rows), 1, len(fit.offset)))
-        if changes.certifies:
-            for piece in row_slices(len(rows), changes.width(None)):
-                some = rows[piece]
-                centres[piece] = model.seen(Centres.of(model, some, None).moves(model, some))
-            # Where the others decide nothing there is no centre.
-            centres[moves.gram[:, 0, 0] == 0] = 0.0
-        return RefittedMoves(
-            centres + fit.offset, moves.radius + fit.error, np.isinf(moves.expected())
-        ).moves()
+        centres = changes.starts(rows, None)
+        if centres is None:  # no family with a certificate; what is known surrounds the fit
+            centres = np.zeros((len(rows), 1, len(changes.model.inverse)))
+        seen, size = changes.model.seen(centres), moves.expected()
+        # Where the others decide nothing, or no centre was computed, nothing is known.
+        same = np.abs(np.linalg.norm(seen, axis=2) - size) <= 1e-6 * size
+        radius = np.where(same, moves.radius + fit.error, np.inf)
+        return RefittedMoves(seen + fit.offset, radius, np.isinf(size)).moves()
 
     def without_exactly(self, rows: np.ndarray) -> Moves:
         """Return the moves when records leave, alone or together, by refits."""
@@ -169,14 +163,13 @@ class RebalancedRecords(FiniteChanges):
         self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return how likely the model fitted without a record finds it with each alternative."""
-        if rows.dtype == object:
-            return self._fixed.log_likelihoods(rows, others, refits)  # which says why not
         scores, off = np.zeros((len(rows), len(others))), np.zeros(len(rows))
         for fit, which in self._by_fit(rows):
             if fit is None:
                 raise InputError(
-                    f"Row {rows[which[0]]} is the only record of its class, so no model without it "
-                    "predicts that class; give another prior, or leave it out with rows=."
+                    f"Without row {np.atleast_1d(rows[which[0]])[0]} no record of its class is "
+                    "left, so no model predicts that class; give another prior, or leave it out "
+                    "with rows=."
                 )
             scores[which], off[which] = fit.changes.log_likelihoods(rows[which], others, refits)
         return scores, off
