@@ -98,7 +98,7 @@ test-random: $(STAMPS)/test ## Run the property tests on examples they have not 
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m 'hypothesis and not minutes' --hypothesis-profile=default
 
 N ?= 200
-fuzz: $(STAMPS)/test ## Compare N linear models drawn at random with the truth in 60 digits
+fuzz: $(STAMPS)/test ## Compare N linear models drawn at random, and N refits, with the truth in 60 digits
 	@OMP_NUM_THREADS=1 $(BIN)/python tests/generated/fuzz_linear.py $(N)
 
 fuzz-nn: $(STAMPS)/test ## Measure N networks drawn anew against differences of single gradients
