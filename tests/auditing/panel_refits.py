@@ -95,13 +95,20 @@ def leakages(table, kind, tied=()):
     return np.array(found)
 
 
-def departures(table, kind):
-    """How far the released numbers move without each person's rows, with nλ as it is."""
+def departures(table, kind, scaled_anew=False):
+    """How far the released numbers move without each person's rows, with nλ as it is.
+
+    The columns are scaled as with them, or anew.
+    """
     X, y = design(table), table["y"].to_numpy().astype(float)
     ridge = L2 * len(y)
     here = fit(X, y, kind, ridge)
-    kept = (np.setdiff1d(np.arange(len(y)), rows) for rows in rows_of(table))
-    return np.array([np.linalg.norm(fit(X[k], y[k], kind, ridge) - here) for k in kept])
+    moves = []
+    for rows in rows_of(table):
+        k = np.setdiff1d(np.arange(len(y)), rows)
+        own = design(table.take(k)) if scaled_anew else X[k]
+        moves.append(np.linalg.norm(fit(own, y[k], kind, ridge) - here))
+    return np.array(moves)
 
 
 def flips(table, kind, column=1):
