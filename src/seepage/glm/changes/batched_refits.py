@@ -136,6 +136,9 @@ class BatchedRefits:
         fit = replace(model.fit, target=target, sample_weight=weight)
         guess = model.theta + outputs.of_all(start).reshape(model.theta.shape)
         objective = Objective.of(fit, X)
+        with np.errstate(over="ignore", invalid="ignore"):
+            curved = np.isfinite(objective.hessian(objective.margins(guess))).all()
+        guess = guess if curved else model.theta  # a start too far away, as of exponentials
         nothing = np.full(start.shape, np.inf), np.zeros(start.shape)
         if not len(X):
             return nothing
@@ -167,6 +170,7 @@ class BatchedRefits:
         whole, moved = _Batch(self, changes), start.copy()
         left, last = np.full(len(changes), np.inf), np.zeros(len(changes))
         active, rest = np.arange(len(changes)), np.zeros_like(moved)
+        span = np.zeros(len(changes))
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             size = self.size(whole.at_rest())
             size[size == 0] = 1.0
@@ -175,6 +179,7 @@ class BatchedRefits:
                 shift = batch.shifts(here)
                 gradient, curvature = batch.derivatives(here, shift)
                 pull, rest[active] = batch.pull(shift), gradient
+                span[active] = self.outputs.spans(shift).max(axis=0)
                 scale = np.where(pull > 0, np.minimum(size[active], pull), size[active])
                 now = self.size(gradient) / scale
                 better = now < 0.9 * left[active]
@@ -193,12 +198,15 @@ class BatchedRefits:
                 moving = np.any(here != 0, axis=1)
                 ratio = np.linalg.norm(step, axis=1) / np.linalg.norm(here + step, axis=1)
                 last[active] = np.where(moving, ratio, 0.0)
-            # Near in the norm of the Hessian need not be near in that of the noise, which may see
-            # an intercept far from all records: the last step is measured there, and taken.
-            seen = self.model.seen
+            # Near in the norm of the table's Hessian need not be near in that of the noise, which
+            # may see an intercept far from all records, nor where the refit's own curvature is
+            # down to exp(−M|t|) of it: the last step is measured there, and taken.
+            seen, constant = self.model.seen, self.model.fit.family.self_concordance
             lost, size = (np.linalg.norm(seen(v), axis=1) for v in (rest @ self.inverse, moved))
+            curved = 0.0 if constant is None else np.exp(-constant * span)
             step = np.zeros_like(moved)
-            late = np.isfinite(left) & ((left > _CONVERGED) | (lost > _CONVERGED * size))
+            late = np.isfinite(left)
+            late &= (left > _CONVERGED) | (lost > _CONVERGED * curved * size)
             if late.any():
                 batch, here = whole.of(late), moved[late]
                 gradient, curvature = batch.derivatives(here, batch.shifts(here))
