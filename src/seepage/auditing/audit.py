@@ -500,12 +500,11 @@ def find_risks(
         work = leak.release.finite_changes().work
     except InputError:  # of records that are read in chunks, whose risks are certified without
         work = math.inf
-    # Families with a certified expansion need few refits; for others, for people, all of whose
-    # records leave together, and for guesses among several classes, whose intervals are wide, only
-    # the most exposed are examined if refits of all would take long.
+    # Families with a certified expansion need few refits; for others, for values of people, which
+    # change in all of their records, and for guesses among several classes, whose intervals are
+    # wide, only the most exposed are examined if refits of all would take long.
     everybody = None if leak.person is None else leak.person.together
-    known_family = trained.settings.model in MODELS
-    certified = known_family and everybody is None
+    certified = trained.settings.model in MODELS
     several = trained.settings.model == "softmax"
     most = max(_FEWEST_RISKS, int(_REFIT_WORK / work))
     rows = records if rows is None else rows
@@ -517,7 +516,7 @@ def find_risks(
     def refits(alternatives: int) -> bool | int:
         """Return how many records may be refitted, the most exposed first; none of a long table."""
         allowed = _REFIT_WORK / 2 if several else _EXACT_WORK
-        return certified and int(allowed / work / alternatives)
+        return certified and everybody is None and int(allowed / work / alternatives)
 
     if anew is None:
         examined = None if certified else exposed(most)
@@ -525,13 +524,22 @@ def find_risks(
         # Preparing and fitting the records takes about 20 passes over them.
         affordable = min(_REFIT_WORK / (20 * trained.work), _MOST_WHOLE) / anew.fits
         examined = exposed(min(max(_FEWEST_RISKS, int(affordable)), _MOST_WHOLE))
-    together = None if everybody is None else everybody.at(examined)
-    told = partial(membership, leak, None if together else examined, together)
+
+    def told(examined: np.ndarray | None, exact: bool | int) -> Membership:
+        refit = None if anew is None else anew.released
+        if everybody is None:
+            return membership(leak, examined, None, exact, refit, changes)
+        return membership(leak, None, everybody.at(examined), exact, refit, changes)
+
     if anew is None:
-        members = _asked(partial(told, refit=None, changes=changes), refits(1), work)
+        members = _asked(partial(told, examined), refits(1), work)
+        if everybody is not None and np.isinf(np.max(np.asarray(members))):
+            # Somebody has so many records that only a refit knows what would be without them.
+            examined = exposed(most)
+            members = told(examined, True)
         assumed = members.mu.assumptions
     else:
-        members = told(exact=False, refit=anew.released)
+        members = told(examined, False)
         assumed = (*members.mu.assumptions, *held_sentences(anew.kept))
     mu = np.asarray(members)
     worst = int(np.argmax(mu))
@@ -547,10 +555,9 @@ def find_risks(
         candidates = among_levels(leak, changes, None, 1e-5)
         among = records if candidates.together else rows
         asked = None
-        if several or not known_family or candidates.together:
+        if several or not certified or candidates.together:
             asked = exposed(max(_FEWEST_RISKS, most // (2 * levels)), among)
-        # What a model without a person predicts of all of their records is no prior.
-        priors = ("frequencies",) if candidates.together else ("frequencies", "model")
+        priors = ("frequencies", "model")
         label = partial(
             guess_among, leak, changes, candidates, priors, _rows_of(candidates.together, asked)
         )
@@ -570,7 +577,7 @@ def find_risks(
             levels = len(candidates.levels)
             among = records if candidates.together else rows
             asked = None
-            if not known_family or levels * trained.work > _MOVES_WORK:
+            if not certified or levels * trained.work > _MOVES_WORK:
                 asked = exposed(_FEWEST_RISKS, among)
             elif candidates.together:
                 asked = exposed(max(_FEWEST_RISKS, most // levels), among)

@@ -633,10 +633,7 @@ def _replaced_exactly(
 
 def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float) -> Moves:
     """Refit as many records as the budget allows: the most exposed and least certain first."""
-    least, most = (ends.max(axis=1) for ends in moves.distances())
-    with np.errstate(invalid="ignore", divide="ignore"):
-        width = np.where(most > 0, 1 - least / most, 0.0)
-    width = np.where(np.isinf(most), np.isfinite(least).astype(float), width)
+    width = _widest(moves)
     open_ = np.flatnonzero(width > _EXACT)
     if len(open_) > budget:
         count = int(budget)
@@ -648,8 +645,19 @@ def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float
         others = np.concatenate([wide, np.setdiff1d(rest, wide, assume_unique=True)])
         open_ = np.concatenate([first, others[: count - len(first)]])
     if len(open_):
-        moves.put(open_, exactly(open_))
+        refitted = exactly(open_)
+        # Where hardly anything determines a refit, what was certified may be known better.
+        closer = ~(_widest(refitted) > width[open_])
+        moves.put(open_[closer], refitted.of(closer))
     return moves
+
+
+def _widest(moves: Moves) -> np.ndarray:
+    """Return how wide the intervals of the longest moves are, relative to their ends, (m,)."""
+    least, most = (ends.max(axis=1) for ends in moves.distances())
+    with np.errstate(invalid="ignore", divide="ignore"):
+        width = np.where(most > 0, 1 - least / most, 0.0)
+    return np.where(np.isinf(most) & np.isfinite(least), 1.0, np.nan_to_num(width))
 
 
 def _budget(changes: FiniteChanges, alternatives: int, exact: bool | int) -> float:

@@ -81,7 +81,7 @@ class RebalancedRecords(FiniteChanges):
         """Return the moves of records that leave one fit, from where the release is."""
         changes = fit.changes
         moves = changes.without(rows)
-        centres = changes.starts(rows, None)
+        centres, _ = changes.starts(rows, None)
         if centres is None:  # no family with a certificate; what is known surrounds the fit
             centres = np.zeros((len(rows), 1, len(changes.model.inverse)))
         seen, size = changes.model.seen(centres), moves.expected()
@@ -98,8 +98,7 @@ class RebalancedRecords(FiniteChanges):
                 continue
             leaving = [Change(np.atleast_1d(some)) for some in rows[which]]
             every = np.ones((len(leaving), 1), dtype=bool)
-            starts = fit.changes.starts(rows[which], None)
-            found = fit.changes.refitted(leaving, every, starts)
+            found = fit.changes.refitted(leaving, every, *fit.changes.starts(rows[which], None))
             moves.put(which, _from_release(found, fit, every).moves())
         return moves
 
@@ -154,7 +153,8 @@ class RebalancedRecords(FiniteChanges):
                 weight = balance.own[some] * factors[places[new]]
                 changes.append(Change(some, fit.changes.model.X[some], own, weight))
             alone = np.ones((len(which), 1), dtype=bool)
-            there = _from_release(fit.changes.refitted(changes, alone, None), fit, alone)
+            _, stay = fit.changes.starts(rows[m], None)
+            there = _from_release(fit.changes.refitted(changes, alone, None, stay), fit, alone)
             found.seen[m, k], found.radius[m, k] = there.seen[:, 0], there.radius[:, 0]
             found.lost[m, k] = there.lost[:, 0]
         return found.moves()
