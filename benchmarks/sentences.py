@@ -156,8 +156,8 @@ CASES = (
     ),
     Case("carData::Chile", of_r("carData", "Chile"), "vote", refused="missing values"),
     Case(
-        "survival::lung",
-        of_r("survival", "lung"),
+        "survival::cancer",
+        of_r("survival", "cancer"),
         "status",
         ("--missing", "drop", "--sigma", "0.2"),
         kind="logistic",
