@@ -255,7 +255,7 @@ def test_audits_have_the_numbers_of_the_leakage(name, preprocessing):
         cells = np.asarray(leak.cells([column]))[:, 0]
         with np.errstate(divide="ignore"):
             assert np.allclose(found.cell_errors[column], 1 / cells, rtol=1e-9)
-    assert all(note in found.steps for note in leak.notes)
+    assert all(text in found.steps for text in leak.assumptions())
     assert found.released == leak.release.template.size
     assert found.curve.error.shape == found.curve.sigma.shape
 

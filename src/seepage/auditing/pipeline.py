@@ -282,7 +282,8 @@ def _told_steps(opened: Unwrapped, followed: FollowedColumns, refitted: bool) ->
     steps = list(opened.notes)
     if opened.steps:
         steps.append("Leakage is about the raw columns, through the Jacobian of the preprocessing.")
-    steps += held_sentences(joined(opened.held, () if refitted else followed.steps.held))
+    learnt = followed.steps.choices if refitted else followed.steps.held
+    steps += held_sentences(joined(opened.held, learnt))
     if refitted:
         steps.append(REFITTED)
     if followed.gaps:

@@ -219,7 +219,8 @@ def whom(audit: Audit, row: int, unit: str | None = None) -> str:
     if (unit or audit.unit) != ONE_PERSON:
         return f"row {called}"
     others = audit.records.held_by(row) - 1
-    return f"the person of row {called}" + (f" and {others} more" if others > 0 else "")
+    more = f" and {counted(others, 'more row')}" if others > 0 else ""
+    return f"the person of row {called}{more}"
 
 
 def tried(audit: Audit, guess: GuessFinding) -> str:
