@@ -76,7 +76,9 @@ def test_whole_numbers_can_be_named_classes_and_counts_are_said():
     counts = table(y=np.arange(N) % 3)
     plan = plan_columns(counts, "y")
     assert plan.target_kind == "count"
-    assert any("counts" in step and "--categorical" in step for step in plan.steps)
+    assert plan.codes == 3  # said in a step and on the first screen, from this number
+    many = plan_columns(table(y=np.arange(N) % 13), "y")
+    assert any("counts" in step and "--categorical" in step for step in many.steps)
     assert plan_columns(counts, "y", categorical=["y"]).target_kind == "multiclass"
 
 

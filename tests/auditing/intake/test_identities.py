@@ -171,3 +171,12 @@ def test_a_column_cannot_say_whose_row_it_is_and_be_something_else(options, word
     found = table(g=np.repeat(np.arange(30), 7))
     with pytest.raises(InputError, match=words):
         plan(found, **options)
+
+
+def test_few_values_in_many_rows_each_are_pointed_out_and_not_refused():
+    found = table(rows=944, PID=np.arange(944) % 7)  # a party identification, as in anes96
+    assert plan(found).features == ("x", "PID")
+    (notice,) = plan(found).notices
+    assert "'PID' is named like an identifier" in notice
+    assert "--person PID" in notice
+    assert plan(found, categorical=["PID"]).notices == ()

@@ -31,6 +31,8 @@ _HOLDERS = (
 _MARKS = "id|ids|pid|uid|uuid|guid|nr|no|num|number|code|key"
 _MARKED = re.compile(f"(?:{_HOLDERS})?(?:id|ids|pid|uid|uuid|guid)|(?:{_HOLDERS})(?:nr|no|num)")
 _NAMING = re.compile(f"{_HOLDERS}|nr|{_MARKED.pattern}")
+_FEWEST = 5  # different values: fewer identify nobody
+_MOST_ROWS = 50  # of one person, beyond which a column more likely holds codes of a few levels
 
 
 def people_of_rows(identities: Column | Sequence[object], name: str) -> np.ndarray:
@@ -89,15 +91,20 @@ def is_named_like_identifier(name: str) -> bool:
 def check_identifiers(
     features: Sequence[str], profiles: Mapping[str, ColumnProfile], settled: Sequence[str]
 ) -> None:
-    """Refuse columns that are named like identifiers, unless it is ``settled`` what they are."""
-    fewest = 5  # different values: fewer identify nobody
+    """Refuse columns that are named like identifiers, unless it is ``settled`` what they are.
+
+    Of few values in many rows each (anes96 has a party identification, ``PID``) only a notice is
+    given, by :func:`panel_notices`.
+    """
     for name in features:
         known = profiles[name]
         if name in settled or not is_named_like_identifier(name):
             continue
-        if known.refused or not known.whole or known.distinct < fewest:
+        if known.refused or not known.whole or known.distinct < _FEWEST:
             continue
         filled = known.rows - known.missing
+        if filled > _MOST_ROWS * known.distinct:
+            continue
         many = f"more than {known.distinct - 1:,}" if known.capped else f"{known.distinct:,}"
         flag = option(name)
         raise InputError(
@@ -123,6 +130,15 @@ def panel_notices(
     ``raw`` is the table itself, where it is in memory; much is known from ``sums`` alone.
     """
     rows = max((sums[name].rows for name in features), default=0)
+    for name in features:
+        whole = sums[name].whole and len(sums[name].levels or ()) >= _FEWEST
+        if whole and name not in settled and is_named_like_identifier(name):
+            flag = option(name)
+            yield (
+                f"Column {shown(name)} is named like an identifier and counts as a feature: each "
+                "of its few values is in many rows. If it says whose row it is, use --person "
+                f"{flag}; every number here is about a single row."
+            )
     named = {n: _repeated(raw, n, sums) for n in features if n not in settled}
     for name, count in ((n, count) for n, count in named.items() if count):
         flag = option(name)
@@ -149,7 +165,7 @@ def _repeated(raw: pa.Table | None, name: str, sums: Scan) -> int:
 
     Each must be in as many rows as the others, or in rows that follow each other.
     """
-    most_rows, fewest = 50, 30  # of one value, and different values
+    fewest = 30  # different values
     known = sums[name]
     if not known.whole or known.missing or known.values < 2 * fewest:
         return 0
@@ -160,11 +176,11 @@ def _repeated(raw: pa.Table | None, name: str, sums: Scan) -> int:
     else:
         return 0
     mean = known.values / len(counts)
-    if len(counts) < fewest or not 2 <= mean <= min(most_rows, len(counts)):
+    if len(counts) < fewest or not 2 <= mean <= min(_MOST_ROWS, len(counts)):
         return 0
     if counts.min() == counts.max():
         return len(counts)
-    if raw is None or counts.max() > most_rows:
+    if raw is None or counts.max() > _MOST_ROWS:
         return 0
     runs = 1 + np.count_nonzero(np.diff(people_of_rows(raw.column(name), name)))
     return len(counts) if runs == len(counts) else 0
@@ -176,8 +192,8 @@ def _block_of_rows(raw: pa.Table, features: Sequence[str]) -> tuple[int, list[st
     Two columns or more must, and their values must differ from block to block often enough that
     the table is not merely sorted; (1, []) if there is no such T.
     """
-    rows, most_rows, fewest = raw.num_rows, 50, 30  # of a block, and blocks
-    sizes = [t for t in range(min(most_rows, rows // fewest), 1, -1) if rows % t == 0]
+    rows, fewest = raw.num_rows, 30  # blocks
+    sizes = [t for t in range(min(_MOST_ROWS, rows // fewest), 1, -1) if rows % t == 0]
     if not sizes:
         return 1, []
     columns = {
