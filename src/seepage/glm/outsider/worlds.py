@@ -1,0 +1,169 @@
+"""A release with somebody in the data and with somebody else instead: two normal distributions.
+
+With a person in the data, among others whom the attacker does not know, and without them::
+
+    in:   N(θ* − H⁻¹c, uH⁻¹G₋ᵢH⁻¹ + Σ)       out:   N(θ*, uH₋ᵢ⁻¹G₋ᵢH₋ᵢ⁻¹ + Σ),      c = g − ḡ
+
+The number of people is usually published: out means somebody else instead, so the move is centred.
+The person's own gradient is no part of what hides them: ``G₋ᵢ = G − n/(n − 1) ccᵀ``.
+
+**One covariance** will do while the design leverage ℓ is small. With ``M = uG + HΣH`` and
+``q = cᵀM⁻¹c``, the distance of the two is ``μ² = q/(1 − αq)``, ``α = u n/(n − 1)``.
+
+**Two covariances.** A person of leverage also narrows the spread. Let ``YYᵀ`` be their part of H,
+``W = (I − YᵀH⁻¹Y)⁻¹``, and ``T = uG₋ᵢH⁻¹Y``. As ``H₋ᵢ⁻¹ = H⁻¹ + H⁻¹YWYᵀH⁻¹``, the covariances of
+``Hθ̂`` differ by::
+
+    Y W Tᵀ + T W Yᵀ + Y W (YᵀH⁻¹T) W Yᵀ
+
+So everything happens in the span of Y, T and c: 2k + 1 dimensions where Y has k columns (one for a
+record of a model of one output). There both covariances are diagonalised at once.
+
+**Predictions.** Of queries A only ``Aθ̂`` is seen. A root R of ``H⁻¹Aᵀ(ASAᵀ)⁺AH⁻¹``, in place of
+one of ``M⁻¹``, is all that changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from seepage.glm.outsider.others import OtherPeople
+from seepage.risks.two_normals import TwoNormals
+from seepage.support.chunks import progress
+
+LEVERAGE = 0.1  # the design leverage up to which one covariance will do
+_CERTAIN = 1e-8  # what must be left of a person's share in the scatter: a distance of about 10⁴
+
+
+@dataclass(frozen=True)
+class Worlds:
+    """The two worlds of every person, as an attacker sees them.
+
+    Parameters
+    ----------
+    others
+        The people.
+    unknown
+        ``u``.
+    queries
+        ``A``, (m, P), where predictions are released; ``None`` for the parameters.
+    own
+        Whether the only query is at the person's own records.
+    """
+
+    others: OtherPeople
+    unknown: float
+    queries: np.ndarray | None = None
+    own: bool = False
+
+    @property
+    def share(self) -> float:
+        """``α = u n/(n − 1)``."""
+        n = self.others.count
+        return self.unknown * n / (n - 1)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers leave that do not follow from the rest."""
+        if self.own:
+            return self.others.model.outputs.count
+        if self.queries is None:
+            return self.others.size
+        return int(np.linalg.matrix_rank(self.queries))
+
+    def with_unknown(self, unknown: float) -> Worlds:
+        """Return the same to an attacker who knows more or less."""
+        return replace(self, unknown=unknown)
+
+    def root_for(self) -> Callable[[np.ndarray], np.ndarray]:
+        """Return the function that gives R for a person's records, (P, k)."""
+        inverse, spread = self.others.model.inverse, self.others.spread(self.unknown)
+
+        def seen(A: np.ndarray) -> np.ndarray:
+            through = A @ inverse
+            return np.asarray(through.T @ inverse_root(A @ spread @ A.T))
+
+        if self.own:
+            return lambda rows: seen(self.others.directions(rows).T)
+        if self.queries is None:
+            noise = np.linalg.solve(inverse, np.linalg.solve(inverse, self.others.noise_spread).T)
+            whole = inverse_root(self.unknown * self.others.scatter + (noise + noise.T) / 2)
+        else:
+            whole = seen(self.queries)
+        return lambda rows: whole
+
+    def leverages(self) -> tuple[np.ndarray, TwoNormals]:
+        """Return ``αq``, the share of each person in what is seen to vary, and the two worlds."""
+        others = self.others
+        root = self.root_for()
+        q, pairs = np.zeros(len(others.sets)), []
+        shown = progress(range(len(others.sets)), "people") if self.own else None
+        for piece, c in others.centred():
+            if not self.own:
+                z = c @ root(others.sets[0])
+                q[piece] = np.sum(z**2, axis=1)
+                continue
+            for k, person in enumerate(range(*piece.indices(len(q)))):
+                next(shown)  # type: ignore[arg-type]
+                z = c[k] @ root(others.sets[person])
+                q[person] = z @ z
+        left = 1 - self.share * q
+        certain = (others.alone & others.present) | (left < _CERTAIN)
+        with np.errstate(divide="ignore"):
+            mu = np.where(certain, np.inf, np.sqrt(q / np.maximum(left, _CERTAIN)))
+        worlds = TwoNormals.apart(mu)
+        uneven = np.flatnonzero((others.leverage >= LEVERAGE) & ~certain)
+        for person in uneven:
+            rows = others.sets[person]
+            pairs.append(self._pair(person, root(rows)))
+        if len(uneven):
+            worlds = worlds.put(uneven, _joined(pairs))
+        return self.share * q, worlds
+
+    def _pair(self, person: int, root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the shift and the spread of one person's worlds, (k,) each."""
+        others, inverse = self.others, self.others.model.inverse
+        rows = others.sets[person]
+        c = others._gradients(rows).sum(axis=0) - others.mean
+        Y = others.curvature_root(rows)
+        solved = inverse @ Y
+        T = self.unknown * others.scatter @ solved - self.share * np.outer(c, c @ solved)
+        W = np.linalg.inv(np.eye(Y.shape[1]) - Y.T @ solved)
+        y, t, z = root.T @ Y, root.T @ T, root.T @ c
+        basis = np.linalg.qr(np.column_stack([y, t, z]))[0]
+        y, t, z = basis.T @ y, basis.T @ t, basis.T @ z
+        once = y @ W @ t.T
+        more = once + once.T + y @ W @ (solved.T @ T) @ W @ y.T
+        # Within, the covariance is I − αzzᵀ.
+        lower = np.linalg.cholesky(np.eye(len(z)) - self.share * np.outer(z, z))
+        more = np.linalg.solve(lower, np.linalg.solve(lower, more).T)
+        spread, axes = np.linalg.eigh((more + more.T) / 2)
+        shift = axes.T @ np.linalg.solve(lower, z)
+        return shift, np.maximum(spread, _CERTAIN - 1)
+
+
+def _joined(pairs: list[tuple[np.ndarray, np.ndarray]]) -> TwoNormals:
+    """Return pairs as one, coordinates of equal spread in a single one."""
+    tidy = []
+    for shift, spread in pairs:
+        bent = np.abs(spread) > 1e-9  # else rounding
+        rest = np.linalg.norm(shift[~bent])
+        tidy.append((np.append(rest, shift[bent]), np.append(0.0, spread[bent])))
+    size = max(len(shift) for shift, _ in tidy)
+    both = [[np.pad(one, (0, size - len(one))) for one in pair] for pair in tidy]
+    return TwoNormals(np.stack([m for m, _ in both]), np.stack([e for _, e in both]))
+
+
+def inverse_root(matrix: np.ndarray) -> np.ndarray:
+    """Return R with ``RRᵀ`` the pseudo-inverse of a semidefinite matrix, (P, k).
+
+    Scaled to a unit diagonal first, so that very different units cost no digits.
+    """
+    sizes = np.sqrt(np.maximum(np.diagonal(matrix), 0.0))
+    scale = np.where(sizes > 0, sizes, 1.0)
+    values, vectors = np.linalg.eigh(matrix / np.outer(scale, scale))
+    kept = values > len(values) * np.finfo(float).eps * max(float(values[-1]), 0.0)
+    return np.asarray(vectors[:, kept] / np.sqrt(values[kept]) / scale[:, None])
