@@ -89,7 +89,7 @@ class Question:
         """Answer for some records by refits started from the expansion."""
         changes = self.changes()
         if not self.flips:
-            return changes.without_exactly([np.array([i]) for i in rows])
+            return changes.without_exactly(np.asarray(rows))
         return changes.replaced_exactly(rows, Alternatives(labels=changes.class_labels()))
 
 

@@ -133,7 +133,7 @@ def test_intervals_hold_where_a_column_is_far_from_zero() -> None:
 def test_refits_are_what_brute_force_finds(case: Case) -> None:
     changes = case.leak.release.finite_changes()
     gone = [case.far(case.without(i)) for i in ROWS]
-    found = changes.without_exactly([np.array([i]) for i in ROWS])
+    found = changes.without_exactly(np.asarray(ROWS))
     assert found.expected()[:, 0] == pytest.approx(gone, rel=1e-8, abs=1e-9)
     labels = Alternatives(labels=changes.class_labels())
     relabelled = [[case.far(case.labelled(i, k)) for k in range(case.classes)] for i in ROWS]

@@ -121,7 +121,7 @@ def test_moves_under_weak_penalties_hold_the_truth(seed: int) -> None:
     left_out = [[distance(problem.parameters(np.arange(n) != i))] for i in ROWS]
     penalised = not problem.intercept
     check(changes.without(ROWS), left_out, penalised)
-    check(changes.without_exactly([np.array([i]) for i in ROWS]), left_out, penalised)
+    check(changes.without_exactly(np.asarray(ROWS)), left_out, penalised)
 
     columns, labels = [], []
     coded, values = problem.labels()

@@ -55,7 +55,7 @@ def calibrate(
     view
         A result of ``leak`` to calibrate, such as ``leak.columns()``,
         ``leak.records(measure="dfil")`` or the bound ``sp.bounds.cramer_rao_rows(leak)``; the
-        records' FIL if not given.
+        records' FIL if not given; that of people, where it is known whom the records are about.
     grid
         The points of a decade to round up to: 1, 1.5, 2, 3, 5 and 7 by default. They apply to
         σ itself, or for noise with a vector or a covariance to the factor that scales it.
@@ -80,7 +80,9 @@ def calibrate(
         raise InputError(f"The target must be a finite number above zero, not {target}.")
     if len(leak.noise) != 1:
         raise InputError("Only a single release can be calibrated; calibrate each part alone.")
-    result = (leak.records(measure="fil") if view is None else view).result()
+    if view is None:
+        view = leak.records() if leak.person is None else leak.people()
+    result = view.result()
     if result.noise != leak.noise:
         raise InputError("The view was measured at another noise; take it from the same leak.")
     if result.rescaled is not None:

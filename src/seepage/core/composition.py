@@ -15,6 +15,7 @@ from seepage.core.jacobian import (
     ReleaseJacobian,
 )
 from seepage.core.leakage import Leakage
+from seepage.core.people import Identities
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.tables.source import Array, Chunk, RowSource
@@ -45,7 +46,18 @@ def compose(first: Leakage, *others: Leakage) -> Leakage:
     noise = tuple(noise for leak in (first, *others) for noise in leak.noise)
     together = parts[0] if len(parts) == 1 else ComposedRelease(parts)
     notes = tuple(dict.fromkeys(note for leak in (first, *others) for note in leak.notes))
-    return Leakage(together, first.source, noise, first.attributes, notes)
+    person = _same_people([leak.person for leak in (first, *others) if leak.person is not None])
+    return Leakage(together, first.source, noise, first.attributes, notes, person)
+
+
+def _same_people(given: Sequence[Identities]) -> Identities | None:
+    """Return whom the records are about, by all releases that say so."""
+    if any(not given[0].same(other) for other in given[1:]):
+        raise InputError(
+            "These releases state different identities of the same records; pass the same person= "
+            "to each."
+        )
+    return given[0] if given else None
 
 
 def _add(parts: list[MeasuredRelease], new: MeasuredRelease) -> None:

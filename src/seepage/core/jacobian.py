@@ -545,7 +545,10 @@ class Alternatives:
 
 
 class FiniteChanges(ABC):
-    """How far one release moves under finite changes of single records.
+    """How far one release moves under finite changes of records.
+
+    ``rows`` are positions of single records, or arrays of positions as objects, for records that
+    leave or change together.
 
     Attributes
     ----------
@@ -566,8 +569,8 @@ class FiniteChanges(ABC):
         """Return the moves when each of some records is left out, K = 1, certified."""
 
     @abstractmethod
-    def without_exactly(self, sets: list[np.ndarray]) -> Moves:
-        """Return the moves when records leave together, by refits."""
+    def without_exactly(self, rows: np.ndarray) -> Moves:
+        """Return the same by refits."""
 
     @abstractmethod
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
@@ -605,9 +608,9 @@ class ComposedChanges(FiniteChanges):
         """Return the moves when each of some records is left out."""
         return _sum([part.without(rows) for part in self.parts])
 
-    def without_exactly(self, sets: list[np.ndarray]) -> Moves:
-        """Return the moves when records leave together, by refits."""
-        return _sum([part.without_exactly(sets) for part in self.parts])
+    def without_exactly(self, rows: np.ndarray) -> Moves:
+        """Return the same by refits."""
+        return _sum([part.without_exactly(rows) for part in self.parts])
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
         """Return the moves when each of some records becomes each alternative."""

@@ -25,6 +25,7 @@ from array_api_compat import array_namespace
 
 from seepage.core.jacobian import MeasuredRelease, Refits, ReleaseJacobian
 from seepage.core.noise import Noise
+from seepage.core.people import Identities, Together
 from seepage.core.questions import (
     ALL,
     AttributeBlocks,
@@ -37,7 +38,6 @@ from seepage.core.questions import (
     chosen,
     first_missing,
     grouped,
-    members,
     root,
 )
 from seepage.core.record_stream import RecordStream, numbers_alone, write_records
@@ -89,6 +89,8 @@ class Leakage(Generic[PerRecord]):
         The columns, and which of them belong together.
     notes
         What the numbers leave out, in sentences; results carry them as their assumptions.
+    person
+        Who every record is about, if that is known: risks are then about people.
     """
 
     def __init__(
@@ -98,9 +100,10 @@ class Leakage(Generic[PerRecord]):
         noise: tuple[Noise, ...],
         attributes: Attributes,
         notes: tuple[str, ...] = (),
+        person: Identities | None = None,
     ) -> None:
         self.release, self.source, self.noise = release, source, noise
-        self.attributes, self.notes = attributes, notes
+        self.attributes, self.notes, self.person = attributes, notes, person
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the line of text, and a histogram of the records' η."""
@@ -202,24 +205,64 @@ class Leakage(Generic[PerRecord]):
         only
             The groups to report, if not all.
         """
-        unknowns, about = self.unknowns(columns, label, simplex)
         by = labels if isinstance(labels, str) else _sortable(group_labels(labels, self.source))
-        extra = (labels,) if isinstance(labels, str) else ()
+        return self._groups("groups", by, columns, label, measure, simplex, only)
+
+    def people(
+        self,
+        columns: Columns = None,
+        label: bool | None = None,
+        measure: str = "fil",
+        simplex: bool = False,
+        only: Sequence[Any] | None = None,
+    ) -> Result:
+        """Return the leakage about all records of each person together, sorted by identity.
+
+        The adversary knows every record of all other people. Identities are those that were given
+        to :func:`seepage.leakage` as ``person``; the other arguments are those of :meth:`groups`.
+
+        Examples
+        --------
+        >>> import numpy as np, seepage as sp
+        >>> X, y = np.eye(4), np.arange(4.0)
+        >>> model = sp.glm.LinearRegression(l2=1.0).fit(X, y)
+        >>> leak = sp.leakage(model, X, y, noise=sp.Gaussian(1.0), person=["a", "b", "b", "c"])
+        >>> leak.people()
+        <3 people: FIL η, exact about all columns and the label: ...
+        """
+        if self.person is None:
+            raise InputError(
+                "Whom the records are about is not known; pass person= to sp.leakage: an identity "
+                "for every record, or the name of a column of the data."
+            )
+        return self._groups("people", self.person.by, columns, label, measure, simplex, only)
+
+    def _groups(
+        self,
+        view: str,
+        by: str | np.ndarray,
+        columns: Columns,
+        label: bool | None,
+        measure: str,
+        simplex: bool,
+        only: Sequence[Any] | None,
+    ) -> Result:
+        """Return the leakage about each set of records of the same label, sorted by label."""
+        unknowns, about = self.unknowns(columns, label, simplex)
+        extra = (by,) if isinstance(by, str) else ()
         wanted = None if only is None else frozenset(only)
         answers = self._blocks(unknowns, measure, partial(grouped, by=by), extra, wanted)
-        for group in only or ():
-            if group not in answers.seen:
-                raise InputError(
-                    f"No record is in the group {group!r}{nearest(group, answers.seen)}."
-                )
+        for name in only or ():
+            if name not in answers.seen:
+                unit = "in the group" if view == "groups" else "about the person"
+                raise InputError(f"No record is {unit} {name!r}{nearest(name, answers.seen)}.")
         names = sorted(answers) if only is None else list(only)
-        index = np.empty(len(names), object)
-        index[:] = names
+        index = np.fromiter(names, object)
         blocks = [answers[name] for name in names]
         squared = place_like([block.squared for block in blocks], self.release.template.X)
         errors = [block.error for block in blocks]
         accuracy = None if None in errors else np.array(errors)
-        return self._result(squared, "groups", measure, about, accuracy, index)
+        return self._result(squared, view, measure, about, accuracy, index)
 
     def subset(
         self,
@@ -267,10 +310,11 @@ class Leakage(Generic[PerRecord]):
     ) -> Membership:
         """Return how well anybody can tell that a record was in the data: μ for every record.
 
-        The adversary knows all other records, and may be biased or not. Linear models are exact in
-        closed form; logistic, Poisson and softmax models by a certified expansion, with the most
-        exposed and the least certain records refitted; families without a constant of
-        self-concordance by refits.
+        Of every person, where it is known whom the records are about: all records of a person
+        leave together. The adversary knows all other records, and may be biased or not. Linear
+        models are exact in closed form; logistic, Poisson and softmax models by a certified
+        expansion, with the most exposed and the least certain records refitted; families without a
+        constant of self-concordance by refits.
 
         Returns a :class:`~seepage.core.risk_views.Membership`; of data that are read in chunks
         without refits.
@@ -278,9 +322,11 @@ class Leakage(Generic[PerRecord]):
         Parameters
         ----------
         rows
-            The records, by position or as a mask; all if not given.
+            The records, by position or as a mask; all if not given. Where the question is about
+            people: those who hold any of these records.
         groups
-            The group of every record: all records of a group leave together.
+            The group of every record: all records of a group leave together, whoever they are
+            about.
         exact
             Refit for every record, however many there are; a number refits as many, the most
             exposed and the least certain first.
@@ -301,13 +347,16 @@ class Leakage(Generic[PerRecord]):
         >>> leak.membership()
         <100 records: membership, exact: guessed right ...
         """
-        if groups is None:
-            return membership(self, self._positions(rows), None, exact, refit)
-        if rows is not None:
-            raise InputError("All records of a group leave together; leave out rows= or groups=.")
-        labels = _sortable(group_labels(groups, self.source))
-        together = (np.unique(labels), list(members(labels).values()))
-        return membership(self, None, together, exact, refit)
+        which = self._positions(rows)
+        if groups is not None:
+            if rows is not None:
+                raise InputError(
+                    "All records of a group leave together; leave out rows= or groups=."
+                )
+            labels = _sortable(group_labels(groups, self.source))
+            return membership(self, None, Together.of("groups", labels), exact, refit)
+        people = None if self.person is None else self.person.together.holding(which)
+        return membership(self, which, people, exact, refit)
 
     def guess(
         self,
@@ -321,7 +370,10 @@ class Leakage(Generic[PerRecord]):
         """Return how often the best guess of a category or class is right, for every record.
 
         The adversary knows everything else, all other records and the rest of this one; the guess
-        is Bayes-optimal, and the best guess without the release is given beside it.
+        is Bayes-optimal, and the best guess without the release is given beside it. Where it is
+        known whom the records are about, a column that is the same in all records of every person
+        is the person's: it is guessed, and changes, once for all of them. Any other column is
+        guessed for one record at a time, with the person's other records known.
 
         Returns a :class:`~seepage.core.risk_views.Guess`; of data that are read in chunks without
         refits.
@@ -332,8 +384,9 @@ class Leakage(Generic[PerRecord]):
             The category (a column, or an attribute of one-hot columns); the label if not given.
         prior
             What is believed before the release: all levels ``"equal"``, their ``"frequencies"``
-            in the table, the prediction of the ``"model"`` fitted without this record, or
-            probabilities, one for each level, for all records or for each.
+            in the table (among people, where it is a person's), the prediction of the
+            ``"model"`` fitted without this record, or probabilities, one for each level, for all
+            records or for each.
         rows, exact
             As for :meth:`membership`.
         precision

@@ -419,7 +419,15 @@ def members(labels: np.ndarray) -> dict[Any, np.ndarray]:
 
 def first_missing(labels: np.ndarray) -> int | None:
     """Return the position of the first label that is missing, if any."""
-    return next((i for i, v in enumerate(labels.tolist()) if v is None or v != v), None)
+    return next((i for i, value in enumerate(labels.tolist()) if is_missing(value)), None)
+
+
+def is_missing(label: Any) -> bool:
+    """Say whether a label is missing: none, not a number, or not available."""
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # pandas' NA is neither equal to itself nor different
+        return True
 
 
 def root(squared: Array) -> Array:

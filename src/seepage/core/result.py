@@ -48,13 +48,14 @@ _UNITS = {
     "cells": "cells",
     "columns": "attributes",
     "groups": "groups",
+    "people": "people",
     "layers": "layers",
 }
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result(NDArrayOperatorsMixin):
-    """One number per record, cell, attribute or group, or one for a whole block.
+    """One number per record, cell, attribute, group or person, or one for a whole block.
 
     ``numpy.asarray`` gives the plain numbers, and so does arithmetic (``leak.records() > 1``);
     ``values`` gives them in the library of the table (a tensor for a tensor).
@@ -64,7 +65,8 @@ class Result(NDArrayOperatorsMixin):
     values
         The numbers.
     view
-        What they are about: ``rows``, ``cells``, ``columns``, ``groups``, ``subset``, ``dataset``.
+        What they are about: ``rows``, ``cells``, ``columns``, ``groups``, ``people``, ``subset``,
+        ``dataset``.
     measure
         What they are: ``fil``, ``dfil``, for a bound ``mse`` or ``std``, and for a risk
         ``membership``, ``advantage``, ``right``, ``gain`` or ``tpr``.
@@ -73,7 +75,8 @@ class Result(NDArrayOperatorsMixin):
     about
         The unknowns, in words.
     index
-        What each entry (of the first axis) belongs to: row labels, attributes, group labels.
+        What each entry (of the first axis) belongs to: row labels, attributes, group labels,
+        identities.
     names
         For cells, the column names.
     assumptions
@@ -244,9 +247,9 @@ class Result(NDArrayOperatorsMixin):
         if not self.shape:
             columns = {"view": [self.view], self.measure: [float(self)]}
         elif numbers.ndim == 1:
-            columns = {_singular(self.view): self.labels(), self.measure: numbers}
+            columns = {singular(self.view): self.labels(), self.measure: numbers}
         else:
-            columns = {_singular("rows"): self.labels()}
+            columns = {singular("rows"): self.labels()}
             for j, name in enumerate(self.names or ()):
                 columns[name if name not in columns else f"{name} ({j})"] = numbers[:, j]
         return build_frame(columns, library or self.library)
@@ -260,7 +263,9 @@ class Result(NDArrayOperatorsMixin):
         if not self.shape:
             return f"<{self.view}: {what}{about}: {float(self):.4g}>"
         numbers = np.asarray(self)
-        unit = _UNITS[self.view] if numbers.size != 1 else _UNITS[self.view].removesuffix("s")
+        unit = _UNITS[self.view]
+        if numbers.size == 1:
+            unit = "person" if unit == "people" else unit.removesuffix("s")
         size = "×".join(map(str, numbers.shape))
         worst = self.top(1)
         value = np.asarray(worst).min() if self.less_is_worse else np.asarray(worst).max()
@@ -297,8 +302,10 @@ class Result(NDArrayOperatorsMixin):
         )
 
 
-def _singular(view: str) -> str:
-    return {"rows": "row", "columns": "attribute", "groups": "group"}.get(view, view)
+def singular(view: str) -> str:
+    """Return what one entry of a view is called."""
+    names = {"rows": "row", "columns": "attribute", "groups": "group", "people": "person"}
+    return names.get(view, view)
 
 
 # The coarse public grid on which figures that depend on the data may be published --------------

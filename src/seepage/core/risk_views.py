@@ -21,8 +21,9 @@ from scipy.special import ndtr
 
 from seepage.core.jacobian import Alternatives, FiniteChanges, MeasuredRelease, Moves
 from seepage.core.noise import Noise
+from seepage.core.people import Identities, Together
 from seepage.core.questions import RecordNumbers
-from seepage.core.result import Result
+from seepage.core.result import Result, singular
 from seepage.core.unknowns import Attributes
 from seepage.errors import InputError
 from seepage.risks import guessing
@@ -43,6 +44,12 @@ HELD = (
     "Nothing leaves but what was measured, with the stated noise on it.",
 )
 REFITTED = (HELD[0], "All that the given refit chooses is chosen anew without the record.", HELD[2])
+_KNOWN = {
+    "groups": "The adversary knows every record outside the group.",
+    "people": "The adversary knows every record of all other people, and of this person all that "
+    "is not asked about.",
+}
+_UNITS = {"rows": "records", "groups": "groups", "people": "people"}
 
 _FREE_WORK = 1e11  # multiplications allowed to refits unless all are asked for
 _EXACT = 1e-6  # the relative width of an interval up to which it is a number
@@ -61,11 +68,12 @@ class MeasuredTable(Protocol):
     noise: tuple[Noise, ...]
     attributes: Attributes
     notes: tuple[str, ...]
+    person: Identities | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Membership:
-    """How well anybody can tell that a record was in the data, for every record or group.
+    """How well anybody can tell that a record was in the data, for every record, group or person.
 
     ``numpy.asarray`` gives the distances μ.
 
@@ -102,7 +110,7 @@ class Membership:
     def table(self, library: str | None = None) -> Any:
         """Return a data frame: μ with its interval, and how often the best test is right."""
         columns = {
-            "row" if self.mu.view == "rows" else "group": self.mu.labels(),
+            singular(self.mu.view): self.mu.labels(),
             "mu": np.asarray(self.mu),
             "mu_lower": self.lower,
             "right": np.asarray(self.accuracy()),
@@ -125,9 +133,8 @@ class Membership:
     def __repr__(self) -> str:
         right = 100 * np.asarray(self.accuracy())
         worst = self.mu.top(1)
-        unit = "groups" if self.mu.view == "groups" else "records"
         return (
-            f"<{len(self)} {unit}: membership, {self.mu.kind}: guessed right "
+            f"<{len(self)} {_UNITS[self.mu.view]}: membership, {self.mu.kind}: guessed right "
             f"{np.median(right):.1f} times in 100 (median; a coin toss: 50), worst "
             f"{right.max():.1f} at {worst.labels()[0]!s} (μ = {float(np.asarray(worst)[0]):.4g})>"
         )
@@ -136,6 +143,8 @@ class Membership:
 @dataclass(frozen=True, eq=False, repr=False)
 class Guess:
     """How often the best guess about every record is right, with the release and without it.
+
+    About every person, where what is guessed is the same in all records of each.
 
     ``numpy.asarray`` gives the probabilities.
 
@@ -181,7 +190,7 @@ class Guess:
         )
 
     def top(self, count: int = 10) -> Guess:
-        """Return the ``count`` records whose guess gains most from the release, the worst first."""
+        """Return the ``count`` entries whose guess gains most from the release, the worst first."""
         order = self.gain().worst_first()[:count]
         picked = replace(
             self.right,
@@ -194,7 +203,7 @@ class Guess:
     def table(self, library: str | None = None) -> Any:
         """Return a data frame: the probabilities with their interval, and the baseline."""
         columns = {
-            "row": self.right.labels(),
+            singular(self.right.view): self.right.labels(),
             "right": np.asarray(self.right),
             "right_lower": self.lower,
             "baseline": self.baseline,
@@ -215,8 +224,9 @@ class Guess:
     def __repr__(self) -> str:
         right, worst = 100 * np.asarray(self.right), self.top(1)
         return (
-            f"<{len(self)} records: {self.right.about}, {self.right.kind}: guessed right "
-            f"{np.median(right):.1f} times in 100 (median; {100 * np.median(self.baseline):.1f} "
+            f"<{len(self)} {_UNITS[self.right.view]}: {self.right.about}, {self.right.kind}: "
+            f"guessed right {np.median(right):.1f} times in 100 (median; "
+            f"{100 * np.median(self.baseline):.1f} "
             f"without the release), largest gain {100 * float(worst.gain()[0]):.1f} at "
             f"{worst.right.labels()[0]!s} ({100 * float(worst.right[0]):.1f} instead of "
             f"{100 * float(worst.baseline[0]):.1f})>"
@@ -229,41 +239,38 @@ class Guess:
 def membership(
     leak: MeasuredTable,
     rows: np.ndarray | None,
-    groups: tuple[np.ndarray, list[np.ndarray]] | None,
+    together: Together | None,
     exact: bool | int,
     refit: Callable[[np.ndarray], Any] | str | None,
     changes: Changes | None = None,
 ) -> Membership:
-    """Return the membership risk of some records, or of groups that leave together.
+    """Return the membership risk of some records, or of groups or people that leave together.
 
     ``changes`` are :func:`changes_of` the release, if they are at hand.
     """
-    index, view = (_index(leak, rows), "rows") if groups is None else (groups[0], "groups")
-    assumed = (*HELD, *leak.notes)
+    assumed = _assumed(leak, together)
     if isinstance(refit, str):
         if refit != "pipeline":
             raise InputError(f"refit is 'pipeline' or a function, not {refit!r}.")
         refit = leak.release.without_records
     if refit is not None:
         every = np.arange(len(leak.source)) if rows is None else rows
-        sets = list(every[:, None]) if groups is None else groups[1]
-        moves, assumed = _by_given_refit(leak, sets, refit), REFITTED
-        ends = np.stack([end[:, 0] for end in moves.distances()], axis=1)
-    elif groups is not None:
-        moves = leak.release.finite_changes().without_exactly(groups[1])
+        sets = every if together is None else together.sets
+        moves = _by_given_refit(leak, [np.atleast_1d(some) for some in sets], refit)
+        assumed = (assumed[0], *REFITTED[1:])
         ends = np.stack([end[:, 0] for end in moves.distances()], axis=1)
     else:
         ask = partial(_without, changes=changes or changes_of(leak), exact=exact)
-        ends = _of_records(leak, ask, rows, "membership")
+        ends = _of_each(leak, ask, rows, together, "membership")
     least, most = ends.T
     widths = _relative(least, most)
     mu = Result(
         most,
-        view,
+        "rows" if together is None else together.view,
         measure="membership",
         about="membership",
         kind=_kind(widths),
-        index=index,
+        index=_index(leak, rows) if together is None else together.names,
         assumptions=assumed,
         library=leak.source.library,
         noise=leak.noise,
@@ -272,14 +279,20 @@ def membership(
     return Membership(mu, least)
 
 
+def _assumed(leak: MeasuredTable, together: Together | None) -> tuple[str, ...]:
+    """Return what the adversary knows, what is held fixed, and the notes of the release."""
+    known = HELD[0] if together is None else _KNOWN[together.view]
+    return (known, *HELD[1:], *leak.notes)
+
+
 def _without(
-    chunk: Chunk, rows: np.ndarray, asked: slice, changes: Changes, exact: bool | int
+    chunk: Chunk, rows: np.ndarray, asked: np.ndarray, changes: Changes, exact: bool | int
 ) -> np.ndarray:
     """Return the least and the most by which leaving out each record moves the release, (m, 2)."""
     here = changes(chunk)
     moves = _refined(
         here.without(rows),
-        lambda some: here.without_exactly([np.array([i]) for i in rows[some]]),
+        lambda some: here.without_exactly(rows[some]),
         _budget(here, 1, exact),
     )
     return np.stack([ends[:, 0] for ends in moves.distances()], axis=1)
@@ -325,25 +338,37 @@ def _itself(chunk: Chunk, changes: FiniteChanges) -> FiniteChanges:
     return changes
 
 
-def _of_records(
-    leak: MeasuredTable, ask: Callable[..., np.ndarray], rows: np.ndarray | None, what: str
+def _of_each(
+    leak: MeasuredTable,
+    ask: Callable[..., np.ndarray],
+    rows: np.ndarray | None,
+    together: Together | None,
+    what: str,
 ) -> np.ndarray:
-    """Return the numbers that a function has for each of some records, or all, (m, k)."""
-    put = partial(_of_chunk, ask=ask, rows=rows, count=len(leak.source if rows is None else rows))
-    parts = (part for part in leak.source.each(put, what) if part is not None)
-    return np.asarray(reduce(add, parts).values)
+    """Return the numbers that a function has for each of some records, or sets of them, (m, k).
+
+    It is asked about the records of a chunk by their positions in it and among all that are asked.
+    """
+    if together is None:
+        count = len(leak.source if rows is None else rows)
+        put = partial(_of_chunk, ask=ask, rows=rows, count=count)
+        parts = (part for part in leak.source.each(put, what) if part is not None)
+        return np.asarray(reduce(add, parts).values)
+    asked = list(leak.source.holding(together.sets))
+    numbers = [ask(chunk, rows=sets, asked=which) for chunk, sets, which in asked]
+    order = np.argsort(np.concatenate([which for _, _, which in asked]))
+    return np.asarray(np.concatenate(numbers)[order])
 
 
 def _of_chunk(
     chunk: Chunk, ask: Callable[..., np.ndarray], rows: np.ndarray | None, count: int
 ) -> RecordNumbers | None:
-    """Ask about the records of a chunk by their positions in it and among all that are asked."""
     ends = (chunk.start, chunk.start + len(chunk))
     first, last = ends if rows is None else np.searchsorted(rows, ends)
     if first == last:
         return None
     here = np.arange(len(chunk)) if rows is None else rows[first:last] - chunk.start
-    numbers = ask(chunk, rows=here, asked=slice(int(first), int(last)))
+    numbers = ask(chunk, rows=here, asked=np.arange(first, last))
     return RecordNumbers(numbers, None, int(first), count)
 
 
@@ -357,6 +382,7 @@ class Candidates:
     about: str
     precision: float
     covered: np.ndarray | None = None  # by each guess, of a number to within a tolerance
+    together: Together | None = None  # the people whose records all have the same value, if any
 
     def baseline(self, believed: np.ndarray) -> np.ndarray:
         """Return how often the best guess is right without the release, (m,)."""
@@ -397,10 +423,14 @@ def guess_among(
     rows: np.ndarray | None,
     exact: bool | int,
 ) -> list[Guess]:
-    """Return how often the best guess among some candidates is right, under each prior."""
+    """Return how often the best guess among some candidates is right, under each prior.
+
+    About each of some records, or of the people who hold them if the candidates are theirs.
+    """
     believed = [p if isinstance(p, str) else np.asarray(p, dtype=float) for p in priors]
+    together = None if candidates.together is None else candidates.together.holding(rows)
     ask = partial(_guess_each, changes=changes, candidates=candidates, priors=believed, exact=exact)
-    numbers = _of_records(leak, ask, rows, "guesses")
+    numbers = _of_each(leak, ask, rows, together, "guesses")
     mu = numbers[:, 0] if candidates.covered is None else None
     guesses = []
     for k in range(len(priors)):
@@ -411,12 +441,12 @@ def guess_among(
             kind = "estimate"
         right = Result(
             high,
-            "rows",
+            "rows" if together is None else together.view,
             "right",
             kind,
             candidates.about,
-            _index(leak, rows),
-            assumptions=(*HELD, *leak.notes),
+            _index(leak, rows) if together is None else together.names,
+            assumptions=_assumed(leak, together),
             library=leak.source.library,
             noise=leak.noise,
             accuracy=widths,
@@ -428,7 +458,7 @@ def guess_among(
 def _guess_each(
     chunk: Chunk,
     rows: np.ndarray,
-    asked: slice,
+    asked: np.ndarray,
     changes: Changes,
     candidates: Candidates,
     priors: Sequence[Any],
@@ -444,7 +474,7 @@ def _guess_each(
     refits = None if isinstance(exact, bool) else exact
     answers = []
     for piece in pieces:
-        some, first = rows[piece], asked.start + piece.start
+        some, places = rows[piece], asked[piece]
         moves = _refined(
             here.replaced(some, others),
             partial(_replaced_exactly, here, some, others),
@@ -453,9 +483,9 @@ def _guess_each(
         numbers = [moves.widest() if candidates.covered is None else np.zeros(len(some))]
         for prior in priors:
             own = not isinstance(prior, str) and prior.ndim == 2
-            given = prior[first : first + len(some)] if own else prior
+            given = prior[places] if own else prior
             believed, doubt = _prior(given, here, some, others, candidates.shares, refits)
-            low, high, error = candidates.answer(moves, believed, doubt, first)
+            low, high, error = candidates.answer(moves, believed, doubt, int(places[0]))
             numbers += [low, high, candidates.baseline(believed), error]
         answers.append(np.stack(numbers, axis=1))
     return np.concatenate(answers)
@@ -551,20 +581,52 @@ class Levels:
         return np.array(levels, dtype=float), np.array([self.counts[level] for level in levels])
 
 
+def _counted(
+    leak: MeasuredTable,
+    changes: Changes,
+    columns: tuple[int, ...] | None,
+    what: str,
+    classes: bool = False,
+) -> tuple[Levels, Together | None]:
+    """Return the values of some columns, or of the labels, and the people whose values they are.
+
+    Each counts once for a person if no person has two of them, and else once for a record.
+    """
+    ask = partial(_levels_of_chunk, changes=changes, columns=columns, classes=classes)
+    if leak.person is not None:
+        together = leak.person.together
+        counted = [ask(chunk, sets=sets) for chunk, sets, _ in leak.source.holding(together.sets)]
+        if None not in counted:
+            return reduce(add, counted), together
+    return leak.source.total(ask, what), None
+
+
 def _levels_of_chunk(
     chunk: Chunk,
     changes: Changes,
     columns: tuple[int, ...] | None,
     classes: bool,
-) -> Levels:
-    """Return the values of some columns of a chunk, or of its labels as the model takes them."""
+    sets: np.ndarray | None = None,
+) -> Any:
+    """Return the values of some columns of a chunk, or of its labels as the model takes them.
+
+    Each is counted once for every one of some sets of records; ``None`` if one has several.
+    """
     if columns is None:
         here = changes(chunk)
         numbers = here.target.reshape(len(chunk), -1)
         known = here.class_labels() if classes else None
     else:
         numbers, known = as_numpy(chunk.X)[:, list(columns)], None
-    values, counts = distinct_rows(np.asarray(numbers, dtype=float))
+    numbers = np.asarray(numbers, dtype=float)
+    if sets is not None:
+        firsts = np.array([rows[0] for rows in sets])
+        members = np.concatenate(list(sets))
+        own = np.repeat(firsts, [len(rows) for rows in sets])
+        if not np.array_equal(numbers[members], numbers[own]):
+            return None
+        numbers = numbers[firsts]
+    values, counts = distinct_rows(numbers)
     return Levels(dict(zip(map(tuple, values.tolist()), counts.tolist(), strict=True)), known)
 
 
@@ -590,23 +652,22 @@ def among_levels(
 ) -> Candidates:
     """Return the question which of a few levels a record has."""
     if _is_label(leak, column):
-        ask = partial(_levels_of_chunk, changes=changes, columns=None, classes=True)
-        level_counts = leak.source.total(ask, "levels")
+        level_counts, together = _counted(leak, changes, None, "levels", classes=True)
         labels = np.asarray(level_counts.classes)
         codes = [tuple(code) for code in labels.reshape(len(labels), -1).tolist()]
         counts = np.array([level_counts.counts.get(code, 0) for code in codes])
-        if counts.sum() != len(leak.source):
+        if counts.sum() != sum(level_counts.counts.values()):
             raise InputError("Some labels lie between classes, but a guess is one class.")
         names = leak.source.classes.tolist()
         levels = tuple(names if len(names) == len(labels) else range(len(labels)))
         shares = counts / counts.sum()
-        return Candidates(
-            Alternatives(labels=labels), levels, shares, "a guess of the label", precision
-        )
+        about = "a guess of the label"
+        others = Alternatives(labels=labels)
+        return Candidates(others, levels, shares, about, precision, together=together)
     unknowns, about = leak.attributes.unknowns(column, False)
     columns = unknowns.columns or ()
-    ask = partial(_levels_of_chunk, changes=changes, columns=columns, classes=False)
-    values, counts = leak.source.total(ask, "levels").sorted()
+    level_counts, together = _counted(leak, changes, columns, "levels")
+    values, counts = level_counts.sorted()
     if not 1 < len(values) <= 64:
         problem = "one value only" if len(values) == 1 else f"{len(values)} different values"
         raise InputError(
@@ -614,8 +675,9 @@ def among_levels(
             "leak.within(column, tolerance)."
         )
     levels = tuple(v[0] if len(v) == 1 else tuple(v) for v in values.tolist())
-    others = Alternatives(columns, values)
-    return Candidates(others, levels, counts / counts.sum(), f"a guess of {about}", precision)
+    others, shares = Alternatives(columns, values), counts / counts.sum()
+    about = f"a guess of {about}"
+    return Candidates(others, levels, shares, about, precision, together=together)
 
 
 def _to_within(
@@ -636,8 +698,8 @@ def _to_within(
         columns = unknowns.columns or ()
         if len(columns) != 1:
             raise InputError(f"{about} is more than one number; for a category, use leak.guess().")
-    ask = partial(_levels_of_chunk, changes=changes, columns=columns, classes=False)
-    observed, counts = leak.source.total(ask, "values").sorted()
+    level_counts, together = _counted(leak, changes, columns, "values")
+    observed, counts = level_counts.sorted()
     if observed.shape[1] != 1:
         raise InputError("This label is a class; use leak.guess().")
     observed = observed[:, 0]
@@ -660,9 +722,8 @@ def _to_within(
     shares = np.bincount(nearest, weights=counts, minlength=len(grid)) / counts.sum()
     others = Alternatives(labels=grid) if columns is None else Alternatives(columns, grid[:, None])
     about = f"a guess of {about} to within {tolerance:g}"
-    return Candidates(
-        others, tuple(grid.tolist()), shares, about, 0.0, windows(grid, float(tolerance))
-    )
+    covered = windows(grid, float(tolerance))
+    return Candidates(others, tuple(grid.tolist()), shares, about, 0.0, covered, together)
 
 
 def _is_label(leak: MeasuredTable, column: Any) -> bool:

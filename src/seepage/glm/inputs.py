@@ -19,6 +19,7 @@ from seepage.tables.source import (
     RowSource,
     Table,
     as_numpy,
+    check_column,
     check_length,
     distinct,
     read_table,
@@ -161,9 +162,12 @@ def is_streamed(X: Any) -> bool:
     return isinstance(X, RowSource | str | os.PathLike) or library == "dask" or of_arrow
 
 
-def as_source(X: Any, y: Any, sample_weight: Any, dtype: str | None = None) -> RowSource:
+def as_source(
+    X: Any, y: Any, sample_weight: Any, dtype: str | None = None, beside: str | None = None
+) -> RowSource:
     """Return the source that a caller means by a table, or a path with the names of its columns.
 
+    ``beside`` names a column of data read in chunks that is no feature, such as identities.
     A table in memory is held in ``dtype`` if that rounds none of its numbers; otherwise in float64,
     so that columns can be shifted to near zero before they are rounded.
     """
@@ -186,7 +190,9 @@ def as_source(X: Any, y: Any, sample_weight: Any, dtype: str | None = None) -> R
     if type(X).__module__.partition(".")[0] == "dask":
         from seepage.streams.dask.source import dask_rows
 
-        return dask_rows(X, y, weight=sample_weight)
+        known = [] if beside is None else [str(name) for name in getattr(X, "columns", ())]
+        return dask_rows(X, y, columns=_but(beside, known, y, sample_weight), weight=sample_weight)
+    from seepage.streams.disk.files import open_batches
     from seepage.streams.disk.source import parquet
 
     for what, given in (("y", y), ("sample_weight", sample_weight)):
@@ -194,4 +200,13 @@ def as_source(X: Any, y: Any, sample_weight: Any, dtype: str | None = None) -> R
             raise InputError(
                 f"With Parquet data {what} is the name of a column, not {type(given).__name__}."
             )
-    return parquet(X, target=y, weight=sample_weight)
+    known = [] if beside is None else open_batches(X).schema.names
+    return parquet(X, target=y, columns=_but(beside, known, y, sample_weight), weight=sample_weight)
+
+
+def _but(beside: str | None, known: list[str], *special: Any) -> list[str] | None:
+    """Return all columns but some; ``None`` if all others are features anyway."""
+    if beside is None or not known:
+        return None
+    check_column(beside, known)
+    return [name for name in known if name not in (beside, *special)]

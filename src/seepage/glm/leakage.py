@@ -19,6 +19,7 @@ from array_api_compat import array_namespace
 from seepage.core.jacobian import MeasuredRelease, Refits
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Noise, check_noise_kind
+from seepage.core.people import Identities, is_a_feature
 from seepage.core.record_stream import RecordStream
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
@@ -44,11 +45,26 @@ from seepage.glm.jacobian.terms import JacobianTerms
 from seepage.glm.losses import Categorical
 from seepage.glm.preprocessing.chain import Chain
 from seepage.glm.preprocessing.jacobian import RawJacobian, RawRelease
-from seepage.glm.preprocessing.raw_columns import FROZEN, PREPROCESSING, REFITTED, FollowedColumns
-from seepage.glm.preprocessing.steps import dense
+from seepage.glm.preprocessing.raw_columns import (
+    FROZEN,
+    PREPROCESSING,
+    REFITTED,
+    FollowedColumns,
+    read_frame,
+)
+from seepage.glm.preprocessing.steps import KeptColumns, dense
 from seepage.support.double_double import Double
 from seepage.support.library_classes import is_pipeline, library_of
-from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table, as_numpy, read_table
+from seepage.tables.source import (
+    Array,
+    Chunk,
+    MemorySource,
+    RowSource,
+    Table,
+    as_numpy,
+    check_column,
+    read_table,
+)
 
 _NARROW = 100.0  # the loss of digits up to which single precision is precise enough
 _SMALLEST = 1e-6  # its fourth power is 1e-24: far within the range of single precision
@@ -69,6 +85,7 @@ def leakage(
     dtype: None = None,
     preprocessing: str = "frozen",
     categorical: Sequence[str] = (),
+    person: Any = None,
 ) -> Leakage[RecordStream]: ...
 
 
@@ -85,6 +102,7 @@ def leakage(
     dtype: str | None = None,
     preprocessing: str = "frozen",
     categorical: Sequence[str] = (),
+    person: Any = None,
 ) -> Leakage: ...
 
 
@@ -100,6 +118,7 @@ def leakage(
     dtype: str | None = None,
     preprocessing: str = "frozen",
     categorical: Sequence[str] = (),
+    person: Any = None,
 ) -> Leakage[Any]:
     """Measure what releasing a fitted linear model with noise tells about its training data.
 
@@ -132,6 +151,11 @@ def leakage(
         (``"frozen"``), or is learnt anew when a record changes (``"refitted"``).
     categorical
         For a pipeline: columns whose numbers are codes of categories.
+    person
+        Whom every record is about, if people may have several: an identity for each record, or the
+        name of a column of the data that is no feature of the model. ``leak.people()`` is then
+        about all records of a person, all of them leave together in ``leak.membership()``, and
+        values that all of them share are guessed together.
 
     Examples
     --------
@@ -150,18 +174,46 @@ def leakage(
             f"preprocessing must be {' or '.join(map(repr, PREPROCESSING))}, not {preprocessing!r}."
         )
     opened = Unwrapped(model) if is_streamed(X) else unwrap(model, X)
+    beside: str | None = None
+    if isinstance(person, str) and not is_streamed(X):
+        beside = person
+        X, person = _identities_in(X, beside, model, opened)
     if opened.steps:
-        followed = FollowedColumns(X, Chain(opened.steps), categorical)
+        followed = FollowedColumns(X, Chain(opened.steps), categorical, beside=beside)
         refitted = preprocessing == "refitted"
         pipeline = model if is_pipeline(model) else None
         found = _through_steps(
             opened, followed, y, noise, sample_weight, on_mismatch, refitted, pipeline
         )
         found.attributes = Attributes(found.source, attributes)
-        return found
-    source = as_source(X, y, sample_weight, dtype)
-    release = release_of(opened.model, source, noise, on_mismatch, single=dtype == "float32")
-    return Leakage(release, source, (noise,), Attributes(source, attributes), opened.notes)
+    else:
+        source = as_source(X, y, sample_weight, dtype, person if isinstance(person, str) else None)
+        release = release_of(opened.model, source, noise, on_mismatch, single=dtype == "float32")
+        every = Attributes(source, attributes)
+        found = Leakage(release, source, (noise,), every, opened.notes)
+    if person is not None:
+        found.person = Identities(person, found.source)
+    return found
+
+
+def _identities_in(X: Any, name: str, model: Any, opened: Unwrapped) -> tuple[Any, Any]:
+    """Return a data frame as the model takes it, and its column of identities.
+
+    A pipeline or a formula leaves that column out by itself; for a model of all columns it is
+    taken out of the frame.
+    """
+    frame, named = read_frame(X)
+    if not named:
+        raise InputError(
+            f"person={name!r} names a column, but X is an array; give an identity for each record."
+        )
+    check_column(name, frame.columns)
+    column = frame[name].to_numpy()
+    if any(not isinstance(step, KeptColumns) for step in opened.steps):
+        return X, column
+    if name in getattr(model, "feature_names_in_", ()):
+        raise InputError(is_a_feature(name))
+    return frame.drop(name).to_native(), column
 
 
 def _through_steps(

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Array = Any  # any array of the array API standard
 Answer = TypeVar("Answer")
 
+_ROWS_HELD = 1 << 26  # numbers of rows read together for whole people: half a gigabyte
+
 
 @dataclass(frozen=True)
 class Chunk:
@@ -137,7 +139,28 @@ class RowSource(ABC):
         """
         if 8 * len(self) * len(self.names) > most:
             return None
-        chunks = list(self.each(_itself, "rows", extra))
+        return self.joined("rows", extra)
+
+    def holding(self, sets: np.ndarray) -> Iterator[tuple[Chunk, np.ndarray, np.ndarray]]:
+        """Yield chunks that hold whole sets of rows, wherever these rows lie.
+
+        With each, the sets by their positions in the chunk, and which of all sets these are. As
+        many are read in a pass as memory is given to.
+        """
+        sizes = np.cumsum([len(rows) for rows in sets])
+        room = max(1, _ROWS_HELD // max(1, len(self.names)))
+        pass_of = (sizes - 1) // room
+        for number in np.unique(pass_of):
+            which = np.flatnonzero(pass_of == number)
+            chosen = np.sort(np.concatenate(list(sets[which])))
+            kept = ChangedSource(self, partial(_kept, chosen=chosen, held_out=True), len(chosen))
+            chunk = kept.joined("people")
+            places = (np.searchsorted(chosen, rows) for rows in sets[which])
+            yield chunk, np.fromiter(places, object), which
+
+    def joined(self, what: str, extra: Sequence[str] = ()) -> Chunk:
+        """Return all rows as one chunk."""
+        chunks = list(self.each(_itself, what, extra))
         X, y = (np.concatenate(part) for part in zip(*((c.X, c.y) for c in chunks), strict=True))
         weight = np.concatenate([c.weight for c in chunks]) if self.weighted else None
         beside = {name: np.concatenate([c.extra[name] for c in chunks]) for name in extra}
@@ -298,6 +321,10 @@ class MemorySource(RowSource):
     def whole(self, what: str) -> Table:
         """Return the table."""
         return self.table
+
+    def holding(self, sets: np.ndarray) -> Iterator[tuple[Chunk, np.ndarray, np.ndarray]]:
+        """Yield the only chunk, which holds all sets as they are."""
+        yield Chunk(self.table.values, self.y, self.sample_weight, 0), sets, np.arange(len(sets))
 
     def prepare(self, work: Callable[[], object]) -> None:
         """Do nothing: one chunk shares with no other."""

@@ -33,12 +33,12 @@ _ROUNDING = 1e-8  # and up to which steps that no longer help are rounding, not 
 
 @dataclass(frozen=True)
 class Change:
-    """One changed table: rows that leave, and at most one record that replaces them."""
+    """One changed table: rows that leave, and the records that come in their places, if any."""
 
     removed: np.ndarray
-    features: np.ndarray | None = None  # less the centre of the model's columns
-    label: Any = None
-    weight: float = 1.0
+    features: np.ndarray | None = None  # (a, d), less the centre of the model's columns
+    labels: Any = None  # (a, …)
+    weight: Any = None  # (a,)
 
 
 class BatchedRefits:
@@ -114,8 +114,8 @@ class BatchedRefits:
         kept = np.setdiff1d(np.arange(len(model.X)), change.removed)
         X, target, weight = model.X[kept], model.target[kept], model.weight[kept]
         if change.features is not None:
-            X = np.vstack([X, change.features[None, :]])
-            target = np.concatenate([target, np.asarray(change.label, dtype=float)[None, ...]])
+            X = np.vstack([X, change.features])
+            target = np.concatenate([target, np.asarray(change.labels, dtype=float)])
             weight = np.append(weight, change.weight)
         fit = replace(model.fit, target=target, sample_weight=weight)
         guess = model.theta + outputs.of_all(start).reshape(model.theta.shape)
@@ -211,7 +211,8 @@ class _Batch:
     """Some changes of one model's table, as arrays.
 
     Arrays of records are (n, B, …) with those that leave at zero, and where records come
-    (n + 1, B, …), with the one that comes in the last place.
+    (n + a, B, …), with those that come in the last places: a is the most that come in any change,
+    and the others have as many records of weight zero instead.
     """
 
     def __init__(self, refits: BatchedRefits, changes: list[Change]) -> None:
@@ -230,11 +231,20 @@ class _Batch:
         )
         self.z: np.ndarray | None = None
         if changes[0].features is not None:
-            self.z = solver.design(np.stack([np.asarray(c.features) for c in changes]))
-            self.labels = np.stack([np.asarray(c.label, dtype=float) for c in changes])
-            self.own_weight = np.array([change.weight for change in changes])
+            arrivals = [len(np.asarray(change.features)) for change in changes]
+            places = np.concatenate([np.arange(count) for count in arrivals])
+            owners = np.repeat(np.arange(B), arrivals)
+            x = solver.design(np.concatenate([np.asarray(c.features) for c in changes]))
+            labels = np.concatenate([np.asarray(c.labels, dtype=float) for c in changes])
+            shape = (max(arrivals), B)
+            self.z = np.zeros((*shape, x.shape[1]))
+            self.labels = np.empty((*shape, *labels.shape[1:]))
+            self.own_weight = np.zeros(shape)
+            self.labels[:] = labels[0]
+            self.z[places, owners], self.labels[places, owners] = x, labels
+            self.own_weight[places, owners] = np.concatenate([c.weight for c in changes])
             parameters = model.outputs.within(model.theta)
-            self.own_margins = self.z @ parameters.reshape(self.z.shape[1], -1)
+            self.own_margins = self.z @ parameters.reshape(x.shape[1], -1)
 
     def of(self, which: np.ndarray) -> _Batch:
         """Return some of the changes."""
@@ -248,13 +258,18 @@ class _Batch:
         X, B, c = self.model.X, len(moved), self.model.outputs.count
         by_feature = moved.reshape(B, -1, c).transpose(1, 0, 2)
         d = X.shape[1]
-        out = np.empty((len(X) + (self.z is not None), B, c))
+        out = np.empty((len(X) + self._coming, B, c))
         table = out[: len(X)].reshape(len(X), B * c)
         np.matmul(X, by_feature[:d].reshape(d, B * c), out=table)
         table += by_feature[d:].reshape(-1, B * c).sum(axis=0)  # the intercept's, if there is one
         if self.z is not None:
-            out[-1] = np.einsum("bp,pbc->bc", self.z, by_feature)
+            out[len(X) :] = np.einsum("abp,pbc->abc", self.z, by_feature)
         return out
+
+    @property
+    def _coming(self) -> int:
+        """How many places there are for records that come."""
+        return 0 if self.z is None else len(self.z)
 
     def _back(self, values: np.ndarray) -> np.ndarray:
         """Return ``X̃ᵀ v``, (n, B, c) → (B, P), of the records that are there."""
@@ -266,7 +281,7 @@ class _Batch:
             out = np.vstack([out, table.sum(axis=0)])
         out = out.reshape(-1, B, c).transpose(1, 0, 2)
         if self.z is not None:
-            out = out + self.z[:, :, None] * values[-1][:, None, :]
+            out = out + np.einsum("abp,abc->bpc", self.z, values[len(X) :])
         return np.asarray(out.reshape(B, -1))
 
     def _penalty(self, moved: np.ndarray) -> np.ndarray:
@@ -287,8 +302,8 @@ class _Batch:
             at_rest, labels = self.refits.slopes_at_rest[rows, None], model.target[rows, None]
             yield rows, model.margins[rows, None], labels, model.weight[rows, None, None], at_rest
         if self.z is not None:
-            last = slice(len(model.X), len(model.X) + 1)
-            yield last, self.own_margins, self.labels[None], self.own_weight[None, :, None], 0.0
+            last = slice(len(model.X), len(model.X) + len(self.z))
+            yield last, self.own_margins, self.labels, self.own_weight[:, :, None], 0.0
 
     def _slopes(self, shift: np.ndarray) -> np.ndarray:
         """Return the weighted changes of the slopes under shifts of the margins, (n, B, c)."""
@@ -301,16 +316,16 @@ class _Batch:
 
     def at_rest(self) -> np.ndarray:
         """Return the gradients at the unchanged model, (B, P)."""
-        shift = np.zeros((1, len(self.changes), self.model.outputs.count))
+        shift = np.zeros((self._coming, len(self.changes), self.model.outputs.count))
         return self._arrivals(shift) - self.removed_gradient
 
     def _arrivals(self, shift: np.ndarray) -> np.ndarray:
         """Return the gradients of the records that come, whose shifts are the last, (B, P)."""
         if self.z is None:
             return np.zeros_like(self.removed_gradient)
-        slopes = self.model.outputs.slope(self.own_margins + shift[-1], self.labels)
-        slopes = self.own_weight[:, None] * slopes
-        return np.asarray(self.z[:, :, None] * slopes[:, None, :]).reshape(len(slopes), -1)
+        slopes = self.model.outputs.slope(self.own_margins + shift[-len(self.z) :], self.labels)
+        slopes = self.own_weight[:, :, None] * slopes
+        return np.asarray(np.einsum("abp,abc->bpc", self.z, slopes).reshape(slopes.shape[1], -1))
 
     def pull(self, shift: np.ndarray) -> np.ndarray:
         """Return how strongly the records removed and added pull under some shifts, (B,).

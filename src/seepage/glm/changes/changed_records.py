@@ -71,10 +71,14 @@ class ChangedRecords(FiniteChanges):
 
     def without(self, rows: np.ndarray) -> Moves:
         """Return the moves when each of some records is left out, K = 1, certified."""
+        if rows.dtype == object:
+            return self.without_exactly(rows)
         return self._certified(np.asarray(rows), None)
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
         """Return the moves when each of some records becomes each alternative, certified."""
+        if rows.dtype == object:
+            return self.replaced_exactly(rows, others)
         return self._certified(np.asarray(rows), others)
 
     def _certified(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
@@ -141,32 +145,37 @@ class ChangedRecords(FiniteChanges):
 
     # By refits --------------------------------------------------------------------------------
 
-    def without_exactly(self, sets: list[np.ndarray]) -> Moves:
-        """Return the moves when records leave together, by refits."""
-        starts = None
-        if all(len(rows) == 1 for rows in sets):
-            starts = self._starts(np.concatenate(sets), None)
-        changes = [Change(np.asarray(rows)) for rows in sets]
-        every = np.ones((len(sets), 1), dtype=bool)
-        return self._refitted(changes, every, starts)
+    def without_exactly(self, rows: np.ndarray) -> Moves:
+        """Return the moves when records leave, alone or together, by refits."""
+        if self.model.shifts is not None:
+            raise InputError(
+                "What the model would be without several records needs all records in memory; "
+                "these are read in chunks. Take the rows it was fitted on into memory first."
+            )
+        changes = [Change(np.atleast_1d(some)) for some in rows]
+        every = np.ones((len(rows), 1), dtype=bool)
+        return self._refitted(changes, every, self._starts(rows, None))
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves with each alternative, by refits."""
-        model, rows = self.model, np.asarray(rows)
-        change, labels = model.changes(rows, others)
-        Z = np.repeat(model.X[rows, None], len(others), axis=1)
-        if others.values is not None:
-            Z[:, :, list(others.columns)] = model.near(others)
-        moved = ~model.unchanged(rows, change, labels)
-        changes = [
-            Change(rows[m : m + 1], Z[m, k], labels[m, k], float(model.weight[rows[m]]))
-            for m, k in np.argwhere(moved)
-        ]
+        """Return the moves with each alternative, by refits.
+
+        Records that change together all take the same alternative.
+        """
+        model, every = self.model, [np.atleast_1d(some) for some in rows]
+        moved, changes = np.zeros((len(rows), len(others)), dtype=bool), []
+        for m, some in enumerate(every):
+            change, labels = model.changes(some, others)
+            moved[m] = ~model.unchanged(some, change, labels).all(axis=0)
+            for k in np.flatnonzero(moved[m]):
+                Z = model.X[some]
+                if others.values is not None:
+                    Z[:, list(others.columns)] = model.near(others)[k]
+                changes.append(Change(some, Z, labels[:, k], model.weight[some]))
         return self._refitted(changes, moved, self._starts(rows, others))
 
     def _starts(self, rows: np.ndarray, others: Alternatives | None) -> np.ndarray | None:
         """Return where the centres put the parameters that matter, (m, K, P), if they can."""
-        if not self.certifies:
+        if not self.certifies or rows.dtype == object:
             return None
         pieces = [rows[piece] for piece in row_slices(len(rows), self._width(others))]
         model = self.model
@@ -228,6 +237,11 @@ class ChangedRecords(FiniteChanges):
         By refits where there are few records or nothing else is known; with more, the records
         known least well are refitted, and the others are as exact as their certificates say.
         """
+        if rows.dtype == object:
+            raise InputError(
+                "What the model fitted without a person predicts of all of the person's records is "
+                "no prior here; choose 'equal', 'frequencies' or probabilities of your own."
+            )
         family = self.model.fit.family
         if family.name not in ("bernoulli", "poisson", "categorical"):
             raise InputError(
@@ -327,8 +341,11 @@ class RecordRefits:
         if labels is not None:
             T = np.asarray(labels, dtype=float).reshape(T.shape)
         Z = Z if model.centre is None else Z - model.centre
-        weight, removed = float(model.weight[row]), np.array([row])
-        changes = [Change(removed, z, t, weight) for z, t in zip(Z, T, strict=True)]
+        removed = np.array([row])
+        changes = [
+            Change(removed, z[None], t[None], model.weight[removed])
+            for z, t in zip(Z, T, strict=True)
+        ]
         moves = self._refits.moves(changes)[0]
         known = np.isfinite(moves).all(axis=1, keepdims=True)
         moves = callers_moves(model.outputs.of_all(np.where(known, moves, 0.0)), model.centre)

@@ -124,9 +124,9 @@ class LeavingOnly(FiniteChanges):
         """Return the moves when each of some records is left out."""
         return self.inner.without(rows)
 
-    def without_exactly(self, sets: list[np.ndarray]) -> Moves:
-        """Return the moves when records leave together, by refits."""
-        return self.inner.without_exactly(sets)
+    def without_exactly(self, rows: np.ndarray) -> Moves:
+        """Return the same by refits."""
+        return self.inner.without_exactly(rows)
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
         """Return the moves when each of some records has each of the labels."""

@@ -15,6 +15,7 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 
+from seepage.core.people import is_a_feature
 from seepage.errors import InputError
 from seepage.glm.preprocessing.chain import Chain
 from seepage.glm.preprocessing.steps import by_differences, dense
@@ -124,6 +125,8 @@ class FollowedColumns:
     categorical, quantities
         Columns whose numbers are codes of categories, and columns of only two numbers that are
         quantities nevertheless.
+    beside
+        A column of identities, which must not be a feature.
     """
 
     def __init__(
@@ -132,11 +135,18 @@ class FollowedColumns:
         steps: Chain,
         categorical: Sequence[str] = (),
         quantities: Sequence[str] = (),
+        beside: str | None = None,
     ) -> None:
         self.X, self.steps = X, steps
         self.frame, self.named = read_frame(X)
-        every = read_columns(self.frame, categorical, quantities)
         self.features = dense(steps.transform(X))
+        features = self.frame
+        if beside is not None:
+            features = self.frame.drop(beside)
+            other = self._with(beside, self.frame[beside].to_list()[0])
+            if not np.array_equal(dense(steps.transform(other)), self.features):
+                raise InputError(is_a_feature(beside))
+        every = read_columns(features, categorical, quantities)
         # Columns that the preprocessing drops, and columns of one level, are not part of the model.
         self.columns = [c for c in every if c.kind == "numeric" or len(c.levels) > 1]
         moving = [self._moves(c)[0] for c in self.columns]
@@ -213,19 +223,19 @@ class FollowedColumns:
             dX[:, position] = ~_gaps(self.frame[column.name]).to_numpy().astype(bool)
             moved = self.steps.push(self.X, dX)[:, :, None]
             return moved, self.steps.influence(self.X, dX)[:, :, None] if learnt else moved
-        first = self._with(column, column.levels[0])
+        first = self._with(column.name, column.levels[0])
         start = dense(self.steps.transform(first))
         features, numbers = [], []
         for level in column.levels[1:]:
-            other = self._with(column, level)
+            other = self._with(column.name, level)
             features.append(dense(self.steps.transform(other)) - start)
             if learnt:
                 numbers.append(self.steps.response(self.X, first, other))
         stacked = np.stack(features, axis=2)
         return stacked, np.stack(numbers, axis=2) if learnt else stacked
 
-    def _with(self, column: RawColumn, level: Any) -> Any:
+    def _with(self, name: str, level: Any) -> Any:
         """Return the table with the same level of a column in every record."""
-        dtype = self.frame[column.name].dtype
-        other = self.frame.with_columns(nw.lit(level).cast(dtype).alias(column.name))
+        dtype = self.frame[name].dtype
+        other = self.frame.with_columns(nw.lit(level).cast(dtype).alias(name))
         return other.to_native() if self.named else other.to_numpy()

@@ -1,0 +1,106 @@
+"""People with several records: who every record is about, and which records change together.
+
+A person is all records of one identity. Statements about people are about all of these records at
+once: they are unknown together (:meth:`~seepage.core.leakage.Leakage.people`), leave together
+(membership), and take another value together where the value is the person's (a guess).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from seepage.core.questions import is_missing, members
+from seepage.errors import InputError
+from seepage.tables.source import Chunk, RowSource, as_numpy, check_length
+
+
+@dataclass(frozen=True, eq=False)
+class Together:
+    """Sets of records that leave or change together, one for each entry of a result."""
+
+    view: str  # of the result: ``groups`` or ``people``
+    names: np.ndarray  # what each set is called, sorted
+    sets: np.ndarray  # the positions of its records, arrays as objects
+
+    @classmethod
+    def of(cls, view: str, labels: np.ndarray) -> Together:
+        """Return the records of each label together, in the order of the labels."""
+        by_label = members(labels)
+        return cls(view, np.fromiter(by_label, object), np.fromiter(by_label.values(), object))
+
+    def holding(self, rows: np.ndarray | None) -> Together:
+        """Return the sets that hold any of some records, or all."""
+        if rows is None:
+            return self
+        chosen = [bool(np.isin(positions, rows).any()) for positions in self.sets]
+        return replace(self, names=self.names[chosen], sets=self.sets[chosen])
+
+
+class Identities:
+    """Who every record of a source is about.
+
+    Parameters
+    ----------
+    by
+        The name of a column of the data that is no feature, or an identity for each record.
+    source
+        The records.
+    """
+
+    def __init__(self, by: Any, source: RowSource) -> None:
+        self.source = source
+        self.by: str | np.ndarray = by if isinstance(by, str) else identities(by, source)
+        if isinstance(by, str) and by in (*source.names, *source.attributes):
+            raise InputError(is_a_feature(by))
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The columns beside the features that a pass over the records has to read."""
+        return (self.by,) if isinstance(self.by, str) else ()
+
+    @cached_property
+    def together(self) -> Together:
+        """The records of each person, in the order of the identities."""
+        labels = self.by
+        if isinstance(labels, str):
+            read = self.source.each(self._of_chunk, "people", self.beside)
+            labels = identities(np.concatenate(list(read)), self.source)
+        return Together.of("people", labels)
+
+    def _of_chunk(self, chunk: Chunk) -> np.ndarray:
+        return as_numpy(chunk.extra[self.beside[0]])
+
+    def same(self, other: Identities) -> bool:
+        """Say whether the other ones are these."""
+        return type(self.by) is type(other.by) and bool(np.array_equal(self.by, other.by))
+
+
+def identities(values: Any, source: RowSource) -> np.ndarray:
+    """Return the identity of every record as an array; refuse gaps, and types that do not mix."""
+    labels = as_numpy(values)
+    check_length(labels, source, "person")
+    gaps = [row for row, value in enumerate(labels.tolist()) if is_missing(value)]
+    if gaps:
+        raise InputError(
+            f"{len(gaps):,} of {len(labels):,} records have no identity (the first is row "
+            f"{gaps[0]:,}); leave them out before the fit, or give each an identity of its own."
+        )
+    try:
+        np.unique(labels)
+    except TypeError:
+        raise InputError(
+            "The identities mix text and numbers, which have no common order; make them all text."
+        ) from None
+    return labels
+
+
+def is_a_feature(name: str) -> str:
+    """Say that the column of the identities must not be a feature."""
+    return (
+        f"Column {name!r} says whom a record is about, but the model uses it as a feature; fit the "
+        f"model without it, or give the identities as an array."
+    )
