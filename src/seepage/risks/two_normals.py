@@ -147,12 +147,13 @@ class _Tests:
     def members(self, threshold: np.ndarray) -> np.ndarray:
         """Return ``P(λ > t)`` with the record in the data."""
         need = threshold[:, None] - self.inside
-        return _quadratic_above(need, self.m, self.e, 0.0, 1.0).mean(axis=1)
+        return np.asarray(_quadratic_above(need, self.m, self.e, 0.0, 1.0).mean(axis=1))
 
     def others(self, threshold: np.ndarray) -> np.ndarray:
         """Return ``P(λ > t)`` without it."""
         need = threshold[:, None] - self.outside
-        return _quadratic_above(need, self.m, self.e, self.m, np.sqrt(1 + self.e)).mean(axis=1)
+        rates = _quadratic_above(need, self.m, self.e, self.m, np.sqrt(1 + self.e))
+        return np.asarray(rates.mean(axis=1))
 
 
 def _padded(values: np.ndarray, size: int) -> np.ndarray:

@@ -94,6 +94,10 @@ class OtherPeople:
         x = self.model.gram_solver.design(self.model.X[rows])
         return np.asarray(x[:, :, None] * self.pull[rows, None, :]).reshape(len(rows), -1)
 
+    def gradient(self, rows: np.ndarray) -> np.ndarray:
+        """Return the gradient of a person's records together, (P,)."""
+        return np.asarray(self._gradients(rows).sum(axis=0))
+
     def directions(self, rows: np.ndarray) -> np.ndarray:
         """Return ``X̃ᵀ`` of some records: a column for each and each of its outputs, (P, m·c)."""
         x, c = self.model.gram_solver.design(self.model.X[rows]), self.model.outputs.count

@@ -95,54 +95,66 @@ class Worlds:
             whole = seen(self.queries)
         return lambda rows: whole
 
-    def leverages(self) -> tuple[np.ndarray, TwoNormals]:
+    def told_apart(self) -> tuple[np.ndarray, TwoNormals]:
         """Return ``αq``, the share of each person in what is seen to vary, and the two worlds."""
-        others = self.others
-        root = self.root_for()
-        q, pairs = np.zeros(len(others.sets)), []
-        shown = progress(range(len(others.sets)), "people") if self.own else None
+        others, root = self.others, self.root_for()
+        q = np.zeros(len(others.sets))
         for piece, c in others.centred():
-            if not self.own:
-                z = c @ root(others.sets[0])
-                q[piece] = np.sum(z**2, axis=1)
-                continue
-            for k, person in enumerate(range(*piece.indices(len(q)))):
-                next(shown)  # type: ignore[arg-type]
-                z = c[k] @ root(others.sets[person])
-                q[person] = z @ z
+            if self.own:
+                people = zip(c, others.sets[piece], strict=True)
+                q[piece] = [np.sum((one @ root(rows)) ** 2) for one, rows in people]
+            else:
+                q[piece] = np.sum((c @ root(others.sets[0])) ** 2, axis=1)
         left = 1 - self.share * q
         certain = (others.alone & others.present) | (left < _CERTAIN)
-        with np.errstate(divide="ignore"):
-            mu = np.where(certain, np.inf, np.sqrt(q / np.maximum(left, _CERTAIN)))
+        mu = np.where(certain, np.inf, np.sqrt(q / np.maximum(left, _CERTAIN)))
         worlds = TwoNormals.apart(mu)
         uneven = np.flatnonzero((others.leverage >= LEVERAGE) & ~certain)
-        for person in uneven:
-            rows = others.sets[person]
-            pairs.append(self._pair(person, root(rows)))
         if len(uneven):
-            worlds = worlds.put(uneven, _joined(pairs))
+            shown = progress(uneven, "people of leverage")
+            worlds = worlds.put(uneven, _joined([self._pair(int(k), root) for k in shown]))
         return self.share * q, worlds
 
-    def _pair(self, person: int, root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _pair(
+        self, person: int, root: Callable[[np.ndarray], np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the shift and the spread of one person's worlds, (k,) each."""
-        others, inverse = self.others, self.others.model.inverse
-        rows = others.sets[person]
-        c = others._gradients(rows).sum(axis=0) - others.mean
-        Y = others.curvature_root(rows)
-        solved = inverse @ Y
-        T = self.unknown * others.scatter @ solved - self.share * np.outer(c, c @ solved)
+        rows, inverse = self.others.sets[person], self.others.model.inverse
+        Y, T, c = self._span(person)
+        solved, axes = inverse @ Y, self._axes(root(rows), Y, T, c)
         W = np.linalg.inv(np.eye(Y.shape[1]) - Y.T @ solved)
-        y, t, z = root.T @ Y, root.T @ T, root.T @ c
-        basis = np.linalg.qr(np.column_stack([y, t, z]))[0]
-        y, t, z = basis.T @ y, basis.T @ t, basis.T @ z
+        y, t, z = axes.T @ Y, axes.T @ T, axes.T @ c
         once = y @ W @ t.T
         more = once + once.T + y @ W @ (solved.T @ T) @ W @ y.T
         # Within, the covariance is I − αzzᵀ.
         lower = np.linalg.cholesky(np.eye(len(z)) - self.share * np.outer(z, z))
         more = np.linalg.solve(lower, np.linalg.solve(lower, more).T)
-        spread, axes = np.linalg.eigh((more + more.T) / 2)
-        shift = axes.T @ np.linalg.solve(lower, z)
+        spread, turned = np.linalg.eigh((more + more.T) / 2)
+        shift = turned.T @ np.linalg.solve(lower, z)
         return shift, np.maximum(spread, _CERTAIN - 1)
+
+    def _span(self, person: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return Y, T and c of a person."""
+        others = self.others
+        rows = others.sets[person]
+        c = others.gradient(rows) - others.mean
+        Y = others.curvature_root(rows)
+        solved = others.model.inverse @ Y
+        T = self.unknown * others.scatter @ solved - self.share * np.outer(c, c @ solved)
+        return Y, T, c
+
+    @staticmethod
+    def _axes(root: np.ndarray, *span: np.ndarray) -> np.ndarray:
+        """Return a root cut down to the span of some vectors, (P, at most 2k + 1)."""
+        return np.asarray(root @ np.linalg.qr(root.T @ np.column_stack(span))[0])
+
+    def coordinates(self, person: int) -> np.ndarray:
+        """Return what of the parameters tells a person's worlds apart, (P, at most 2k + 1).
+
+        Moves of the parameters, as rows, times this.
+        """
+        axes = self._axes(self.root_for()(self.others.sets[person]), *self._span(person))
+        return np.asarray(np.linalg.solve(self.others.model.inverse, axes))
 
 
 def _joined(pairs: list[tuple[np.ndarray, np.ndarray]]) -> TwoNormals:
