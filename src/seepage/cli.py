@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 
 from seepage.auditing.questions import (
     MAX_GUESS_GAIN,
+    MAX_GUESS_TPR,
     MAX_MEMBERSHIP,
     CalibrationQuestion,
     FileOptions,
@@ -227,6 +228,11 @@ def release(
         float,
         "Limit: the most the release may add to a guess of a class or category (1: no limit).",
     ] = MAX_GUESS_GAIN,
+    max_guess_tpr: Annotated[
+        float,
+        "Limit: how often a value of a class or category may be recognised at 1 % false positives "
+        "(1: no limit).",
+    ] = MAX_GUESS_TPR,
     out: Annotated[Path, "The folder to share: the model and its card, nothing else."] = Path(
         "seepage-release"
     ),
@@ -245,7 +251,9 @@ def release(
     """
     from seepage.auditing.release.command import run_release
 
-    limits = Limits(max_membership=max_membership, max_guess_gain=max_guess_gain)
+    limits = Limits(
+        max_membership=max_membership, max_guess_gain=max_guess_gain, max_guess_tpr=max_guess_tpr
+    )
     folders = {"release": out, "report": report, "ledger": ledger}
     _leave(run_release(table, question, folders, options=options, limits=limits, as_json=as_json))
 

@@ -117,7 +117,14 @@ def test_a_rare_value_that_is_recognised_has_no_strong_badge(rare: Audit, column
     assert found["tpr"] == guess["tpr"] == pytest.approx(tpr, abs=2e-4)
     assert guess["looked_at"] == rare.records.count
     told = tell("guesses", rare, None, None, [g for g in rare.risks.guesses if g.name == column])
-    assert f"for “{column}” is up to {tpr:.1%} (row {guess['tpr_row']}, of the " in told
+    assert (
+        f"for “{column}” is up to {tpr:.1%} (row {guess['tpr_row']}, the largest for any " in told
+    )
+    strict, even = ndtr(ndtri(0.001) + mu), ndtr(mu / 2)
+    assert found["tpr_strict"] == guess["tpr_strict"] == pytest.approx(strict, abs=2e-4)
+    assert guess["even"] == pytest.approx(even, abs=2e-4)
+    assert guess["mu"] == pytest.approx(mu, rel=1e-4)
+    assert f"at 0.1 % up to {strict:.1%}; at even odds the value is told {100 * even:.0f} " in told
 
 
 def test_the_report_prints_the_rate_of_the_sensitive_column(rare: Audit) -> None:
@@ -139,9 +146,9 @@ def test_levels_that_leave_no_release_are_told_for_certain() -> None:
     """Where a level leaves no unique minimiser, and where only bounds on a move are known."""
     gram = np.array([np.diag([0.0, 4.0, np.inf]), np.diag([0.0, 9.0, 16.0])])
     moves = Moves(gram, np.array([[0.0, 0.0, 0.0], [0.0, 0.5, 0.25]]))
-    assert moves.widest().tolist() == [np.inf, 5.75]  # √(9 + 16) apart, and two radii
+    assert moves.between().max(axis=(1, 2)).tolist() == [np.inf, 5.75]  # √(9 + 16), two radii
     pair = Moves(gram[:, :2, :2], np.array([[0.0, 0.0], [0.0, 0.5]]))
-    assert pair.widest().tolist() == pair.apart()[1].tolist() == [2.0, 3.5]
+    assert pair.between()[:, 0, 1].tolist() == pair.apart()[1].tolist() == [2.0, 3.5]
 
 
 def test_a_number_within_a_tolerance_has_no_true_positive_rate() -> None:

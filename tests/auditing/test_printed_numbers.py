@@ -41,7 +41,12 @@ DOCS = Path(__file__).parents[2] / "docs" / "report.md"
 NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]\d+)?")
 CHANCE = "50"  # written out in sentences, of a coin
 LIMITS = Limits(
-    max_eta=0.9, min_mse=1.5, max_group_ratio=1.001, max_membership=0.51, max_guess_gain=0.01
+    max_eta=0.9,
+    min_mse=1.5,
+    max_group_ratio=1.001,
+    max_membership=0.51,
+    max_guess_gain=0.01,
+    max_guess_tpr=0.02,
 )
 
 
@@ -61,7 +66,9 @@ def met():
     parts = encoded.source.at(rows[60:]), encoded.source.at(rows[:60])
     table = replace(encoded, source=parts[0], public=parts[1])
     audit = audit_table(table, name="people", target_eta=0.5)
-    loose = Limits(max_eta=0.6, min_mse=0.1, max_membership=0.9, max_guess_gain=0.9)
+    loose = Limits(
+        max_eta=0.6, min_mse=0.1, max_membership=0.9, max_guess_gain=0.9, max_guess_tpr=0.99
+    )
     return replace(audit, gates=find_gates(loose, audit))
 
 
@@ -182,6 +189,14 @@ def expected_of_gates(summary):
         elif gate["name"] == "--max-membership":
             yield f"succeeds up to {percent(gate['measured'])} of the time (row {gate['rows'][0]};"
             yield f"the limit of {percent(gate['limit'])}"
+        elif gate["name"] == "--max-guess-tpr":
+            told = max(summary["risks"]["guesses"], key=lambda guess: guess["tpr"], default=None)
+            if told is None:
+                yield "There is no class or category to guess."
+                continue
+            assert gate["measured"] == told["tpr"]
+            yield f"'{gate['where']}' of row {told['tpr_row']} is recognised up to"
+            yield f"{percent(told['tpr'])} of the time at 1 % false positives"
         else:
             assert gate["name"] == "--max-guess-gain"
             guess = max(summary["risks"]["guesses"], key=lambda guess: guess["gain"], default=None)

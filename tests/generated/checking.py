@@ -34,8 +34,10 @@ class Verdict:
     seed: int
     kind: str
     family: str
-    condition: float
+    condition: float = float("inf")
     answers: int = 0
+    once: int = 0  # answers that are off by more than their stated accuracy
+    ten: int = 0  # and by more than ten times that
     refusals: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     worst: float = 0.0  # the error over the stated accuracy
@@ -50,7 +52,7 @@ def judge(seed: int, kind: str | None = None) -> Verdict:
 
 
 def _judge(problem: Problem) -> Verdict:
-    verdict = Verdict(problem.seed, problem.kind, problem.family, float("inf"))
+    verdict = Verdict(problem.seed, problem.kind, problem.family)
     try:
         whitened = problem.truth.whitened(problem.scale)
         verdict.condition = problem.truth.condition
@@ -129,6 +131,8 @@ def _compare(
     ratio = np.where(np.isnan(ratio), np.inf, ratio)
     top = float(np.max(ratio, initial=0.0))
     verdict.worst = max(verdict.worst, top)
+    verdict.once += int(np.sum(ratio > 1))
+    verdict.ten += int(np.sum(ratio > TIMES_STATED))
     if top > TIMES_STATED:
         k = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
         verdict.broken.append(
@@ -137,7 +141,12 @@ def _compare(
 
 
 def _refused(verdict: Verdict, error: Exception, has_answer: bool) -> None:
-    reason = re.sub(r"'[^']*'|[\d.]+(e[-+]?\d+)?", "…", str(error).split(":")[0].split(";")[0])
-    verdict.refusals.append(reason[:100])
+    verdict.refusals.append(reason_of(error))
     if has_answer and verdict.condition < NO_REFUSAL:
         verdict.broken.append(f"refused at condition {verdict.condition:.1e}: {str(error)[:120]}")
+
+
+def reason_of(error: Exception) -> str:
+    """Return what an error says, without the names and numbers in it."""
+    sentence = str(error).split(":")[0].split(";")[0]
+    return re.sub(r"'[^']*'|[\d.]+(e[-+]?\d+)?", "…", sentence)[:100]

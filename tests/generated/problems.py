@@ -31,6 +31,7 @@ KINDS = (
     "one-hot",
     "zero weights",
     "everything",
+    "single precision",
 )
 FAMILIES = ("gaussian", "bernoulli", "poisson", "categorical", "pseudo-huber")
 NOISES = ("scalar", "vector", "matrix", "laplace", "laplace vector")
@@ -185,9 +186,12 @@ def draw(seed: int, kind: str | None = None) -> Problem:
     if kind == "offsets" or (many and rng.random() < 0.5):
         intercept = intercept or kind == "offsets"
         offset[free] = spread[free] * 10.0 ** rng.uniform(0, 9, int(free.sum()))
+    if kind == "single precision":
+        offset = np.array([0.0, 1e3, 1e5])[rng.integers(0, 3, d)]
     X = Z * spread + offset
-    dtype = "float32" if rng.random() < 0.15 else "float64"
-    if dtype == "float32":
+    given = rng.random() < 0.15  # in single precision; else the numbers have no such twin
+    dtype = "float32" if given or kind == "single precision" else "float64"
+    if given:
         X = X.astype(np.float32).astype(float)
     y, classes = _labels(rng, kind, family, Z)
     weights = None
@@ -199,9 +203,9 @@ def draw(seed: int, kind: str | None = None) -> Problem:
                 # Of one class alone there is nothing to learn: one record of each keeps its weight.
                 kept = np.unique(y, return_index=True)[1]
                 weights[kept] = np.where(weights[kept] > 0, weights[kept], 1.0)
-    if dtype == "float32" and weights is not None:
+    if given and weights is not None:
         weights = weights.astype(np.float32).astype(float)
-    if dtype == "float32" and family in ("gaussian", "pseudo-huber"):
+    if given and family in ("gaussian", "pseudo-huber"):
         y = y.astype(np.float32).astype(float)
     released = (d + intercept) * (classes if family == "categorical" else 1)
     noise_kind = str(rng.choice(NOISES))

@@ -2,22 +2,26 @@
 
 It shares no code with the package: its own Newton's method finds the minimiser of the objective on
 the data as they are stored, the implicit function theorem differentiates it, and dense matrices say
-what the noise lets through. All of it runs in one of two arithmetics: mpmath with 60 digits for
+what the noise lets through. All of it runs in one of two arithmetics: decimals of 60 digits for
 small problems however ill they are, NumPy's long doubles for larger ones of good condition.
 """
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import methodcaller
 from typing import Any
 
-import mpmath
 import numpy as np
 
 DIGITS = 60
-mpmath.mp.dps = DIGITS
+# What overflows or is undefined becomes infinite or NaN, as in floating point.
+decimal.setcontext(
+    decimal.Context(prec=DIGITS, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN, traps=[])
+)
 
 
 class NoMinimiserError(Exception):
@@ -25,26 +29,17 @@ class NoMinimiserError(Exception):
 
 
 class Digits60:
-    """Numbers of 60 digits, in NumPy arrays of objects."""
+    """Decimals of 60 digits, in NumPy arrays of objects: the standard library's, written in C."""
 
-    rounding = mpmath.mpf(10) ** (4 - DIGITS)
-    settled = 1e-40
-    _exp = np.frompyfunc(mpmath.exp, 1, 1)
-    _log = np.frompyfunc(mpmath.log, 1, 1)
-    _sqrt = np.frompyfunc(mpmath.sqrt, 1, 1)
+    rounding = decimal.Decimal(10) ** (4 - DIGITS)
+    settled = decimal.Decimal(10) ** -40
+    _exact = np.frompyfunc(decimal.Decimal, 1, 1)
+    exp = staticmethod(np.frompyfunc(methodcaller("exp"), 1, 1))
+    log = staticmethod(np.frompyfunc(methodcaller("ln"), 1, 1))
+    sqrt = staticmethod(np.frompyfunc(methodcaller("sqrt"), 1, 1))
 
-    @staticmethod
-    def array(values: Any) -> np.ndarray:
-        return np.frompyfunc(mpmath.mpf, 1, 1)(np.asarray(values, dtype=float)) + mpmath.mpf(0)
-
-    def exp(self, values: np.ndarray) -> np.ndarray:
-        return self._exp(values)
-
-    def log(self, values: np.ndarray) -> np.ndarray:
-        return self._log(values)
-
-    def sqrt(self, values: np.ndarray) -> np.ndarray:
-        return self._sqrt(values)
+    def array(self, values: Any) -> np.ndarray:
+        return self._exact(np.asarray(values, dtype=float)) + decimal.Decimal(0)
 
 
 class LongDoubles:
@@ -88,8 +83,26 @@ def contrasts(levels: int, number: Any) -> np.ndarray:
     return basis
 
 
+def losses(family: str, M: np.ndarray, y: np.ndarray, number: Any) -> np.ndarray:
+    """Return the loss of every record, from its margins (n, K)."""
+    if family == "categorical":
+        top = M.max(axis=1)[:, None]
+        Y = number.array(np.eye(M.shape[1])[y])
+        return number.log(number.exp(M - top).sum(axis=1)) - (Y * (M - top)).sum(axis=1)
+    m = M[:, 0]
+    if family == "gaussian":
+        return (m - y) ** 2 / 2
+    if family == "bernoulli":
+        return number.log(1 + number.exp(-abs(m))) + np.where(m > 0, m, m * 0) - y * m
+    if family == "poisson":
+        return number.exp(m) - y * m
+    if family == "pseudo-huber":
+        return number.sqrt(1 + (m - y) ** 2) - 1
+    raise ValueError(family)
+
+
 def derivatives(family: str, M: np.ndarray, y: np.ndarray, number: Any) -> tuple[np.ndarray, ...]:
-    """Return loss (n,), slope (n, K), curvature (n, K, K) and label slope (n, K, L)."""
+    """Return slope (n, K), curvature (n, K, K) and label slope (n, K, L) of the losses."""
     one = number.array(1.0)
     if family == "categorical":
         K = M.shape[1]
@@ -99,31 +112,29 @@ def derivatives(family: str, M: np.ndarray, y: np.ndarray, number: Any) -> tuple
         Y = number.array(np.eye(K)[y])
         others = number.array(1 - np.eye(K))
         rest = P @ others
-        loss = number.log(total) - (Y * (M - M.max(axis=1)[:, None])).sum(axis=1)
         slope = P * (1 - Y) - Y * rest
         curvature = -P[:, :, None] * P[:, None, :]
         for k in range(K):
             curvature[:, k, k] = P[:, k] * rest[:, k]
         label = np.repeat(-contrasts(K, number)[None, :, :], len(M), axis=0)
-        return loss, slope, curvature, label
+        return slope, curvature, label
     m = M[:, 0]
     if family == "gaussian":
-        loss, slope, curvature, label = (m - y) ** 2 / 2, m - y, m * 0 + 1, m * 0 - 1
+        slope, curvature, label = m - y, m * 0 + 1, m * 0 - 1
     elif family == "bernoulli":
         small = number.exp(-abs(m))
         up = np.where(m >= 0, one / (1 + small), small / (1 + small))
         down = np.where(m >= 0, small / (1 + small), one / (1 + small))
-        loss = number.log(1 + small) + np.where(m > 0, m, m * 0) - y * m
         slope, curvature, label = (1 - y) * up - y * down, small / (1 + small) ** 2, m * 0 - 1
     elif family == "poisson":
         mean = number.exp(m)
-        loss, slope, curvature, label = mean - y * m, mean - y, mean, m * 0 - 1
+        slope, curvature, label = mean - y, mean, m * 0 - 1
     elif family == "pseudo-huber":
         root = number.sqrt(1 + (m - y) ** 2)
-        loss, slope, curvature, label = root - 1, (m - y) / root, root**-3, -(root**-3)
+        slope, curvature, label = (m - y) / root, root**-3, -(root**-3)
     else:
         raise ValueError(family)
-    return loss, slope[:, None], curvature[:, None, None], label[:, None, None]
+    return slope[:, None], curvature[:, None, None], label[:, None, None]
 
 
 def cholesky(H: np.ndarray, number: Any) -> np.ndarray:
@@ -183,9 +194,8 @@ class Truth:
         self._minimise()
 
     def _at(self, theta: np.ndarray) -> tuple[Any, ...]:
-        loss, r, a, b = derivatives(
-            self.objective.family, self.design @ theta @ self.Q.T, self.y, self.number
-        )
+        told = (self.objective.family, self.design @ theta @ self.Q.T, self.y, self.number)
+        loss, (r, a, b) = losses(*told), derivatives(*told)
         w = self.weights
         value = (w * loss).sum() + (self.penalty[:, None] * theta**2).sum() / 2
         return value, w[:, None] * r, w[:, None, None] * a, w[:, None, None] * b

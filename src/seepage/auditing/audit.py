@@ -49,6 +49,7 @@ from seepage.auditing.trained_model import (
     settings_of,
 )
 from seepage.bounds.guarantees import Guarantees, guarantees
+from seepage.core.people import Together
 from seepage.core.result import round_up
 from seepage.core.risk_views import (
     Guess,
@@ -83,6 +84,8 @@ _TOO_HEAVY = 2e9  # multiplications in one pass over the table; the table of bou
 _DRAWS = 64  # draws from the adversary's prior: an uncertainty of a few per cent
 _REFIT_WORK = 2e11  # multiplications allowed to refits for the risks
 _FEWEST_RISKS = 20  # records whose risks are computed, however long that takes
+_MOVES_WORK = 2e9  # multiplications allowed to the moves of every record to every level
+_MOST_INTEGRATED = 12  # levels; an integral over more takes seconds
 _EXACT_WORK = 1e9  # multiplications for refits of records whose risks are known to an interval
 _MOST_WHOLE = 1000  # records without which everything is refitted
 _COLUMN_KINDS = {"numeric": "numeric", "count": "numeric", "binary": "boolean"}
@@ -174,17 +177,28 @@ def audit_table(
     if sensitive is not None:
         table = replace(table, sensitive=tuple(dict.fromkeys(sensitive)))
     trained = _train(table, fitted, model, l2, intercept)
-    return audit_model(
+    audit = audit_model(
         trained,
         name=name,
         sigma=sigma,
         target_eta=target_eta,
-        values=table.values() if show_values else None,
+        values=_values(trained) if show_values else None,
         effort=effort,
         seed=seed,
         anew=None if encode_anew is None else partial(_fitted_anew, trained, encode_anew),
         tell=tell,
     )
+    # Whoever states the kind of model knows what the target is.
+    return audit if model or fitted is not None else replace(audit, codes=table.labels.codes)
+
+
+def _values(trained: TrainedModel) -> dict[str, list[str]]:
+    """Return the caller's cells as text; of people, those of the first row of each."""
+    values, owner = trained.table.values(), trained.owner
+    if owner is None:
+        return values
+    first = np.unique(owner, return_index=True)[1]
+    return {name: [cells[k] for k in first] for name, cells in values.items()}
 
 
 def _fitted_anew(
@@ -249,6 +263,11 @@ def audit_model(
             disclosures = find_other_noise(trained, noise, target)
         say("bounds on the most exposed record")
         bounds = _find_guarantees(trained, noise)
+        if trained.owner is not None:
+            steps.append(
+                "The table of all bounds is about single rows, and was left out: here all rows of "
+                "a person count together."
+            )
     advise = None
     if effort.remedies != ():
         advise = partial(
@@ -268,21 +287,23 @@ def audit_model(
     kind = _COLUMN_KINDS.get(target_kind, "categorical")
     spread = table.labels.deviation(target_kind)
     classes = getattr(trained.model, "classes_", None)
-    attributes = found.attributes(noise, (table.target, kind, spread))
+    attributes = found.attributes(noise, (table.target, kind, spread), table.same)
     records = found.records.with_noise(noise)
     risks, risks_reason = None, ""
+    people = trained.owner is not None
     if effort.risks:
-        say("which rows were in the data, and guesses")
+        say(f"{'who was' if people else 'which rows were'} in the data, and guesses")
         try:
-            risks = find_risks(trained, noise, records, attributes, anew)
+            risks = find_risks(trained, noise, records, attributes, anew, found.rows)
         except InputError as problem:
             risks_reason = str(problem)
     if risks is not None and epsilon:
         risks = beside_figures(risks, epsilon)
     if risks is not None and anew is not None:
         steps.append(
-            "Which rows were in the data: preparation and model were refitted without each of "
-            f"{risks.looked_at:,} records, the most exposed ones, with the noise and nλ unchanged."
+            f"{'Who was' if people else 'Which rows were'} in the data: preparation and model were "
+            f"refitted without each of {risks.looked_at:,} {'people' if people else 'records'}, "
+            "the most exposed ones, with the noise and nλ unchanged."
         )
     # Last: they take longest, and nothing else waits for them.
     advice = advise() if advise is not None else ()
@@ -297,6 +318,7 @@ def audit_model(
         noise=NoiseChoice("given" if sigma is not None else "target" if target_eta else "default"),
         released=found.released,
         steps=tuple(steps),
+        notices=table.notices,
         attributes=with_gains(attributes, risks),
         dataset_eta=found.dataset / noise,
         curve=curve,
@@ -396,6 +418,8 @@ def _find_guarantees(trained: TrainedModel, sigma: float) -> Guarantees | None:
     """
     if trained.refit_work > _TOO_HEAVY or trained.basis() is not None:
         return None
+    if trained.owner is not None:  # the bounds are about single records
+        return None
     source = trained.records
     named = Table(source.X, _feature_names(trained), None, "numpy")
     records = MemorySource(named, source.y, source.sample_weight)
@@ -439,11 +463,13 @@ def find_risks(
     records: RecordLeakage,
     attributes: Sequence[AttributeFinding],
     anew: Anew | None = None,
+    rows: RecordLeakage | None = None,
 ) -> RiskFinding:
     """Return the risks of a release with noise σ, or say why they are not known.
 
-    ``records`` has the leakage of every record, by which they are chosen if not all can be
-    examined. With ``anew`` membership is that of the whole procedure, rerun without each record.
+    ``records`` has the leakage of every record, or person, by which they are chosen if not all can
+    be examined; ``rows`` that of single records, where values that differ within a person are
+    guessed. With ``anew`` membership is that of the whole procedure, rerun without each.
     """
     source = trained.source
     if not trained.settings.refits:
@@ -462,31 +488,38 @@ def find_risks(
         work = leak.release.finite_changes().work
     except InputError:  # of records that are read in chunks, whose risks are certified without
         work = math.inf
-    # Families with a certified expansion need few refits; for others, and for guesses among several
-    # classes, whose intervals are wide, only the most exposed records are examined.
-    certified = trained.settings.model in MODELS
+    # Families with a certified expansion need few refits; for others, for people, all of whose
+    # records leave together, and for guesses among several classes, whose intervals are wide, only
+    # the most exposed are examined if refits of all would take long.
+    everybody = None if leak.person is None else leak.person.together
+    known_family = trained.settings.model in MODELS
+    certified = known_family and everybody is None
     several = trained.settings.model == "softmax"
     most = max(_FEWEST_RISKS, int(_REFIT_WORK / work))
+    rows = records if rows is None else rows
 
-    def exposed(count: int) -> np.ndarray:
-        """Return the positions of the most exposed records, in the order of the table."""
-        return np.sort(records.most(count).place)
+    def exposed(count: int, among: RecordLeakage = records) -> np.ndarray | None:
+        """Return the positions of the most exposed, in the order of the table; ``None`` for all."""
+        return None if count >= among.count else np.sort(among.most(count).place)
 
     def refits(alternatives: int) -> bool | int:
         """Return how many records may be refitted, the most exposed first; none of a long table."""
         allowed = _REFIT_WORK / 2 if several else _EXACT_WORK
         return certified and int(allowed / work / alternatives)
 
-    examined = None if certified else exposed(most)  # ``None`` for all
     if anew is None:
-        everyone = partial(membership, leak, examined, None, refit=None, changes=changes)
-        members = _asked(everyone, refits(1), work)
-        assumed = members.mu.assumptions
+        examined = None if certified else exposed(most)
     else:
         # Preparing and fitting the records takes about 20 passes over them.
         affordable = int(_REFIT_WORK / (20 * trained.work))
         examined = exposed(min(max(_FEWEST_RISKS, affordable), _MOST_WHOLE))
-        members = leak.membership(examined, refit=anew)
+    together = None if everybody is None else everybody.at(examined)
+    told = partial(membership, leak, None if together else examined, together)
+    if anew is None:
+        members = _asked(partial(told, refit=None, changes=changes), refits(1), work)
+        assumed = members.mu.assumptions
+    else:
+        members = told(exact=False, refit=anew)
         assumed = (*members.mu.assumptions, _NOISE_HELD)
     mu = np.asarray(members)
     worst = int(np.argmax(mu))
@@ -499,16 +532,19 @@ def find_risks(
     guesses = []
     if trained.settings.classifies and trained.held:
         levels = len(trained.table.labels.counts or ())
-        count = max(_FEWEST_RISKS, most // (2 * levels))
-        asked = None if certified else exposed(most)
-        if (several or not certified) and len(source if asked is None else asked) > count:
-            asked = exposed(count)
-        priors = ("frequencies", "model")
+        candidates = among_levels(leak, changes, None, 1e-5)
+        among = records if candidates.together else rows
+        asked = None
+        if several or not known_family or candidates.together:
+            asked = exposed(max(_FEWEST_RISKS, most // (2 * levels)), among)
+        # What a model without a person predicts of all of their records is no prior.
+        priors = ("frequencies",) if candidates.together else ("frequencies", "model")
         label = partial(
-            guess_among, leak, changes, among_levels(leak, changes, None, 1e-5), priors, asked
+            guess_among, leak, changes, candidates, priors, _rows_of(candidates.together, asked)
         )
+        label = partial(label, integrals=_integrals(levels))
         for prior, guess in zip(priors, _asked(label, refits(levels), work), strict=True):
-            guesses.append(_finding(trained.table.target, prior, guess, asked, records))
+            guesses.append(_finding(trained.table.target, prior, guess, asked, among))
     if trained.basis() is None and trained.held:
         by_name = {a.name: a for a in attributes}
         for attribute in trained.table.attributes:
@@ -520,17 +556,20 @@ def find_risks(
             except InputError:  # one level only, or far too many
                 continue
             levels = len(candidates.levels)
-            if levels > 12:  # too many to integrate over
-                continue
-            asked = None if certified else exposed(most)
-            # Up to three levels how often a guess is right has a closed form.
-            if not certified or levels > 3 or levels * trained.work > 2e9:
+            among = records if candidates.together else rows
+            asked = None
+            if not known_family or levels * trained.work > _MOVES_WORK:
+                asked = exposed(_FEWEST_RISKS, among)
+            elif candidates.together:
+                asked = exposed(max(_FEWEST_RISKS, most // levels), among)
+            if asked is not None:
                 # The record whose category is estimated best need not be the one guessed best.
-                easiest = records.place_of(known.easiest_row)
-                asked = np.union1d(easiest, exposed(_FEWEST_RISKS))
-            level = partial(guess_among, leak, changes, candidates, ["frequencies"], asked)
+                asked = np.union1d(among.place_of(known.easiest_row), asked)
+            those = _rows_of(candidates.together, asked)
+            level = partial(guess_among, leak, changes, candidates, ["frequencies"], those)
+            level = partial(level, integrals=_integrals(levels))
             (guess,) = _asked(level, refits(levels), work)
-            guesses.append(_finding(attribute.name, "frequencies", guess, asked, records))
+            guesses.append(_finding(attribute.name, "frequencies", guess, asked, among))
     return RiskFinding(
         membership=float(accuracy(mu[worst])),
         row=records.row_at(worst if examined is None else examined[worst]),
@@ -541,6 +580,18 @@ def find_risks(
         guesses=tuple(guesses),
         assumptions=(*assumed, _GUESSES_HELD) if guesses and anew is not None else assumed,
     )
+
+
+def _rows_of(together: Together | None, asked: np.ndarray | None) -> np.ndarray | None:
+    """Return a record of each of those who are asked about: themselves, or of people the first."""
+    if together is None or asked is None:
+        return asked
+    return np.array([rows[0] for rows in together.sets[asked]])
+
+
+def _integrals(levels: int) -> int:
+    """Return for how many records guesses among levels are integrated; the others have a limit."""
+    return _FEWEST_RISKS if levels <= _MOST_INTEGRATED else 0
 
 
 def _middle(values: np.ndarray) -> np.ndarray:
@@ -563,8 +614,10 @@ def beside_figures(risks: RiskFinding, epsilon: float) -> RiskFinding:
                 (found.median_right, found.median_baseline),
             )
         )
-        tpr = None if found.tpr is None else rate_beside(found.tpr, FALSE_POSITIVES, epsilon)
-        return replace(found, right=right, median_right=median, tpr=tpr)
+        found = replace(found, right=right, median_right=median)
+        if found.mu is None:
+            return found
+        return replace(found, **_told_apart(found.mu, epsilon))
 
     return replace(
         risks,
@@ -573,6 +626,15 @@ def beside_figures(risks: RiskFinding, epsilon: float) -> RiskFinding:
         guesses=tuple(guess(found) for found in risks.guesses),
         epsilon=epsilon,
     )
+
+
+def _told_apart(mu: float, epsilon: float = 0.0) -> dict[str, float]:
+    """Return how well a value is told from another whose release lies μ from its own."""
+    tpr, strict = (
+        rate_beside(float(true_positive_rate(mu, rate)), rate, epsilon) for rate in FALSE_POSITIVES
+    )
+    even = float(accuracy_beside(mu, 0.5, epsilon))
+    return {"tpr": tpr, "tpr_strict": strict, "even": even, "mu": mu}
 
 
 def _asked(ask: Callable[..., Any], refits: bool | int, work: float) -> Any:
@@ -613,7 +675,9 @@ def with_gains(
         return attributes
     known = {g.name: g for g in risks.guesses if g.prior == "frequencies"}
     return tuple(
-        replace(a, gain=known[a.name].gain, tpr=known[a.name].tpr) if a.name in known else a
+        replace(a, gain=own.gain, tpr=own.tpr, tpr_strict=own.tpr_strict)
+        if (own := known.get(a.name)) is not None
+        else a
         for a in attributes
     )
 
@@ -635,6 +699,7 @@ def _finding(
         median_baseline=median_of(_middle(guess.baseline)),
         looked_at=len(right),
         levels=len(guess.levels),
-        tpr=float(true_positive_rate(mu[easiest], FALSE_POSITIVES)),
         tpr_row=tpr_row,
+        unit=records.unit,
+        **_told_apart(float(mu[easiest])),
     )

@@ -119,6 +119,8 @@ def roles(question: Question, table: TableToAudit) -> ColumnPlan:
         categorical=question.categorical,
         quantities=question.quantity,
         missing=question.missing,
+        person=question.person,
+        classes=question.model == "softmax",
     )
 
 
@@ -163,6 +165,7 @@ def planned(question: Asked) -> Asked:
             raise InputError("A release takes no sensitive columns or groups: audit those first.")
         changes: dict[str, Any] = {
             "target": target,
+            "person": question.person or plan.person,
             "drop": drop,
             "categorical": (*question.categorical, *plan.of_kind("categorical", but=drop)),
             "quantity": (*question.quantity, *plan.of_kind("numeric", but=(target, *drop))),
@@ -179,14 +182,18 @@ def planned(question: Asked) -> Asked:
 
 def open_table(question: Question, client: Any = None) -> TableToAudit:
     """Return the table: in memory, or in chunks if it is a folder or Parquet too large."""
-    batches, opened = _batches(question.table, client), None
+    batches = _batches(question.table, client)
+    opened: TableToAudit | None = None
     if batches is not None:
         from seepage.auditing.intake.parquet import TableInChunks
 
         if question.show_values:
             raise InputError("--show-values cannot be used with data read in chunks.")
         question.options.refuse_in_chunks()
-        opened = TableInChunks.of(batches)
+        chunks = opened = TableInChunks.of(batches)
+        if question.person is not None:
+            # Rows of a person may lie anywhere, and all of them leave together.
+            opened = TableInMemory(chunks.whole(MOST_TAKEN, "people, with all of their rows"))
     found = opened or TableInMemory(read_file(question.table, question.options))
     if question.plan is not None:
         PlanFile.read(question.plan).check(found, question.target)
@@ -275,6 +282,7 @@ def run_calibration(question: Question, *, as_json: bool) -> None:
     if as_json:
         summary = {
             "schema": "seepage-calibration/1",
+            "unit": audit.unit,
             "sigma": audit.sigma,
             "target_eta": audit.target_eta,
             "error_name": curve.error_name,
@@ -284,6 +292,8 @@ def run_calibration(question: Question, *, as_json: bool) -> None:
         }
         typer.echo(json_text(summary), nl=False)
         return
+    for notice in audit.notices:
+        typer.echo(f"Notice: {notice}")
     typer.echo(f"σ = {audit.sigma:.6g}")
     typer.echo(tell_noise(audit))
     errors = (math.nan if error is None else error, curve.noiseless_error, curve.trivial_error)

@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 
     from seepage.support.files import Writer
 
-SCHEMA = "seepage-audit/2"
+SCHEMA = "seepage-audit/3"
 NUMBERS = ("eta", "eta_features", "eta_label", "exact_error")
+ONE_ROW, ONE_PERSON = "row", "person"  # what a statement is about: the unit
 LEFT_OUT, RELABELLED = "left out", "with another label"  # what is done to a record
 WIDEST = 60  # features up to which the leakage of reweighting as a whole is quick to compute
-FALSE_POSITIVES = 0.01  # the rate at which true positives of telling a value are stated
+# The rates at which true positives of telling a value are stated: the first also counts in badges
+# and gates
+FALSE_POSITIVES = (0.01, 0.001)
 WRITTEN = 1 << 17  # records written to a file at a time
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of the records, at which quantiles are reported
 
@@ -54,14 +57,17 @@ class AttributeFinding:
     sensitive: bool = False  # whether the caller declared it sensitive
     # What the release adds to the best guess of a category, as a probability; ``None`` for numbers
     gain: float | None = None
-    # The largest true positive rate, at 1 % false positives, of telling one of its levels from
-    # another, over the records that were tried; ``None`` for numbers
+    # The largest true positive rate, at 1 % and at 0.1 % false positives, of telling one of its
+    # levels from another; ``None`` for numbers
     tpr: float | None = None
+    tpr_strict: float | None = None
+    # What the errors are about: a person's one value, the same in all of their rows, or one row's
+    unit: str = ONE_ROW
 
 
 @dataclass(frozen=True)
 class GroupFinding:
-    """The leakage of the records that share one value of a grouping column."""
+    """The leakage of the records, or people, that share one value of a grouping column."""
 
     label: str
     count: int
@@ -165,6 +171,7 @@ class DisclosureCheck:
     checked: int  # how many of the most exposed records were left out and replaced
     found: tuple[Disclosure, ...] = ()
     everything: bool = False  # whether all figures of a release were looked at, or σ alone
+    unit: str = ONE_ROW  # whether single rows were changed, or all rows of a person
 
     def rows(self, figure: str | None = None) -> tuple[int, ...]:
         """Return the records with which something would change, or one figure, each once."""
@@ -181,6 +188,7 @@ class LedgerFinding:
     spent: float  # the largest η of a record over the earlier releases together
     eta: float  # the same with this release
     doubts: tuple[str, ...] = ()  # what the owner must know about how records were recognised
+    unit: str = ONE_ROW  # whether the numbers are about rows or people
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,8 +212,9 @@ class Advice:
     constant: float | None = None
     reaches_target: bool = False
     # Why it does not help or was not tried: ``no penalty`` is enough, there is ``no gain`` over
-    # more noise, it would be ``slow``, the table is too ``large``, what it leaks is ``unknown``, or
-    # the fit ``failed``, with the ``problem`` in words
+    # more noise, it would be ``slow``, the table is too ``large``, what it leaks is ``unknown``, it
+    # is about single ``rows`` and not about people, or the fit ``failed``, with the ``problem`` in
+    # words
     reason: str | None = None
     problem: str | None = None
 
@@ -237,12 +246,19 @@ class GuessFinding:
     # Over the records examined
     median_right: float
     median_baseline: float
+    # How many these are: all, unless refits of all would take too long
     looked_at: int
     levels: int = 2  # how many answers there are to choose from
-    # The largest true positive rate, at 1 % false positives, of telling one level from another
-    # with the release, whatever the prior, and the record
+    # The largest true positive rates, at 1 % and at 0.1 % false positives, of telling one level
+    # from another with the release, whatever the prior; how often that is right at even odds; the
+    # distance μ between the two releases, from which all follow; and the record
     tpr: float | None = None
+    tpr_strict: float | None = None
+    even: float | None = None
+    mu: float | None = None
     tpr_row: int | None = None
+    # Whether it is guessed for one row, or for a person, who has the same in all rows
+    unit: str = ONE_ROW
 
     @property
     def gain(self) -> float:
@@ -281,6 +297,12 @@ class RiskFinding:
         return max(self.guesses, key=lambda guess: guess.gain, default=None)
 
     @property
+    def told_best(self) -> GuessFinding | None:
+        """The guess with the largest true positive rate, if anything can be guessed."""
+        known = (guess for guess in self.guesses if guess.tpr is not None)
+        return max(known, key=lambda guess: guess.tpr or 0.0, default=None)
+
+    @property
     def recognised_row(self) -> int:
         """The record for which it is largest."""
         return self.disclosed[0] if self.disclosed else self.row
@@ -312,9 +334,11 @@ class Gate:
 class SomeRecords:
     """The numbers of a few records."""
 
-    # Their positions among the audited records, and their numbers in the table
+    # Their positions among the audited records, and their numbers in the table; of a person, the
+    # first row, and how many there are
     place: np.ndarray
     row: np.ndarray
+    held: np.ndarray
     numbers: Mapping[str, np.ndarray]  # under each name of :data:`NUMBERS`, one number for each
     # For every sensitive attribute, the least error of an attack on it for each
     errors: Mapping[str, np.ndarray]
@@ -324,10 +348,11 @@ class SomeRecords:
 
 
 class RecordLeakage:
-    """The leakage of all records with noise σ, from their numbers at σ = 1.
+    """The leakage of all records, or people, with noise σ, from their numbers at σ = 1.
 
-    The numbers are as in :class:`SomeRecords`, for all records; they may lie in a file that is
-    mapped into memory, and are converted to σ when they are asked for.
+    ``held`` says how many rows each person has: one, if it is about records. The numbers are as in
+    :class:`SomeRecords`, for all records; they may lie in a file that is mapped into memory, and
+    are converted to σ when they are asked for.
     """
 
     def __init__(
@@ -336,8 +361,10 @@ class RecordLeakage:
         numbers: Mapping[str, np.ndarray],
         errors: Mapping[str, np.ndarray],
         sigma: float = 1.0,
+        held: np.ndarray | None = None,
     ) -> None:
         self._row, self._numbers, self._errors, self._sigma = row, numbers, errors, sigma
+        self._held = held
         self._ordered: dict[str, np.ndarray] = {}
 
     @property
@@ -346,13 +373,28 @@ class RecordLeakage:
         return len(self._row)
 
     @property
+    def unit(self) -> str:
+        """What each number is about: a ``row``, or all rows of a ``person``."""
+        return ONE_ROW if self._held is None else ONE_PERSON
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self.count if self._held is None else int(self._held.sum())
+
+    def held_by(self, row: int) -> int:
+        """Return how many rows the person has whose first row this is."""
+        return 1 if self._held is None else int(self._held[self.place_of(row)].sum())
+
+    @property
     def sensitive(self) -> tuple[str, ...]:
         """The attributes for which the error on every record is known."""
         return tuple(self._errors)
 
     def with_noise(self, sigma: float) -> RecordLeakage:
         """Return the same with the noise σ times as large."""
-        other = RecordLeakage(self._row, self._numbers, self._errors, self._sigma * sigma)
+        noise = self._sigma * sigma
+        other = RecordLeakage(self._row, self._numbers, self._errors, noise, self._held)
         other._ordered = self._ordered
         return other
 
@@ -366,6 +408,7 @@ class RecordLeakage:
         return SomeRecords(
             np.arange(self.count)[which] if isinstance(which, slice) else np.asarray(which),
             np.asarray(self._row[which], dtype=np.int64),
+            np.ones(len(self._row[which]), np.int64) if self._held is None else self._held[which],
             {name: values[which] * self._factor(name) for name, values in self._numbers.items()},
             {name: values[which] * self._sigma for name, values in self._errors.items()},
         )
@@ -375,7 +418,7 @@ class RecordLeakage:
         return int(self._row[place])
 
     def place_of(self, row: int) -> np.ndarray:
-        """Return the position of the record with a number in the table, if there is one."""
+        """Return the position of the record (first) with a number in the table, if there is one."""
         return np.flatnonzero(self._row == row)[:1]
 
     def _factor(self, name: str) -> float:
@@ -487,14 +530,14 @@ class Audit:
         The noise on every released number, and how it was chosen.
     released
         How many numbers are released.
-    steps
-        What was done to the data, one sentence each.
+    steps, notices
+        What was done to the data, and what must be read before any number, one sentence each.
     attributes, groupings, curve, remedies, gates, disclosures, ledger
         See their classes; the last two are ``None`` where there was no such check, or no ledger.
     dataset_eta
         FIL of the whole table.
     records
-        The leakage of the single records.
+        The leakage of the single records, or of people, each with all of their records.
     target_eta
         The requested leakage, if any; ``calibrated_sigma`` is the noise that meets it.
     values
@@ -506,6 +549,9 @@ class Audit:
         ``None`` where they are not known, and ``risks_reason`` says why.
     usefulness
         How much better the noisy model is than a constant prediction, if that was tried.
+    codes
+        How many different whole numbers a target has that was taken for a number or a count though
+        they may be codes of classes; 0 for others, and where the kind of model was stated.
     labels
         What a pandas table calls its records, if that is more than row numbers.
     versions
@@ -541,7 +587,9 @@ class Audit:
     disclosures: DisclosureCheck | None = None
     ledger: LedgerFinding | None = None
     usefulness: UsefulnessFinding | None = None
+    codes: int = 0
     labels: np.ndarray | None = None
+    notices: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -552,6 +600,11 @@ class Audit:
         return self.rendering.html(self)
 
     @property
+    def unit(self) -> str:
+        """What statements are about: a ``row``, or a ``person`` with all of their rows."""
+        return self.records.unit
+
+    @property
     def meets_target(self) -> bool:
         """Whether no record leaks more than the target, or than η = 1 if there is none."""
         target = 1.0 if self.target_eta is None else self.target_eta
@@ -559,7 +612,10 @@ class Audit:
 
     @property
     def row_index(self) -> np.ndarray:
-        """The number of every audited record in the table (0 for the first data row)."""
+        """The number of every audited record in the table (0 for the first data row).
+
+        Of people, the number of the first row of each.
+        """
         return self.records.every.row
 
     @property
@@ -573,7 +629,7 @@ class Audit:
 
     @property
     def eta(self) -> np.ndarray:
-        """FIL of every record with its label."""
+        """FIL of every record with its label; of people, of all records of each."""
         return self.records.every.numbers["eta"]
 
     @property

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from scipy.optimize import brentq
 
-from seepage.auditing.findings import Audit, Gate, RiskFinding
+from seepage.auditing.findings import FALSE_POSITIVES, Audit, Gate, RiskFinding
 from seepage.auditing.questions import Limits
 from seepage.auditing.report.verdict import tell_not_measured
 from seepage.core.result import SAME, round_up
 from seepage.errors import InputError
-from seepage.risks.guessing import accuracy_beside
+from seepage.risks.guessing import accuracy_beside, rate_beside, true_positive_rate
 from seepage.support.number_check import check_positive
 
 
@@ -31,15 +31,20 @@ def check_limits(limits: Limits, grouped: bool) -> float | None:
     ratio = limits.max_group_ratio
     if ratio is not None and not (math.isfinite(ratio) and ratio >= 1):
         raise InputError(f"--max-group-ratio must be a number of at least 1, not {ratio:g}.")
-    told, gain = limits.max_membership, limits.max_guess_gain
+    told = limits.max_membership
     if told is not None and not 0.5 < told <= 1:
         raise InputError(
             "--max-membership is a probability above 0.5, a coin toss, and up to 1 (no limit), "
             f"not {told:g}."
         )
-    if gain is not None and not 0 < gain <= 1:
+    if (gain := limits.max_guess_gain) is not None and not 0 < gain <= 1:
         raise InputError(
             f"--max-guess-gain is a probability between 0 and 1 (no limit), not {gain:g}."
+        )
+    if (rate := limits.max_guess_tpr) is not None and not FALSE_POSITIVES[0] < rate <= 1:
+        raise InputError(
+            "--max-guess-tpr is a share above 0.01, which chance reaches, and up to 1 (no limit), "
+            f"not {rate:g}."
         )
     if ratio is not None and not grouped:
         raise InputError("--max-group-ratio compares groups: name a column with --group.")
@@ -112,6 +117,30 @@ def _guess_gain(audit: Audit, limit: float) -> Gate:
     return Gate("--max-guess-gain", limit, worst.gain, passed, rows=(worst.row,), where=worst.name)
 
 
+def _guess_tpr(audit: Audit, limit: float) -> Gate:
+    if limit >= 1 and audit.risks is None:
+        return Gate("--max-guess-tpr", limit, None, True)
+    risks = _known_risks(audit, "--max-guess-tpr")
+    worst = risks.told_best
+    if worst is None or worst.tpr is None or worst.mu is None:
+        return Gate("--max-guess-tpr", limit, 0.0, True)
+    passed = worst.tpr <= limit * (1 + SAME)
+    rows = () if worst.tpr_row is None else (worst.tpr_row,)
+    gate = Gate("--max-guess-tpr", limit, worst.tpr, passed, rows=rows, where=worst.name)
+    if passed or not math.isfinite(worst.mu):
+        return gate
+
+    def over(mu: float) -> float:
+        rate = float(true_positive_rate(mu, FALSE_POSITIVES[0]))
+        return rate_beside(rate, FALSE_POSITIVES[0], risks.epsilon) - limit
+
+    if over(0.0) >= 0:  # figures beside the noisy numbers are enough to be over it
+        return gate
+    # μ is inversely proportional to σ.
+    allowed = brentq(over, 0.0, worst.mu)
+    return replace(gate, enough=round_up(audit.sigma * worst.mu / allowed))
+
+
 def _known_risks(audit: Audit, option: str) -> RiskFinding:
     if audit.risks is None:
         why = tell_not_measured(audit)
@@ -125,4 +154,5 @@ _GATES = {
     "max_group_ratio": _group_ratio,
     "max_membership": _membership,
     "max_guess_gain": _guess_gain,
+    "max_guess_tpr": _guess_tpr,
 }

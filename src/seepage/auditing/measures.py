@@ -10,7 +10,7 @@ and quantiles are taken from them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,6 +20,8 @@ import pyarrow as pa
 
 from seepage.auditing.findings import (
     NUMBERS,
+    ONE_PERSON,
+    ONE_ROW,
     AttributeFinding,
     GroupFinding,
     GroupingFinding,
@@ -28,20 +30,23 @@ from seepage.auditing.findings import (
 )
 from seepage.auditing.trained_model import ROW, Attribute, TrainedModel
 from seepage.core.information import inverse_work
-from seepage.core.jacobian import ReleaseJacobian
+from seepage.core.jacobian import ReleaseJacobian, largest_square
 from seepage.core.noise import Gaussian
 from seepage.core.questions import (
     ALL,
     AttributeBlocks,
     Block,
     Blocks,
+    BlocksByName,
     ChunkQuestion,
     EachRecord,
     RecordNumbers,
     chosen,
+    grouped,
     members,
     root,
 )
+from seepage.core.spectra import inverse_gram_diagonal
 from seepage.core.unknowns import Unknowns
 from seepage.glm.leakage import largest_leakage
 from seepage.support.room import copied, sorted_numbers
@@ -97,6 +102,10 @@ class _EachError(EachRecord):
     attributes: tuple[Attribute, ...] = ()
     label_step: float = 1.0
     sensitive: Mapping[int, str] | None = None  # the names of those that are kept, by position
+    # The person of every record by number, where errors are those on people, and for each attribute
+    # whether it is the same in all records of every person
+    owner: np.ndarray | None = None
+    same: tuple[bool, ...] = ()
 
     def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> Any:
         """Return the errors on a chunk's records; of the whole table, what is kept of them."""
@@ -115,8 +124,31 @@ class _EachError(EachRecord):
                 if not attribute.plain:
                     norms = np.asarray(jacobian.row_norms(attribute.unknowns()))
                     errors[:, k] = _errors(norms) * attribute.scale
+        if self.owner is not None:
+            errors = self._of_people(jacobian, errors)
         numbers = RecordNumbers(errors, None, chunk.start, self.rows)
         return self._summary(numbers) if len(chunk) == self.rows else numbers
+
+    def _of_people(self, jacobian: ReleaseJacobian, errors: np.ndarray) -> np.ndarray:
+        """Return the least errors of attacks on people, from those on their records.
+
+        A value that is the same in all records of a person is one unknown: with ``J_i`` the
+        Jacobian of record i along it, the error is ``1/‖Σ_i J_i‖``. One that differs is attacked in
+        one record, the easiest.
+        """
+        owner: Any = self.owner
+        found = np.full((errors.shape[1], int(owner.max()) + 1), np.inf).T
+        for k, same in enumerate(self.same):
+            if not same:
+                np.minimum.at(found[:, k], owner, errors[:, k])
+                continue
+            attribute = self.attributes[k] if self.attributes else None
+            unknowns = _LABEL if attribute is None else attribute.unknowns()
+            step = self.label_step if attribute is None else attribute.scale
+            if attribute is not None and attribute.plain:
+                step = 1 / attribute.factor if attribute.factor else np.inf
+            found[:, k] = _errors(_together(jacobian, unknowns, owner)) * step
+        return found
 
     def answer(self, totals: list[Any], template: ReleaseJacobian) -> AttackErrors:
         """Return the least error, where it is, the median, and what is kept."""
@@ -136,13 +168,22 @@ class _EachError(EachRecord):
 
 @dataclass(frozen=True, eq=False)
 class _GroupMeans(ChunkQuestion):
-    """How many records a group has, the sum of their leakages, and the largest."""
+    """How many records a group has, the sum of their leakages, and the largest.
+
+    Or people: one counts in every group that a record of theirs is in.
+    """
 
     column: str
+    owner: np.ndarray | None = None  # the person of every record, by number
 
     def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> Any:
         """Return those of a chunk's groups."""
-        eta, groups = np.asarray(before["eta"].values), _text_groups(chunk, self.column)
+        groups = _text_groups(chunk, self.column)
+        if self.owner is None:
+            eta = np.asarray(before["eta"].values)
+        else:
+            eta = _of_blocks(before["people eta"])
+            groups = {name: np.unique(self.owner[rows]) for name, rows in groups.items()}
         return _GroupSums(
             (name, (len(rows), float(eta[rows].sum()), float(eta[rows].max())))
             for name, rows in groups.items()
@@ -171,7 +212,8 @@ class Measures:
     """Everything found about a release at σ = 1; findings are converted to another σ."""
 
     released: int  # how many numbers are released
-    records: RecordLeakage  # the single records
+    rows: RecordLeakage  # the single records
+    records: RecordLeakage  # the same, or the people that they are about
     dataset: float  # the leakage of the whole table
     # The leakage of every attribute over all records, the label last
     etas: Sequence[float]
@@ -182,9 +224,12 @@ class Measures:
     groups: Mapping[str, tuple[_GroupSums, Mapping[Any, Block]]]
 
     def attributes(
-        self, sigma: float, target: tuple[str, str, float]
+        self, sigma: float, target: tuple[str, str, float], same: Container[str] = ()
     ) -> tuple[AttributeFinding, ...]:
-        """Return the leakage of every column; the target's name, kind and spread come last."""
+        """Return the leakage of every column; the target's name, kind and spread come last.
+
+        ``same`` are the columns that are the same in all records of every person.
+        """
         described = [(a.name, a.kind, a.spread) for a in self.attributes_of] + [target]
         least, place, median = (
             np.concatenate([getattr(errors, name) for errors in self.errors])
@@ -200,6 +245,7 @@ class Measures:
                 median_error=float(median[k]) * sigma,
                 spread=spread,
                 sensitive=name in self.sensitive,
+                unit=ONE_PERSON if name in same else ONE_ROW,
             )
             for k, ((name, kind, spread), eta) in enumerate(zip(described, self.etas, strict=True))
         )
@@ -226,7 +272,7 @@ class Measures:
 def measure(trained: TrainedModel) -> Measures:
     """Measure a release at σ = 1, in one pass over the records unless there are many columns."""
     table, rows, leak = trained.table, len(trained.source), trained.measured(Gaussian(1.0))
-    basis = trained.basis()
+    basis, owner = trained.basis(), trained.owner
     whole, features = Unknowns(None, True, basis), Unknowns(None, False, basis)
     every = partial(chosen, positions=None)
     columns = tuple(a.unknowns() for a in table.attributes)
@@ -240,9 +286,17 @@ def measure(trained: TrainedModel) -> Measures:
         "label": Blocks(_LABEL, "fil", every, rows, stated=False),
         "columns": AttributeBlocks(columns, "fil", every, rows, stated=False),
     }
+    if owner is not None:
+        each = partial(grouped, by=owner)
+        about = {"eta": whole, "eta_features": features, "eta_label": _LABEL}
+        questions |= {
+            f"people {name}": Blocks(unknowns, "fil", each, rows, stated=False)
+            for name, unknowns in about.items()
+        }
+        questions["people exact_error"] = _ExactErrorOfPeople(features, owner)
     errors = _error_questions(trained, rows)
     groups = {name: partial(_text_groups, column=name) for name in table.groups}
-    means = {f"means of {name}": _GroupMeans(name) for name in groups}
+    means = {f"means of {name}": _GroupMeans(name, owner) for name in groups}
     together = {
         f"groups of {name}": Blocks(whole, "fil", choose, rows, stated=False)
         for name, choose in groups.items()
@@ -256,13 +310,20 @@ def measure(trained: TrainedModel) -> Measures:
         float(np.sqrt(max(answers[name][ALL].squared, 0.0))) for name in ("table", "label")
     )
     kept = {name: values for k in errors for name, values in answers[k].sensitive.items()}
+    cells = {name: kept[name] for name in table.sensitive}
+    row = answers["row"].values
+    numbers = {name: np.asarray(answers[name].values) for name in NUMBERS}
+    if owner is None:
+        single = records = RecordLeakage(row, numbers, cells)
+    else:
+        single = RecordLeakage(row, numbers, {})
+        _, first, count = np.unique(owner, return_index=True, return_counts=True)
+        numbers = {name: _of_blocks(answers[f"people {name}"]) for name in NUMBERS}
+        records = RecordLeakage(row[first], numbers, cells, held=count)
     return Measures(
         released=leak.release.template.size,
-        records=RecordLeakage(
-            answers["row"].values,
-            {name: np.asarray(answers[name].values) for name in NUMBERS},
-            {name: kept[name] for name in table.sensitive},
-        ),
+        rows=single,
+        records=records,
         dataset=dataset,
         etas=[*etas, labels],
         errors=[answers[k] for k in errors],
@@ -274,36 +335,108 @@ def measure(trained: TrainedModel) -> Measures:
 
 def _error_questions(trained: TrainedModel, rows: int) -> dict[str, ChunkQuestion]:
     """Return the questions about the least errors of attacks on the attributes, the label last."""
-    table, questions = trained.table, {}
+    table, owner, questions = trained.table, trained.owner, {}
     for start in range(0, len(table.attributes), _AT_ONCE):
         some = table.attributes[start : start + _AT_ONCE]
         kept = {k: a.name for k, a in enumerate(some) if a.name in table.sensitive}
-        questions[f"errors {start}"] = _EachError("", _LABEL, rows, False, some, sensitive=kept)
+        same = tuple(a.name in table.same for a in some)
+        questions[f"errors {start}"] = _EachError(
+            "", _LABEL, rows, False, some, sensitive=kept, owner=owner, same=same
+        )
     own = {0: table.target} if table.target in table.sensitive else {}
-    step = table.labels.step
-    label = _EachError("", _LABEL, rows, False, label_step=step, sensitive=own)
+    label = _EachError(
+        "",
+        _LABEL,
+        rows,
+        False,
+        label_step=table.labels.step,
+        sensitive=own,
+        owner=owner,
+        same=(table.target in table.same,),
+    )
     return {**questions, "label errors": label}
 
 
+def _of_blocks(blocks: BlocksByName | np.ndarray) -> np.ndarray:
+    """Return η of every person, in order, from the squares of theirs."""
+    if isinstance(blocks, np.ndarray):
+        return blocks
+    return np.sqrt(np.maximum([blocks[k].squared for k in range(len(blocks))], 0.0))
+
+
+@dataclass(frozen=True, eq=False)
+class _ExactErrorOfPeople(ChunkQuestion):
+    """``√(Tr(I⁻¹)/t)`` with ``I`` the information about all t unknowns of a person's records.
+
+    Infinite where there are more of them than released numbers: some change of the records then
+    leaves the release as it is.
+    """
+
+    unknowns: Unknowns
+    owner: np.ndarray
+
+    def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> np.ndarray:
+        """Return those of all people: their records are one chunk."""
+        alone = np.asarray(before["exact_error"].values)
+        found = np.full(int(self.owner.max()) + 1, np.inf)
+        for k, rows in members(self.owner).items():
+            unknown = len(rows) * self.unknowns.count(jacobian)
+            if len(rows) == 1:
+                found[k] = alone[rows[0]]
+            elif unknown <= jacobian.size:
+                J = np.asarray(jacobian.row_jacobians(self.unknowns, rows))
+                J = np.moveaxis(J, 0, 1).reshape(1, jacobian.size, unknown)
+                diagonal, _ = inverse_gram_diagonal(J, np.full(1, np.finfo(float).eps))
+                found[k] = np.sqrt(np.sum(diagonal) / unknown)
+        return found
+
+
+def _together(jacobian: ReleaseJacobian, unknowns: Unknowns, owner: np.ndarray) -> np.ndarray:
+    """Return ``‖Σ_i J_i‖₂²`` over the records i of every person."""
+    # Entries about the label alone come beside those about a column.
+    known = 1 if unknowns.columns == () else 0
+    unknowns = Unknowns((0,), True) if known else unknowns
+    order = np.argsort(owner, kind="stable")
+    starts = np.flatnonzero(np.diff(owner[order], prepend=-1))
+    width = jacobian.size * unknowns.count(jacobian)
+    held = max(1, (1 << 21) // width)  # records whose Jacobians are held at a time
+    found, first = [], 0
+    while first < len(starts):
+        last = max(first + 1, int(np.searchsorted(starts, starts[first] + held)))
+        stop = starts[last] if last < len(starts) else len(order)
+        here = order[starts[first] : stop]
+        J = np.asarray(jacobian.row_jacobians(unknowns, here))[:, :, known:]
+        sums = np.add.reduceat(J, starts[first:last] - starts[first], axis=0)
+        found.append(largest_square(sums))
+        first = last
+    return np.concatenate(found)
+
+
 def record_leakage(trained: TrainedModel, noise: Gaussian | None = None) -> np.ndarray:
-    """Return the leakage of every record with its label, at σ = 1 by default."""
-    leak = trained.measured(noise or Gaussian(1.0))
-    question = EachRecord(
-        "fil", Unknowns(None, True, trained.basis()), len(trained.source), stated=False
-    )
+    """Return the leakage of every record with its label, or of every person, at σ = 1 by default.
+
+    A person's is that of all their records together.
+    """
+    leak, rows, owner = trained.measured(noise or Gaussian(1.0)), len(trained.source), trained.owner
+    whole = Unknowns(None, True, trained.basis())
+    if owner is not None:
+        people = Blocks(whole, "fil", partial(grouped, by=owner), rows, stated=False)
+        return _of_blocks(leak.ask({"eta": people}, "records")["eta"])
+    question = EachRecord("fil", whole, rows, stated=False)
     return np.asarray(leak.ask({"eta": question}, "records")["eta"].values)
 
 
 def largest_share(trained: TrainedModel, allowed: np.ndarray | None = None) -> float:
     """Return the largest leakage of a record at σ = 1, relative to what each is ``allowed`` (1).
 
-    For a table in memory to which its model was just fitted, in ordinary arithmetic: for the many
-    tables that differ from the audited one by a record.
+    Or of a person: of all their records together. For a table in memory to which its model was just
+    fitted, in ordinary arithmetic: for the many tables that differ from the audited one by a
+    record.
     """
-    ones = np.ones(len(trained.source)) if allowed is None else allowed
-    step = trained.table.labels.step
+    holders, step = trained.records.holders, trained.table.labels.step
+    ones = np.ones(len(holders)) if allowed is None else allowed
     whole = Unknowns(None, True, trained.basis())
-    return largest_leakage(trained.model, trained.source, whole, step, ones)
+    return largest_leakage(trained.model, trained.source, whole, step, ones, holders)
 
 
 def _errors(information: np.ndarray) -> np.ndarray:

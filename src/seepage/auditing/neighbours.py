@@ -4,6 +4,7 @@ A figure on a coarse grid does not move with small changes of a record, but a fi
 it to another point, and then whoever knows all other records learns something for certain. So the
 most exposed records are left out and replaced within their domain, one at a time, and the model is
 refitted, starting from the current one. If nothing changes, that is no proof for all replacements.
+Where the unit is the person, all records of one person are left out or replaced together.
 """
 
 from __future__ import annotations
@@ -47,11 +48,12 @@ def find_other_noise(trained: TrainedModel, sigma: float, target: float) -> Disc
     source = trained.records
     if trained.table.through is not None or not trained.settings.refits:
         return None
-    rows = most_exposed(record_leakage(trained)).tolist()
+    holders = source.holders
+    who = most_exposed(record_leakage(trained)).tolist()
     found = []
     classes = getattr(trained.model, "classes_", None)
-    for row in rows:
-        for change, neighbour in _neighbours(trained, source, row):
+    for rows in (holders[k] for k in who):
+        for change, neighbour in _neighbours(trained, source, rows):
             if classes is not None and len(neighbour.classes) != len(classes):
                 continue  # a model of other classes, which no refit from here reaches
             try:
@@ -60,34 +62,37 @@ def find_other_noise(trained: TrainedModel, sigma: float, target: float) -> Disc
                     continue
             except InputError:  # there is no such model
                 pass
-            found.append(Disclosure(int(source.beside[ROW][row]), change, ("σ",)))
-    counts = trained.table.labels.counts
-    if counts is not None and min(counts.values()) == 1:
-        places = distinct(source.y)[1]
-        alone = source.beside[ROW][np.bincount(places)[places] == 1].tolist()
-        found.extend(Disclosure(row, LEFT_OUT, ("classes",)) for row in alone)
-    return DisclosureCheck(len(rows), tuple(found))
+            found.append(Disclosure(int(source.beside[ROW][rows[0]]), change, ("σ",)))
+    if trained.table.labels.counts is not None:
+        places, owner = distinct(source.y)[1], source.owner
+        pairs = np.unique(np.stack([places, owner]), axis=1)[0]  # each class of each holder once
+        alone = np.bincount(pairs)[places] == 1
+        first = dict.fromkeys(holders[k][0] for k in owner[alone])
+        found.extend(
+            Disclosure(int(source.beside[ROW][row]), LEFT_OUT, ("classes",)) for row in first
+        )
+    return DisclosureCheck(len(who), tuple(found), unit=trained.unit)
 
 
 def _neighbours(
-    trained: TrainedModel, source: RecordsInMemory, row: int
+    trained: TrainedModel, source: RecordsInMemory, rows: np.ndarray
 ) -> Iterator[tuple[str, RecordsInMemory]]:
-    """Yield the records with one left out or replaced, as features and labels."""
-    yield LEFT_OUT, source.at(np.delete(np.arange(len(source)), row))
+    """Yield the records with some left out or replaced, as features and labels."""
+    yield LEFT_OUT, source.at(np.delete(np.arange(len(source)), rows))
     y, counts = source.y, trained.table.labels.counts
     known = [float(np.min(y)), float(np.max(y))] if counts is None else list(counts)
-    for label in other_labels(y[row], known):
-        yield RELABELLED, _replaced(source, row, source.X[row], label)
+    for label in other_labels(y[rows[0]], known):
+        yield RELABELLED, _replaced(source, rows, source.X[rows], label)
     numeric = [j for a in trained.table.attributes if a.kind == "numeric" for j in a.columns]
     for words, end in zip(AT_THE_ENDS, (np.min, np.max), strict=True):
-        features = source.X[row].copy()
-        features[numeric] = end(source.X[:, numeric], axis=0)
-        yield words, _replaced(source, row, features, y[row])
+        features = source.X[rows].copy()
+        features[:, numeric] = end(source.X[:, numeric], axis=0)
+        yield words, _replaced(source, rows, features, y[rows])
 
 
 def _replaced(
-    source: RecordsInMemory, row: int, features: np.ndarray, label: Any
+    source: RecordsInMemory, rows: np.ndarray, features: np.ndarray, label: Any
 ) -> RecordsInMemory:
     X, y = source.X.copy(), source.y.copy()
-    X[row], y[row] = features, label
+    X[rows], y[rows] = features, label
     return RecordsInMemory(X, source.names, y, source.sample_weight, source.beside)

@@ -7,7 +7,7 @@ the model's own Jacobian apply; otherwise each record has a Jacobian of its own
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,11 @@ import numpy as np
 
 from seepage.auditing.audit import Anew, audit_model
 from seepage.auditing.findings import Audit
+from seepage.auditing.intake.identities import (
+    is_named_like_identifier,
+    is_same_within,
+    people_of_rows,
+)
 from seepage.auditing.intake.table import check_groups
 from seepage.auditing.trained_model import (
     ROW,
@@ -29,11 +34,12 @@ from seepage.auditing.trained_model import (
     settings_of,
 )
 from seepage.core.noise import Gaussian
+from seepage.core.people import identities
 from seepage.errors import InputError
 from seepage.glm.adapters.registry import GivenModel, Unwrapped, describe, kind_of, unwrap
 from seepage.glm.estimators import LinearModel
 from seepage.glm.fitting.objective import FittedGLM
-from seepage.glm.leakage import leakage
+from seepage.glm.leakage import identities_in, leakage
 from seepage.glm.preprocessing.chain import Chain
 from seepage.glm.preprocessing.jacobian import RawRelease
 from seepage.glm.preprocessing.raw_columns import (
@@ -44,7 +50,7 @@ from seepage.glm.preprocessing.raw_columns import (
     read_frame,
 )
 from seepage.support.library_classes import is_pipeline, is_search
-from seepage.tables.names import counted
+from seepage.tables.names import counted, shown
 from seepage.tables.source import as_numpy, check_column, own_index, read_table
 
 
@@ -59,6 +65,7 @@ def audit(
     groups: Mapping[str, Any] | Sequence[str] | None = None,
     categorical: Sequence[str] = (),
     quantities: Sequence[str] = (),
+    person: Any = None,
     sample_weight: Any = None,
     preprocessing: str = "frozen",
     refit: str | None = None,
@@ -92,6 +99,9 @@ def audit(
     quantities
         Columns of only two numbers that are quantities nevertheless, such as doses; other such
         columns count as yes or no, and are measured in whole levels.
+    person
+        Whose row every record is, if people may have several: an identity for each, or a column of
+        ``X`` that is no feature. All records of a person then count together, in every number.
     sample_weight
         The weights the model was fitted with.
     preprocessing
@@ -128,7 +138,10 @@ def audit(
     if not (is_search(estimator) or is_pipeline(estimator)):
         kind_of(estimator)  # before the table: a network's batch need not be one
     frame, _ = read_frame(X)
-    opened, followed = _followed(estimator, X, categorical, quantities)
+    rows, whose = X, person
+    if isinstance(person, str):
+        X, whose = identities_in(X, person, estimator, unwrap(estimator, X))
+    opened, followed = _followed(estimator, X, categorical, quantities, person)
     refitted = preprocessing == "refitted" and followed.steps.learns
     features = followed.features
     if y is None and getattr(opened.model, "model", None) is not None:
@@ -153,22 +166,33 @@ def audit(
     else:
         facts = LabelFacts.of(labels, settings.classifies)
     beside = _groups(groups, frame)
+    compared = tuple(beside)
     beside[ROW] = np.arange(len(features))
+    # The weights include class weights, which another library's model may carry too.
+    records = RecordsInMemory(
+        features,
+        [f"feature {j}" for j in range(features.shape[1])],
+        labels,
+        None if fit.sample_weight is None else np.asarray(fit.sample_weight),
+        beside,
+    )
+    same: frozenset[str] = frozenset()
+    if whose is not None:
+        owner = people_of_rows(identities(whose, records), "person")
+        records = records.of_people(owner)
+        cells = {c.name: frame[c.name].to_numpy() for c in followed.columns} | {name: labels}
+        same = frozenset(n for n, values in cells.items() if is_same_within(values, owner))
     table = EncodedTable(
-        # The weights include class weights, which another library's model may carry too.
-        source=RecordsInMemory(
-            features,
-            [f"feature {j}" for j in range(features.shape[1])],
-            labels,
-            None if fit.sample_weight is None else np.asarray(fit.sample_weight),
-            beside,
-        ),
+        source=records,
         attributes=attributes,
         target=name,
         target_kind=TARGET_OF.get(settings.model, "binary" if settings.classifies else "numeric"),
         labels=facts,
-        groups=tuple(column for column in beside if column != ROW),
+        groups=compared,
         sensitive=tuple(dict.fromkeys(sensitive)),
+        person=None if whose is None else person if isinstance(person, str) else "person",
+        same=same,
+        notices=() if whose is not None else tuple(_notices(followed)),
         steps=(
             *_told_steps(opened, followed, refitted),
             f"The given {settings.model} model (L2 penalty λ = {settings.l2:.4g}) was checked to "
@@ -185,7 +209,7 @@ def audit(
     result = audit_model(
         trained, name=source, sigma=sigma, target_eta=target_eta, seed=seed, anew=anew
     )
-    result = replace(result, labels=own_index(X))
+    result = replace(result, labels=own_index(rows))
     bounds = result.guarantees
     if bounds is not None:
         result = replace(result, guarantees=replace(bounds, label=result.called(bounds.row)))
@@ -208,12 +232,15 @@ def _pipeline_anew(
 
 
 def _followed(
-    estimator: Any, X: Any, categorical: Sequence[str], quantities: Sequence[str]
+    estimator: Any, X: Any, categorical: Sequence[str], quantities: Sequence[str], person: Any
 ) -> tuple[Unwrapped, FollowedColumns]:
     """Return the model inside, and the raw columns on their way to it."""
     try:
         opened = unwrap(estimator, X)
-        return opened, FollowedColumns(X, Chain(opened.steps), categorical, quantities)
+        frame, _ = read_frame(X)
+        beside = person if isinstance(person, str) and person in frame.columns else None
+        steps = Chain(opened.steps)
+        return opened, FollowedColumns(X, steps, categorical, quantities, beside)
     except InputError:
         raise
     except (TypeError, ValueError, KeyError) as problem:
@@ -221,6 +248,23 @@ def _followed(
             f"X cannot be turned into the model's features: {problem}; pass the raw table the "
             "model or pipeline was fitted on."
         ) from problem
+
+
+def _notices(followed: FollowedColumns) -> Iterator[str]:
+    """Yield a sentence on every column that is named like an identifier and repeats its values."""
+    features = {column.name for column in followed.columns}
+    for name in filter(is_named_like_identifier, followed.frame.columns):
+        values = followed.frame[name]
+        if values.dtype.is_float() or not 2 < values.n_unique() < len(values):
+            continue
+        used, first = ", and is a feature of this model", "fit the model without it and "
+        if name not in features:
+            used = first = ""
+        yield (
+            f"Column {shown(name)} is named like an identifier, has {values.n_unique():,} "
+            f"different values in {len(values):,} rows{used}. Every number here is about a single "
+            f"row. If it says whose row it is, {first}pass person={name!r}."
+        )
 
 
 def _told_steps(opened: Unwrapped, followed: FollowedColumns, refitted: bool) -> list[str]:

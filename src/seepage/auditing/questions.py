@@ -17,8 +17,8 @@ from seepage.errors import InputError
 from seepage.tables.names import shown
 
 # What the verdict holds an audit to if no limit is set, and a release unless others are: how often
-# membership inference may succeed, and what a guess may gain.
-MAX_MEMBERSHIP, MAX_GUESS_GAIN = 0.75, 0.20
+# membership inference may succeed, what a guess may gain, and how often a value may be recognised.
+MAX_MEMBERSHIP, MAX_GUESS_GAIN, MAX_GUESS_TPR = 0.75, 0.20, 0.5
 DECIMALS = {".": "decimal points", ",": "decimal commas"}
 # Marks between groups of three digits; a point or comma only if it is not the decimal mark
 THOUSANDS = {
@@ -101,6 +101,11 @@ class ColumnQuestion:
     ] = ""
     model: Annotated[
         str | None, "linear, logistic, poisson or softmax (default: by the target); or a file."
+    ] = None
+    person: Annotated[
+        str | None,
+        "The column that says whose row it is: all rows of a person count together. It is no "
+        "feature.",
     ] = None
     drop: Annotated[Sequence[str], "A column to leave out; repeat for more."] = ()
     categorical: Annotated[
@@ -212,8 +217,12 @@ class ReleaseQuestion(ColumnQuestion):
     least_holders: Annotated[
         int, "How many records must have a value before its name may leave."
     ] = 10
-    identity: Annotated[
-        str | None, "The column that identifies records in the ledger; used for nothing else."
+    person: Annotated[
+        str | None,
+        "--person",
+        "--identity",
+        "The column that says whose row it is: all rows of a person count together, here and in "
+        "the ledger. It is no feature.",
     ] = None
     # The ends of columns scale them, and records are replaced within them
     domain: Annotated[
@@ -241,6 +250,11 @@ class Limits:
         float | None,
         "Gate: the most the release may add to a guess of a class or category. Without it, the "
         "verdict uses 0.2.",
+    ] = None
+    max_guess_tpr: Annotated[
+        float | None,
+        "Gate: how often a value of a class or category may be recognised at 1 % false positives, "
+        "however rare it is. Without it, the verdict uses 0.5.",
     ] = None
 
 

@@ -131,16 +131,16 @@ class HeldOutTrial:
 def try_out(trained: TrainedModel, settings: FitSettings, seed: int) -> HeldOutTrial:
     """Fit without a fifth of the records, at most 20,000, to try noise on those.
 
-    The fit starts from the model of all records, only a step or two away. A level that only
-    held-out records have leaves its coefficient undetermined without a penalty, so a weak penalty
-    is used then; if no model exists even so (all records of a class are held out), the model of all
-    records is tried instead.
+    Or without a fifth of the people, with all of their records. The fit starts from the model of
+    all records, only a step or two away. A level that only held-out records have leaves its
+    coefficient undetermined without a penalty, so a weak penalty is used then; if no model exists
+    even so (all records of a class are held out), the model of all records is tried instead.
     """
     if math.isinf(trained.refit_work):
         # The labels of a table beyond memory are not known, but every class keeps some of so many.
         chosen = held_out_rows(len(trained.source), seed)
     else:
-        chosen = split(trained.records.y, settings.classifies, seed)[1]
+        chosen = split(trained.records.y, settings.classifies, seed, trained.owner)[1]
     # λ counts per record: where records stay with weight zero, it is scaled by their share.
     rest, held_out, share = trained.source.parted(chosen)
     stronger = [settings]
@@ -413,6 +413,8 @@ def _reweighting(
     What counts is the leakage of the whole procedure: the choice of the weights depends on the data
     and can give away more than it saves.
     """
+    if trained.owner is not None:  # what weights leak is computed for single records
+        return Advice(name=REMEDIES["weights"], reason="rows")
     known = trained.settings.model in ("linear", "logistic") and trained.basis() is None
     if not (known and len(trained.source.names) <= WIDEST):  # what weights leak is not known
         return Advice(name=REMEDIES["weights"], reason="unknown")
@@ -475,12 +477,17 @@ def _shaped(
     )
 
 
-def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def split(
+    y: np.ndarray, classes: bool, seed: int, owner: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows to fit on and those held out, every class on the first side.
 
     About the same share of every class is held out, so that a constant prediction, which is judged
-    on the held-out records, does not look better or worse by chance.
+    on the held-out records, does not look better or worse by chance. With an ``owner`` of every
+    row, a fifth of the owners are held out with all of their rows.
     """
+    if owner is not None:
+        return _split_of_people(y, classes, seed, owner)
     n = len(y)
     order = np.random.default_rng(seed).permutation(n)
     wanted = _held_out_count(n)
@@ -504,6 +511,24 @@ def split(y: np.ndarray, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarr
             f"The table has {n} usable rows, too few to fit a model on some and test it on others."
         )
     return np.sort(np.concatenate([train, rest[wanted:]])), np.sort(rest[:wanted])
+
+
+def _split_of_people(
+    y: np.ndarray, classes: bool, seed: int, owner: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of people to fit on and of those held out, by their first labels."""
+    first = np.unique(owner, return_index=True)[1]
+    held_out = np.isin(owner, split(y[first], classes, seed)[1])
+    if classes:
+        # A class that only held-out people have: the first of them stays with the fit after all.
+        for label in np.setdiff1d(y[held_out], y[~held_out]):
+            held_out[owner == owner[np.flatnonzero(y == label)[0]]] = False
+    if not held_out.any():
+        raise InputError(
+            f"The table has {len(first)} usable people, too few to fit a model on some and test it "
+            "on others."
+        )
+    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 
 def _held_out_count(rows: int) -> int:

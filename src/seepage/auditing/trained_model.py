@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
+from seepage.auditing.findings import ONE_PERSON, ONE_ROW
 from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian
+from seepage.core.questions import members
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
 from seepage.glm.estimators import (
@@ -41,7 +43,8 @@ MODELS = {
     "softmax": SoftmaxRegression,
 }
 MOST_TAKEN = 10**9  # bytes of a table as numbers, above which it is not taken into memory
-ROW = "row\x00"  # the row number of a record; no column that is read can have this name
+# The row number of a record, and the person it is about; no column that is read has such a name
+ROW, PERSON = "row\x00", "person\x00"
 
 _BY_FAMILY = {"gaussian": "linear", "bernoulli": "logistic", "poisson": "poisson"}
 # What each kind of model is made for, and what else it can predict
@@ -156,12 +159,16 @@ class Attribute:
 
 @dataclass(frozen=True)
 class LabelFacts:
-    """Facts about all labels: mean, spread and largest of numbers, or counts of classes."""
+    """Facts about all labels: mean, spread and largest of numbers, or counts of classes.
+
+    ``codes`` is how many different numbers there are, where these may be codes of classes.
+    """
 
     mean: float = 0.0
     spread: float = 0.0
     most: float = 0.0
     counts: Mapping[Any, int] | None = None
+    codes: int = 0
 
     @classmethod
     def of(cls, y: np.ndarray, classes: bool) -> LabelFacts:
@@ -190,7 +197,7 @@ class LabelFacts:
 
 
 class RecordsInMemory(MemorySource):
-    """Records in memory, each with its row number (:data:`ROW`) and groups."""
+    """Records in memory, each with its row number (:data:`ROW`), its groups and its person."""
 
     def __init__(
         self,
@@ -224,6 +231,23 @@ class RecordsInMemory(MemorySource):
         weight = None if self.sample_weight is None else self.sample_weight[rows]
         beside = {name: values[rows] for name, values in self.beside.items()}
         return RecordsInMemory(self.X[rows], self.names, self.y[rows], weight, beside)
+
+    def of_people(self, person: np.ndarray) -> RecordsInMemory:
+        """Return the same records, each about a person, by a number."""
+        beside = {**self.beside, PERSON: person}
+        return RecordsInMemory(self.X, self.names, self.y, self.sample_weight, beside)
+
+    @property
+    def owner(self) -> np.ndarray:
+        """What every record belongs to, by number: itself, or the person it is about."""
+        if PERSON not in self.beside:
+            return np.arange(len(self))
+        return np.unique(self.beside[PERSON], return_inverse=True)[1].reshape(-1)
+
+    @property
+    def holders(self) -> list[np.ndarray]:
+        """The positions of the records that leave together: each alone, or those of a person."""
+        return list(members(self.owner).values())
 
     def weighted_by(self, weight: np.ndarray) -> RecordsInMemory:
         """Return the same records with other sample weights."""
@@ -281,6 +305,11 @@ class EncodedTable:
     groups: tuple[str, ...] = ()
     sensitive: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()  # what was done to the data, one sentence each
+    notices: tuple[str, ...] = ()  # what must be read before any number, one sentence each
+    # What says whose row it is, where the unit is the person, and the columns (the target may be
+    # one) that are the same in all rows of every person
+    person: str | None = None
+    same: frozenset[str] = frozenset()
     # The records as they came, with all columns, if they are in memory
     raw: pa.Table | None = None
     coding: TableEncoding | None = None  # how its columns became features
@@ -320,6 +349,21 @@ class TrainedModel:
         """The records, where they are in memory: others are refused."""
         self.source.whole("the records")
         return cast(RecordsInMemory, self.source)
+
+    @property
+    def owner(self) -> np.ndarray | None:
+        """The person that every record is about, by number, where the unit is the person."""
+        return None if self.table.person is None else self.records.owner
+
+    @property
+    def holders(self) -> list[np.ndarray]:
+        """The positions of the records that leave together: each alone, or those of a person."""
+        return self.records.holders
+
+    @property
+    def unit(self) -> str:
+        """What statements are about: a row, or a person with all of their rows."""
+        return ONE_ROW if self.table.person is None else ONE_PERSON
 
     def basis(self) -> np.ndarray | None:
         """Return how the features move with the columns, each in its own step, ``(D, t)``.
@@ -393,10 +437,13 @@ class TrainedModel:
     ) -> Leakage[Any]:
         """Return the leakage of a release with noise σ about records, with the model's notes.
 
+        Or about the people whose records they are.
         ``groups`` are the features of each column; where they are several, they count together.
         """
         several = {name: columns for name, columns in (groups or {}).items() if len(columns) > 1}
-        leak: Leakage[Any] = leakage(self.model, source, noise=Gaussian(sigma), attributes=several)
+        leak: Leakage[Any] = leakage(
+            self.model, source, noise=Gaussian(sigma), attributes=several, person=self.owner
+        )
         leak.notes = self.notes
         return leak
 

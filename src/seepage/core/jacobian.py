@@ -506,8 +506,8 @@ class Moves:
             least[here], most[here] = self.least[here, moved], self.most[here, moved]
         return least, most
 
-    def widest(self) -> np.ndarray:
-        """Return the most by which any two changes put the release apart, at most, ``(m,)``."""
+    def between(self) -> np.ndarray:
+        """Return the most by which each two changes put the release apart, ``(m, K, K)``."""
         lengths = np.einsum("mkk->mk", self.gram)
         with np.errstate(invalid="ignore"):
             square = lengths[:, :, None] + lengths[:, None, :] - 2 * self.gram
@@ -519,7 +519,11 @@ class Moves:
         lost = np.isinf(self.expected())
         most = np.where(lost[:, :, None] | lost[:, None, :], np.inf, most)
         most[:, range(lengths.shape[1]), range(lengths.shape[1])] = 0.0
-        return np.asarray(most.max(axis=(1, 2)))
+        return np.asarray(most)
+
+    def of(self, where: np.ndarray) -> Moves:
+        """Return the moves of some records."""
+        return Moves(self.gram[where], self.radius[where], self.least[where], self.most[where])
 
 
 @dataclass(frozen=True)

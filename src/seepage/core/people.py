@@ -32,6 +32,12 @@ class Together:
         by_label = members(labels)
         return cls(view, np.fromiter(by_label, object), np.fromiter(by_label.values(), object))
 
+    def at(self, which: np.ndarray | None) -> Together:
+        """Return some of the sets, by their positions, or all."""
+        if which is None:
+            return self
+        return replace(self, names=self.names[which], sets=self.sets[which])
+
     def holding(self, rows: np.ndarray | None) -> Together:
         """Return the sets that hold any of some records, or all."""
         if rows is None:

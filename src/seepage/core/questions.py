@@ -400,9 +400,10 @@ def grouped(chunk: Chunk, by: str | np.ndarray) -> dict[Any, np.ndarray]:
         labels = chunk.extra[by]
         missing = first_missing(labels)
         if missing is not None:
+            count = sum(map(is_missing, labels.tolist()))
             raise InputError(
-                f"Column {by!r} has no value in row {chunk.start + missing:,}; leave such rows out "
-                "or name a group."
+                f"Column {by!r} has no value in {count:,} of the rows read so far (the first is "
+                f"row {chunk.start + missing:,}); leave such rows out, or give them a value."
             )
     else:
         labels = by[chunk.start : chunk.start + len(chunk)]

@@ -27,7 +27,7 @@ from seepage.core.result import Result, singular
 from seepage.core.unknowns import Attributes
 from seepage.errors import InputError
 from seepage.risks import guessing
-from seepage.risks.guessing import Success, best_guess, checked_prior
+from seepage.risks.guessing import Success, best_guess, checked_prior, guess_limit
 from seepage.risks.tolerance import Within, best_within, windows
 from seepage.support.chunks import progress, row_slices
 from seepage.support.room import computed
@@ -54,6 +54,7 @@ _UNITS = {"rows": "records", "groups": "groups", "people": "people"}
 _FREE_WORK = 1e11  # multiplications allowed to refits unless all are asked for
 _EXACT = 1e-6  # the relative width of an interval up to which it is a number
 _PRODUCTS_HELD = 1 << 27  # inner products held at a time
+_INTEGRALS_AT_ONCE = 8  # records between which a largest gain is looked for
 _MOST_DISTINCT = 1 << 20  # the most different values of a column that are counted
 
 
@@ -391,13 +392,34 @@ class Candidates:
         return np.asarray((believed @ self.covered.T.astype(float)).max(axis=1))
 
     def answer(
-        self, moves: Moves, believed: np.ndarray, doubt: np.ndarray, seed: int
+        self,
+        moves: Moves,
+        believed: np.ndarray,
+        doubt: np.ndarray,
+        seed: int,
+        integrals: int | None = None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return bounds on how often the best guess is right, and the integral's error.
 
-        ``doubt`` is the total error of the prior probabilities.
+        ``doubt`` is the total error of the prior probabilities. Of more than three candidates,
+        ``integrals`` limits for how many records the integral is computed; the others have the
+        limit that follows from the distances. Records come in the order of their limits, and once
+        an integral has found as large a gain as any limit that is left, no other can exceed it.
         """
         baseline = self.baseline(believed)
+        if integrals is not None and self.covered is None and believed.shape[1] > 3:
+            most = guess_limit(moves.between(), believed)
+            low, high, error = baseline - doubt, most + doubt, np.zeros(len(most))
+            order, largest = np.argsort(baseline - high, kind="stable")[:integrals], -np.inf
+            for start in range(0, len(order), _INTEGRALS_AT_ONCE):
+                some = order[start : start + _INTEGRALS_AT_ONCE]
+                if high[some[0]] - baseline[some[0]] <= largest:
+                    break
+                found = self.answer(moves.of(some), believed[some], doubt[some], seed)
+                low[some], error[some] = found[0], found[2]
+                high[some] = np.minimum(high[some], found[1])
+                largest = max(largest, float(np.max(high[some] - baseline[some])))
+            return np.maximum(low, 0.0), np.minimum(high, 1.0), error
         if self.covered is None and believed.shape[1] == 2:
             least, most = moves.apart()
             p, none = believed[:, 0], np.zeros(len(believed))
@@ -422,14 +444,23 @@ def guess_among(
     priors: Sequence[Prior],
     rows: np.ndarray | None,
     exact: bool | int,
+    integrals: int | None = None,
 ) -> list[Guess]:
     """Return how often the best guess among some candidates is right, under each prior.
 
     About each of some records, or of the people who hold them if the candidates are theirs.
+    ``integrals`` is as in :meth:`Candidates.answer`, for the records of each chunk.
     """
     believed = [p if isinstance(p, str) else np.asarray(p, dtype=float) for p in priors]
     together = None if candidates.together is None else candidates.together.holding(rows)
-    ask = partial(_guess_each, changes=changes, candidates=candidates, priors=believed, exact=exact)
+    ask = partial(
+        _guess_each,
+        changes=changes,
+        candidates=candidates,
+        priors=believed,
+        exact=exact,
+        integrals=integrals,
+    )
     numbers = _of_each(leak, ask, rows, together, "guesses")
     mu = numbers[:, 0] if candidates.covered is None else None
     guesses = []
@@ -463,6 +494,7 @@ def _guess_each(
     candidates: Candidates,
     priors: Sequence[Any],
     exact: bool | int,
+    integrals: int | None,
 ) -> np.ndarray:
     """Return μ and, for each prior, how often a guess is right, (m, 1 + 4k).
 
@@ -480,12 +512,15 @@ def _guess_each(
             partial(_replaced_exactly, here, some, others),
             budget,
         )
-        numbers = [moves.widest() if candidates.covered is None else np.zeros(len(some))]
+        numbers = [np.zeros(len(some))]
+        if candidates.covered is None:
+            numbers = [moves.between().max(axis=(1, 2))]
         for prior in priors:
             own = not isinstance(prior, str) and prior.ndim == 2
             given = prior[places] if own else prior
             believed, doubt = _prior(given, here, some, others, candidates.shares, refits)
-            low, high, error = candidates.answer(moves, believed, doubt, int(places[0]))
+            first = int(places[0])
+            low, high, error = candidates.answer(moves, believed, doubt, first, integrals)
             numbers += [low, high, candidates.baseline(believed), error]
         answers.append(np.stack(numbers, axis=1))
     return np.concatenate(answers)

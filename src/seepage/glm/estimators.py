@@ -12,8 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from seepage.errors import InputError
 from seepage.glm.fitting.least_squares import solve_least_squares
 from seepage.glm.fitting.newton import minimise
-from seepage.glm.fitting.objective import Objective
-from seepage.glm.fitting.streamed import AnyObjective, PenalisedLoss, StreamedObjective
+from seepage.glm.fitting.objective import Objective, PenalisedLoss
 from seepage.glm.inputs import (
     as_source,
     is_streamed,
@@ -61,13 +60,12 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         are read in chunks, once for every Newton step.
         """
         intercept = bool(self.fit_intercept)
-        objective: AnyObjective
         if is_streamed(X):
             source = as_source(X, y, sample_weight)
             names, self.weighted_ = source.names, source.weighted
             ridge = read_penalty(self.l2, len(source))
             loss = PenalisedLoss(*self._read_source(source), ridge, intercept, len(names))
-            objective = StreamedObjective(source, loss)
+            objective = Objective.over(source, loss)
             self.n_features_in_ = len(names)
             self.feature_names_in_ = np.asarray(names, dtype=object)
         else:

@@ -770,8 +770,7 @@ class _System:
         family: Any = self.fit.family
         X = self.X[rows, :]
         at = self.fit.margins(X), self.fit.target[rows]
-        design = X if self.fit.intercept is None else np.hstack([X, np.ones((len(X), 1))])
-        return design, family.slope(*at), family.curvature(*at), family.label_slope(*at)
+        return self.fit.design(X), family.slope(*at), family.curvature(*at), family.label_slope(*at)
 
 
 def _leading(B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -209,6 +209,41 @@ def best_guess(gram: np.ndarray, prior: np.ndarray, precision: float = 1e-5) -> 
     return Success(np.clip(certain + right, certain + prior.max(axis=1), 1.0), error)
 
 
+def guess_limit(apart: np.ndarray, prior: np.ndarray) -> np.ndarray:
+    """Return a limit to how often the best guess is right, from the distances of candidates.
+
+    For any candidate j, ``max_k p_k f_k ≤ p_j f_j + Σ_{k≠j} (p_k f_k − p_j f_j)₊``. The integral
+    of each difference is what a test between two candidates adds to always naming j, so::
+
+        right ≤ min_j  p_j + Σ_{k≠j} [(p_j + p_k) A(μ_jk, p_j/(p_j + p_k)) − p_j]
+
+    with A from :func:`accuracy`. For two candidates that is how often the guess is right; it grows
+    with every distance, so upper ends of distances will do.
+
+    Parameters
+    ----------
+    apart
+        Distances between the candidates, or their upper ends, ``(m, K, K)``.
+    prior
+        The probabilities of the candidates, ``(m, K)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> apart = 2.0 * (1 - np.eye(3))
+    >>> guess_limit(apart[None], np.array([[0.6, 0.3, 0.1]])).round(3).tolist()
+    [0.806]
+    """
+    limits = np.ones(len(prior))
+    for j in range(prior.shape[1]):
+        own, both = prior[:, j, None], prior[:, j, None] + prior
+        share = np.divide(own, both, out=np.ones_like(both), where=both > 0)
+        more = both * accuracy(apart[:, j], share) - own
+        more[:, j] = 0.0
+        limits = np.minimum(limits, prior[:, j] + np.maximum(more, 0.0).sum(axis=1))
+    return np.asarray(np.maximum(limits, prior.max(axis=1)))
+
+
 def checked_prior(prior: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Return probabilities of this shape, one line for each record, or refuse them."""
     values = np.asarray(prior, dtype=float)

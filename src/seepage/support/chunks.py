@@ -89,8 +89,8 @@ def by_rows(
     """
     cut = even_slices if threads else row_slices
     pieces = list(cut(rows, width, chunk=chunk))
-    if len(pieces) == 1:
-        return function(pieces[0])
+    if len(pieces) <= 1:
+        return function(pieces[0] if pieces else slice(0, 0))
     shown = progress(pieces, what) if what else pieces
     return _joined(spread(function, shown) if threads else map(function, shown), pieces)
 

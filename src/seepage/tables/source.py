@@ -46,6 +46,8 @@ class Chunk:
         The position of the first row in the whole table.
     extra
         Other columns that were asked for, such as the groups of the rows.
+    gathered
+        Whether all rows of data read in chunks were brought together in it.
     """
 
     X: Array
@@ -53,6 +55,7 @@ class Chunk:
     weight: Array | None
     start: int
     extra: Mapping[str, np.ndarray] = field(default_factory=dict)
+    gathered: bool = False
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
@@ -154,7 +157,7 @@ class RowSource(ABC):
             which = np.flatnonzero(pass_of == number)
             chosen = np.sort(np.concatenate(list(sets[which])))
             kept = ChangedSource(self, partial(_kept, chosen=chosen, held_out=True), len(chosen))
-            chunk = kept.joined("people")
+            chunk = replace(kept.joined("people"), gathered=len(chosen) == len(self))
             places = (np.searchsorted(chosen, rows) for rows in sets[which])
             yield chunk, np.fromiter(places, object), which
 
@@ -328,11 +331,6 @@ class MemorySource(RowSource):
 
     def prepare(self, work: Callable[[], object]) -> None:
         """Do nothing: one chunk shares with no other."""
-
-    def less(self, centre: Array) -> RowSource:
-        """Return the rows less a centre, column by column."""
-        table = replace(self.table, values=self.table.values - centre[None, :])
-        return MemorySource(table, self.y, self.sample_weight)
 
     @property
     def classes(self) -> np.ndarray:

@@ -155,7 +155,7 @@ def test_a_column_in_common_that_tells_nobody_apart_spends_nobodys_budget(run):
     assert doubtful.exit_code == 0, doubtful.output
     assert "warning: 1 earlier release shares only 'sex' with this table" in doubtful.stderr
     assert "cannot be told, and they count as strangers" in doubtful.stderr
-    assert "--identity" in doubtful.stderr
+    assert "--person" in doubtful.stderr
     assert "in earlier releases of the ledger" not in doubtful.stdout
 
 
@@ -175,7 +175,7 @@ def test_a_table_in_which_nobody_is_recognised_is_warned_of_first(run, tmp_path)
         "releases in the ledger, although the columns are the same: their privacy budget counts as "
         "unspent."
     )
-    assert "--identity" in result.stderr
+    assert "--person" in result.stderr
     steps = json.loads((tmp_path / "report" / "summary.json").read_text())["steps"]
     assert any("None of these 100 records is recognised" in step for step in steps)
     from seepage.auditing.release.ledger import UnrecognisedRecordsWarning
@@ -199,18 +199,18 @@ def test_the_column_that_identifies_people_holds_by_value_too(run, tmp_path):
     older = patients(seed=4)  # everything else has changed
     for kind in (pa.float64(), pa.string(), pa.int32()):
         table = older.append_column("number", pa.array(numbers).cast(kind))
-        assert recognised(tmp_path, table, identity="number") == ROWS
+        assert recognised(tmp_path, table, person="number") == ROWS
     half = older.append_column("number", pa.array(np.where(np.arange(ROWS) < 50, numbers, 7)))
-    assert recognised(tmp_path, half, identity="number") == 50
+    assert recognised(tmp_path, half, person="number") == 50
     # The release of then names the column, so it decides although this one does not name it.
     kept = older.append_column("number", pa.array(numbers))
     assert recognised(tmp_path, kept, drop=["number"]) == ROWS
     strangers = older.append_column("number", pa.array(numbers + 3))
-    assert recognised(tmp_path, strangers, identity="number") == ROWS - 3
+    assert recognised(tmp_path, strangers, person="number") == ROWS - 3
     # Without that column everybody is known by the others.
     assert recognised(tmp_path, fractions()) == ROWS
     with pytest.raises(InputError, match="no column 'id' with which to identify"):
-        recognised(tmp_path, older, identity="id")
+        recognised(tmp_path, older, person="id")
 
 
 def test_values_are_one_value_however_they_are_written():

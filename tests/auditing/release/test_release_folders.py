@@ -39,7 +39,7 @@ def run(tmp_path, monkeypatch):
     pq.write_table(people(), tmp_path / "people.parquet")
     pq.write_table(patients(), tmp_path / "patients.parquet")
     # Risks are held to their limits in tests of their own: these tables are small.
-    allowed = ("--max-membership", "1", "--max-guess-gain", "1")
+    allowed = ("--max-membership", "1", "--max-guess-gain", "1", "--max-guess-tpr", "1")
     return lambda *arguments: CliRunner().invoke(app, ["release", *arguments, *allowed])
 
 
@@ -193,7 +193,7 @@ def test_a_file_of_another_format_is_no_ledger(tmp_path):
 
 
 def test_the_column_that_tells_records_apart_is_no_feature():
-    fitted = Procedure(target="ill", identity="number", rare="merge").fit(people())
+    fitted = Procedure(target="ill", person="number", rare="merge").fit(people())
     assert [part.name for part in fitted.table.coding.parts] == ["age", "job"]
     with pytest.raises(InputError, match="least-holders must be at least one, not 0"):
         Procedure(target="ill", least_holders=0).fit(people())
@@ -367,14 +367,17 @@ def test_the_constant_that_is_wrong_least_often_moves_by_one_record(unit):
         wrong = [np.mean(y != c if unit is None else np.abs(y - c) > unit) for e in ends for c in e]
         return min(wrong)
 
-    share = making._wrong_constant(truth, unit)
+    def share_of(y):
+        return making._wrong_constant(y, unit, np.full(len(y), 1 / len(y)))
+
+    share = share_of(truth)
     assert share == pytest.approx(tried(truth), abs=1e-12)
     for k in range(60):
-        fewer = making._wrong_constant(np.delete(truth, k), unit)
+        fewer = share_of(np.delete(truth, k))
         assert abs(share - fewer) <= 1 / 59 + 1e-12
         other = truth.copy()
         other[k] = 50.0
-        assert abs(share - making._wrong_constant(other, unit)) <= 1 / 60 + 1e-12
+        assert abs(share - share_of(other)) <= 1 / 60 + 1e-12
 
 
 def test_noise_that_follows_the_most_exposed_record_says_so(made):

@@ -26,6 +26,7 @@ _LINEAR_ONLY = [
     "dask",
     "workers",
     "show_values",
+    "person",
 ]
 
 

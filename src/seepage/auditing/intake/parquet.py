@@ -48,14 +48,14 @@ class TableInChunks(TableToAudit):
         refuse_repeated(batches.schema.names)  # columns are read by their names
         return cls(AuditedRows(batches))
 
-    def whole(self) -> pa.Table:
-        """Return the table in memory, read like a file."""
-        size = 8 * self.rows * len(self.names)
-        if size > MOST_BYTES:
+    def whole(self, most: float | None = None, sample: str = "rows") -> pa.Table:
+        """Return the table in memory, read like a file; refuse one of more than ``most`` bytes."""
+        size, most = 8 * self.rows * len(self.names), MOST_BYTES if most is None else most
+        if size > most:
             raise InputError(
                 f"The table has {self.rows:,} rows and {len(self.names):,} columns, and would take "
-                f"{size / 1e9:.1f} GB, more than the {MOST_BYTES / 1e9:g} GB allowed in memory; "
-                "take a sample of its rows."
+                f"{size / 1e9:.1f} GB, more than the {most / 1e9:g} GB allowed in memory; "
+                f"take a sample of its {sample}."
             )
         pieces = self._batches.read(list(self.names), 1 << 17)  # some rows at a time
         tables = [pa.Table.from_batches([piece.batch]) for piece in pieces]

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seepage.auditing.intake.identities import is_named_like_identifier
 from seepage.auditing.intake.table import MISSING_SHARE, TableToAudit
 from seepage.auditing.questions import ReleaseQuestion
 from seepage.errors import InputError, nearest
@@ -23,7 +24,7 @@ from seepage.tables.columns import ColumnProfile, ColumnSums, Scan, decoded, pla
 from seepage.tables.names import counted, listed, shown
 
 KINDS = ("numeric", "boolean", "categorical", "drop")
-_LISTS = ("sensitive", "group")
+_TEXTS, _LISTS = ("target", "missing", "person"), ("sensitive", "group")
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class PlanFile:
     missing: str = "refuse"
     sensitive: tuple[str, ...] = ()
     group: tuple[str, ...] = ()
+    person: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -57,7 +59,7 @@ class PlanFile:
                 f"{path.name} is not a plan ({error}); print one with `seepage columns`."
             ) from error
         for key in content:
-            if key not in ("target", "missing", "columns", *_LISTS):
+            if key not in (*_TEXTS, "columns", *_LISTS):
                 raise InputError(f"The plan {path.name} has an unknown key {shown(key)}.")
         columns = content.get("columns")
         if not isinstance(columns, dict) or not columns:
@@ -68,7 +70,7 @@ class PlanFile:
                     f"The plan takes column {shown(name)} as {shown(kind)}; choose from "
                     f"{', '.join(KINDS)}."
                 )
-        for key in ("target", "missing"):
+        for key in _TEXTS:
             if not isinstance(content.get(key, ""), str):
                 raise InputError(f"In the plan, {key} must be text.")
         for key in _LISTS:
@@ -80,11 +82,18 @@ class PlanFile:
             content.get("missing", "refuse"),
             tuple(content.get("sensitive", ())),
             tuple(content.get("group", ())),
+            content.get("person") or None,
             columns,
         )
 
     def check(self, table: TableToAudit, target: str) -> None:
         """Refuse a plan whose columns the table does not have, or that are of another kind."""
+        if self.person is not None and self.person not in table.names:
+            close = nearest(self.person, table.names)
+            raise InputError(
+                f"The plan says that {shown(self.person)} tells whose row it is, but there is no "
+                f"such column{close}."
+            )
         for name in self.columns:
             if name not in table.names:
                 close = nearest(name, table.names)
@@ -125,6 +134,9 @@ def _facts(table: TableToAudit, name: str, sums: ColumnSums) -> ColumnFacts:
     if why:
         return ColumnFacts(name, "drop", "; ".join([why, *missing]))
     words = [_different(table, name, profile, sums), *missing]
+    if is_named_like_identifier(name) and profile.whole and profile.distinct > 2:
+        asked = "identifier? name it as person above, or take it for categorical or numeric"
+        return ColumnFacts(name, "drop", "; ".join([asked, *words]))
     if profile.kind == "categorical":
         sizes = list((sums.levels or {}).values())
         holders = ReleaseQuestion.least_holders
@@ -171,6 +183,7 @@ def plan_text(source: str, rows: int, facts: Sequence[ColumnFacts], steps: Seque
         "# Name the target, change what is wrong, and pass it back: seepage audit … --plan FILE",
         'target = ""',
         'missing = "refuse"  # or "drop" or "impute" rows with missing values',
+        'person = ""  # the column that says whose row it is, if people have several',
         "sensitive = []",
         "group = []",
         "",

@@ -19,13 +19,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from seepage.auditing.intake.files import steps_of
+from seepage.auditing.intake.identities import (
+    check_identifiers,
+    is_same_within,
+    panel_notices,
+    people_of_rows,
+)
 from seepage.auditing.questions import ReleaseQuestion
 from seepage.auditing.trained_model import (
     ROW,
@@ -67,6 +73,8 @@ MOST_BYTES = 8 * 10**9  # of an encoded table in memory
 # The grid of the units of columns; 1 is not one of its points, because many tables are already
 # whitened, and a spread at a point would follow every record.
 UNITS = (2.0, 5.0)
+MOST_CLASSES = 100  # that a target may have
+FEW_CODES = 10  # different whole numbers of a target up to which they may be codes of classes
 MISSING_SHARE = 0.99  # share of a column's values: above it the column is dropped
 
 _NUMBER = re.compile(r"[-+]?\d+\.?\d*")
@@ -89,7 +97,12 @@ class ColumnPlan:
     groups: tuple[str, ...] = ()
     # What happens to a record with a missing value: ``refuse``, ``drop`` or ``impute``
     missing: str = "refuse"
+    person: str | None = None  # the column that says whose row it is
     steps: tuple[str, ...] = ()  # what was done so far, one sentence each
+    notices: tuple[str, ...] = ()  # what must be read before any number, one sentence each
+    # How many different whole numbers a target has that is taken for a number or a count, where
+    # they are so few that they may be codes of classes
+    codes: int = 0
 
     @property
     def classes(self) -> bool:
@@ -134,6 +147,13 @@ class TableToAudit(ABC):
         self, coding: TableEncoding, labels: LabelCoding, groups: Sequence[str]
     ) -> RowSource:
         """Return the rows as numbers, with their groups and row numbers."""
+
+    def owned(self, source: RowSource, person: str) -> RowSource:
+        """Return the encoded rows, each with its person, as a column says."""
+        raise InputError(
+            "All rows of a person are changed together, and for that all rows must be in memory: "
+            "these are read in chunks. Take a sample of the people, with all of their rows."
+        )
 
     def group_count(self, name: str, sums: ColumnSums) -> int | None:
         """Return the number of groups of a column, gaps being one; ``None`` for too many."""
@@ -209,6 +229,12 @@ class TableInMemory(TableToAudit):
         beside[ROW] = self._row_index
         return RecordsInMemory(chunk.X, coding.names(), chunk.y, None, beside)
 
+    def owned(self, source: RowSource, person: str) -> RecordsInMemory:
+        """Return the encoded rows, each with its person, as a column says."""
+        return cast(RecordsInMemory, source).of_people(
+            people_of_rows(self.raw.column(person), person)
+        )
+
 
 def _surplus(pieces: Sequence[Piece], least: float) -> int:
     """Return the sum of a hash of the values, counted from the smallest, less that of the rows.
@@ -248,6 +274,8 @@ def plan_columns(
     categorical: Sequence[str] = (),
     quantities: Sequence[str] = (),
     missing: str = "refuse",
+    person: str | None = None,
+    classes: bool = False,
 ) -> ColumnPlan:
     """Work out the kind of every column from its type and its values.
 
@@ -256,16 +284,23 @@ def plan_columns(
     are columns of only two numbers that are quantities nevertheless, such as doses; other such
     columns count as yes or no, and are measured in whole levels. ``missing`` says whether to
     ``"refuse"`` a table with gaps, ``"drop"`` the rows that have one, or ``"impute"`` the median or
-    the most frequent value.
+    the most frequent value. ``person`` is the column that says whose row it is: no feature.
+    ``classes`` takes a target of whole numbers for one of classes.
 
     Refused are names that are not columns; dates, nested or infinite values, too many categories; a
-    target that is an identifier, or has only one value or too many classes; gaps, unless
-    ``missing`` says what to do; and tables without a feature left.
+    target that is an identifier, or has only one value or too many classes; columns that are named
+    like an identifier, unless it is said what they are; gaps, unless ``missing`` says what to do;
+    and tables without a feature left.
     """
-    _check_names(table.names, target, drop, sensitive, groups, categorical, quantities)
+    whose = () if person is None else (person,)
+    _check_names(table.names, target, drop, sensitive, groups, categorical, quantities, whose)
+    _check_person(person, target, sensitive)
     if missing not in ("refuse", "drop", "impute"):
         raise InputError(f"missing must be 'refuse', 'drop' or 'impute', not {missing!r}.")
-    wanted = [n for n in table.names if n not in {target, *drop}]
+    wanted = [n for n in table.names if n not in {target, *drop, *whose}]
+    categorical, quantities = (
+        [n for n in names if n not in whose] for names in (categorical, quantities)
+    )
     sums: Scan = table.total(list(dict.fromkeys([target, *wanted, *groups])), scan)
     profiles = {n: table.profile(n, sums[n], n in categorical) for n in (target, *wanted)}
     for name in quantities:
@@ -274,8 +309,13 @@ def plan_columns(
         profiles[name] = replace(profiles[name], kind="numeric")
     check_groups({n: table.group_count(n, sums[n]) for n in groups})
     steps = list(table.steps)
-    kind = _target_kind(table, target, profiles[target], as_classes=target in categorical)
-    if kind == "count":
+    known = profiles[target]
+    coded = classes and known.whole and known.distinct <= MOST_CLASSES
+    kind = _target_kind(table, target, known, as_classes=coded or target in categorical)
+    codes = 0
+    if kind in ("numeric", "count") and known.whole and target not in quantities:
+        codes = known.distinct if known.distinct <= FEW_CODES else 0
+    if kind == "count" and not codes:
         steps.append(
             f"The target {shown(target)} holds whole numbers from 0 on, more than two of them: "
             "taken as counts; if they stand for classes, name it with --categorical."
@@ -288,7 +328,10 @@ def plan_columns(
     if drop:
         steps.append(f"{counted(len(set(drop)), 'column')} left out as asked: {listed(drop)}.")
     features = tuple(n for n in wanted if n not in useless)
+    settled = (*categorical, *quantities)
+    check_identifiers(features, profiles, settled)
     _check_features(table, features, profiles)
+    notices = () if whose else tuple(panel_notices(table.raw, features, sums, settled))
     numbers = [n for n in features if profiles[n].kind == "numeric" and profiles[n].integer]
     few = [n for n in numbers if profiles[n].distinct <= FEW]
     if few:
@@ -315,8 +358,22 @@ def plan_columns(
         sensitive=tuple(dict.fromkeys(sensitive)),
         groups=tuple(dict.fromkeys(groups)),
         missing=missing,
+        person=person,
         steps=tuple(steps),
+        notices=notices,
+        codes=codes,
     )
+
+
+def _check_person(person: str | None, target: str, sensitive: Sequence[str]) -> None:
+    """Refuse a column that says whose row it is and has another part too."""
+    if person is not None and person == target:
+        raise InputError(f"The target {shown(target)} cannot also say whose row it is.")
+    if person is not None and person in sensitive:
+        raise InputError(
+            f"{shown(person)} says whose row it is and is no feature, so the model tells nothing "
+            "about it; leave it out of the sensitive columns."
+        )
 
 
 def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> None:
@@ -352,10 +409,10 @@ def _target_kind(
         return "binary"
     if profile.kind != "categorical" and not as_classes:
         return "count" if profile.integer and profile.least == 0 else "numeric"
-    if profile.distinct > 100:
+    if profile.distinct > MOST_CLASSES:
         raise InputError(
-            f"{who} has {_many(profile)} classes, and at most 100 can be told apart; name another "
-            "column."
+            f"{who} has {_many(profile)} classes, and at most {MOST_CLASSES} can be told apart; "
+            "name another column."
         )
     return "binary" if profile.distinct == 2 else "multiclass"
 
@@ -496,6 +553,12 @@ def encode(
     coding = TableEncoding(tuple(parts), plan.target, None, scale, drop_first)
     labels, known = _code_labels(plan, used.schema.field(plan.target).type, sums[plan.target])
     source = used.encoded(coding, labels, plan.groups)
+    if plan.person is not None:
+        source = used.owned(source, plan.person)
+        steps.append(
+            f"All rows of a person count together: {shown(plan.person)} says whose row it is, and "
+            "is no feature."
+        )
     steps.extend(_told_steps(coding, sums, public is not None, scaling is not None))
     steps.extend(used.manner())
     return EncodedTable(
@@ -507,10 +570,21 @@ def encode(
         groups=plan.groups,
         sensitive=plan.sensitive,
         steps=tuple(steps),
+        notices=plan.notices,
+        person=plan.person,
+        same=_same_within(used, plan) if plan.person is not None else frozenset(),
         raw=used.raw,
         coding=coding,
         public=None if public_records is None else _alike(public_records, coding, labels),
     )
+
+
+def _same_within(table: TableToAudit, plan: ColumnPlan) -> frozenset[str]:
+    """Return the columns, the target too, that are the same in all rows of every person."""
+    raw, whose = cast(pa.Table, table.raw), cast(str, plan.person)  # people are in memory
+    person = people_of_rows(raw.column(whose), whose)
+    columns = {name: raw.column(name) for name in (plan.target, *plan.features)}
+    return frozenset(name for name, cells in columns.items() if is_same_within(cells, person))
 
 
 def _alike(table: TableInMemory, coding: TableEncoding, labels: LabelCoding) -> RecordsInMemory:
@@ -589,7 +663,8 @@ def _code_labels(
 ) -> tuple[LabelCoding, LabelFacts]:
     """Return how the labels are read, and facts about all of them."""
     if not plan.classes:
-        return LabelCoding(pa.float64()), LabelFacts(sums.mean, sums.spread, sums.most)
+        known = LabelFacts(sums.mean, sums.spread, sums.most, codes=plan.codes)
+        return LabelCoding(pa.float64()), known
     levels = sums.levels or {}
     if len(levels) < 2:
         raise InputError(
@@ -599,10 +674,10 @@ def _code_labels(
     if number and max(-sums.least, sums.most) < 2**63:
         whole = {int(level): count for level, count in levels.items()}
         return LabelCoding(pa.int64()), LabelFacts(counts=whole)
-    known = typed_levels(levels, stored)
-    names = level_names(known)
+    values = typed_levels(levels, stored)
+    names = level_names(values)
     counts = dict(zip(names, levels.values(), strict=True))
-    return LabelCoding(pa.string(), known, pa.array(names)), LabelFacts(counts=counts)
+    return LabelCoding(pa.string(), values, pa.array(names)), LabelFacts(counts=counts)
 
 
 def _usable_parts(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from seepage.auditing.findings import no_better
+from seepage.auditing.findings import ONE_ROW, no_better
 from seepage.auditing.neighbours import CHECKED
 from seepage.auditing.questions import Limits
 from seepage.auditing.release.contents import Item, item_table
 from seepage.auditing.release.noise_vote import interval_kept
 from seepage.auditing.release.procedure import Prepared, Procedure
 from seepage.auditing.report.rendering import render
-from seepage.auditing.report.words import number, percent
+from seepage.auditing.report.words import number, one, percent
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Usefulness:
     scale: float  # of the noise on each
     epsilon: float  # the privacy of both together
     unit: float | None  # for a numeric target, the error above which a prediction counts as wrong
+    about: str = ONE_ROW  # whether it is private for one row, or for all rows of a person
 
     @property
     def name(self) -> str:
@@ -39,8 +40,8 @@ class Usefulness:
         """Return what protects the shares."""
         return (
             f"It has Laplace noise of scale {number(self.scale)}. Together, the model's and the "
-            f"constant's are ε-differentially private with ε = {self.epsilon:g} (one record added, "
-            "removed or replaced), given the model."
+            f"constant's are ε-differentially private with ε = {self.epsilon:g} (one "
+            f"{one(self.about)} added, removed or replaced), given the model."
         )
 
 
@@ -68,6 +69,11 @@ def write_release_card(
         kept.append(
             f"a guess of a class or category gains at most {percent(gain)} from the release"
         )
+    if (rate := limits.max_guess_tpr) is not None and rate < 1:
+        kept.append(
+            f"a value of a class or category is recognised at most {percent(rate)} of the time "
+            "at 1 % false positives"
+        )
     # If σ follows the most exposed record, the other figures' ε says nothing about all that leaves.
     follows = prepared.vote is None and procedure.sigma is None
     epsilon = 0.0 if follows else figures_epsilon(prepared, useful)
@@ -80,6 +86,7 @@ def write_release_card(
         listing=item_table(items),
         kept=kept,
         checked=CHECKED,
+        unit=prepared.trained.unit,
         epsilon=epsilon,
         interval_kept=interval_kept(epsilon),
         useful=useful,

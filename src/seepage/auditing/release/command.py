@@ -29,7 +29,7 @@ from seepage.errors import InputError
 from seepage.support.files import check_folder, check_path, only_writer
 from seepage.tables.names import shown
 
-SCHEMA = "seepage-release-summary/1"
+SCHEMA = "seepage-release-summary/2"
 # What the summary of a release has in common with that of its audit
 _SHARED = ("gates", "passed", "risks", "risks_reason", "disclosures", "ledger")
 
@@ -62,7 +62,7 @@ def run_release(
             raise InputError(f"There is no column {shown(name)} for --domain.")
     with only_writer(ledger):
         before = ReleaseLedger.read(ledger)
-        for doubt in before.recognise(raw, procedure.identity).doubts:
+        for doubt in before.recognise(raw, procedure.person).doubts:
             typer.echo(f"warning: {doubt}", err=True)
         with progress(2 + RISKS.stages) as tell, warnings.catch_warnings():
             warnings.simplefilter("ignore", UnrecognisedRecordsWarning)  # said above
@@ -78,9 +78,11 @@ def run_release(
                 "family": prepared.trained.settings.model,
                 "sigma": prepared.sigma,
                 "target_eta": procedure.target_eta,
+                "unit": prepared.trained.unit,
             }
             assert prepared.recognition is not None  # noqa: S101 - the procedure was given a ledger
-            people, eta = prepared.recognition.people, prepared.eta / prepared.sigma
+            people = prepared.recognition.people
+            eta = prepared.eta[prepared.trained.records.owner] / prepared.sigma
             releases = (*before.releases, PastRelease(entry, eta, people))
             replace(before, releases=releases).write(ledger)
         page = AuditReport(made.audit).write(folders["report"], keep=(table, ledger))
@@ -143,7 +145,7 @@ class ReleaseReport(AuditReport):
         plain: dict[str, Any] = to_plain(
             {
                 "schema": SCHEMA,
-                **{key: whole[key] for key in ("notice", "source", "model", "verdict")},
+                **{key: whole[key] for key in ("notice", "source", "unit", "model", "verdict")},
                 "released": passed,
                 **{key: noise[key] for key in ("sigma", "choice", "sigma_reason")},
                 "target_eta": made.audit.target_eta,

@@ -1,8 +1,9 @@
 """Which published figures would change without a record, or with another in its place.
 
 The whole procedure is rerun from the raw table for each of the most exposed records: without it,
-with another label, and with its numbers at the ends of their domain. Figures that would change are
-listed as disclosed; declared ones never change (see :mod:`seepage.auditing.neighbours`).
+with another label, and with its numbers at the ends of their domain. Where the unit is the person,
+all of their records are changed together, those that cannot be used too. Figures that would change
+are listed as disclosed; declared ones never change (see :mod:`seepage.auditing.neighbours`).
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from seepage.auditing.findings import LEFT_OUT, RELABELLED, Disclosure
 from seepage.auditing.neighbours import AT_THE_ENDS, most_exposed, other_labels
 from seepage.auditing.release.procedure import Domain, Prepared, Procedure
-from seepage.auditing.trained_model import ROW
 from seepage.errors import InputError
 
 
@@ -27,10 +28,13 @@ def find_disclosures(
     prepared: Prepared,
 ) -> tuple[Disclosure, ...]:
     """Rerun the procedure on the neighbours of a table, and say what would be published."""
-    rows = prepared.trained.records.beside[ROW]
     ours, found = prepared.figures, []
-    for row in rows[most_exposed(prepared.eta)].tolist():
-        for change, neighbour in _neighbours(raw, row, prepared, procedure.domains):
+    for row in prepared.rows[most_exposed(prepared.eta)].tolist():
+        rows = np.array([row])
+        if procedure.person is not None:
+            column = raw.column(procedure.person)
+            rows = np.flatnonzero(pc.equal(column, column[row]).to_numpy(zero_copy_only=False))
+        for change, neighbour in _neighbours(raw, rows, prepared, procedure.domains):
             try:
                 others = procedure.figures(neighbour, prepared)
             except InputError:
@@ -44,23 +48,23 @@ def find_disclosures(
 
 
 def _neighbours(
-    raw: pa.Table, row: int, prepared: Prepared, domain: Domain
+    raw: pa.Table, rows: np.ndarray, prepared: Prepared, domain: Domain
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Yield a table without a record, and tables with another in its place."""
-    yield LEFT_OUT, pa.concat_tables([raw.slice(0, row), raw.slice(row + 1)])
+    """Yield a table without some records, and tables with others in their place."""
+    yield LEFT_OUT, raw.take(pa.array(np.delete(np.arange(raw.num_rows), rows)))
     encoded = prepared.trained.table
     target = encoded.target
-    cells = {name: raw.column(name)[row].as_py() for name in raw.column_names}
+    own = raw.column(target)[int(rows[0])].as_py()
     if encoded.labels.counts is not None:
         known = pc.unique(raw.column(target)).drop_null().to_pylist()
     else:
         known = list(_ends(raw, target, domain))
-    for label in other_labels(cells[target], known):
-        yield RELABELLED, _replaced(raw, row, cells | {target: label})
+    for label in other_labels(own, known):
+        yield RELABELLED, _replaced(raw, rows, {target: label})
     numeric = [a.name for a in encoded.attributes if a.kind == "numeric"]
     for end, words in enumerate(AT_THE_ENDS):
         moved = {name: _ends(raw, name, domain)[end] for name in numeric}
-        yield words, _replaced(raw, row, cells | moved)
+        yield words, _replaced(raw, rows, moved)
 
 
 def _ends(raw: pa.Table, name: str, domain: Domain) -> tuple[float, float]:
@@ -76,6 +80,12 @@ def _ends(raw: pa.Table, name: str, domain: Domain) -> tuple[float, float]:
     return ends["min"], ends["max"]
 
 
-def _replaced(raw: pa.Table, row: int, cells: Mapping[str, Any]) -> pa.Table:
-    one = pa.table([[cells[name]] for name in raw.column_names], schema=raw.schema)
-    return pa.concat_tables([raw.slice(0, row), one, raw.slice(row + 1)])
+def _replaced(raw: pa.Table, rows: np.ndarray, cells: Mapping[str, Any]) -> pa.Table:
+    """Return the table with other cells in some rows: the same in each of them."""
+    changed = np.zeros(raw.num_rows, dtype=bool)
+    changed[rows] = True
+    for name, cell in cells.items():
+        field = raw.schema.field(name)
+        other = pc.if_else(pa.array(changed), pa.scalar(cell, field.type), raw.column(name))
+        raw = raw.set_column(raw.column_names.index(name), field, other)
+    return raw

@@ -1,10 +1,11 @@
 """The ledger of releases: what each told about every record, so that the next one counts them all.
 
 Information adds up over independent releases, ``I = Σ I_k``, so a record's leakage over several is
-at most ``√(Σ η_k²)``. The ledger keeps every record's η of every release beside keyed digests of
-its values (:mod:`seepage.auditing.release.recognition`). Its key lies in the same file, so whoever
-has the file can try values out: it is as private as the table, readable by its owner only, and part
-of no release.
+at most ``√(Σ η_k²)``. The ledger keeps every record's η of every release (where a column identifies
+people, that of all records of its person together) beside keyed digests of its values
+(:mod:`seepage.auditing.release.recognition`). Its key lies in the same file, so whoever has the
+file can try values out: it is as private as the table, readable by its owner only, and part of no
+release.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from seepage.auditing.findings import ONE_PERSON
 from seepage.auditing.release.recognition import CellDigests, People
 from seepage.auditing.report.rendering import tell
 from seepage.core.result import NOTICE
@@ -48,6 +50,11 @@ class PastRelease:
     def __len__(self) -> int:
         return len(self.eta)
 
+    @property
+    def of_people(self) -> bool:
+        """Whether every η is that of all records of a person together."""
+        return self.about.get("unit") == ONE_PERSON
+
     def as_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
         return {**self.about, "eta": self.eta.tolist(), **self.people.as_json()}
@@ -73,7 +80,7 @@ class Recognition:
     """What earlier releases told about the records of a table."""
 
     people: People
-    spent: np.ndarray  # the sum of η² over the earlier releases in which a record was
+    spent: np.ndarray  # the sum of η² over the earlier releases in which a record, or person, was
     known: np.ndarray  # whether it was in any
     doubts: tuple[str, ...] = ()  # what the owner must know before anything is released
 
@@ -118,7 +125,10 @@ class ReleaseLedger:
         return CellDigests(self.key)
 
     def recognise(self, raw: pa.Table, identity: str | None = None) -> Recognition:
-        """Return which records of a table were in earlier releases, and what these told."""
+        """Return which records of a table were in earlier releases, and what these told.
+
+        Where a column identifies people, what was told about all records of each.
+        """
         people = self._digests.people(raw, identity)
         spent, known = np.zeros(len(people)), np.zeros(len(people), dtype=bool)
         compared = apart = 0  # earlier records that could be compared, and those without a column
@@ -131,8 +141,10 @@ class ReleaseLedger:
             if isinstance(release, PastReleaseAsWritten):
                 eta = np.array([release.eta.get(row, np.nan) for row in written])
                 unsure |= np.isnan(eta)
+                if identity is not None:
+                    eta = people.of_each_person(eta, add_up=True)
             else:
-                found = release.people.largest_eta(release.eta, people)
+                found = release.people.earlier_eta(release.eta, people, of_people=release.of_people)
                 if found is None:
                     if release.people.shared(people):
                         vague.append(release)

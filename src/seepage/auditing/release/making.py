@@ -29,8 +29,10 @@ from seepage.auditing.release.contents import Item, Release
 from seepage.auditing.release.disclosure import find_disclosures
 from seepage.auditing.release.procedure import Prepared, Procedure
 from seepage.auditing.release.released_model import ReleasedModel
+from seepage.auditing.report.words import many, one
 from seepage.core.noise import Gaussian, Laplace
 from seepage.core.release import release
+from seepage.tables.source import distinct
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +86,9 @@ def make_release(
         risks=None if risks is None else _with_disclosures(risks, disclosures, procedure.target),
         noise=noise,
         steps=(*audit.steps, *(f"Leaves: {item}" for item in items)),
-        disclosures=DisclosureCheck(len(most_exposed(prepared.eta)), disclosures, True),
+        disclosures=DisclosureCheck(
+            len(most_exposed(prepared.eta)), disclosures, True, prepared.trained.unit
+        ),
         ledger=_ledger_finding(procedure, prepared),
     )
     audit = replace(audit, gates=find_gates(limits, audit))
@@ -122,12 +126,15 @@ def _usefulness(model: ReleasedModel, prepared: Prepared) -> Usefulness | None:
     Given the released model, which is counted already, adding, removing or replacing a record moves
     the share of wrong predictions by at most ``1/(n − 1)``, and so the least such share of all
     constants; with Laplace noise of scale ``2/((n − 1) ε)`` on each, both together are
-    ε-differentially private.
+    ε-differentially private. Of n people, each with any number of records, the share is the mean
+    of everybody's own, which one person moves by no more than that.
     """
-    source = prepared.trained.records
-    least = prepared.figures["number of records"]
-    if least < 1000:  # with fewer records, the noise would hide them
+    source, unit_of = prepared.trained.records, prepared.trained.unit
+    least = prepared.figures[f"number of {many(unit_of)}"]
+    if least < 1000:  # with fewer, the noise would hide them
         return None
+    weight = 1 / np.bincount(source.owner)[source.owner]
+    weight /= weight.sum()
     predicted = model.estimator.predict(source.X)
     truth, unit = source.y, prepared.figures.get("unit of the target")
     if unit is not None:
@@ -136,32 +143,33 @@ def _usefulness(model: ReleasedModel, prepared: Prepared) -> Usefulness | None:
         wrong = np.asarray(predicted) != np.asarray(truth)
     epsilon = 0.05  # of both together
     noise = Laplace(2 / ((least - 1) * epsilon))
-    exact = np.array([np.mean(wrong), _wrong_constant(np.asarray(truth), unit)])
+    exact = np.array([weight @ wrong, _wrong_constant(np.asarray(truth), unit, weight)])
     share, constant = np.clip(noise.rounded(exact + noise.draw(2)), 0, 1).tolist()
-    return Usefulness(share, constant, noise.scale, epsilon, unit)
+    return Usefulness(share, constant, noise.scale, epsilon, unit, unit_of)
 
 
-def _wrong_constant(truth: np.ndarray, unit: float | None) -> float:
+def _wrong_constant(truth: np.ndarray, unit: float | None, weight: np.ndarray) -> float:
     """Return how often the best constant is wrong: the commonest class, or the fullest window.
 
-    A number is off by more than the unit outside a window of two units around the constant; the
-    fullest window may begin at a record.
+    Every record counts by its weight; they add up to one. A number is off by more than the unit
+    outside a window of two units around the constant; the fullest window may begin at a record.
     """
     if unit is None:
-        return float(1 - np.unique(truth, return_counts=True)[1].max() / len(truth))
-    numbers = np.sort(truth.astype(float))
-    inside = np.searchsorted(numbers, numbers + 2 * unit, "right") - np.arange(len(numbers))
-    return float(1 - inside.max() / len(numbers))
+        return float(1 - np.bincount(distinct(truth)[1], weight).max())
+    order = np.argsort(truth.astype(float), kind="stable")
+    numbers, below = truth.astype(float)[order], np.cumsum([0.0, *weight[order]])
+    inside = below[np.searchsorted(numbers, numbers + 2 * unit, "right")] - below[:-1]
+    return float(1 - inside.max())
 
 
 def _items(
     procedure: Procedure, prepared: Prepared, model: ReleasedModel, useful: Usefulness | None
 ) -> Iterator[Item]:
     """Yield everything that leaves, and what is withheld."""
-    figures, settings = prepared.figures, prepared.trained.settings
+    figures, settings, unit = prepared.figures, prepared.trained.settings, prepared.trained.unit
     noise = (
-        f"Each has independent Gaussian noise, σ = {prepared.sigma:g}; no record leaks more than "
-        f"η = {procedure.target_eta:g} through all of them."
+        f"Each has independent Gaussian noise, σ = {prepared.sigma:g}; no {one(unit)} leaks more "
+        f"than η = {procedure.target_eta:g} through all of them."
     )
     yield Item("coefficients", "noised", noise, int(np.size(model.coef_)))
     yield Item("intercept", "noised", noise, int(np.size(model.intercept_)))
@@ -184,11 +192,11 @@ def _items(
         yield Item("scaling", "coarse", how, 2 * (len(scaled) - by_domain))
     names = sum(len(c.levels) or 2 for c in model.columns if c.kind != "numeric")
     if names:
-        how = f"Only values that at least {procedure.least_holders} records have are named."
+        how = f"Only values that at least {procedure.least_holders} {many(unit)} have are named."
         yield Item("names of levels", "coarse", how, names)
     yield Item("names of columns", "declared", "They are the table's.", len(model.columns))
     if classes := list(figures["classes"]):
-        how = f"Each has at least {procedure.least_holders} records."
+        how = f"Each has at least {procedure.least_holders} {many(unit)}."
         yield Item("classes", "coarse", how, len(classes), classes)
     if "unit of the target" in figures:
         how, protection = "A quarter of its domain.", "declared"
@@ -200,26 +208,28 @@ def _items(
             )
         yield Item("unit of the target", protection, how, 1, figures["unit of the target"])
     how = "Rounded down to 1, 2 or 5 times 10ᵏ."
-    yield Item("number of records", "coarse", how, 1, figures["number of records"])
+    count = f"number of {many(unit)}"
+    yield Item(count, "coarse", how, 1, figures[count])
     if useful is not None:
         how, constant = useful.words(), f"{useful.name}, for a constant prediction"
         yield Item(useful.name, "noised", how, 1, useful.share)
         yield Item(constant, "noised", how, 1, useful.constant)
     withheld = (
-        "Leakage of records, columns and groups, errors without noise, quantiles and counts of "
-        "values are in the private report only."
+        f"Leakage of {many(unit)}, columns and groups, errors without noise, quantiles and counts "
+        "of values are in the private report only."
     )
     yield Item("all other figures", "withheld", withheld)
 
 
 def _noise_item(procedure: Procedure, prepared: Prepared) -> Item:
     """Return how σ is protected."""
+    unit = prepared.trained.unit
     if prepared.vote is not None:
         vote = prepared.vote
         how = (
-            f"Drawn by a vote of {vote.blocks} blocks of records, each by itself, until it met the "
-            f"target; every draw is ε-differentially private with ε = {vote.epsilon:g} (one record "
-            "added, removed or replaced), given the figures on a grid."
+            f"Drawn by a vote of {vote.blocks} blocks of {many(unit)}, each by itself, until it "
+            f"met the target; every draw is ε-differentially private with ε = {vote.epsilon:g} "
+            f"(one {one(unit)} added, removed or replaced), given the figures on a grid."
         )
         return Item("noise σ", "drawn", how, 1, prepared.sigma)
     if procedure.sigma is None:
@@ -234,11 +244,13 @@ def _ledger_finding(procedure: Procedure, prepared: Prepared) -> LedgerFinding |
     recognition, ledger = prepared.recognition, procedure.ledger
     if recognition is None or ledger is None:
         return None
-    spent = recognition.spent
+    spent, records = prepared.spent, prepared.trained.records
+    first = np.unique(records.owner, return_index=True)[1]
     return LedgerFinding(
         releases=len(ledger.releases),
-        known=int(np.sum(recognition.known)),
+        known=int(np.sum(recognition.known[first])),
         spent=float(np.sqrt(np.max(spent))),
         eta=float(np.sqrt(np.max(spent + (prepared.eta / prepared.sigma) ** 2))),
         doubts=recognition.doubts,
+        unit=prepared.trained.unit,
     )

@@ -21,6 +21,10 @@ probability at most ``β exp(kε)``: private noise that is *always* enough is en
 possible table. So opinions have a margin, and σ is redrawn until it is enough, which with
 probability ``a`` it is at once: that multiplies the odds of a published σ by at most ``1/a`` more,
 and rules out tables that would need more noise.
+
+Where the unit is the person, people fall into blocks with all of their records, and a block's
+opinion is about its most exposed person: adding, removing or replacing all records of one person
+then changes the opinion of one block.
 """
 
 from __future__ import annotations
@@ -99,10 +103,11 @@ def vote_on_noise(
 ) -> NoiseVote | None:
     """Draw the noise of a release from a grid until it is enough; ``None`` if no point is.
 
-    ``allowed`` is what every record may leak, ``least`` the least noise with which none exceeds it.
+    ``allowed`` is what every record, or person, may leak, ``least`` the least noise with which none
+    exceeds it.
     """
     draw = random.SystemRandom()
-    block = np.asarray([draw.randrange(blocks) for _ in range(len(trained.source))])
+    block = np.asarray([draw.randrange(blocks) for _ in range(len(trained.holders))])
     chance = chances(block_opinions(trained, allowed, block, blocks), grid, epsilon)
     chance[grid < least] = 0.0
     enough = float(chance.sum())
@@ -136,16 +141,18 @@ def scores(opinions: np.ndarray, grid: np.ndarray) -> np.ndarray:
 def block_opinions(
     trained: TrainedModel, allowed: np.ndarray, block: np.ndarray, blocks: int
 ) -> np.ndarray:
-    """Return every block's opinion on the noise for the whole table, from its records alone."""
-    source = trained.records
+    """Return every block's opinion on the noise for the whole table, from its records alone.
+
+    ``block`` says which block every record is in, or every person.
+    """
+    source, owner = trained.records, trained.records.owner
     opinions = np.full(blocks, math.inf)  # a block without a model asks for more than any other
     for k in range(blocks):
-        rows = np.flatnonzero(block == k)
-        records = source.at(rows)
+        records = source.at(np.flatnonzero(block[owner] == k))
         try:
             # From scratch: the whole table's model would reveal something about the other records.
             alone = replace(trained, table=replace(trained.table, source=records))
-            needed = largest_share(alone.refitted(trained.settings), allowed[rows])
+            needed = largest_share(alone.refitted(trained.settings), allowed[block == k])
             opinions[k] = 3 * needed / blocks  # with a margin: see above
         except InputError:
             continue

@@ -13,13 +13,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
 from seepage.auditing.audit import FEWEST_ROWS, check_noise_or_target
-from seepage.auditing.findings import NoiseVote
+from seepage.auditing.findings import ONE_PERSON, ONE_ROW, NoiseVote
 from seepage.auditing.intake.table import (
     UNITS,
     TableInMemory,
@@ -33,10 +33,12 @@ from seepage.auditing.release.ledger import Recognition, ReleaseLedger, Unrecogn
 from seepage.auditing.release.noise_vote import noise_grid, plan_vote, vote_on_noise
 from seepage.auditing.release.rare_names import settle_rare_names
 from seepage.auditing.release.released_model import ColumnCoding
+from seepage.auditing.report.words import many, one
 from seepage.auditing.trained_model import (
     ROW,
     EncodedTable,
     FitSettings,
+    RecordsInMemory,
     TrainedModel,
     choose_model,
 )
@@ -53,17 +55,24 @@ class Prepared:
     """What the procedure makes of a table, except the noise itself."""
 
     trained: TrainedModel
-    eta: np.ndarray  # the leakage of every record at σ = 1
+    eta: np.ndarray  # the leakage of every record at σ = 1, or of every person
     recognition: Recognition | None  # what the ledger knows of every record, if there is one
     sigma: float
-    least: float  # the least on the coarse grid with which no record leaks more than it may
+    least: float  # the least on the coarse grid with which none leaks more than they may
     figures: dict[str, Any]  # everything that leaves without noise, by name
     vote: NoiseVote | None = None  # if σ was drawn
 
     @property
     def spent(self) -> np.ndarray:
-        """What earlier releases told about every record, η²."""
-        return np.zeros(len(self.eta)) if self.recognition is None else self.recognition.spent
+        """What earlier releases told about every record, or person, η²."""
+        return spent_by(self.trained, self.recognition)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The number of every record in the table; of a person, that of the first record."""
+        records = self.trained.records
+        first = np.unique(records.owner, return_index=True)[1]
+        return np.asarray(records.beside[ROW][first])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,12 +112,12 @@ class Procedure(ReleaseQuestion):
     def prepare(self, raw: pa.Table) -> Prepared:
         """Fit, measure and choose the noise; warn first if the ledger cannot tell who is new."""
         if self.ledger is not None:
-            for doubt in self.ledger.recognise(raw, self.identity).doubts:
+            for doubt in self.ledger.recognise(raw, self.person).doubts:
                 warnings.warn(doubt, UnrecognisedRecordsWarning, stacklevel=2)
         trained = self.fit(raw)
         eta = record_leakage(trained)
         recognition = self._recognise(raw, trained)
-        allowed = self._allowed(0 * eta if recognition is None else recognition.spent)
+        allowed = self._allowed(spent_by(trained, recognition))
         needed = float(np.max(eta / allowed))
         least = round_up(needed, COARSER)
         figures = self._figures(trained)
@@ -120,12 +129,13 @@ class Procedure(ReleaseQuestion):
     def figures(self, raw: pa.Table, prepared: Prepared) -> dict[str, Any]:
         """Return what would be published without noise from a table that differs by a record.
 
+        Or by all records of a person.
         A drawn σ is held fixed: only whether it is still enough can change.
         """
         trained = self.fit(raw, prepared.trained)
         earlier = self.ledger is not None and self.ledger.releases
         known = self._recognise(raw, trained) if earlier else None
-        allowed = self._allowed(np.zeros(len(trained.source)) if known is None else known.spent)
+        allowed = self._allowed(spent_by(trained, known))
         sigma = self._noise(largest_share(trained, allowed), prepared.vote)
         return {"σ": sigma} | self._figures(trained)
 
@@ -144,9 +154,7 @@ class Procedure(ReleaseQuestion):
             )
         if self.least_holders < 1:
             raise InputError(f"--least-holders must be at least one, not {self.least_holders}.")
-        # The column that identifies records is used for nothing else.
-        identity = () if self.identity not in raw.column_names else (self.identity,)
-        drop = tuple(dict.fromkeys([*self.drop, *identity]))
+        drop = tuple(dict.fromkeys(self.drop))
         plan = self._plan(raw, drop)
         settled, more, steps = settle_rare_names(raw, plan, self.least_holders, self.rare)
         if steps:
@@ -155,13 +163,18 @@ class Procedure(ReleaseQuestion):
         rows = len(encoded.source)
         if rows < FEWEST_ROWS:
             raise InputError(f"Only {rows} rows can be used, too few for a release.")
+        people = len(np.unique(cast(RecordsInMemory, encoded.source).owner))
+        if people < FEWEST_ROWS:
+            raise InputError(
+                f"Only {people} people have rows that can be used, too few for a release."
+            )
         return replace(encoded, steps=(*encoded.steps, *steps))
 
     def _figures(self, trained: TrainedModel) -> dict[str, Any]:
         """Return everything but σ that leaves without noise, by name."""
         found: dict[str, Any] = {
             "family": trained.settings.model,
-            "number of records": int(round_down(len(trained.source), COARSER)),
+            f"number of {many(trained.unit)}": int(round_down(len(trained.holders), COARSER)),
             "classes": tuple(map(str, getattr(trained.model, "classes_", ()))),
         }
         labels = trained.table.labels
@@ -179,7 +192,7 @@ class Procedure(ReleaseQuestion):
         """Return what the ledger knows of the records of a model."""
         if self.ledger is None:
             return None
-        return self.ledger.recognise(raw.take(pa.array(trained.records.beside[ROW])), self.identity)
+        return self.ledger.recognise(raw.take(pa.array(trained.records.beside[ROW])), self.person)
 
     def _plan(self, raw: pa.Table, drop: Sequence[str]) -> Any:
         names = set(drop)
@@ -190,17 +203,20 @@ class Procedure(ReleaseQuestion):
             categorical=[n for n in self.categorical if n not in names],
             quantities=[n for n in self.quantity if n not in names],
             missing=self.missing,
+            person=self.person,
+            classes=self.model == "softmax",
         )
 
     def _allowed(self, spent: np.ndarray) -> np.ndarray:
-        """Return how much every record may leak now so that all releases meet the target."""
+        """Return how much every record, or person, may leak now for all releases to be allowed."""
         left = self.target_eta**2 - spent
         gone = int(np.sum(left <= 0))
         if gone:
+            who = many(ONE_ROW if self.person is None else ONE_PERSON)
             raise InputError(
-                f"Earlier releases in the ledger have told {gone:,} of these records up to the "
+                f"Earlier releases in the ledger have told {gone:,} of these {who} up to the "
                 f"η = {self.target_eta:g} that is allowed over all of them: nothing more may "
-                "leave; leave those records out, or raise --target-eta."
+                f"leave; leave those {who} out, or raise --target-eta."
             )
         return np.sqrt(left)
 
@@ -212,7 +228,8 @@ class Procedure(ReleaseQuestion):
         ``None`` if no point of the grid is enough, or if there are too few records for a vote and
         nobody asked for one.
         """
-        unit, records = figures.get("unit of the target", 1.0), figures["number of records"]
+        unit = figures.get("unit of the target", 1.0)
+        records = figures[f"number of {many(trained.unit)}"]
         labels = replace(trained.table.labels, spread=unit)
         public = replace(trained, table=replace(trained.table, labels=labels))
         features = trained.records.X.shape[1]
@@ -230,11 +247,21 @@ class Procedure(ReleaseQuestion):
             return least if vote is None else max(least, vote.sigma)
         if needed > self.sigma * (1 + SAME):
             raise InputError(
-                f"With the declared σ = {self.sigma:g} some record would leak more than the target "
-                f"of η = {self.target_eta:g}; declare a --sigma of {least:g} or more, or raise "
-                "--target-eta."
+                f"With the declared σ = {self.sigma:g} some "
+                f"{one(ONE_ROW if self.person is None else ONE_PERSON)} would leak more than the "
+                f"target of η = {self.target_eta:g}; declare a --sigma of {least:g} or more, or "
+                "raise --target-eta."
             )
         return self.sigma
+
+
+def spent_by(trained: TrainedModel, recognition: Recognition | None) -> np.ndarray:
+    """Return what earlier releases told about every record, or person, η²."""
+    holders = trained.holders
+    if recognition is None:
+        return np.zeros(len(holders))
+    first = np.array([rows[0] for rows in holders])  # all records of a person have spent the same
+    return np.asarray(recognition.spent[first])
 
 
 def _coded(table: EncodedTable) -> list[ColumnCoding]:

@@ -135,15 +135,18 @@ class People:
         """Return the columns that both tables have."""
         return [name for name in self.columns if name in others.columns]
 
-    def largest_eta(self, eta: np.ndarray, others: People) -> np.ndarray | None:
+    def earlier_eta(self, eta: np.ndarray, others: People, *, of_people: bool) -> np.ndarray | None:
         """Return for every one of the others the largest η of the records here that agree with it.
 
-        ``nan`` where none agrees, and ``None`` if the tables cannot be compared. The column that
-        identifies people in either table decides where both tables have it. Otherwise all shared
-        columns must agree. If columns of this table are missing in the other, at least half of the
-        records here must be alone with their values in the shared ones. That half is also the
-        chance that a stranger drawn from the same people agrees with nobody: where everybody
-        agrees with somebody, as by sex alone, agreement says nothing.
+        If the others have an identity, η is that of all records of a person. ``of_people`` says
+        that the numbers here are such; if they are of single records, ``‖[J₁ … J_m]‖² ≤ Σ‖J_i‖²``
+        bounds it by those of the person's records. ``nan`` where none agrees, and ``None`` if the
+        tables cannot be compared. The column that identifies people in either table decides where
+        both tables have it. Otherwise all shared columns must agree. If columns of this table are
+        missing in the other, at least half of the records here must be alone with their values in
+        the shared ones. That half is also the chance that a stranger drawn from the same people
+        agrees with nobody: where everybody agrees with somebody, as by sex alone, agreement says
+        nothing.
         """
         names = self.shared(others)
         decisive = [[n] for n in {self.identity: 0, others.identity: 0} if n in names]
@@ -153,14 +156,41 @@ class People:
                 return None
             decisive = [names]
         found = np.full(len(others), np.nan)
+        add_up = others.identity is not None and not of_people
         for by in decisive:
             known, place = np.unique(self._rows(by, others), return_inverse=True)
             largest = np.zeros(len(known))
-            np.maximum.at(largest, place, eta)
+            identified = by[0] in (self.identity, others.identity)
+            if add_up and identified:
+                largest = np.sqrt(np.bincount(place, eta**2))
+            else:
+                np.maximum.at(largest, place, eta)
             rows = others._rows(by, self)
             where = np.minimum(np.searchsorted(known, rows), len(known) - 1)
-            found = np.fmax(found, np.where(known[where] == rows, largest[where], np.nan))
+            each = np.where(known[where] == rows, largest[where], np.nan)
+            if others.identity is not None:
+                each = others.of_each_person(each, add_up and not identified)
+            found = np.fmax(found, each)
         return found
+
+    @property
+    def owner(self) -> np.ndarray:
+        """The person of every record, by number; itself, where no column identifies people."""
+        if self.identity is None:
+            return np.arange(len(self))
+        rows = self._rows([self.identity], self)
+        return np.unique(rows, return_inverse=True)[1].reshape(-1)
+
+    def of_each_person(self, eta: np.ndarray, add_up: bool) -> np.ndarray:
+        """Return for every record the largest η of a record of its person, or the root of Σ η²."""
+        owner, known = self.owner, ~np.isnan(eta)
+        total = np.zeros(len(self))
+        if add_up:
+            total = np.sqrt(np.bincount(owner, np.nan_to_num(eta) ** 2, len(self)))
+        else:
+            np.maximum.at(total, owner, np.nan_to_num(eta))
+        anybody = np.bincount(owner, known, len(self)) > 0
+        return np.asarray(np.where(anybody[owner], total[owner], np.nan))
 
     def _rows(self, names: Sequence[str], others: People) -> np.ndarray:
         """Return one number for what every record holds in some columns, in any order of these.
@@ -191,9 +221,7 @@ class CellDigests:
     def people(self, raw: pa.Table, identity: str | None) -> People:
         """Return the digests of a table."""
         if identity is not None and identity not in raw.column_names:
-            raise InputError(
-                f"There is no column {shown(identity)} with which to identify records."
-            )
+            raise InputError(f"There is no column {shown(identity)} with which to identify people.")
         columns, whole = {}, {}
         for name in raw.column_names:
             cells = [self._of_cell(name, value) for value in raw.column(name).to_pylist()]

@@ -20,12 +20,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from seepage.auditing.findings import NUMBERS, SCHEMA, SHARES, Audit, SomeRecords
+from seepage.auditing.findings import (
+    NUMBERS,
+    ONE_PERSON,
+    ONE_ROW,
+    SCHEMA,
+    SHARES,
+    Audit,
+    SomeRecords,
+)
 from seepage.auditing.report.figures import Drawing, draw_figures
 from seepage.auditing.report.rendering import TEMPLATES, Report, render, to_plain
 from seepage.auditing.report.verdict import (
     judge,
     name_change,
+    tell_codes,
     tell_noise,
     tell_steps,
 )
@@ -35,6 +44,7 @@ from seepage.auditing.report.words import (
     error_at,
     find_limit,
     is_useless,
+    many,
     most_exposed,
     number,
     plain,
@@ -78,6 +88,7 @@ class AuditReport(Report):
             "over": count_over(audit),
             "sigma_reason": tell_noise(audit),
             "steps": tell_steps(audit),
+            "codes_words": tell_codes(audit),
             "attributes": most_exposed(audit.attributes),
             "sensitive": most_exposed(tuple(a for a in audit.attributes if a.sensitive)),
             "error": error_at(audit, audit.sigma),
@@ -126,8 +137,9 @@ class AuditReport(Report):
         eta, columns, label, _ = (some.numbers[name].tolist() for name in NUMBERS)
         shares = np.clip(np.asarray(eta) / largest, 0, 1).tolist()
         names = [short(self.audit.called(int(row))) for row in some.row]
-        keys = ("place", "row", "eta", "share", "label", "columns")
-        lines = zip(some.place.tolist(), names, eta, shares, label, columns, strict=True)
+        keys = ("place", "row", "held", "eta", "share", "label", "columns")
+        held = some.held.tolist()
+        lines = zip(some.place.tolist(), names, held, eta, shares, label, columns, strict=True)
         return [dict(zip(keys, line, strict=True)) for line in lines]
 
     def _guarantees(self) -> dict[str, Any] | None:
@@ -187,7 +199,7 @@ class AuditReport(Report):
 
     def write_records(self, folder: Path) -> None:
         """Write the table of all records."""
-        make = partial(record_table, index=self.audit.labels)
+        make = partial(record_table, index=self.audit.labels, unit=self.audit.unit)
         write_private(folder / "leakage.parquet", self.audit.records.writer(make))
 
     def summary(self) -> dict[str, Any]:
@@ -201,6 +213,8 @@ class AuditReport(Report):
             "schema": SCHEMA,
             "notice": NOTICE,
             "source": audit.source,
+            "unit": audit.unit,
+            "notices": audit.notices,
             **verdict.summary(),
             "model": {
                 "kind": audit.model,
@@ -208,6 +222,7 @@ class AuditReport(Report):
                 "l2": audit.l2,
                 "intercept": audit.intercept,
                 "classes": audit.classes,
+                "codes": audit.codes,
             },
             "release": {
                 "numbers": audit.released,
@@ -226,6 +241,8 @@ class AuditReport(Report):
             "steps": tell_steps(audit),
             "records": {
                 "count": records.count,
+                "rows": records.rows,
+                "people": records.count if audit.unit == ONE_PERSON else None,
                 "limit": find_limit(audit).eta,
                 "over_limit": count_over(audit),
                 "worst_row": records.worst()[0],
@@ -264,12 +281,17 @@ class AuditReport(Report):
         return plain_values
 
 
-def record_table(records: SomeRecords, index: np.ndarray | None = None) -> pa.Table:
+def record_table(
+    records: SomeRecords, index: np.ndarray | None = None, unit: str = ONE_ROW
+) -> pa.Table:
     """Return one row per record; ``error of <column>`` for every sensitive attribute.
 
-    ``index`` has the labels of a pandas table, which become a column of text.
+    ``index`` has the labels of a pandas table, which become a column of text. Of people, ``row`` is
+    the first row of each, and ``rows`` says how many there are.
     """
     columns: dict[str, Any] = {"row": np.asarray(records.row, np.int64)}
+    if unit == ONE_PERSON:
+        columns["rows"] = np.asarray(records.held, np.int64)
     if index is not None:
         columns["index"] = [plain(label) for label in index[records.row]]
     columns |= {name: np.asarray(values, float) for name, values in records.numbers.items()}
@@ -282,7 +304,7 @@ def record_table(records: SomeRecords, index: np.ndarray | None = None) -> pa.Ta
 def pack(audit: Audit) -> dict[str, Any]:
     """Return the records as JSON values: little-endian numbers in base64, one text per column."""
     kept = audit.records.at(np.sort(audit.records.most(EMBEDDED_ROWS).place))
-    columns = list(_page_columns(kept))
+    columns = list(_page_columns(kept, audit.unit))
     with np.errstate(over="ignore"):  # beyond single precision counts as infinite
         numbers = [np.asarray(values).astype("<f4") for *_, values in columns[1:]]
     packed = [np.asarray(kept.row).astype("<f8"), *numbers]
@@ -290,6 +312,7 @@ def pack(audit: Audit) -> dict[str, Any]:
     keys = ("label", "title", "descending")
     return {
         "count": len(kept),
+        "many": many(audit.unit),
         "limit": find_limit(audit).eta,
         "columns": [dict(zip(keys, column[:3], strict=True)) for column in columns],
         "rows": rows,
@@ -297,12 +320,17 @@ def pack(audit: Audit) -> dict[str, Any]:
     }
 
 
-def _page_columns(records: SomeRecords) -> Iterator[tuple[str, str, bool, np.ndarray]]:
+def _page_columns(records: SomeRecords, unit: str) -> Iterator[tuple[str, str, bool, np.ndarray]]:
     """Yield what the page shows: a heading, the full one, whether large comes first, the values."""
     eta, features, label, exact = (records.numbers[name] for name in NUMBERS)
-    yield "row", "number of the record in the table, 0 for the first", False, records.row
-    yield "leakage η", "about the whole record with its label", True, eta
-    yield "η of columns", "about the record without its label", True, features
+    if unit == ONE_PERSON:
+        words = "number of the person's first row in the table, 0 for the first"
+        yield "first row", words, False, records.row
+        yield "leakage η", "about all rows of the person with their labels", True, eta
+    else:
+        yield "row", "number of the record in the table, 0 for the first", False, records.row
+        yield "leakage η", "about the whole record with its label", True, eta
+    yield "η of columns", "the same without the label", True, features
     yield "η of label", "about the label alone", True, label
     words = "least error of an attack on all its columns at once, in standard deviations"
     yield "error on all columns", words, False, exact

@@ -23,8 +23,11 @@ from seepage.auditing.report.words import (
     count_over,
     find_limit,
     is_useless,
+    many,
     most_exposed,
     number,
+    number_of,
+    one,
     relative_error,
     short,
 )
@@ -160,7 +163,7 @@ def name_rows(axes: Any, names: Sequence[str], narrow: bool, width: int = 34) ->
 def draw_figures(audit: Audit) -> tuple[Drawing, ...]:
     """Return the figures of an audit, those of the groupings numbered from 1."""
     drawn = [draw_histogram(audit), draw_attributes(audit)]
-    drawn += [draw_grouping(g, i) for i, g in enumerate(audit.groupings[:6], 1)]
+    drawn += [draw_grouping(g, i, one(audit.unit)) for i, g in enumerate(audit.groupings[:6], 1)]
     drawn.append(draw_curve(audit))
     return tuple(figure for figure in drawn if figure is not None)
 
@@ -199,19 +202,20 @@ def draw_histogram(audit: Audit) -> Drawing:
         )
         axes.grid(axis="x", visible=False)
         axes.set_xlabel(
-            "leakage η of a record" + ("" if narrow else " (further right: more exposed)")
+            f"leakage η of a {one(audit.unit)}"
+            + ("" if narrow else " (further right: more exposed)")
         )
-        axes.set_ylabel("number of records")
+        axes.set_ylabel(f"number of {many(audit.unit)}")
         word_ticks(axes.xaxis)
 
     median, worst = records.median(), records.largest("eta")
     caption = (
-        f"Half of the {counted(records.count, 'record')} leak at most η = {number(median)}, the "
-        f"most exposed one η = {number(worst)}."
+        f"Half of the {number_of(records.count, audit.unit)} leak at most η = {number(median)}, "
+        f"the most exposed one η = {number(worst)}."
     )
     alternative = (
-        f"Histogram of the leakage of {counted(records.count, 'record')} on a logarithmic axis: "
-        f"median {number(median)}, largest {number(worst)}; {over:,} are above {limit.words} "
+        f"Histogram of the leakage of {number_of(records.count, audit.unit)} on a logarithmic axis"
+        f": median {number(median)}, largest {number(worst)}; {over:,} are above {limit.words} "
         f"of {number(limit.eta)}."
     )
     return render("leakage", alternative, caption, draw, (3.7, 3.4))
@@ -231,7 +235,9 @@ def draw_attributes(audit: Audit) -> Drawing | None:
     def draw(figure: Any, narrow: bool) -> None:
         axes = figure.subplots()
         axes.hlines(places[finite], least[finite], middle[finite], color=MUTED, lw=1.5)
-        axes.scatter(least, places, s=46, color=VERMILLION, zorder=3, label="easiest record")
+        axes.scatter(
+            least, places, s=46, color=VERMILLION, zorder=3, label=f"easiest {one(audit.unit)}"
+        )
         axes.scatter(
             middle[finite],
             places[finite],
@@ -239,7 +245,7 @@ def draw_attributes(audit: Audit) -> Drawing | None:
             color=BLUE,
             marker="s",
             zorder=3,
-            label="median record",
+            label=f"median {one(audit.unit)}",
         )
         axes.axvline(1, color=INK, lw=1.4, ls=(0, (4, 3)))
         axes.set_xscale("log")
@@ -266,13 +272,14 @@ def draw_attributes(audit: Audit) -> Drawing | None:
     alternative = (
         f"Least attack error of {counted(len(ranked), 'column')}, easiest first, divided by each "
         f"column's spread: from {number(float(least.min()))} for {short(most.name)} to "
-        f"{number(float(least.max()))} for {short(ranked[-1].name)}, each for its easiest record."
+        f"{number(float(least.max()))} for {short(ranked[-1].name)}, each for its easiest "
+        f"{one(audit.unit)}."
     )
     height = 1.25 + 0.31 * len(ranked)
     return render("attributes", alternative, caption, draw, (height, height))
 
 
-def draw_grouping(grouping: GroupingFinding, place: int) -> Drawing:
+def draw_grouping(grouping: GroupingFinding, place: int, who: str = "record") -> Drawing:
     """Draw the mean and the worst leakage of every group of one column."""
     from matplotlib.ticker import MaxNLocator
 
@@ -284,11 +291,11 @@ def draw_grouping(grouping: GroupingFinding, place: int) -> Drawing:
     def draw(figure: Any, narrow: bool) -> None:
         axes = figure.subplots()
         axes.barh(places, means, 0.6, color=BLUE, label="mean of the group")
-        axes.scatter(worst, places, s=46, color=VERMILLION, zorder=3, label="most exposed record")
+        axes.scatter(worst, places, s=46, color=VERMILLION, zorder=3, label=f"most exposed {who}")
         axes.set_xlim(0, max(float(worst.max(initial=0)), 1e-300) * 1.08)
         name_rows(axes, [group.label for group in ranked], narrow)
         axes.grid(axis="y", visible=False)
-        axes.set_xlabel("leakage η of a record in the group")
+        axes.set_xlabel(f"leakage η of a {who} in the group")
         axes.xaxis.set_major_locator(MaxNLocator(5 if narrow else 8))
         handles, labels = axes.get_legend_handles_labels()
         figure.legend(
@@ -340,8 +347,18 @@ def draw_curve(audit: Audit) -> Drawing | None:
         _write(upper, start, curve.trivial_error, "constant prediction", "left", above=True)
         _write(upper, end, curve.noiseless_error, "without noise", "right", above=False)
         upper.set_title(f"Usefulness: {short(error_name, 34 if narrow else 80)}")
-        lower.plot(sigma, worst, "o-", color=VERMILLION, ms=4.5, lw=2, label="most exposed record")
-        lower.plot(sigma, median, "s-", color=ORANGE, ms=4.5, lw=2, label="median record")
+        lower.plot(
+            sigma,
+            worst,
+            "o-",
+            color=VERMILLION,
+            ms=4.5,
+            lw=2,
+            label=f"most exposed {one(audit.unit)}",
+        )
+        lower.plot(
+            sigma, median, "s-", color=ORANGE, ms=4.5, lw=2, label=f"median {one(audit.unit)}"
+        )
         lower.axhline(limit.eta, color=MUTED, lw=1.2, ls="--")
         _write(lower, end, limit.eta, limit.words, "right", above=True)
         lower.set_yscale("log")
@@ -370,8 +387,8 @@ def draw_curve(audit: Audit) -> Drawing | None:
     alternative = (
         f"Two curves against the noise σ from {number(sigma.min())} to {number(sigma.max())}: the "
         f"{error_name} goes from {number(error[0])} to {number(error[-1])}, the leakage of "
-        f"the most exposed record from {number(worst[0])} to {number(worst[-1])}. This release "
-        f"has σ = {number(audit.sigma)}."
+        f"the most exposed {one(audit.unit)} from {number(worst[0])} to {number(worst[-1])}. This "
+        f"release has σ = {number(audit.sigma)}."
     )
     return render("curve", alternative, caption, draw, (5.4, 6.2))
 

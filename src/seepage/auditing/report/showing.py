@@ -5,8 +5,15 @@ from __future__ import annotations
 import textwrap
 from html import escape
 
-from seepage.auditing.findings import Audit
+from seepage.auditing.findings import ONE_PERSON, Audit
 from seepage.auditing.report.audit_report import AuditReport
+from seepage.auditing.report.words import number_of
+
+
+def _counted(audit: Audit) -> str:
+    if audit.unit == ONE_PERSON:
+        return f"{audit.records.rows:,} rows of {number_of(audit.records.count, audit.unit)}"
+    return f"{audit.records.count:,} records"
 
 
 class ReportRendering:
@@ -17,8 +24,9 @@ class ReportRendering:
         verdict = AuditReport(audit).verdict
         lines = [
             f"<Audit of {audit.source}: a {audit.model} model of {audit.target!r} on "
-            f"{audit.records.count:,} records, {audit.released:,} numbers released, "
+            f"{_counted(audit)}, {audit.released:,} numbers released, "
             f"σ = {audit.sigma:.4g}",
+            *(f"Notice: {notice}" for notice in audit.notices),
             f"{verdict.label}: {verdict.headline}",
             *verdict.sentences[:4],  # more would not fit a screen
             "sp.report(audit, folder) writes all of it.",

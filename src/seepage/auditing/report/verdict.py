@@ -10,25 +10,31 @@ from collections.abc import Iterator
 
 from seepage.auditing.findings import (
     LEFT_OUT,
+    ONE_PERSON,
     Advice,
     Audit,
     DisclosureCheck,
     Gate,
     LedgerFinding,
 )
-from seepage.auditing.questions import MAX_GUESS_GAIN, MAX_MEMBERSHIP
+from seepage.auditing.questions import MAX_GUESS_GAIN, MAX_GUESS_TPR, MAX_MEMBERSHIP
 from seepage.auditing.report.rendering import tell
 from seepage.auditing.report.words import (
     Answer,
     Verdict,
+    capital,
     count_over,
     error_at,
     find_limit,
     is_useless,
+    many,
     most_exposed,
+    number_of,
+    one,
     percent,
     short,
     usefulness,
+    whom,
 )
 from seepage.core.result import SAME
 from seepage.tables.names import counted, listed
@@ -53,19 +59,20 @@ def judge(audit: Audit) -> Verdict:
     elif over:
         tone, label = "caution", "Above " + limit.words
         total = audit.records.count
-        who = f"{over:,} of {counted(total, 'record')}"
+        who = f"{over:,} of {number_of(total, audit.unit)}"
         if over == total > 1:
-            who = f"All {counted(total, 'record')}"
+            who = f"All {number_of(total, audit.unit)}"
         headline = f"{who} {'gives' if over == 1 else 'give'} away more than {limit.words} allows."
     else:
         tone, label = "good", "Within the limits" if audit.gates else "Within " + limit.words
-        headline = f"No record gives away more than {limit.words} allows."
+        headline = f"No {one(audit.unit)} gives away more than {limit.words} allows."
     exposed = _stands_out(audit)
     if exposed and not failed and not over:
         tone, label, headline = "caution", "Over the default limit", f"{exposed}."
     elif audit.risks is None and not failed and not over:
         tone, label = "caution", "Membership not measured"
-        headline = f"{headline[:-1]}, but whether a row can be recognised was not measured."
+        who = "person" if audit.unit == ONE_PERSON else "row"
+        headline = f"{headline[:-1]}, but whether a {who} can be recognised was not measured."
     worse, private = warn_of_constant(audit), tone == "good"
     if worse and not failed and not over:
         tone, label = "caution", f"{label}, {'but' if private else 'and'} useless"
@@ -93,7 +100,7 @@ def _stands_out(audit: Audit) -> str:
     membership = set_by_caller.get("--max-membership", MAX_MEMBERSHIP)
     if risks.recognised > membership * (1 + SAME):
         return (
-            f"Row {short(audit.called(risks.recognised_row))} can be recognised: "
+            f"{capital(whom(audit, risks.recognised_row))} can be recognised: "
             f"membership inference succeeds up to {percent(risks.recognised)} of the time "
             f"(limit {percent(membership)}, chance 50 %)"
         )
@@ -101,17 +108,25 @@ def _stands_out(audit: Audit) -> str:
     most = risks.worst_guess
     if most is not None and most.gain > gain * (1 + SAME):
         return (
-            f"“{short(most.name)}” of row {short(audit.called(most.row))} is guessed right "
+            f"“{short(most.name)}” of {whom(audit, most.row, most.unit)} is guessed right "
             f"{percent(most.right)} of the time, {percent(most.baseline)} without the release "
             f"(limit {100 * gain:g} percentage points more)"
+        )
+    rate, told = set_by_caller.get("--max-guess-tpr", MAX_GUESS_TPR), risks.told_best
+    if told is not None and told.tpr is not None and told.tpr > rate * (1 + SAME):
+        return (
+            f"“{short(told.name)}” of {whom(audit, told.tpr_row or 0, told.unit)} can be "
+            f"recognised: at 1 % false positives, true positives reach {percent(told.tpr)} "
+            f"(limit {percent(rate)})"
         )
     return ""
 
 
 def _answers(audit: Audit) -> Iterator[tuple[str, str]]:
     """Yield the answers to a privacy officer's questions."""
-    yield "Is any row at risk?", tell("membership", audit)
-    yield "Which one?", tell("who", audit)
+    people = audit.unit == ONE_PERSON
+    yield f"Is any {'person' if people else 'row'} at risk?", tell("membership", audit)
+    yield "Who?" if people else "Which one?", tell("who", audit)
     yield "How sure could an attacker be, with this release and without?", _tell_sure(audit)
     yield "What would fix it?", _tell_fixes(audit)
     error = error_at(audit, audit.sigma)
@@ -159,8 +174,9 @@ def _tell_fixes(audit: Audit) -> str:
         text = f"Nothing needs to be changed to stay within {find_limit(audit).words}"
         if _stands_out(audit):
             text += (
-                "; more noise protects the row that stands out (--max-membership and "
-                "--max-guess-gain say how much it takes)"
+                f"; more noise protects the {'person' if audit.unit == ONE_PERSON else 'row'} "
+                "that stands out (--max-membership and "
+                "--max-guess-tpr say how much it takes)"
             )
         if changes:
             text += f". {'Another way' if len(changes) == 1 else 'Other ways'} to stay within it: "
@@ -170,12 +186,15 @@ def _tell_fixes(audit: Audit) -> str:
         if not useless:
             return ""
         return (
-            f"Nothing that was tried. {useless[0].upper()}{useless[1:]} would bring every record "
-            f"within {_aim(audit)}, but leaves a model no better than a constant prediction."
+            f"Nothing that was tried. {useless[0].upper()}{useless[1:]} would bring every "
+            f"{one(audit.unit)} within {_aim(audit)}, but leaves a model no better than a "
+            "constant prediction."
         )
     listed = changes[0] if len(changes) == 1 else f"{', '.join(changes[:-1])}, or {changes[-1]}"
     ending = "it brings" if len(changes) == 1 else "each of these brings"
-    text = f"{listed[0].upper()}{listed[1:]}: {ending} every record within {_aim(audit)}."
+    text = (
+        f"{listed[0].upper()}{listed[1:]}: {ending} every {one(audit.unit)} within {_aim(audit)}."
+    )
     if useless:
         text += f" So would {useless}, but with an error no smaller than a constant prediction's."
     return text
@@ -209,6 +228,11 @@ def tell_gate(audit: Audit, gate: Gate) -> str:
     return tell("gate", audit, gate)
 
 
+def tell_codes(audit: Audit) -> str:
+    """Say that a target of few whole numbers was taken for a number; nothing if it was not."""
+    return tell("codes", audit) if audit.codes else ""
+
+
 def tell_noise(audit: Audit) -> str:
     """Say why the noise is what it is."""
     return tell("noise", audit)
@@ -228,6 +252,8 @@ def warn_of_constant(audit: Audit) -> str:
 def tell_steps(audit: Audit) -> tuple[str, ...]:
     """Say what was done to the data, and what came out beside the leakage, a sentence each."""
     sentences, curve = list(audit.steps), audit.curve
+    if audit.codes:
+        sentences.append(tell_codes(audit))
     if not curve.held_out:
         sentences.append("No model could be fitted without the held-out records: it saw them all.")
     elif curve.l2 is not None and curve.l2 != audit.l2:
@@ -249,7 +275,8 @@ def tell_ledger(ledger: LedgerFinding) -> list[str]:
     sentences = list(ledger.doubts)
     if ledger.known:
         sentences.append(
-            f"{counted(ledger.known, 'record was', 'records were')} in earlier releases of the "
+            f"{number_of(ledger.known, ledger.unit)} {'was' if ledger.known == 1 else 'were'} in "
+            "earlier releases of the "
             f"ledger: over all of them the most exposed has η = {ledger.eta:.4g} at most."
         )
     return sentences
@@ -260,15 +287,16 @@ def tell_disclosures(check: DisclosureCheck) -> list[str]:
     if check.everything and not check.found:
         return [
             "As far as was tried, no published figure would change if one of the most exposed "
-            "records were left out or replaced."
+            f"{many(check.unit)} were left out or replaced."
         ]
     if check.everything:
         figures = {figure for found in check.found for figure in found.figures}
+        who = "the person of row" if check.unit == ONE_PERSON else "row"
         single = (
-            f"Disclosed by row {found.row} {found.change}: {listed(found.figures)}."
+            f"Disclosed by {who} {found.row} {found.change}: {listed(found.figures)}."
             for found in check.found[:20]  # the most exposed come first
         )
-        return [tell("disclosed", figures, check.rows()), *single]
+        return [tell("disclosed", figures, check.rows(), check.unit), *single]
     changed: dict[str, set[int]] = {}
     for found in check.found:
         if "σ" in found.figures:
@@ -276,5 +304,6 @@ def tell_disclosures(check: DisclosureCheck) -> list[str]:
             changed.setdefault(kind, set()).add(found.row)
     # A record may be the only one of its class, which the release names.
     rows = check.rows("classes")
-    sentences = [tell("other_noise", check.checked, changed)] if changed else []
-    return [*sentences, tell("alone", rows)] if rows else sentences
+    unit = check.unit
+    sentences = [tell("other_noise", check.checked, changed, unit)] if changed else []
+    return [*sentences, tell("alone", rows, unit)] if rows else sentences

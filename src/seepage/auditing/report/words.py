@@ -15,8 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from seepage.auditing.findings import AttributeFinding, Audit, Gate, no_better
+from seepage.auditing.findings import (
+    ONE_PERSON,
+    AttributeFinding,
+    Audit,
+    Gate,
+    GuessFinding,
+    no_better,
+)
 from seepage.core.result import SAME, round_down, round_up
+from seepage.tables.names import counted
 
 _LITTLE_GAIN, _LARGE_GAIN = 0.05, 0.20  # of a guess from the release, as probabilities
 _LITTLE_TPR, _LARGE_TPR = 0.10, 0.50  # of telling a level at 1 % false positives
@@ -188,6 +196,42 @@ def protection(attribute: AttributeFinding) -> str:
     if error >= 1 - SAME:
         return "strong"
     return "partial" if error >= 0.5 else "weak"
+
+
+def one(unit: str) -> str:
+    """Return what a statement is about, in one word."""
+    return "person" if unit == ONE_PERSON else "record"
+
+
+def many(unit: str) -> str:
+    """Return the same for several."""
+    return "people" if unit == ONE_PERSON else "records"
+
+
+def number_of(count: int, unit: str) -> str:
+    """Return how many records or people: ``1 person``, ``595 people``."""
+    return counted(count, one(unit), many(unit))
+
+
+def whom(audit: Audit, row: int, unit: str | None = None) -> str:
+    """Return what a statement is about: a row, or a person by the first row, never by identity."""
+    called = short(audit.called(row))
+    if (unit or audit.unit) != ONE_PERSON:
+        return f"row {called}"
+    others = audit.records.held_by(row) - 1
+    return f"the person of row {called}" + (f" and {others} more" if others > 0 else "")
+
+
+def tried(audit: Audit, guess: GuessFinding) -> str:
+    """Return how many a guess was looked at for, where that is not all of them."""
+    total = audit.records.count if guess.unit == audit.unit else audit.records.rows
+    counted_on = f", of the {guess.looked_at:,} {many(guess.unit)} tried"
+    return "" if guess.looked_at == total else counted_on
+
+
+def capital(text: str) -> str:
+    """Return a text with its first letter in upper case."""
+    return text[:1].upper() + text[1:]
 
 
 def most_exposed(attributes: tuple[AttributeFinding, ...]) -> tuple[AttributeFinding, ...]:

@@ -53,7 +53,7 @@ class BatchedRefits:
     def moves(
         self, changes: list[Change], starts: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the moves and the steps that Newton's method had still to take, (B, P) each.
+        """Return the moves and the last steps of Newton's method, (B, P) each: their errors.
 
         Infinite where no unique minimiser is left. ``starts (B, P)`` are first guesses.
         """
@@ -144,13 +144,13 @@ class BatchedRefits:
     # Many at a time ---------------------------------------------------------------------------
 
     def _newton(self, changes: list[Change], start: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the moves and the steps still to take, (B, P), and how far off they are, (B,).
+        """Return the moves and their last steps, (B, P), and how far off they were before, (B,).
 
         Relative to their size.
         """
         whole, moved = _Batch(self, changes), start.copy()
         left, last = np.full(len(changes), np.inf), np.zeros(len(changes))
-        active = np.arange(len(changes))
+        active, rest = np.arange(len(changes)), np.zeros_like(moved)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             size = self.size(whole.at_rest())
             size[size == 0] = 1.0
@@ -158,7 +158,7 @@ class BatchedRefits:
                 batch, here = whole.of(active), moved[active]
                 shift = batch.shifts(here)
                 gradient, curvature = batch.derivatives(here, shift)
-                pull = batch.pull(shift)
+                pull, rest[active] = batch.pull(shift), gradient
                 scale = np.where(pull > 0, np.minimum(size[active], pull), size[active])
                 now = self.size(gradient) / scale
                 better = now < 0.9 * left[active]
@@ -177,11 +177,17 @@ class BatchedRefits:
                 moving = np.any(here != 0, axis=1)
                 ratio = np.linalg.norm(step, axis=1) / np.linalg.norm(here + step, axis=1)
                 last[active] = np.where(moving, ratio, 0.0)
-            step, late = np.zeros_like(moved), np.isfinite(left) & (left > _CONVERGED)
+            # Near in the norm of the Hessian need not be near in that of the noise, which may see
+            # an intercept far from all records: the last step is measured there, and taken.
+            seen = self.model.seen
+            lost, size = (np.linalg.norm(seen(v), axis=1) for v in (rest @ self.inverse, moved))
+            step = np.zeros_like(moved)
+            late = np.isfinite(left) & ((left > _CONVERGED) | (lost > _CONVERGED * size))
             if late.any():
                 batch, here = whole.of(late), moved[late]
                 gradient, curvature = batch.derivatives(here, batch.shifts(here))
                 step[late] = self._solve(batch, curvature, -gradient, np.full(len(here), 0.1))
+                moved[late] += step[late]
         # Where classes are separable the gradient dies away, but steps do not.
         return moved, step, np.where(last > 1e-2, np.inf, left)
 
@@ -215,7 +221,7 @@ class _Batch:
     and the others have as many records of weight zero instead.
     """
 
-    def __init__(self, refits: BatchedRefits, changes: list[Change]) -> None:
+    def __init__(self, refits: BatchedRefits, changes: list[Change], room: int = 0) -> None:
         self.refits, self.changes, self.model = refits, changes, refits.model
         model, solver, B = refits.model, refits.model.gram_solver, len(changes)
         removed = [np.asarray(change.removed) for change in changes]
@@ -236,7 +242,7 @@ class _Batch:
             owners = np.repeat(np.arange(B), arrivals)
             x = solver.design(np.concatenate([np.asarray(c.features) for c in changes]))
             labels = np.concatenate([np.asarray(c.labels, dtype=float) for c in changes])
-            shape = (max(arrivals), B)
+            shape = (max(room, *arrivals), B)
             self.z = np.zeros((*shape, x.shape[1]))
             self.labels = np.empty((*shape, *labels.shape[1:]))
             self.own_weight = np.zeros(shape)
@@ -247,11 +253,11 @@ class _Batch:
             self.own_margins = self.z @ parameters.reshape(x.shape[1], -1)
 
     def of(self, which: np.ndarray) -> _Batch:
-        """Return some of the changes."""
+        """Return some of the changes, with as many places for records that come."""
         chosen = np.arange(len(self.changes))[which]
         if len(chosen) == len(self.changes):
             return self
-        return _Batch(self.refits, [self.changes[k] for k in chosen])
+        return _Batch(self.refits, [self.changes[k] for k in chosen], self._coming)
 
     def shifts(self, moved: np.ndarray) -> np.ndarray:
         """Return how far moves shift the margins, ``X̃ δ``, (B, P) → (n, B, c)."""

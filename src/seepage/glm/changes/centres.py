@@ -7,6 +7,10 @@ comes in its place moves the fit by ``−H₀⁻¹z̃ σ``, with its margin m th
 
     m = z̃ᵀθ₀ − z̃ᵀH₀⁻¹z̃ σ,       σ = ω ℓ'(m, y'),       θ₀ the fit without record i
 
+Records that change together, k of them, are a record of k outputs: ``a`` has their curvatures along
+its diagonal, and the margins of those that come are the root of k equations. Everywhere below,
+``rows`` are sets of records, (m, k), and w = k·c is the number of their margins.
+
 All moves of a record lie in the span of its ``H⁻¹x̃`` and of ``H⁻¹e`` for the columns that differ,
 so that their inner products, in the norms of the Hessian, the noise and the penalty, are those of a
 few vectors for each record (:meth:`~seepage.glm.changes.solver.Solver.products`).
@@ -14,13 +18,13 @@ few vectors for each record (:meth:`~seepage.glm.changes.solver.Solver.products`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from seepage.core.jacobian import Alternatives
 from seepage.glm.changes.local_model import LocalModel
-from seepage.glm.changes.outputs import SOLVED, modes_of, times
+from seepage.glm.changes.outputs import SOLVED, JointOutputs, modes_of, times
 from seepage.glm.changes.solver import others_decide
 from seepage.support.double_double import EPS
 
@@ -42,18 +46,19 @@ class WithoutRecord:
 
     @classmethod
     def of(cls, model: LocalModel, rows: np.ndarray, lengths: np.ndarray) -> WithoutRecord:
-        """Return it from the records' ``x̃ᵀH⁻¹x̃``, (m, c, c)."""
-        weight = model.weight[rows]
-        pull = weight[:, None] * model.slopes[rows]
-        curvature = weight[:, None, None] * model.curvatures[rows]
-        modes, shares = modes_of(curvature, lengths)
-        left, error = model.solver.share_left(rows, shares)
-        alone = ~others_decide(error) & (weight > 0)
+        """Return it from the records' ``x̃ᵀH⁻¹x̃``, (m, w, w)."""
+        joint, weight = JointOutputs(model.outputs, rows.shape[1]), model.weight[rows]
+        pull = (weight[:, :, None] * model.slopes[rows]).reshape(len(rows), -1)
+        curvature = joint.joined(weight[:, :, None, None] * model.curvatures[rows])
+        modes, shares, left, error = model.solver.share_left(rows, curvature, lengths)
+        alone = ~others_decide(error) & (weight > 0).any(axis=1)
         left, error = np.where(alone[:, None], 1.0, left), np.where(alone, 1.0, error)
         update = (modes / left[:, None, :]) @ np.swapaxes(modes, 1, 2)
         factor = np.eye(lengths.shape[1]) + update @ lengths
-        removal = times(factor, pull)
-        lost = weight * model.slope_errors[rows] * np.linalg.norm(factor, axis=(1, 2))
+        removal, size = times(factor, pull), np.linalg.norm(factor, axis=(1, 2))
+        lost = np.linalg.norm(weight * model.slope_errors[rows], axis=1) * size
+        if rows.shape[1] > 1:  # what leaves may cancel
+            lost += 8 * lengths.shape[1] * EPS * size * np.linalg.norm(pull, axis=1)
         removal_error = error + _ratio(lost, np.linalg.norm(removal, axis=1))
         return cls(
             pull, curvature, modes, shares, left, error, removal_error, alone, update, removal
@@ -72,6 +77,21 @@ class Replacements:
     labels: np.ndarray
     still: np.ndarray  # which are the record as it is
 
+    def off_by_residual(
+        self, margin: np.ndarray, slope: np.ndarray, weight: np.ndarray
+    ) -> Replacements:
+        """Return the same with the residual of ``m + G σ = given`` in the errors, (m, K).
+
+        A residual acts on the slopes as an error of ``given`` does.
+        """
+        moved = times(self.lengths, slope)
+        residual = np.linalg.norm(margin + moved - self.given, axis=2)
+        steep = np.linalg.norm(slope, axis=2) + np.linalg.norm(weight, axis=2)
+        terms = np.linalg.norm(margin, axis=2) + np.linalg.norm(self.given, axis=2)
+        terms = terms + np.linalg.norm(self.lengths, axis=(2, 3)) * steep
+        error = self.given_error + residual + 8 * slope.shape[2] * EPS * terms
+        return replace(self, given_error=error)
+
     @classmethod
     def of(
         cls,
@@ -82,24 +102,29 @@ class Replacements:
         rest: WithoutRecord,
     ) -> Replacements:
         """Return it from the products of the basis in the norm of the Hessian."""
-        c = model.outputs.count
-        change, labels = model.changes(rows, others)
+        (m, k), K, c = rows.shape, len(others), model.outputs.count
+        change, labels, still = model.changes_together(rows, others)
         distinct = change if others.columns else change[:, :1]  # one stands for all if none changes
-        Z = np.concatenate([np.ones((*distinct.shape[:2], 1)), distinct], axis=2)
-        Z = (Z[:, :, :, None, None] * np.eye(c)).reshape(*Z.shape[:2], -1, c)
-        xz = by_inverse[:, None, :c, :] @ Z
+        # Each z̃ is its own x̃, and its changes times the columns' e.
+        Z = np.zeros((*distinct.shape[:2], k + distinct.shape[3], c, k, c))
+        for i in range(k):
+            Z[:, :, i, :, i] = np.eye(c)
+            Z[:, :, k:, :, i] = distinct[:, :, i, :, None, None] * np.eye(c)
+        Z = Z.reshape(*distinct.shape[:2], -1, k * c)
+        xz = by_inverse[:, None, : k * c, :] @ Z
         zx, update = np.swapaxes(xz, 2, 3), rest.update[:, None]
         lengths = np.swapaxes(Z, 2, 3) @ (by_inverse[:, None] @ Z) + zx @ (update @ xz)
-        Z[:, :, :c, :] += update @ xz
-        before = model.margins_before(rows, change, others.columns)
+        Z[:, :, : k * c, :] += update @ xz
+        before = model.margins_before(rows, change, others.columns).reshape(m, K, k * c)
         given = before + times(zx, rest.removal[:, None, :])
-        # The margin of the record itself is off by the error of its slope over its curvature.
-        own = _ratio(model.slope_errors[rows], np.einsum("mkk->m", model.curvatures[rows]))
+        # The margin of a record itself is off by the error of its slope over its curvature.
+        own = _ratio(model.slope_errors[rows], np.einsum("mkcc->mk", model.curvatures[rows]))
         shift = np.linalg.norm(xz, axis=(2, 3)) * np.linalg.norm(rest.removal, axis=1)[:, None]
-        largest = 1 + np.abs(given).max(axis=2) + np.abs(model.margins[rows]).max(axis=1)[:, None]
-        root = 8 * EPS if c == 1 else SOLVED
-        error = own[:, None] + rest.removal_error[:, None] * shift + root * largest
-        still = model.unchanged(rows, change, labels)
+        largest = np.abs(model.margins[rows]).max(axis=(1, 2))[:, None]
+        largest = 1 + np.abs(given).max(axis=2) + largest
+        root = 8 * EPS * k if c == 1 else SOLVED
+        own = np.linalg.norm(own, axis=1)[:, None]
+        error = own + rest.removal_error[:, None] * shift + root * largest
         return cls(Z, lengths, before, given, error, labels, still)
 
 
@@ -115,7 +140,7 @@ class Centres:
     own_energy: np.ndarray  # ω tᵀa t with t = x̃ᵀδ, of the record as it is, (m, K)
     pull: np.ndarray  # ω rᵀt, (m, K)
     free: np.ndarray  # the smallest share of the others in the curvature along x̃, (m,)
-    widest: np.ndarray  # q of the record as it is, (m,)
+    widest: np.ndarray  # q of the record as it is, the least of several, (m,)
     per_error: np.ndarray  # how far E moves the release; infinite where the rest says nothing, (m,)
     unsolved: np.ndarray  # where the equation of the margin has no root found, (m, K)
     error: np.ndarray  # the rounding of the products, relative to them, (m,)
@@ -130,35 +155,45 @@ class Centres:
     @classmethod
     def of(cls, model: LocalModel, rows: np.ndarray, others: Alternatives | None) -> Centres:
         """Return the centres of some records' moves; ``None`` leaves them out."""
-        outputs, c = model.outputs, model.outputs.count
-        columns = [] if others is None else list(others.columns)
+        joint = JointOutputs(model.outputs, rows.shape[1])
+        columns, w = [] if others is None else list(others.columns), joint.count
         by_inverse, by_noise, by_penalty = model.solver.products(rows, columns)
-        rest = WithoutRecord.of(model, rows, by_inverse[:, :c, :c])
-        by_own, error, left = by_noise[:, :c, :c], rest.error, rest.left
+        rest = WithoutRecord.of(model, rows, by_inverse[:, :w, :w])
+        by_own, error, left = by_noise[:, :w, :w], rest.error, rest.left
         removed = np.sqrt(np.maximum(quadratic(rest.removal[:, None, :], by_own), 0.0))
+        if rows.shape[1] > 1:  # vectors that nearly cancel are off by more than their sum
+            most = np.sqrt(np.maximum(np.einsum("mkk->m", by_own), 0.0))
+            removed = (np.linalg.norm(rest.removal, axis=1) * most)[:, None]
         rounding = rest.removal_error[:, None] * removed
-        added = by_inverse.shape[1] - c
+        added = by_inverse.shape[1] - w
         coefs = np.concatenate([rest.removal, np.zeros((len(rows), added))], axis=1)[:, None, :]
         own, unsolved = None, np.zeros((len(rows), 1), dtype=bool)
         if others is not None:
             new = Replacements.of(model, rows, others, by_inverse, rest)
-            Z, weight = new.along, model.weight[rows]
-            margin, slope, solved = _own_slope(model, new, weight[:, None, None])
+            Z, weight = new.along, model.weight[rows][:, None, :]
+            margin, slope, solved = _own_slope(model, new, weight)
             coefs = np.where(new.still[:, :, None], 0.0, coefs - times(Z, slope))
             unsolved = ~solved & ~new.still
-            curved = weight[:, None, None, None] * outputs.curvature(margin, new.labels)
+            curved = joint.curvature(margin, new.labels, weight)
             curved = np.minimum(curved, 1e150)  # as good as infinite, and its square is a number
             noise_zz = np.swapaxes(Z, 2, 3) @ (by_noise[:, None] @ Z)
+            if rows.shape[1] > 1:
+                new = new.off_by_residual(margin, slope, weight)
             rounding = rounding + _arrival_error(error, noise_zz, slope, curved, new)
             shift = np.where(unsolved[:, :, None], np.nan, margin - new.before)
-            own = OwnRecord.at(model, curved, noise_zz, new, shift)
-        on_own = coefs @ by_inverse[:, :, :c]
+            own = OwnRecord.at(joint, curved, noise_zz, new, shift)
+        on_own = coefs @ by_inverse[:, :, :w]
         own_energy, length = quadratic(on_own, rest.curvature), quadratic(coefs, by_inverse)
         # Differences, and upper ends: what rounding may have taken is added.
         lost = 4 * (EPS + error * left.min(axis=1))[:, None] * length
+        gram = coefs @ by_noise @ np.swapaxes(coefs, 1, 2)
+        if rows.shape[1] > 1:
+            lost = lost + 8 * w * EPS * quadratic(np.abs(coefs), np.abs(by_inverse))
+            off = 8 * w * EPS * quadratic(np.abs(coefs), np.abs(by_noise))
+            size = np.sqrt(np.maximum(np.einsum("mkk->mk", gram), 0.0))
+            rounding = rounding + off / np.maximum(size, np.sqrt(off) + 1e-300)
         energy = np.maximum(length - own_energy, 0.0) + lost
         norm = np.maximum(energy - model.fit.ridge * quadratic(coefs, by_penalty), 0.0) + lost
-        gram = coefs @ by_noise @ np.swapaxes(coefs, 1, 2)
         sight = np.einsum("mbk,mbc,mck->mk", rest.modes, by_own, rest.modes)
         spread = np.sqrt(np.maximum(np.sum(sight * rest.shares / left**2, axis=1), 0.0))
         return cls(
@@ -170,7 +205,7 @@ class Centres:
             own_energy,
             np.sum(rest.pull[:, None, :] * on_own, axis=2),
             np.asarray(left.min(axis=1)),
-            outputs.widest(by_inverse[:, :c, :c]),
+            model.outputs.widest(joint.blocks(by_inverse[:, :w, :w])).min(axis=1),
             np.where(rest.alone, np.inf, model.spread + spread),
             unsolved,
             error,
@@ -180,9 +215,9 @@ class Centres:
 
     def moves(self, model: LocalModel, rows: np.ndarray) -> np.ndarray:
         """Return the centres themselves, of the parameters that matter, (m, K, P)."""
-        c, solver = model.outputs.count, model.solver
-        moves = self.coefs[:, :, :c] @ solver.solved(rows)
-        return np.asarray(moves + self.coefs[:, :, c:] @ solver.solved_columns(self.columns))
+        w, solver = model.outputs.count * rows.shape[1], model.solver
+        moves = self.coefs[:, :, :w] @ solver.solved(rows)
+        return np.asarray(moves + self.coefs[:, :, w:] @ solver.solved_columns(self.columns))
 
 
 @dataclass(frozen=True)
@@ -199,7 +234,7 @@ class OwnRecord:
     @classmethod
     def at(
         cls,
-        model: LocalModel,
+        joint: JointOutputs,
         curvature: np.ndarray,
         by_noise: np.ndarray,
         new: Replacements,
@@ -208,7 +243,7 @@ class OwnRecord:
         """Return it from its curvature and the product of ``H₀⁻¹z̃`` in the norm of the noise."""
         modes, shares = modes_of(curvature, new.lengths)
         sights = _ratio(np.sum(modes * (by_noise @ modes), axis=-2), shares)
-        widest = model.outputs.widest(new.lengths)
+        widest = joint.each.widest(joint.blocks(new.lengths)).max(axis=-1)
         return cls(shares, sights, widest, new.before, shift, new.labels)
 
     def per_error(self, constant: float, E: np.ndarray) -> np.ndarray:
@@ -233,16 +268,38 @@ def _own_slope(
     that they give it, ``z̃ᵀH₀⁻¹z̃ σ = given − m``; the slope at m would be the difference of a
     prediction and a label that are nearly equal there.
     """
-    outputs, zz = model.outputs, new.lengths
-    margin, solved = outputs.own_margin(new.given, weight[..., None] * zz, new.labels)
-    slope = weight * outputs.slope(margin, new.labels)
-    if outputs.count == 1:
-        curvature = weight * outputs.curvature(margin, new.labels)[..., 0]
+    joint, zz = JointOutputs(model.outputs, weight.shape[2]), new.lengths
+    if joint.records > 1 and not model.constant:
+        return _slopes_together(joint, new, weight)
+    if joint.records > 1:
+        margin, solved = joint.own_margin(new.given, zz, new.labels, weight)
+        return margin, joint.slope(margin, new.labels, weight), solved
+    single = new.labels[:, :, 0]
+    margin, solved = model.outputs.own_margin(new.given, weight[..., None] * zz, single)
+    slope = joint.slope(margin, new.labels, weight)
+    if joint.count == 1:
+        curvature = joint.curvature(margin, new.labels, weight)[..., 0]
         with np.errstate(over="ignore", invalid="ignore"):
             outweighs = curvature * zz[..., 0] > 1
         by_margin = (new.given - margin) / np.where(outweighs, zz[..., 0], 1.0)
         slope = np.where(outweighs, by_margin, slope)
     return margin, slope, solved
+
+
+def _slopes_together(
+    joint: JointOutputs, new: Replacements, weight: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the same of several records under a quadratic loss, whose slope is linear.
+
+    ``σ = R(I + R G R)⁻¹R⁻¹ ω ℓ'(given)`` with ``R² = ω a`` and ``G = z̃ᵀH₀⁻¹z̃``.
+    """
+    root = np.sqrt(np.einsum("mkaa->mka", joint.curvature(new.given, new.labels, weight)))
+    slope = joint.slope(new.given, new.labels, weight)
+    slope = np.divide(slope, root, out=np.zeros_like(slope), where=root > 0)
+    curved = np.eye(joint.count) + root[..., :, None] * new.lengths * root[..., None, :]
+    slope = root * np.linalg.solve(curved, slope[..., None])[..., 0]
+    margin = new.given - times(new.lengths, slope)
+    return margin, slope, np.ones(slope.shape[:2], dtype=bool)
 
 
 def _arrival_error(
@@ -258,6 +315,15 @@ def _arrival_error(
     margin at which the record is met: ``∂σ = ω a/(1 + ω a z̃ᵀH₀⁻¹z̃)`` of it.
     """
     size = np.sqrt(np.maximum(np.einsum("mkb,mkbc,mkc->mk", slope, by_noise, slope), 0.0))
+    if new.labels.shape[2] > 1:
+        modes, shares = modes_of(curvature, new.lengths)
+        sight = np.einsum("mkab,mkac,mkcb->mkb", modes, by_noise, modes)
+        seen = np.sqrt(np.sum(np.maximum(sight, 0.0) / (1 + shares) ** 2, axis=2))
+        rate = np.sqrt(np.max(np.einsum("mkaa->mka", curvature), axis=2))
+        if curvature.shape[-1] > new.labels.shape[2]:  # several outputs each
+            rate = np.sqrt(np.linalg.norm(curvature, axis=(2, 3)))
+        most = np.linalg.norm(slope, axis=2) * np.sqrt(np.einsum("mkbb->mk", by_noise))
+        return np.asarray(error[:, None] * most + rate * new.given_error * seen)
     if curvature.shape[-1] == 1:
         rate = (curvature / (1 + curvature * new.lengths))[..., 0, 0]
     else:

@@ -38,6 +38,7 @@ import numpy as np
 from seepage.core.jacobian import Alternatives, Moves
 from seepage.glm.changes.centres import Centres, quadratic
 from seepage.glm.changes.local_model import LocalModel
+from seepage.glm.changes.outputs import JointOutputs
 from seepage.glm.changes.solver import gram_of
 from seepage.support.chunks import row_slices
 from seepage.support.double_double import EPS
@@ -66,7 +67,7 @@ def quadratic_shifts(model: LocalModel, rows: np.ndarray, centres: Centres) -> S
     solver, weighed, along = model.solver, [], []
     C = solver.solved_columns(centres.columns)
     seen_C, quartic = model.seen(C), model.largest_shifts.quartic
-    for piece in row_slices(len(rows), 3 * model.outputs.count * model.theta.size):
+    for piece in row_slices(len(rows), 3 * rows.shape[1] * model.outputs.count * model.theta.size):
         some, V = centres.coefs[piece], solver.solved(rows[piece])
         weighed.append(quadratic(some, gram_of(V, C, quartic)))
         along.append(quadratic(some, gram_of(model.seen(V), seen_C, model.error_effect)))
@@ -85,7 +86,7 @@ def pair_shifts(model: LocalModel, rows: np.ndarray, centres: Centres) -> Shifts
     """Return S and Q themselves, by a pass over all pairs of records."""
     (m, K), outputs, c = centres.energy.shape, model.outputs, model.outputs.count
     largest, fourth = np.empty((m, K)), np.empty((m, K))
-    single = one_direction(model, centres.columns)
+    single = one_direction(model, rows, centres.columns)
     # Upper ends suffice, so single precision will do, with its largest loss added.
     kind = np.float32 if model.solver.rounding < 1e-10 else np.float64
     eps = float(np.finfo(kind).eps)
@@ -106,8 +107,8 @@ def pair_shifts(model: LocalModel, rows: np.ndarray, centres: Centres) -> Shifts
         directions /= np.where(length > 0, length, 1.0)[:, None, None]
         columns = np.swapaxes(directions, 0, 1).reshape(len(unit), -1).astype(kind)
         shift = (table @ columns).reshape(len(table), -1, c)
-        own = np.repeat(which, len(directions) // len(which))
-        shift[own, np.arange(len(own))] = 0.0
+        own = np.repeat(which, len(directions) // len(which), axis=0)
+        shift[own, np.arange(len(own))[:, None]] = 0.0
         spans = outputs.spans(shift) + lost
         S = np.max(spans, axis=0).astype(float)
         if c == 1:
@@ -126,9 +127,9 @@ def pair_shifts(model: LocalModel, rows: np.ndarray, centres: Centres) -> Shifts
     return replace(quadratic_shifts(model, rows, centres), largest=largest, fourth=fourth)
 
 
-def one_direction(model: LocalModel, columns: list[int]) -> bool:
+def one_direction(model: LocalModel, rows: np.ndarray, columns: list[int]) -> bool:
     """Say whether every move of a record lies along one vector, ``H⁻¹x̃``."""
-    return not columns and model.outputs.count == 1
+    return not columns and model.outputs.count * rows.shape[1] == 1
 
 
 def pairs_may_help(model: LocalModel, centres: Centres) -> np.ndarray:
@@ -269,23 +270,21 @@ def bound_by_convexity(
 
 
 def steepness(model: LocalModel, rows: np.ndarray, others: Alternatives | None) -> np.ndarray:
-    """Return ``‖g‖`` at ``θ̂``, of the record that comes less the one that leaves, (m, K)."""
-    own = model.slopes[rows][:, None, :]
-    norms = np.sum(model.solver.design(model.X[rows]) ** 2, axis=1)[:, None]
-    weight = model.weight[rows][:, None]
-    rounding = np.sqrt(norms) * model.slope_errors[rows][:, None]
+    """Return ``‖g‖`` at ``θ̂``, of the records that come less those that leave, (m, K)."""
+    x = model.solver.design(model.X[rows.reshape(-1)]).reshape(*rows.shape, -1)
+    weight, own = model.weight[rows], model.slopes[rows]
+    rounding = np.sum(weight * model.slope_errors[rows] * np.linalg.norm(x, axis=2), axis=1)
     if others is None:
-        return np.asarray(weight * (np.sqrt(norms * np.sum(own**2, axis=2)) + rounding))
-    change, labels = model.changes(rows, others)
+        leaves = np.einsum("mkp,mkc->mpc", x, weight[:, :, None] * own)
+        return np.asarray(np.linalg.norm(leaves, axis=(1, 2)) + rounding)[:, None]
+    change, labels, _ = model.changes_together(rows, others)
     new = model.outputs.slope(model.margins_before(rows, change, others.columns), labels)
-    gap = new - own
-    crossed = np.einsum("mkc,mc->mk", change, model.X[rows][:, list(others.columns)])
-    squares = (
-        norms * np.sum(gap**2, axis=2)
-        + 2 * crossed * np.sum(gap * new, axis=2)
-        + np.sum(change**2, axis=2) * np.sum(new**2, axis=2)
-    )
-    return np.asarray(weight * (np.sqrt(np.maximum(squares, 0.0)) + rounding))
+    # What comes less what leaves, ``Σ ω (z̃ new − x̃ own)``: z̃ is x̃ and the columns that differ.
+    gap = weight[:, None, :, None] * (new - own[:, None])
+    arrives = np.einsum("mip,mkic->mkpc", x, gap)
+    columns = list(others.columns)
+    arrives[:, :, columns] += np.einsum("mi,mkij,mkic->mkjc", weight, change, new)
+    return np.asarray(np.linalg.norm(arrives, axis=(2, 3)) + rounding[:, None])
 
 
 def _fall(model: LocalModel, rows: np.ndarray, centres: Centres) -> np.ndarray:
@@ -296,6 +295,7 @@ def _fall(model: LocalModel, rows: np.ndarray, centres: Centres) -> np.ndarray:
     """
     M, S = model.constant, _reach(model, centres) * centres.energy
     weight, own = model.weight[rows][:, None], centres.own
+    joint = JointOutputs(model.outputs, rows.shape[1])
     penalty = np.maximum(centres.energy**2 - centres.norm**2, 0.0)
     best = np.zeros_like(centres.energy)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -306,10 +306,10 @@ def _fall(model: LocalModel, rows: np.ndarray, centres: Centres) -> np.ndarray:
             fall = gained - rise - lost * (np.abs(gained) + rise)
             if own is not None:
                 before, after = (
-                    model.outputs.loss(margin, own.labels)
+                    joint.loss(margin, own.labels, weight)
                     for margin in (own.margin, own.margin + tau * own.shift)
                 )
                 rounding = 16 * EPS * (np.abs(before) + np.abs(after))
-                fall = fall - weight * (after - before + rounding)
+                fall = fall - (after - before + rounding)
             best = np.maximum(best, np.nan_to_num(fall, nan=0.0, posinf=0.0, neginf=0.0))
     return np.asarray(best)

@@ -14,7 +14,7 @@ the record's own margin; least squares has ε = 0, and the centre is exact. The 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
@@ -39,6 +39,7 @@ from seepage.glm.changes.certificate import (
     slope_error,
 )
 from seepage.glm.changes.local_model import LocalModel, callers_moves, in_numpy
+from seepage.glm.changes.outputs import JointOutputs
 from seepage.glm.jacobian.optimum import Optimum
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import CHUNK, row_slices, spread
@@ -71,18 +72,32 @@ class ChangedRecords(FiniteChanges):
 
     def without(self, rows: np.ndarray) -> Moves:
         """Return the moves when each of some records is left out, K = 1, certified."""
-        if rows.dtype == object:
-            return self.without_exactly(rows)
-        return self._certified(np.asarray(rows), None)
+        return self._of_every_size(np.asarray(rows), None)
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
         """Return the moves when each of some records becomes each alternative, certified."""
-        if rows.dtype == object:
-            return self.replaced_exactly(rows, others)
-        return self._certified(np.asarray(rows), others)
+        return self._of_every_size(np.asarray(rows), others)
+
+    def _of_every_size(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
+        """Return certified moves of records, or of sets, those of one size at a time."""
+        K = 1 if others is None else len(others)
+        moves = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
+        for which, sets in of_one_size(rows):
+            # The decomposition of a large set takes longer than a refit without it.
+            large = (sets.shape[1] * self.model.outputs.count) ** 3 > self.work
+            if not large or self.model.shifts is not None:
+                moves.put(which, self._certified(sets, others))
+            elif others is None:
+                moves.put(which, self.without_exactly(rows[which]))
+            else:
+                moves.put(which, self.replaced_exactly(rows[which], others))
+        return moves
 
     def _certified(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
-        """Return moves within bounds that cost more and more, while those at hand are wide."""
+        """Return moves within bounds that cost more and more, while those at hand are wide.
+
+        Of sets of records, (m, k).
+        """
         model, K = self.model, 1 if others is None else len(others)
         moves = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
         if self.certifies:
@@ -96,7 +111,7 @@ class ChangedRecords(FiniteChanges):
                     worth = self._worth_a_pass(moves, wide, rows, others)
                     self._look(moves, worth, rows, others, pair_shifts, CHUNK)
         lost = np.flatnonzero(np.isinf(moves.radius).any(axis=1))
-        for piece in row_slices(len(lost), self._width(others)):
+        for piece in row_slices(len(lost), self._width(rows, others)):
             bound_by_convexity(model, moves, lost[piece], rows, others)
         return moves
 
@@ -116,7 +131,7 @@ class ChangedRecords(FiniteChanges):
             centres = Centres.of(self.model, some, others)
             return which[piece], around(self.model, centres, shifts_of(self.model, some, centres))
 
-        pieces = list(row_slices(len(which), self._width(others), chunk=chunk or AT_ONCE))
+        pieces = list(row_slices(len(which), self._width(rows, others), chunk=chunk or AT_ONCE))
         # What all pieces share is computed, and kept, with the first.
         for here, closer in chain(map(look, pieces[:1]), spread(look, pieces[1:])):
             moves.put(here, closer)
@@ -126,19 +141,19 @@ class ChangedRecords(FiniteChanges):
     ) -> np.ndarray:
         """Return those of some records whose moves a pass over pairs may bound more closely."""
         model = self.model
-        pieces = [wide[piece] for piece in row_slices(len(wide), self._width(others))]
+        pieces = [wide[piece] for piece in row_slices(len(wide), self._width(rows, others))]
         help_ = [pairs_may_help(model, Centres.of(model, rows[p], others)) for p in pieces]
         wide = wide[np.concatenate([np.zeros(0, dtype=bool), *help_])]
-        if one_direction(model, [] if others is None else list(others.columns)):
+        if one_direction(model, rows, [] if others is None else list(others.columns)):
             return wide
         # A pass for every alternative: as many as are affordable, the largest moves first
         passes = model.outputs.count * moves.radius.shape[1]
         size = moves.expected()[wide].max(axis=1)
         return wide[np.argsort(-size, kind="stable")[: int(PAIR_WORK / (model.X.size * passes))]]
 
-    def _width(self, others: Alternatives | None) -> int:
-        """Return about how many numbers the work on one record's centres keeps in memory."""
-        c = self.model.outputs.count
+    def _width(self, rows: np.ndarray, others: Alternatives | None) -> int:
+        """Return about how many numbers the work on the centres of a set keeps in memory."""
+        c = self.model.outputs.count * int(rows.shape[1])
         K, columns = (1, 0) if others is None else (len(others), len(others.columns))
         solved = 64 if c == 1 and not columns else 2 * len(self.model.inverse)
         return c * (solved + 8 * K * c * (1 + columns))
@@ -175,11 +190,17 @@ class ChangedRecords(FiniteChanges):
 
     def _starts(self, rows: np.ndarray, others: Alternatives | None) -> np.ndarray | None:
         """Return where the centres put the parameters that matter, (m, K, P), if they can."""
-        if not self.certifies or rows.dtype == object:
+        if not self.certifies:
             return None
-        pieces = [rows[piece] for piece in row_slices(len(rows), self._width(others))]
-        model = self.model
-        return np.concatenate([Centres.of(model, p, others).moves(model, p) for p in pieces])
+        model, K = self.model, 1 if others is None else len(others)
+        starts = np.zeros((len(rows), K, len(model.inverse)))
+        for which, sets in of_one_size(rows):
+            if (sets.shape[1] * model.outputs.count) ** 3 > self.work:
+                continue  # Newton's method takes no longer from where the model is
+            for piece in row_slices(len(sets), self._width(sets, others)):
+                centres = Centres.of(model, sets[piece], others)
+                starts[which[piece]] = centres.moves(model, sets[piece])
+        return starts
 
     def _refitted(
         self, changes: list[Change], moved: np.ndarray, starts: np.ndarray | None
@@ -218,9 +239,9 @@ class ChangedRecords(FiniteChanges):
         """Return the errors of what the records that leave pull, relative to it, (B,)."""
         model, lost = self.model, np.zeros(self.records)
         rows = np.unique(np.concatenate([change.removed for change in changes]))
-        for piece in row_slices(len(rows), self._width(None)):
+        for piece in row_slices(len(rows), self._width(rows[:, None], None)):
             some = rows[piece]
-            lengths = model.outputs.widest(model.solver.products(some, [])[0])
+            lengths = model.outputs.widest(model.solver.products(some[:, None], [])[0])
             lengths = np.sqrt(np.maximum(lengths, 0.0))
             lost[some] = model.weight[some] * model.slope_errors[some] * lengths
         lost = np.array([np.sum(lost[change.removed]) for change in changes])
@@ -237,11 +258,6 @@ class ChangedRecords(FiniteChanges):
         By refits where there are few records or nothing else is known; with more, the records
         known least well are refitted, and the others are as exact as their certificates say.
         """
-        if rows.dtype == object:
-            raise InputError(
-                "What the model fitted without a person predicts of all of the person's records is "
-                "no prior here; choose 'equal', 'frequencies' or probabilities of your own."
-            )
         family = self.model.fit.family
         if family.name not in ("bernoulli", "poisson", "categorical"):
             raise InputError(
@@ -252,55 +268,70 @@ class ChangedRecords(FiniteChanges):
         affordable = affordable if self.model.shifts is None else 0
         if not self.certifies or len(rows) <= affordable:
             return self._refitted_likelihoods(rows, others)
-        pieces = [
-            self._likelihoods(rows[piece], others)
-            for piece in row_slices(len(rows), self._width(others))
-        ]
-        scores, off = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+        scores, off = np.empty((len(rows), len(others))), np.empty(len(rows))
+        for which, sets in of_one_size(rows):
+            for piece in row_slices(len(sets), self._width(sets, others)):
+                scores[which[piece]], off[which[piece]] = self._likelihoods(sets[piece], others)
         worst = np.argsort(-off, kind="stable")[:affordable]
         if len(worst):
             scores[worst], off[worst] = self._refitted_likelihoods(rows[worst], others)
         return scores, off
 
     def _likelihoods(self, rows: np.ndarray, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
-        """Return the same from the expansion."""
-        model, outputs = self.model, self.model.outputs
+        """Return the same from the expansion, of sets of records, (m, k)."""
+        model, joint = self.model, JointOutputs(self.model.outputs, rows.shape[1])
         left = Centres.of(model, rows, None)
         E, _ = slope_error(model, left, free_shifts(model, rows, left))
         by_inverse = model.solver.products(rows, list(others.columns))[0]
-        rest = WithoutRecord.of(model, rows, by_inverse[:, : outputs.count, : outputs.count])
+        rest = WithoutRecord.of(model, rows, by_inverse[:, : joint.count, : joint.count])
         new = Replacements.of(model, rows, others, by_inverse, rest)
+        widest = joint.each.widest(joint.blocks(new.lengths))
         with np.errstate(over="ignore", invalid="ignore"):
-            span = np.sqrt(np.maximum(outputs.widest(new.lengths), 0.0)) * E + new.given_error
-            scores = -outputs.loss(new.given, new.labels)
-            off = np.max(span * outputs.steepest(new.given, new.labels, span), axis=1)
+            span = np.sqrt(np.maximum(widest, 0.0)) * E[:, :, None] + new.given_error[:, :, None]
+            return self._scores(joint.apart(new.given), new.labels, span)
+
+    def _scores(
+        self, margins: np.ndarray, labels: np.ndarray, span: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return log-likelihoods, (m, K), at margins (m, K, k, c), and the largest errors, (m,).
+
+        Those of the records of a set add up.
+        """
+        outputs = self.model.outputs
+        scores = -np.sum(outputs.loss(margins, labels), axis=2)
+        steep = outputs.steepest(margins, labels, np.broadcast_to(span, margins.shape[:-1]))
+        off = np.max(np.sum(span * steep, axis=2), axis=1)
         return scores, np.where(np.isnan(off), np.inf, off)
 
     def _refitted_likelihoods(
         self, rows: np.ndarray, others: Alternatives
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the same from refits."""
-        model, outputs = self.model, self.model.outputs
+        model, outputs, columns = self.model, self.model.outputs, list(others.columns)
         starts = self._starts(rows, None)
-        changes = [Change(np.array([i])) for i in rows]
+        changes = [Change(np.atleast_1d(some)) for some in rows]
         moves, errors = self.refits.moves(changes, None if starts is None else starts[:, 0])
-        known = np.isfinite(moves).all(axis=1, keepdims=True)
-        moves, errors = (np.where(known, v, 0.0) for v in (moves, errors))
-        change, labels = model.changes(rows, others)
-        x = model.solver.design(model.X[rows])
+        known = np.isfinite(moves).all(axis=1)
+        moves, errors = (np.where(known[:, None], v, 0.0) for v in (moves, errors))
+        scores, off = np.empty((len(rows), len(others))), np.empty(len(rows))
+        for which, sets in of_one_size(rows):
+            change, labels, _ = model.changes_together(sets, others)
+            x = model.solver.design(model.X[sets.reshape(-1)]).reshape(*sets.shape, -1)
 
-        def shifts(x: np.ndarray, change: np.ndarray, moves: np.ndarray) -> np.ndarray:
-            by_column = moves.reshape(len(rows), -1, outputs.count)
-            own = np.einsum("md,mdc->mc", x, by_column)[:, None, :]
-            return np.asarray(own + change @ by_column[:, list(others.columns)])
+            def shifts(
+                x: np.ndarray, change: np.ndarray, moves: np.ndarray, which: np.ndarray = which
+            ) -> np.ndarray:
+                by_column = moves[which].reshape(len(which), -1, outputs.count)
+                own = np.einsum("mkd,mdc->mkc", x, by_column)[:, None]
+                return np.asarray(own + np.einsum("mKkd,mdc->mKkc", change, by_column[:, columns]))
 
-        margins = model.margins_before(rows, change, others.columns) + shifts(x, change, moves)
-        lost = np.abs(shifts(x, change, errors))
-        lost += model.gram_solver.rounding * shifts(np.abs(x), np.abs(change), np.abs(moves))
-        # No two outputs lie further apart than √2 times the length in their orthonormal basis.
-        span = np.linalg.norm(lost, axis=2) * (1.0 if outputs.basis is None else np.sqrt(2))
-        off = np.max(span * outputs.steepest(margins, labels, span), axis=1)
-        return -outputs.loss(margins, labels), off
+            margins = model.margins_before(sets, change, columns) + shifts(x, change, moves)
+            lost = np.abs(shifts(x, change, errors))
+            lost += model.gram_solver.rounding * shifts(np.abs(x), np.abs(change), np.abs(moves))
+            # No two outputs lie further apart than √2 times the length in their orthonormal basis.
+            span = np.linalg.norm(lost, axis=3) * (1.0 if outputs.basis is None else np.sqrt(2))
+            scores[which], off[which] = self._scores(margins, labels, span)
+        return scores, np.where(known, off, np.inf)
 
     def class_labels(self) -> np.ndarray:
         """Return the labels that a record of a classifier may have, (K,) or (K, K)."""
@@ -367,6 +398,17 @@ class RecordRefits:
         intercept = None if self.fit.intercept is None else theta[d, ...]
         fit = replace(self.fit, coef=theta[:d, ...], intercept=intercept)
         return self._jacobian_of(fit, self.X, row, features, label, noise)
+
+
+def of_one_size(rows: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield which of some records or sets have the same number of records, and these, (m, k)."""
+    if rows.dtype != object:
+        yield np.arange(len(rows)), rows[:, None]
+        return
+    sizes = np.array([len(some) for some in rows])
+    for size in np.unique(sizes):
+        which = np.flatnonzero(sizes == size)
+        yield which, np.stack(list(rows[which]))
 
 
 def _is_wide(moves: Moves) -> np.ndarray:

@@ -169,12 +169,28 @@ class LocalModel:
         same = same.reshape(*change.shape[:2], -1).all(axis=2)
         return np.asarray(np.all(change == 0, axis=2) & same)
 
+    def changes_together(
+        self, rows: np.ndarray, others: Alternatives
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the same of sets of records, (m, k), which all take the same alternative.
+
+        The differences (m, K, k, c), the labels (m, K, k, …), and where nothing changes (m, K).
+        """
+        m, k = rows.shape
+        change, labels = self.changes(rows.reshape(-1), others)
+        still = self.unchanged(rows.reshape(-1), change, labels).reshape(m, k, -1)
+        change, labels = (
+            np.swapaxes(values.reshape(m, k, *values.shape[1:]), 1, 2)
+            for values in (change, labels)
+        )
+        return change, labels, np.asarray(still.all(axis=1))
+
     def margins_before(
         self, rows: np.ndarray, change: np.ndarray, columns: Sequence[int]
     ) -> np.ndarray:
-        """Return the margins of changed records under ``θ̂``, (m, K, c)."""
+        """Return the margins of changed records under ``θ̂``, (m, K, …, c)."""
         slope = self.outputs.within(self.theta[list(columns)])
-        return np.asarray(self.margins[rows][:, None, :] + change @ slope)
+        return np.asarray(self.margins[rows][:, None] + change @ slope)
 
     # What all records have in common ----------------------------------------------------------
 
@@ -199,7 +215,8 @@ class LocalModel:
         largest, quartic = 0.0, np.zeros_like(self.inverse)
         for piece in row_slices(len(self.X), c * c * self.X.shape[1]):
             x, weight = self.X[piece], self.weight[piece]
-            q = self.outputs.widest(self.solver.products(np.arange(len(self.X))[piece], [])[0])
+            rows = np.arange(len(self.X))[piece, None]
+            q = self.outputs.widest(self.solver.products(rows, [])[0])
             largest = max(largest, float(np.max(q[weight > 0], initial=0.0)))
             curvature = np.maximum(weight * q, 0.0)[:, None, None] * self.curvatures[piece]
             curvature = curvature[:, 0, 0] if c == 1 else curvature

@@ -148,10 +148,7 @@ class Outputs:
         given = np.broadcast_to(given, (*shape, self.count))
         if self.count == 1:
             return self._bracketed(given, weight[..., 0], labels), np.ones(shape, dtype=bool)
-        weight = np.broadcast_to(weight, (*shape, self.count, self.count))
-        flat = (a.reshape(-1, *a.shape[2:]) for a in (given, weight, labels))
-        margin, solved = self._damped(*flat)
-        return margin.reshape(given.shape), solved.reshape(shape)
+        return JointOutputs(self, 1).own_margin(given, weight, labels[:, :, None], np.ones(1))
 
     def _bracketed(self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the roots for one output: each lies between ``given`` and the first step there."""
@@ -176,43 +173,93 @@ class Outputs:
         # Where rounding leaves no change of sign, either end is a root.
         return np.asarray(np.where(root.success, root.x, low)[..., None])
 
-    def _damped(
-        self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the roots for several outputs, and which were found.
 
-        With ``m = given + weight^½v`` they minimise ``‖v‖²/2 + ℓ(m, y)``: by Newton's method, with
-        steps that are halved until it falls.
+class JointOutputs:
+    """The margins of k records that change together: those of one record with k·c outputs."""
+
+    def __init__(self, each: Outputs, records: int) -> None:
+        self.each, self.records, self.count = each, records, records * each.count
+
+    def apart(self, values: np.ndarray) -> np.ndarray:
+        """Return margins or slopes of all, (…, kc), as those of each record, (…, k, c)."""
+        return values.reshape(*values.shape[:-1], self.records, self.each.count)
+
+    def blocks(self, products: np.ndarray) -> np.ndarray:
+        """Return the products of every record with itself, (…, kc, kc) → (…, k, c, c)."""
+        k, c = self.records, self.each.count
+        by_record = products.reshape(*products.shape[:-2], k, c, k, c)
+        return np.stack([by_record[..., i, :, i, :] for i in range(k)], axis=-3)
+
+    def joined(self, blocks: np.ndarray) -> np.ndarray:
+        """Return a matrix with these blocks along its diagonal, (…, k, c, c) → (…, kc, kc)."""
+        k, c = self.records, self.each.count
+        if k == 1:
+            return blocks[..., 0, :, :]
+        out = np.zeros((*blocks.shape[:-3], k, c, k, c))
+        for i in range(k):
+            out[..., i, :, i, :] = blocks[..., i, :, :]
+        return out.reshape(*blocks.shape[:-3], k * c, k * c)
+
+    def slope(self, m: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """Return the weighted slopes, (…, kc), with weights (…, k)."""
+        slopes = weight[..., None] * self.each.slope(self.apart(m), labels)
+        return np.asarray(slopes.reshape(m.shape))
+
+    def curvature(self, m: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """Return the weighted curvatures, (…, kc, kc)."""
+        blocks = self.each.curvature(self.apart(m), labels)
+        return self.joined(weight[..., None, None] * blocks)
+
+    def loss(self, m: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """Return the sums of the weighted losses, (…)."""
+        return np.asarray(np.sum(weight * self.each.loss(self.apart(m), labels), axis=-1))
+
+    def own_margin(
+        self, given: np.ndarray, lengths: np.ndarray, labels: np.ndarray, weight: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the roots ``m`` of ``m + G·ωℓ'(m, y) = given``, and which were found.
+
+        Shapes are (m, K, kc), G (m, K, kc, kc), (m, K, k, …) and (m, K, k). With
+        ``m = given + G^½v`` they minimise ``‖v‖²/2 + Σ ω ℓ(m, y)``: by Newton's method, with steps
+        that are halved until it falls.
         """
-        root = symmetric_root(weight)
+        shape, w = labels.shape[:2], self.count
+        labels = labels.reshape(-1, *labels.shape[2:])
+        given = np.broadcast_to(given, (*shape, w)).reshape(-1, w)
+        root = symmetric_root(np.broadcast_to(lengths, (*shape, w, w)).reshape(-1, w, w))
+        omega = np.broadcast_to(weight, (*shape, self.records)).reshape(-1, self.records)
         v, left = np.zeros_like(given), np.full(len(given), np.inf)
         active = np.arange(len(given))
         for _ in range(60):
-            R, y, here = root[active], labels[active], v[active]
+            R, y, heavy, here = root[active], labels[active], omega[active], v[active]
             m = given[active] + times(R, here)
-            pull = times(R, self.slope(m, y))
+            pull = times(R, self.slope(m, y, heavy))
             gradient = here + pull
             size = np.linalg.norm(here, axis=1) + np.linalg.norm(pull, axis=1)
             left[active] = now = np.linalg.norm(gradient, axis=1) / np.where(size > 0, size, 1.0)
             going = now > 1e-14
             if not going.any():
                 break
-            active, R, y, here, gradient = (a[going] for a in (active, R, y, here, gradient))
+            active, R, y, heavy, here, gradient = (
+                a[going] for a in (active, R, y, heavy, here, gradient)
+            )
             start = given[active]
-            curved = np.eye(self.count) + R @ self.curvature(m[going], y) @ R
+            curved = np.eye(w) + R @ self.curvature(m[going], y, heavy) @ R
             step = -np.linalg.solve(curved, gradient[..., None])[..., 0]
             slope = np.sum(step * gradient, axis=1)
-            value = np.sum(here**2, axis=1) / 2 + self.loss(m[going], y)
+            value = np.sum(here**2, axis=1) / 2 + self.loss(m[going], y, heavy)
             length = np.ones(len(active))
             for _ in range(60):
                 tried = here + length[:, None] * step
-                new = np.sum(tried**2, axis=1) / 2 + self.loss(start + times(R, tried), y)
+                new = np.sum(tried**2, axis=1) / 2
+                new = new + self.loss(start + times(R, tried), y, heavy)
                 high = new > value + 1e-4 * length * slope + 4 * EPS * np.abs(value)
                 if not high.any():
                     break
                 length = np.where(high, length / 2, length)
             v[active] = here + length[:, None] * step
-        return given + times(root, v), left <= SOLVED
+        found = (given + times(root, v)).reshape(*shape, w)
+        return found, (left <= SOLVED).reshape(shape)
 
 
 def symmetric_root(matrices: np.ndarray) -> np.ndarray:

@@ -21,6 +21,10 @@ ridge λ on the coefficients and none on the intercept::
 The bracket is what lies outside the span of e and U: nothing, where there are no more records than
 columns. Errors grow like the root of the condition number, as those of the decomposition do.
 
+**Records that leave together**, k of them, are a record of k outputs: their shares are the
+eigenvalues of the block of ``D^½X̃H⁻¹X̃ᵀD^½`` that is theirs, and ``1 − h`` those of
+``I`` less it, ``U_S λ/(S² + λ) U_Sᵀ`` and what lies outside, again without a difference.
+
 **Uniqueness.** Without a record there is one minimiser where the others have a share of the
 curvature along every direction: where ``1 − h`` is larger than its error. :func:`others_decide` is
 the one test of that.
@@ -35,7 +39,7 @@ from functools import cached_property
 import numpy as np
 import scipy.linalg
 
-from seepage.glm.changes.outputs import symmetric_root
+from seepage.glm.changes.outputs import modes_of, symmetric_root
 from seepage.support.chunks import row_slices
 from seepage.support.double_double import EPS
 
@@ -96,7 +100,11 @@ class Solver:
         return np.asarray(np.array(columns, dtype=int)[:, None] * c + np.arange(c)).reshape(-1)
 
     def solved(self, rows: np.ndarray) -> np.ndarray:
-        """Return ``H⁻¹x̃`` of some records, one vector for each output, (m, c, P)."""
+        """Return ``H⁻¹x̃`` of sets of records, (m, k), one for each and each output, (m, kc, P)."""
+        return self.solved_each(rows.reshape(-1)).reshape(len(rows), -1, len(self.inverse))
+
+    def solved_each(self, rows: np.ndarray) -> np.ndarray:
+        """Return ``H⁻¹x̃`` of single records, one vector for each output, (m, c, P)."""
         x, c, P = self.X[rows], self.outputs, len(self.inverse)
         by_column = self.inverse.reshape(P // c, c * P)
         d = x.shape[1]
@@ -108,20 +116,29 @@ class Solver:
         return np.asarray(self.inverse[self.places(columns)])
 
     def lengths(self, rows: np.ndarray, solved: np.ndarray) -> np.ndarray:
-        """Return ``x̃ᵀH⁻¹x̃`` of some records, whose ``H⁻¹x̃`` are given, (m, c, c)."""
-        x = self.design(self.X[rows])
-        by_column = solved.reshape(len(x), self.outputs, -1, self.outputs)
-        return np.asarray(np.sum(by_column * x[:, None, :, None], axis=2))
+        """Return ``x̃ᵀH⁻¹x̃`` of sets of records, whose ``H⁻¹x̃`` are given, (m, kc, kc)."""
+        (m, k), c = rows.shape, self.outputs
+        x = self.design(self.X[rows.reshape(-1)]).reshape(m, k, -1)
+        if k == 1:
+            by_column = solved.reshape(m, c, -1, c)
+            return np.asarray(np.sum(by_column * x[:, 0, None, :, None], axis=2))
+        products = np.einsum("mapc,mjp->majc", solved.reshape(m, k * c, -1, c), x)
+        products = products.reshape(m, k * c, k * c)
+        return np.asarray((products + np.swapaxes(products, 1, 2)) / 2)
 
-    def share_left(self, rows: np.ndarray, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``1 − h`` of the principal directions of some records, and its relative error.
+    def share_left(
+        self, rows: np.ndarray, curvature: np.ndarray, lengths: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return the principal directions of sets of records, their shares, and what is left.
 
-        (m, c) and (m,), from their shares, (m, c).
+        ``W`` (m, kc, kc), ``h`` and ``1 − h`` (m, kc), and the relative error of the latter (m,),
+        from the curvatures and the products ``x̃ᵀH⁻¹x̃``.
         """
+        modes, shares = modes_of(curvature, lengths)
         left = 1 - shares
         with np.errstate(divide="ignore"):
             error = self.rounding * (1 + np.max(shares / np.maximum(left, 0.0), axis=1))
-        return left, error
+        return modes, shares, left, error
 
     def largest_share(self, rows: np.ndarray) -> float:
         """Return the largest share that some records have together, along any direction."""
@@ -136,27 +153,28 @@ class Solver:
         products = np.empty((3, len(self.X)))
         for piece in row_slices(len(self.X), 2 * len(self.inverse)):
             rows = np.arange(len(self.X))[piece]
-            products[:, piece] = [one[:, 0, 0] for one in self._products(rows, [])]
+            products[:, piece] = [one[:, 0, 0] for one in self._products(rows[:, None], [])]
         return products
 
     def products(self, rows: np.ndarray, columns: list[int]) -> tuple[np.ndarray, ...]:
-        """Return the products of ``H⁻¹x̃`` and ``H⁻¹e`` of columns, (m, c+w, c+w), in three norms.
+        """Return the products of ``H⁻¹x̃`` and ``H⁻¹e`` of columns, (m, kc+w, kc+w), in three norms.
 
-        The norms of the Hessian, of the noise and of the penalty; one vector for every output.
+        The norms of the Hessian, of the noise and of the penalty; one vector for every output of
+        every record of a set, ``rows`` (m, k).
         """
-        if self.outputs == 1 and not columns:
-            return tuple(self.own_products[:, rows, None, None])
+        if self.outputs == 1 and rows.shape[1] == 1 and not columns:
+            return tuple(self.own_products[:, rows, None])
         return self._products(rows, columns)
 
     def _products(self, rows: np.ndarray, columns: list[int]) -> tuple[np.ndarray, ...]:
-        c, places = self.outputs, self.places(columns)
+        c, places = self.outputs * rows.shape[1], self.places(columns)
         V, C = self.solved(rows), self.solved_columns(columns)
         by_inverse = np.empty((len(rows), c + len(C), c + len(C)))
         by_inverse[:, :c, :c] = self.lengths(rows, V)
         by_inverse[:, :c, c:] = V[:, :, places]
         by_inverse[:, c:, :c] = np.swapaxes(V[:, :, places], 1, 2)
         by_inverse[:, c:, c:] = C[:, places]
-        penalised = c * self.X.shape[1]
+        penalised = self.outputs * self.X.shape[1]
         by_noise = gram_of(self.whiten(V), self.whiten(C))
         return by_inverse, by_noise, gram_of(V[:, :, :penalised], C[:, :penalised])
 
@@ -248,7 +266,7 @@ class SingularValues(Solver):
         rows = table @ self.directions.T / np.where(S > 0, S, 1.0)
         return np.where(by_row[:, None], rows, U), np.minimum(own, missed)
 
-    def solved(self, rows: np.ndarray) -> np.ndarray:
+    def solved_each(self, rows: np.ndarray) -> np.ndarray:
         """Return ``H⁻¹x̃`` of some records, (m, 1, P); zero for records without curvature."""
         moved = self._along[rows] @ self.directions
         at_mean = np.where(self.shares[rows] > 0, 1 / self.total, 0.0)
@@ -265,14 +283,52 @@ class SingularValues(Solver):
         return self._with_intercept(moved, np.zeros(len(columns)))
 
     def lengths(self, rows: np.ndarray, solved: np.ndarray) -> np.ndarray:
-        """Return ``x̃ᵀH⁻¹x̃ = h/d`` of some records, (m, 1, 1)."""
-        d = self.curvature[rows]
-        h = self.shares[rows, None, None]
-        return np.asarray(np.divide(h, d, out=np.zeros_like(d), where=d > 0))
+        """Return ``x̃ᵀH⁻¹x̃`` of sets of records, (m, k, k): for one record ``h/d``."""
+        d = self.curvature[rows, 0, 0]
+        if rows.shape[1] == 1:
+            h = self.shares[rows]
+        else:
+            U, e = self._rows(rows)
+            h = (U * self.S**2 / self.curved) @ np.swapaxes(U, 1, 2) + e[:, :, None] * e[:, None]
+        size = np.sqrt(d[:, :, None] * d[:, None, :])
+        h = h.reshape(size.shape)
+        return np.asarray(np.divide(h, size, out=np.zeros_like(size), where=size > 0))
 
-    def share_left(self, rows: np.ndarray, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``1 − h`` of some records without the difference, and its relative error."""
-        return self.left[rows, None], self.error[rows]
+    def share_left(
+        self, rows: np.ndarray, curvature: np.ndarray, lengths: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return the same without the difference.
+
+        Of several records: with ``I − D^½X̃H⁻¹X̃ᵀD^½ = T C T``, T its roots on the diagonal, an error
+        of C moves every eigenvalue by no more of it than C's smallest one allows.
+        """
+        if rows.shape[1] == 1:
+            modes, shares = modes_of(curvature, lengths)
+            return modes, shares, self.left[rows], self.error[rows[:, 0]]
+        k, root = rows.shape[1], np.sqrt(np.einsum("mkk->mk", curvature))
+        U, e = self._rows(rows)
+        rest = (U * self.ridge / self.curved) @ np.swapaxes(U, 1, 2)
+        if not self.whole:
+            rest -= U @ np.swapaxes(U, 1, 2) + e[:, :, None] * e[:, None]
+        every = np.arange(k)
+        rest[:, every, every] = self.left[rows]
+        left, vectors = np.linalg.eigh(rest)
+        size = np.sqrt(self.left[rows])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scaled = np.nan_to_num(rest / (size[:, :, None] * size[:, None, :]))
+            apart = np.maximum(np.linalg.eigvalsh(scaled)[:, 0], 0.0)
+            error = k * self.error[rows].max(axis=1) / apart
+            error += 4 * k * EPS * left[:, -1] / np.maximum(left[:, 0], 0.0)
+        modes = root[:, :, None] * vectors
+        shares = np.einsum("mab,mac,mcb->mb", modes, lengths, modes)
+        return modes, np.maximum(shares, 0.0), left, np.where(np.isnan(error), np.inf, error)
+
+    def _rows(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows of U, (m, k, r), and of e, of sets of records; zero without curvature."""
+        place = np.cumsum(self.counted) - 1
+        there = self.counted[rows]
+        U = np.where(there[:, :, None], self.U[place[rows]], 0.0)
+        return U, np.where(there, self.e[place[rows]], 0.0)
 
     def least_squares_slopes(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the residuals ``m − y`` of least squares, and their errors, (n,) each.

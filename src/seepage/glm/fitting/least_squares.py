@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from array_api_compat import array_namespace, device
 
@@ -16,11 +15,8 @@ from seepage.glm.fitting.objective import (
 )
 from seepage.tables.source import Array
 
-if TYPE_CHECKING:
-    from seepage.glm.fitting.streamed import AnyObjective
 
-
-def solve_least_squares(objective: AnyObjective, names: tuple[str, ...]) -> Array:
+def solve_least_squares(objective: Objective, names: tuple[str, ...]) -> Array:
     """Return the ``θ`` that minimises ``½ Σᵢ ωᵢ (wᵀxᵢ + w₀ − yᵢ)² + (ridge/2) ‖w‖²``.
 
     Three routes lead there: the normal equations by Cholesky with a step of iterative refinement;
@@ -33,28 +29,31 @@ def solve_least_squares(objective: AnyObjective, names: tuple[str, ...]) -> Arra
     rounding (Higham, *Accuracy and Stability of Numerical Algorithms*, 2002, section 20.2).
     """
     inner, coordinates = objective.conditioned()
-    table = inner.on_table()
-    if table is not None and table.X.shape[1] > table.X.shape[0] and inner.ridge > 0:
-        return coordinates.back(_dual(table))
+    X = inner.table
+    if X is not None and X.shape[1] > X.shape[0] and inner.ridge > 0:
+        return coordinates.back(_dual(inner))
     return coordinates.back(_solve(inner, names))
 
 
-def _solve(objective: AnyObjective, names: tuple[str, ...]) -> Array:
-    H, gradient, counted = objective.quadratic()
-    shifted = objective.near_zero(H)
+def _solve(objective: Objective, names: tuple[str, ...]) -> Array:
+    sums = objective.at(objective.zeros(), ("hessian",))
+    shifted = objective.near_zero(sums.hessian)
     if shifted is not None:
         inner, coordinates = shifted
         return coordinates.back(_solve(inner, names))
-    check_columns(objective, H, counted, names)
-    factor = cholesky_factor(H)
+    check_columns(objective, sums.hessian, sums.counted, names)
+    factor = cholesky_factor(sums.hessian)
     # Two refined Cholesky solves leave an error of about (ε·condition)² · condition; past this
     # smallest squared pivot of the scaled matrix the condition is known to be bad.
     if factor is None or factor.smallest_pivot < 1e-6:
         return _by_qr(objective)
-    return objective.refined(-factor.solve(gradient), factor)
+    theta = -factor.solve(sums.gradient)
+    if objective.table is None and factor.smallest_pivot >= 1e-3:
+        return theta  # another pass would change nothing but rounding
+    return theta - factor.solve(objective.gradient_at(theta))
 
 
-def _by_qr(objective: AnyObjective) -> Array:
+def _by_qr(objective: Objective) -> Array:
     """Solve by the R of ``[√ω [X 1 y] ; √ridge I]``, with a corrected seminormal step."""
     R = objective.triangle(labels=True)
     xp = array_namespace(R)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -18,8 +17,12 @@ from scipy.optimize import minimize as scipy_minimize
 
 from seepage.errors import InputError
 from seepage.glm.fitting.objective import (
+    PERFECT_FIT,
+    STEP,
+    Asked,
     CholeskyFactor,
-    NewtonSums,
+    Objective,
+    Sums,
     check_columns,
     cholesky_factor,
     damped_factor,
@@ -28,16 +31,13 @@ from seepage.glm.fitting.objective import (
 from seepage.glm.losses import Categorical
 from seepage.tables.source import Array, as_numpy
 
-if TYPE_CHECKING:
-    from seepage.glm.fitting.streamed import AnyObjective
-
 _MOST_STEPS = 200  # damped steps; all families end within some dozens, or never
 _MOST_CELLS = 10**6  # of a linear programme
 # A Newton step this small, relative to the coefficients and weighed by the curvature, is followed
 # by one far smaller, for which the Hessian at hand will do.
 _SETTLED = 1e-6
 _CONVERGED = 1e-10  # the largest relative gradient accepted in the end
-PERFECT_FIT = 1e-4  # the share of the labels below which residuals set no scale
+_WITHOUT_HESSIAN: Asked = ("value", "scales", "gain")
 _FAR = 0.1  # a step of a margin that distinguishes a diverging fit from a settled one
 
 
@@ -54,7 +54,7 @@ class Minimum:
 
 
 def minimise(
-    objective: AnyObjective,
+    objective: Objective,
     start: Array | None = None,
     names: tuple[str, ...] | None = None,
 ) -> Minimum:
@@ -76,7 +76,7 @@ def minimise(
     theta = objective.zeros() if start is None else _gauge_free(objective, start)
     # With so many parameters a Hessian costs more than many gradients.
     far = start is None and math.prod(objective.shape) >= 1000 and not objective.rereads
-    point = objective.at(theta, hessian=not far or objective.ridge == 0)
+    point = objective.at(theta, _WITHOUT_HESSIAN if far and objective.ridge > 0 else STEP)
     shifted = objective.near_zero(point.hessian)
     if shifted is not None:
         objective, coordinates = shifted
@@ -108,7 +108,7 @@ def minimise(
         nearer = (
             None
             if settled or exhausted
-            else _line_search(objective, point, step, hessian=objective.rereads)
+            else _line_search(objective, point, step, once=objective.rereads)
         )
         if nearer is None:
             before = norm(point.gradient)
@@ -139,7 +139,7 @@ def minimise(
     return Minimum(coordinates.back(theta), steps, relative)
 
 
-def relative_gradient(objective: AnyObjective, point: NewtonSums) -> float:
+def relative_gradient(objective: Objective, point: Sums) -> float:
     """Return the norm of the gradient over the sum of the norms of its terms."""
     size = norm(point.gradient)
     scale = point.gradient_scale
@@ -150,12 +150,12 @@ def relative_gradient(objective: AnyObjective, point: NewtonSums) -> float:
     return size / scale if scale > 0 else size
 
 
-def _newton_step(point: NewtonSums, factor: CholeskyFactor) -> Array:
+def _newton_step(point: Sums, factor: CholeskyFactor) -> Array:
     xp = array_namespace(point.gradient)
     return -xp.reshape(factor.solve(xp.reshape(point.gradient, (-1,))), point.gradient.shape)
 
 
-def _relative_step(objective: AnyObjective, point: NewtonSums, step: Array) -> float:
+def _relative_step(objective: Objective, point: Sums, step: Array) -> float:
     """Return ``√(sᵀHs / wᵀHw)``: a step relative to the coefficients, as the margins see it."""
     xp = array_namespace(step)
     H, s, w = point.hessian, xp.reshape(step, (-1,)), xp.reshape(point.theta, (-1,))
@@ -168,7 +168,7 @@ def _relative_step(objective: AnyObjective, point: NewtonSums, step: Array) -> f
     return moved / max(size, floor, 1e-300)
 
 
-def _at_rest(objective: AnyObjective, theta: Array) -> bool:
+def _at_rest(objective: Objective, theta: Array) -> bool:
     """Whether Newton's method, stopped by rounding, has reached the minimiser.
 
     A margin is known to a few ε of the terms it sums, and so is its slope, however small the sum.
@@ -177,19 +177,17 @@ def _at_rest(objective: AnyObjective, theta: Array) -> bool:
     projection of the errors of the margins, and in the norm of the curvature no longer than they
     are: its length bounds the distance left.
     """
-    point = objective.at(theta)
+    point = objective.at(theta, ("hessian",))
     factor = cholesky_factor(objective.definite(point.hessian))
     if factor is None:
         return False
     return _relative_step(objective, point, _newton_step(point, factor)) <= 1e-9
 
 
-def _line_search(
-    objective: AnyObjective, point: NewtonSums, step: Array, hessian: bool
-) -> NewtonSums | None:
+def _line_search(objective: Objective, point: Sums, step: Array, once: bool) -> Sums | None:
     """Return the first of θ + s, θ + s/2, … at which the objective falls enough, if any.
 
-    ``hessian`` asks for the Hessian wherever the objective is tried.
+    ``once`` asks for everything wherever the objective is tried, so that no pass is taken twice.
     """
     xp = array_namespace(step)
     slope = float(xp.sum(point.gradient * step))
@@ -199,7 +197,7 @@ def _line_search(
     for _ in range(60):
         there = point.theta + length * step
         # The whole step mostly succeeds, so everything is computed there; later, the value first.
-        trial = objective.at(there, hessian=hessian or length == 1.0)
+        trial = objective.at(there, STEP if once or length == 1.0 else ("value",))
         enough = point.value + 1e-4 * length * slope + rounding
         if math.isfinite(trial.value) and trial.value <= enough:
             return objective.at(there) if trial.hessian is None else trial
@@ -207,11 +205,11 @@ def _line_search(
     return None
 
 
-def _polish(objective: AnyObjective, point: NewtonSums, factor: CholeskyFactor) -> NewtonSums:
+def _polish(objective: Objective, point: Sums, factor: CholeskyFactor) -> Sums:
     """Repeat steps with the factor at hand for as long as each halves the gradient."""
     size = relative_gradient(objective, point)
     while size > 0:
-        nearer = objective.at(point.theta + _newton_step(point, factor), hessian=False)
+        nearer = objective.at(point.theta + _newton_step(point, factor), ("scales",))
         next_size = relative_gradient(objective, nearer)
         if not next_size < 0.5 * size:
             return nearer if next_size < size else point
@@ -219,7 +217,7 @@ def _polish(objective: AnyObjective, point: NewtonSums, factor: CholeskyFactor) 
     return point
 
 
-def _gauge_free(objective: AnyObjective, theta: Array) -> Array:
+def _gauge_free(objective: Objective, theta: Array) -> Array:
     """Return softmax parameters that sum to zero over the classes; others as they are.
 
     The losses do not change, and the penalty is smallest there.
@@ -229,7 +227,7 @@ def _gauge_free(objective: AnyObjective, theta: Array) -> Array:
     return theta - array_namespace(theta).mean(theta, axis=1, keepdims=True)
 
 
-def _lbfgs(objective: AnyObjective) -> Array:
+def _lbfgs(objective: Objective) -> Array:
     """Return parameters near the minimiser, by scipy's L-BFGS on gradients computed in place."""
     zeros = objective.zeros()
     xp = array_namespace(zeros)
@@ -238,7 +236,7 @@ def _lbfgs(objective: AnyObjective) -> Array:
         return xp.reshape(xp.asarray(flat, dtype=zeros.dtype, device=device(zeros)), zeros.shape)
 
     def evaluate(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        point = objective.at(parameters(flat), hessian=False)
+        point = objective.at(parameters(flat), ("value",))
         return point.value, as_numpy(point.gradient).reshape(-1).astype(float)
 
     start = np.zeros(math.prod(objective.shape))
@@ -247,7 +245,7 @@ def _lbfgs(objective: AnyObjective) -> Array:
     return parameters(answer.x) if usable else zeros
 
 
-def check_counts(objective: AnyObjective, label_scale: float) -> None:
+def check_counts(objective: Objective, label_scale: float) -> None:
     """Raise for counts that are all zero: no penalty holds the intercept."""
     if objective.family.name == "poisson" and objective.intercept and label_scale == 0:
         raise InputError(
@@ -256,19 +254,19 @@ def check_counts(objective: AnyObjective, label_scale: float) -> None:
         )
 
 
-def check_overlap(objective: AnyObjective, least_gain: float) -> None:
+def check_overlap(objective: Objective, least_gain: float) -> None:
     """Raise where the margins put every record strictly on its own side: classes are separable."""
     if objective.ridge == 0 and 0 < least_gain < math.inf:
         raise InputError(_divergence(objective.family.name))
 
 
-def check_drift(objective: AnyObjective, step: Array, largest_norm: float) -> None:
+def check_drift(objective: Objective, step: Array, largest_norm: float) -> None:
     """Raise where nothing is penalised and Newton's step still goes far along a separation."""
     if objective.ridge == 0 and _drifts(objective, step, largest_norm):
         raise InputError(_divergence(objective.family.name))
 
 
-def _drifts(objective: AnyObjective, step: Array, largest_norm: float) -> bool:
+def _drifts(objective: Objective, step: Array, largest_norm: float) -> bool:
     """Whether a step goes far, and moves no record to a wrong side.
 
     ``largest_norm`` is that of the rows: a step too short to move any margin far is not examined.
@@ -280,15 +278,14 @@ def _drifts(objective: AnyObjective, step: Array, largest_norm: float) -> bool:
     return most > _FAR and least >= -1e-3 * most
 
 
-def separated(objective: AnyObjective) -> bool:
+def separated(objective: Objective) -> bool:
     """Whether along some direction no loss rises and some fall for ever, by a linear programme.
 
     Nothing is known for data read in chunks, for large tables, or for labels between two classes.
     """
-    table = objective.on_table()
-    if table is None or table.tilt is not None:
+    if objective.table is None or objective.tilt is not None:
         return False
-    objective = table.conditioned()[0]
+    objective = objective.conditioned()[0]
     y, design = as_numpy(objective.target), as_numpy(objective.X)
     if design.size * math.prod(y.shape[1:]) ** 2 > _MOST_CELLS:
         return False
@@ -322,7 +319,7 @@ def separated(objective: AnyObjective) -> bool:
     return answer.fun is not None and -float(answer.fun) > 1e-6
 
 
-def weak_penalty_clause(objective: AnyObjective) -> str:
+def weak_penalty_clause(objective: Objective) -> str:
     """Return the clause on separable data whose penalty does not hold the coefficients."""
     counts = objective.family.name == "poisson"
     what = "the counts are all zero in some direction of X" if counts else "the data are separable"
@@ -332,7 +329,7 @@ def weak_penalty_clause(objective: AnyObjective) -> str:
     )
 
 
-def _remedy(objective: AnyObjective) -> str:
+def _remedy(objective: Objective) -> str:
     return "choose a larger l2" if objective.ridge > 0 else "set l2 to a positive number"
 
 

@@ -1,7 +1,6 @@
-"""The objective of a GLM on one table: its value, gradient, Hessian and whatever else a fit needs.
+"""The objective of a GLM over its records: value, gradient, Hessian and whatever else a fit needs.
 
-The answers a minimiser needs (:meth:`Objective.at` and the methods after it) can be summed over
-tables: :class:`~seepage.glm.fitting.streamed.StreamedObjective` does so over chunks of a source.
+The records are a table, or come from a source in chunks: all that a fit needs are sums over them.
 
 Hessians are summed over chunks of rows that never copy the whole table. A chunk's Gram matrix is
 written ``S.T @ S`` with ``S = √weight · X``: one array on both sides lets BLAS compute one triangle
@@ -14,20 +13,32 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, ClassVar, Protocol, TypeVar
+from functools import partial, reduce
+from operator import add
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import scipy.linalg
 from array_api_compat import array_namespace, device, is_numpy_array
 
 from seepage.errors import InputError
-from seepage.glm.losses import Categorical, Family
-from seepage.support.chunks import even_slices, row_slices, small_on_one_core, spread
-from seepage.tables.source import Array, Table, place_like
+from seepage.glm.losses import Categorical, Family, class_positions, class_targets
+from seepage.support.chunks import (
+    by_rows,
+    chunk_for,
+    even_slices,
+    row_slices,
+    small_on_one_core,
+    spread,
+)
+from seepage.tables.source import Array, Chunk, RowSource, Table, place_like
 
 Answer = TypeVar("Answer")
+# What may be asked of a pass beside the gradient; each costs something.
+Asked = tuple[Literal["hessian", "value", "scales", "gain", "squares", "extent"], ...]
+STEP: Asked = ("hessian", "value", "scales", "gain")  # all that a step of Newton's method needs
 
+PERFECT_FIT = 1e-4  # the share of the labels below which residuals set no scale
 _UNLIKE = 1024.0  # how far from one the size of a column must be for columns to be scaled
 
 
@@ -89,9 +100,22 @@ class FittedGLM:
         return cls(family, w, free, float(ridge), weights, target, table.names, *placed)
 
     def margins(self, X: Array) -> Array:
-        """Return ``Xw + w₀``: (n,), or (n, K) for :class:`Categorical`."""
-        M = X @ self.coef
-        return M if self.intercept is None else M + self.intercept
+        """Return ``Xw + w₀`` in float64: (n,), or (n, K) for :class:`Categorical`."""
+        threads, chunk = is_numpy_array(X), chunk_for(X)
+
+        def some(rows: slice) -> Array:
+            M = wide(X[rows, :]) @ self.coef
+            return M if self.intercept is None else M + self.intercept
+
+        return by_rows(some, *X.shape, chunk=chunk, threads=threads)
+
+    def design(self, X: Array) -> Array:
+        """Return ``x̃`` of every row in float64: with a 1 for the intercept, if there is one."""
+        X = wide(X)
+        if self.intercept is None:
+            return X
+        xp = array_namespace(X)
+        return xp.concat([X, xp.ones_like(X[:, :1])], axis=1)
 
     @property
     def parameters(self) -> Array:
@@ -112,58 +136,85 @@ class FittedGLM:
 
 
 @dataclass(frozen=True)
+class PenalisedLoss:
+    """What is minimised, apart from the records; it reads the labels of a chunk of them."""
+
+    family: Family | Categorical  # the loss
+    # The classes that the labels stand for, sorted; ``None`` where labels are numbers
+    classes: np.ndarray | None
+    ridge: float  # ``nλ``
+    intercept: bool  # whether there is an intercept
+    features: int  # the number of columns
+
+    def targets(self, chunk: Chunk) -> Array:
+        """Return the labels as numbers: (m,), or one-hot for :class:`Categorical`."""
+        if self.classes is None:
+            if chunk.y.dtype.kind == "O":
+                raise InputError("The labels are text, which a regression cannot be fitted to.")
+            numbers = np.asarray(chunk.y, dtype=float)
+            self.family.check_labels(numbers)  # type: ignore[union-attr]
+            return numbers
+        return class_targets(class_positions(chunk.y, self.classes, chunk.start), self.family)
+
+
+@dataclass(frozen=True)
 class Objective:
     """``F(θ) = Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (ridge/2) ‖w‖²`` (paper 001, equation 13, weighted).
 
     The parameters ``θ`` are (D,) for a :class:`Family` and (D, K) for :class:`Categorical`, with
     D = d, or d + 1 with the intercept in the last row.
+
+    The records are a table, or come from a source in chunks. What a fit needs is a sum over them
+    (:meth:`total`), and a table is one chunk; numbers of single records are for tables only.
     """
 
-    X: Array
+    X: Array  # the features, (n, d), or the source, whose chunks have labels and weights too
     family: Family | Categorical
+    # The labels as numbers; of a source, the :class:`PenalisedLoss` that reads those of a chunk
     target: Array
     sample_weight: Array | None
     ridge: float
     intercept: bool
+    # One unit of each column in the caller's units: the penalty is on ``w/units``
     units: Array | None = None
-    """One unit of each column in the caller's units: the penalty is on ``w/units``."""
+    # The slope of a linear term ``tiltᵀw``, in the caller's units; see :class:`FittedGLM`
     tilt: Array | None = None
-    """The slope of a linear term ``tiltᵀw``, in the caller's units; see :class:`FittedGLM`."""
-
-    rereads: ClassVar[bool] = False
-    """Whether every question takes a new pass over the data, so that few are asked."""
 
     @classmethod
     def of(cls, fit: FittedGLM, X: Array) -> Objective:
-        """Return the objective that a fitted model is meant to minimise on ``X``."""
-        return cls(
-            X,
-            fit.family,
-            fit.target,
-            fit.sample_weight,
-            fit.ridge,
-            fit.intercept is not None,
-            tilt=fit.tilt,
-        )
+        """Return the objective that a fitted model is meant to minimise on a table."""
+        free, weight = fit.intercept is not None, fit.sample_weight
+        return cls(X, fit.family, fit.target, weight, fit.ridge, free, tilt=fit.tilt)
+
+    @classmethod
+    def over(cls, source: RowSource, loss: PenalisedLoss) -> Objective:
+        """Return the objective over all records of a source."""
+        return cls(source, loss.family, loss, None, loss.ridge, loss.intercept)
+
+    @property
+    def table(self) -> Array | None:
+        """The features of all records; ``None`` if they come from a source."""
+        return None if isinstance(self.X, RowSource) else self.X
+
+    @property
+    def rereads(self) -> bool:
+        """Whether every question takes a new pass over the data, so that few are asked."""
+        return self.table is None
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the parameters."""
-        return parameter_shape(self.X.shape[1], self.family, self.intercept)
-
-    @property
-    def counted(self) -> int:
-        """The number of records of positive weight."""
-        weight = self.sample_weight
-        if weight is None:
-            return int(self.X.shape[0])
-        xp = array_namespace(weight)
-        return int(xp.sum(xp.astype(weight > 0, xp.int64)))
+        """The shape of the parameters, (D,) or (D, K)."""
+        D = (self.target.features if self.table is None else self.X.shape[1]) + self.intercept
+        return (D, self.family.outputs) if isinstance(self.family, Categorical) else (D,)
 
     def zeros(self) -> Array:
         """Return parameters that are all zero."""
+        if self.table is None:
+            return np.zeros(self.shape)
         xp = array_namespace(self.X)
         return xp.zeros(self.shape, dtype=self.X.dtype, device=device(self.X))
+
+    # Records of a table ---------------------------------------------------------------------------
 
     def margins(self, theta: Array) -> Array:
         """Return ``Xw + w₀``, (n,) or (n, K)."""
@@ -171,35 +222,21 @@ class Objective:
         M = self.X @ theta[:d, ...]
         return M + theta[d, ...] if self.intercept else M
 
-    def value(self, theta: Array, margins: Array) -> float:
-        """Return the objective at ``theta``, whose margins are given."""
-        xp = array_namespace(margins)
-        losses = self.weighted(self.family.loss(margins, self.target))
-        w = self._in_callers_units(theta)
-        along = 0.0 if self.tilt is None else float(xp.sum(self.tilt * w))
-        return float(xp.sum(losses)) + 0.5 * self.ridge * float(xp.sum(w * w)) + along
-
     def slopes(self, margins: Array) -> Array:
         """Return ``ωᵢ ∂ℓᵢ/∂m``, (n,) or (n, K)."""
         return self.weighted(self.family.slope(margins, self.target))
 
+    def weighted(self, values: Array) -> Array:
+        """Return per-record numbers times the records' weights."""
+        if self.sample_weight is None:
+            return values
+        xp = array_namespace(values)
+        ones = (1,) * (len(values.shape) - 1)
+        return values * xp.reshape(self.sample_weight, (-1, *ones))
+
     def gradient(self, theta: Array, slopes: Array) -> Array:
         """Return the gradient, of the shape of ``theta``, from the slopes at ``theta``."""
-        xp = array_namespace(slopes)
-        w = self._in_callers_units(self._in_callers_units(theta))
-        g = self.X.T @ slopes + self.ridge * w
-        if self.tilt is not None:
-            g = g + (self.tilt if self.units is None else self.tilt / self.units)
-        return xp.concat([g, xp.sum(slopes, axis=0)[None, ...]], axis=0) if self.intercept else g
-
-    def gradient_scale(self, theta: Array, slopes: Array) -> float:
-        """Return ``Σᵢ |ωᵢ rᵢ| ‖xᵢ‖ + ridge ‖w‖``: the terms that cancel in the gradient."""
-        w = self._in_callers_units(self._in_callers_units(theta))
-        return self._absolute_sum(slopes) + self.ridge * norm(w)
-
-    def label_scale(self) -> float:
-        """Return ``Σᵢ ωᵢ |yᵢ| ‖xᵢ‖``: the scale of rounding where a fit is perfect."""
-        return self._absolute_sum(self.weighted(self.target))
+        return self.with_penalty(Sums(theta, 0, slope_sum(self.X, slopes, self.intercept))).gradient
 
     def hessian(self, margins: Array) -> Array:
         """Return the Hessian, (P, P); for softmax it is singular along unpenalised gauges."""
@@ -207,120 +244,13 @@ class Objective:
         ridge = self.ridge if self.units is None else self.ridge / self.units**2
         return hessian(self.X, curvature, ridge=ridge, intercept=self.intercept)
 
-    def definite(self, H: Array) -> Array:
-        """Return ``H`` made definite along softmax's gauge; Newton's step stays the same."""
-        return gauge_fixed(H, self.family.outputs) if isinstance(self.family, Categorical) else H
-
-    @cached_property
-    def row_norms(self) -> Array:
-        """``‖xᵢ‖`` of every row, the intercept's 1 included."""
-        xp = array_namespace(self.X)
-        squares = [
-            xp.vecdot(self.X[rows, :], self.X[rows, :]) for rows in row_chunks(*self.X.shape)
-        ]
-        return xp.sqrt(xp.concat(squares) + float(self.intercept))
-
-    def at(self, theta: Array, hessian: bool = True) -> NewtonSums:
-        """Return what Newton's method needs at some parameters."""
-        # Poisson's exp may overflow during a line search; infinity is then rejected.
-        with np.errstate(over="ignore", invalid="ignore"):
-            margins = self.margins(theta)
-            slopes = self.slopes(margins)
-            return NewtonSums(
-                theta,
-                self.counted,
-                self.value(theta, margins),
-                self.gradient(theta, slopes),
-                self.hessian(margins) if hessian else None,
-                self.gradient_scale(theta, slopes),
-                self.label_scale(),
-                self._gain_range(margins, counts=False)[0],
-                float(array_namespace(theta).max(self.row_norms)) if len(slopes) else 0.0,
-            )
-
-    def gradient_at(self, theta: Array) -> Array:
-        """Return the gradient alone."""
-        return self.gradient(theta, self.slopes(self.margins(theta)))
-
-    def quadratic(self) -> tuple[Array, Array, int]:
-        """Return what least squares needs: Hessian, gradient at zero, and number of records."""
-        return self.hessian(self.target), self.gradient_at(self.zeros()), self.counted
-
-    def gains(self, step: Array) -> tuple[float, float]:
-        """Return how far a step moves records towards the side where their losses fall for ever.
+    def gain_range(self, margins: Array, counts: bool = True) -> tuple[float, float]:
+        """Return how far margins lie towards the side where losses fall for ever.
 
         The minimum and maximum over the records of positive weight (and rival classes); ∞ and −∞
-        without records, and for a family whose losses have no such side.
+        without records, and for a family whose losses have no such side; ``counts`` says whether
+        those of counts are wanted too.
         """
-        return self._gain_range(self.margins(step), counts=True)
-
-    def refined(self, theta: Array, factor: CholeskyFactor) -> Array:
-        """Return the solution of least squares after a step of iterative refinement."""
-        return theta - factor.solve(self.gradient_at(theta))
-
-    def on_table(self) -> Objective | None:
-        """Return the objective itself: it is one on a table."""
-        return self
-
-    def conditioned(self) -> tuple[Objective, Coordinates]:
-        """Return the objective in coordinates that suit it; itself if its own do."""
-        X = self.X
-        xp = array_namespace(X)
-        least, most = xp.min(X, axis=0), xp.max(X, axis=0)
-        centre = far_centre(least, most) if self.intercept else None
-        near = X
-        if centre is not None:
-            near, least, most = X - centre[None, :], least - centre, most - centre
-        sizes = xp.maximum(xp.abs(least), xp.abs(most))
-        sizes = xp.where(sizes > 0, sizes, xp.ones_like(sizes))
-        units = None
-        if float(xp.max(sizes)) > _UNLIKE or float(xp.min(sizes)) < 1 / _UNLIKE:
-            units = 2.0 ** xp.round(xp.log2(sizes))
-            near = near / units[None, :]
-        if near is X:
-            return self, Coordinates()
-        return replace(self, X=near, units=units), Coordinates(centre, units)
-
-    def near_zero(self, H: Array) -> None:
-        """Return nothing: columns far from zero were shifted when it was conditioned."""
-
-    def constant_columns(self) -> Array:
-        """Say for every column whether it is constant over the records of positive weight."""
-        least, most = self.column_range()
-        return least == most
-
-    def column_range(self) -> tuple[Array, Array]:
-        """Return every column's minimum and maximum over records of positive weight, (d,) each."""
-        xp = array_namespace(self.X)
-        counted = self.X if self.sample_weight is None else self.X[self.sample_weight > 0, :]
-        if counted.shape[0] == 0:
-            none = xp.full((self.X.shape[1],), math.inf, dtype=self.X.dtype, device=device(self.X))
-            return none, -none
-        return xp.min(counted, axis=0), xp.max(counted, axis=0)
-
-    def triangle(self, labels: bool) -> Array:
-        """Return the R of the QR factorisation of ``√ω [x, 1, y]``, or without the labels.
-
-        Without labels only which records have positive weight matters, not how much.
-        """
-        return stacked_r(self._bordered_rows(labels))
-
-    def _bordered_rows(self, labels: bool) -> Iterator[Array]:
-        xp = array_namespace(self.X)
-        for rows in row_chunks(*self.X.shape):
-            block = self.X[rows, :]
-            parts = [block]
-            if self.intercept:
-                parts.append(xp.ones_like(block[:, :1]))
-            if labels:
-                parts.append(self.target[rows, None])
-            block = xp.concat(parts, axis=1)
-            if self.sample_weight is not None:
-                weight = self.sample_weight[rows]
-                block = block * xp.sqrt(weight)[:, None] if labels else block[weight > 0, :]
-            yield block
-
-    def _gain_range(self, margins: Array, counts: bool) -> tuple[float, float]:
         xp = array_namespace(margins)
         y = self.target
         if isinstance(self.family, Categorical):
@@ -339,62 +269,312 @@ class Objective:
             return math.inf, -math.inf
         return float(xp.min(gains)), float(xp.max(gains))
 
-    def _in_callers_units(self, theta: Array) -> Array:
-        """Return the coefficients divided by the units of their columns."""
-        w = theta[: self.X.shape[1], ...]
-        if self.units is None:
-            return w
-        return w / array_namespace(w).reshape(self.units, (-1, *(1,) * (len(w.shape) - 1)))
+    # Sums over all records ------------------------------------------------------------------------
 
-    def _absolute_sum(self, values: Array) -> float:
-        """Return ``Σᵢ |vᵢ| ‖xᵢ‖``."""
-        xp = array_namespace(values)
-        sizes = xp.abs(values) if len(values.shape) == 1 else xp.sum(xp.abs(values), axis=1)
-        return float(xp.sum(sizes * self.row_norms))
+    def total(self, function: Callable[[Objective], Answer], what: str) -> Answer:
+        """Return the sum of a function of the objectives on every chunk; a table is one chunk.
 
-    def weighted(self, values: Array) -> Array:
-        """Return per-record numbers times the records' weights."""
-        if self.sample_weight is None:
-            return values
-        xp = array_namespace(values)
-        ones = (1,) * (len(values.shape) - 1)
-        return values * xp.reshape(self.sample_weight, (-1, *ones))
+        The function leaves out the penalty, and can be pickled for other machines.
+        """
+        if self.table is not None:
+            return function(self)
+        ask = partial(_of_chunk, loss=self.target, function=function)
+        answer: Answer = self.X.total(ask, what)
+        return answer
+
+    def at(self, theta: Array, asked: Asked = STEP, what: str = "fit") -> Sums:
+        """Return the gradient at some parameters and whatever else is asked, by one pass."""
+        return self.with_penalty(self.total(partial(sums_at, theta=theta, asked=asked), what))
+
+    def with_penalty(self, sums: Sums) -> Sums:
+        """Return sums over all records with what the penalty and the linear term add to them."""
+        xp, H = array_namespace(sums.theta), sums.hessian
+        w = sums.theta[:-1, ...] if self.intercept else sums.theta
+        free = math.prod(w.shape[1:]) if self.intercept else 0
+        ridge, tilt = self.ridge, self.tilt
+        if self.units is not None:
+            ridge = self.ridge / self.units**2
+            tilt = None if tilt is None else tilt / self.units
+        pull = w * (ridge if self.units is None else _column(ridge, w))
+        value, scale = sums.value + 0.5 * float(xp.sum(w * pull)), norm(pull)
+        if tilt is not None:
+            value, pull = value + float(xp.sum(tilt * w)), pull + tilt
+        if self.intercept:
+            pull = xp.concat([pull, xp.zeros_like(sums.theta[-1:, ...])], axis=0)
+        return replace(
+            sums,
+            value=value,
+            gradient=sums.gradient + pull,
+            hessian=None if H is None else penalised(H, ridge, free),
+            gradient_scale=sums.gradient_scale + scale,
+        )
+
+    def gradient_at(self, theta: Array) -> Array:
+        """Return the gradient alone."""
+        return self.at(theta, ()).gradient
+
+    def gains(self, step: Array) -> tuple[float, float]:
+        """Return how far a step moves records towards the side where losses fall for ever.
+
+        See :meth:`gain_range`.
+        """
+        extent = self.total(partial(_gains, step=step), "looking for separable classes")
+        return float(extent.least), float(extent.most)
+
+    def column_range(self, what: str = "looking for constant columns") -> tuple[Array, Array]:
+        """Return every column's minimum and maximum over records of positive weight, (d,) each."""
+        extent = self.total(_column_range, what)
+        return extent.least, extent.most
+
+    def triangle(self, labels: bool) -> Array:
+        """Return the R of the QR factorisation of ``√ω [x, 1, y]``, or without the labels.
+
+        Without labels only which records have positive weight matters, not how much.
+        """
+        what = "fit by QR" if labels else "looking for dependent columns"
+        return self.total(partial(_triangle, labels=labels), what).R
+
+    # Coordinates ----------------------------------------------------------------------------------
+
+    def definite(self, H: Array) -> Array:
+        """Return ``H`` made definite along softmax's gauge; Newton's step stays the same."""
+        return gauge_fixed(H, self.family.outputs) if isinstance(self.family, Categorical) else H
+
+    def conditioned(self) -> tuple[Objective, Coordinates]:
+        """Return the objective in coordinates that suit it; itself if its own do.
+
+        Columns of a source are never scaled, and shifted once a pass has told their moments: see
+        :meth:`near_zero`.
+        """
+        X = self.table
+        if X is None:
+            return self, Coordinates()
+        xp = array_namespace(X)
+        least, most = xp.min(X, axis=0), xp.max(X, axis=0)
+        centre = far_centre(least, most) if self.intercept else None
+        near = X
+        if centre is not None:
+            near, least, most = X - centre[None, :], least - centre, most - centre
+        sizes = xp.maximum(xp.abs(least), xp.abs(most))
+        sizes = xp.where(sizes > 0, sizes, xp.ones_like(sizes))
+        units = None
+        if float(xp.max(sizes)) > _UNLIKE or float(xp.min(sizes)) < 1 / _UNLIKE:
+            units = 2.0 ** xp.round(xp.log2(sizes))
+            near = near / units[None, :]
+        if near is X:
+            return self, Coordinates()
+        return replace(self, X=near, units=units), Coordinates(centre, units)
+
+    def near_zero(self, H: Array) -> tuple[Objective, Coordinates] | None:
+        """Return the objective of a source with columns far from zero shifted, if there are any.
+
+        The moments in a Hessian say whether to look for them, which takes a pass over the source.
+        Those of a table were shifted when it was :meth:`conditioned`.
+        """
+        if self.table is not None or not self.intercept:
+            return None
+        step = math.prod(self.shape[1:])
+        gram = H[::step, ::step]
+        means, squares = gram[-1, :-1] / gram[-1, -1], np.diagonal(gram)[:-1] - self.ridge
+        # A column may be far off if nearly all of its squares are due to its mean.
+        if not np.any(means**2 * gram[-1, -1] > 0.98 * squares):
+            return None
+        centre = far_centre(*self.column_range("looking for columns far from zero"))
+        if centre is None:
+            return None
+        return self.less(centre), Coordinates(centre)
+
+    def less(self, centre: Array) -> Objective:
+        """Return the objective of the records less a centre, column by column."""
+        X = self.table
+        return replace(self, X=self.X.less(centre) if X is None else X - centre[None, :])
+
+
+def _of_chunk(chunk: Chunk, loss: PenalisedLoss, function: Callable[[Objective], Answer]) -> Answer:
+    target = loss.targets(chunk)
+    return function(Objective(chunk.X, loss.family, target, chunk.weight, 0.0, loss.intercept))
+
+
+# Sums over records --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class NewtonSums:
-    """What a step of Newton's method needs from some records at given parameters."""
+class Sums:
+    """Sums over some records at given parameters; one that was not asked for is that of no record.
+
+    Parameters
+    ----------
+    theta
+        The parameters.
+    counted
+        How many records have a positive weight.
+    gradient, hessian, value
+        Of the objective.
+    gradient_scale, label_scale
+        ``Σᵢ |ωᵢ rᵢ| ‖x̃ᵢ‖ + ridge ‖w‖``: the terms that cancel in the gradient; and
+        ``Σᵢ ωᵢ |yᵢ| ‖x̃ᵢ‖``: the scale of rounding where a fit is perfect.
+    largest_norm
+        That of a row.
+    least_gain
+        A lower bound on how far the worst record lies on its own class's side.
+    squares
+        ``Σ (ω r ‖x̃‖)²``, plus a small share of the labels, in case a fit is perfect.
+    extent
+        Of the columns, where there is an intercept to absorb a shift.
+    """
 
     theta: Array
-    counted: int  # records of positive weight
-    value: float
+    counted: int
     gradient: Array
-    hessian: Array  # or None if it was not asked for
-    gradient_scale: float
-    label_scale: float
-    least_gain: float  # a lower bound on how far the worst record lies on its own class's side
-    largest_norm: float  # of a row
+    hessian: Array = None
+    value: float = 0.0
+    gradient_scale: float = 0.0
+    label_scale: float = 0.0
+    largest_norm: float = 0.0
+    least_gain: float = math.inf
+    squares: float = 0.0
+    extent: Extent | None = None
 
-    def __add__(self, other: NewtonSums) -> NewtonSums:
-        return NewtonSums(
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(
             self.theta,
             self.counted + other.counted,
-            self.value + other.value,
             self.gradient + other.gradient,
             None if self.hessian is None else self.hessian + other.hessian,
+            self.value + other.value,
             self.gradient_scale + other.gradient_scale,
             self.label_scale + other.label_scale,
-            min(self.least_gain, other.least_gain),
             max(self.largest_norm, other.largest_norm),
+            min(self.least_gain, other.least_gain),
+            self.squares + other.squares,
+            None if self.extent is None else self.extent + cast(Extent, other.extent),
         )
 
+    @property
+    def far_from_zero(self) -> Array | None:
+        """What to subtract from columns far from zero, (d,); ``None`` if there are none."""
+        return None if self.extent is None else far_centre(self.extent.least, self.extent.most)
 
-def parameter_shape(
-    features: int, family: Family | Categorical, intercept: bool
-) -> tuple[int, ...]:
-    """Return the shape of a model's parameters, (D,) or (D, K)."""
-    D = features + intercept
-    return (D, family.outputs) if isinstance(family, Categorical) else (D,)
+
+def sums_at(part: Objective, theta: Array, asked: Asked) -> Sums:
+    """Return the sums over a table, without the penalty, in float64.
+
+    Single precision is widened piece by piece. With one output, pieces are small enough for the
+    processor's cache, and their Hessians small beside them.
+    """
+    X = part.X
+    some = partial(_sums_of_rows, part, theta, asked)
+    if not X.shape[0]:
+        return some(slice(0, 0))
+    if is_numpy_array(X) and len(theta.shape) == 1:
+        return reduce(add, over_chunks(some, X))
+    step = 1 << 22 if X.dtype != array_namespace(X).float64 else X.shape[0] * X.shape[1]
+    return reduce(add, map(some, row_slices(*X.shape, chunk=step)))
+
+
+def _sums_of_rows(part: Objective, theta: Array, asked: Asked, rows: slice) -> Sums:
+    xp = array_namespace(part.X)
+    X = wide(part.X[rows, :])
+    y, weight = part.target[rows, ...], part.sample_weight
+    weight = None if weight is None else weight[rows]
+    some = Objective(X, part.family, y, weight, 0.0, part.intercept)
+    more: dict[str, Any] = {}
+    # Poisson's exp may overflow during a line search; infinity is then rejected.
+    with np.errstate(over="ignore", invalid="ignore"):
+        margins = some.margins(theta)
+        slopes = some.slopes(margins)
+        if "hessian" in asked:
+            curvature = some.weighted(some.family.curvature(margins, y))
+            more["hessian"] = hessian(X, curvature, ridge=0.0, intercept=part.intercept)
+        if "value" in asked:
+            more["value"] = float(xp.sum(some.weighted(some.family.loss(margins, y))))
+        if "gain" in asked:
+            more["least_gain"] = some.gain_range(margins, counts=False)[0]
+        if "scales" in asked or "squares" in asked:
+            lengths = xp.sqrt(xp.vecdot(X, X) + float(part.intercept))
+            lengths = lengths if len(slopes.shape) == 1 else lengths[:, None]
+            sizes, labels = slopes * lengths, some.weighted(y) * lengths
+            if "squares" in asked:
+                more["squares"] = norm(sizes) ** 2 + norm(PERFECT_FIT * labels) ** 2
+            if "scales" in asked:
+                more["gradient_scale"] = float(xp.sum(xp.abs(sizes)))
+                more["label_scale"] = float(xp.sum(xp.abs(labels)))
+                more["largest_norm"] = float(xp.max(lengths)) if X.shape[0] else 0.0
+        if "extent" in asked and part.intercept:
+            own = part.X[rows, :]
+            more["extent"] = Extent(xp.min(own, axis=0), xp.max(own, axis=0))
+        gradient = slope_sum(X, slopes, part.intercept)
+    counted = X.shape[0] if weight is None else int(xp.sum(xp.astype(weight > 0, xp.int64)))
+    return Sums(theta, counted, gradient, **more)
+
+
+def slope_sum(X: Array, slopes: Array, intercept: bool) -> Array:
+    """Return ``Σᵢ x̃ᵢ ⊗ slopesᵢ``, (D,) or (D, K): the gradient of the losses."""
+    total = X.T @ slopes
+    if not intercept:
+        return total
+    xp = array_namespace(slopes)
+    return xp.concat([total, xp.sum(slopes, axis=0)[None, ...]], axis=0)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The elementwise minimum and maximum of something over some records."""
+
+    least: Array
+    most: Array
+
+    def __add__(self, other: Extent) -> Extent:
+        xp = array_namespace(self.least)
+        return Extent(xp.minimum(self.least, other.least), xp.maximum(self.most, other.most))
+
+
+def _gains(part: Objective, step: Array) -> Extent:
+    return Extent(*map(np.asarray, part.gain_range(part.margins(step))))
+
+
+def _column_range(part: Objective) -> Extent:
+    X, xp = part.X, array_namespace(part.X)
+    counted = X if part.sample_weight is None else X[part.sample_weight > 0, :]
+    if counted.shape[0] == 0:
+        none = xp.full((X.shape[1],), math.inf, dtype=X.dtype, device=device(X))
+        return Extent(none, -none)
+    return Extent(xp.min(counted, axis=0), xp.max(counted, axis=0))
+
+
+@dataclass(frozen=True)
+class _Triangle:
+    """The R of the QR factorisation of some rows; two add up to that of all their rows."""
+
+    R: Array
+
+    def __add__(self, other: _Triangle) -> _Triangle:
+        return _Triangle(stacked_r([self.R, other.R]))
+
+
+def _triangle(part: Objective, labels: bool) -> _Triangle:
+    xp = array_namespace(part.X)
+
+    def bordered(rows: slice) -> Array:
+        block = part.X[rows, :]
+        parts = [block]
+        if part.intercept:
+            parts.append(xp.ones_like(block[:, :1]))
+        if labels:
+            parts.append(part.target[rows, None])
+        block = xp.concat(parts, axis=1)
+        if part.sample_weight is None:
+            return block
+        weight = part.sample_weight[rows]
+        return block * xp.sqrt(weight)[:, None] if labels else block[weight > 0, :]
+
+    return _Triangle(stacked_r(over_chunks(bordered, part.X)))
+
+
+def wide(values: Array) -> Array:
+    """Return numbers in float64; the array itself if they are."""
+    xp = array_namespace(values)
+    return xp.astype(values, xp.float64, copy=False)
 
 
 def norm(values: Array) -> float:
@@ -405,31 +585,23 @@ def norm(values: Array) -> float:
 # Hessians ---------------------------------------------------------------------------------------
 
 
-def row_chunks(n: int, d: int) -> Iterator[slice]:
-    """Cut n rows of d entries into slices for summing d×d matrices.
-
-    Each chunk costs d² outside BLAS (mirroring a triangle, adding it up), which only a few
-    thousand rows amortise; narrow tables take more rows, to spare the interpreter.
-    """
-    return row_slices(n, d, chunk=_chunk_of(d))
-
-
-def _chunk_of(d: int) -> int:
-    # 2¹⁸ numbers stay in a processor's cache between scaling and multiplying.
-    return max(4096 * d, 1 << 18)
-
-
 def over_chunks(function: Callable[[slice], Answer], X: Array) -> Iterator[Answer]:
-    """Yield a function's answers on chunks of rows; of a large table by several cores at a time."""
+    """Yield a function's answers on chunks of rows; of a large table by several cores at a time.
+
+    Chunks are for summing d×d matrices: each costs d² outside BLAS (mirroring a triangle, adding it
+    up), which only a few thousand rows amortise; narrow tables take more rows, to spare the
+    interpreter.
+    """
     n, d = X.shape
+    chunk = max(4096 * d, 1 << 18)  # 2¹⁸ numbers stay in a processor's cache between two uses
     if not is_numpy_array(X) or n * d <= 1 << 21:
-        return map(function, row_chunks(n, d))
-    pieces = even_slices(n, d, chunk=_chunk_of(d))
+        return map(function, row_slices(n, d, chunk=chunk))
+    pieces = even_slices(n, d, chunk=chunk)
     return spread(function, pieces) if len(pieces) > 1 else map(function, pieces)
 
 
-def weighted_gram(X: Array, weights: Array) -> Array:
-    """Return ``Σᵢ weightᵢ xᵢ xᵢᵀ``, (d, d), for weights of any sign."""
+def weighted_gram(X: Array, weights: Array, intercept: bool = False) -> Array:
+    """Return ``Σᵢ weightᵢ x̃ᵢ x̃ᵢᵀ`` for weights of any sign, (D, D)."""
     xp = array_namespace(X)
     one_sign = 1.0 if bool(xp.all(weights >= 0)) else -1.0 if bool(xp.all(weights <= 0)) else 0.0
     factors = xp.sqrt(one_sign * weights) if one_sign else weights
@@ -439,20 +611,14 @@ def weighted_gram(X: Array, weights: Array) -> Array:
         return scaled.T @ (scaled if one_sign else X[rows, :])
 
     grams = over_chunks(part, X)
-    total = next(grams, None)
-    if total is None:  # of no rows
-        return xp.zeros((X.shape[1], X.shape[1]), dtype=X.dtype, device=device(X))
-    for gram in grams:
-        total += gram
-    return -total if one_sign < 0 else total
-
-
-def bordered_gram(X: Array, weights: Array, intercept: bool) -> Array:
-    """Return the weighted Gram matrix of ``[X, 1]``, or of ``X`` without an intercept."""
-    gram = weighted_gram(X, weights)
+    gram = next(grams, None)
+    if gram is None:  # of no rows
+        gram = xp.zeros((X.shape[1], X.shape[1]), dtype=X.dtype, device=device(X))
+    for other in grams:
+        gram += other
+    gram = -gram if one_sign < 0 else gram
     if not intercept:
         return gram
-    xp = array_namespace(X)
     border = X.T @ weights
     top = xp.concat([gram, border[:, None]], axis=1)
     bottom = xp.concat([border, xp.reshape(xp.sum(weights), (1,))])
@@ -470,14 +636,14 @@ def hessian(X: Array, curvature: Array, *, ridge: float | Array, intercept: bool
     parameters of every class) that are not penalised; :func:`gauge_fixed` makes it definite.
     """
     if len(curvature.shape) == 1:
-        return penalised(bordered_gram(X, curvature, intercept), ridge, int(intercept))
+        return penalised(weighted_gram(X, curvature, intercept), ridge, int(intercept))
     xp = array_namespace(X)
     classes = curvature.shape[1]
     D = X.shape[1] + intercept
     blocks = xp.zeros((D, classes, D, classes), dtype=X.dtype, device=device(X))
     for j in range(classes):
         for k in range(j, classes):
-            block = bordered_gram(X, curvature[:, j, k], intercept)
+            block = weighted_gram(X, curvature[:, j, k], intercept)
             blocks[:, j, :, k] = block
             blocks[:, k, :, j] = block
     return penalised(
@@ -565,13 +731,17 @@ class CholeskyFactor:
         return float(xp.min(xp.linalg.diagonal(self.lower))) ** 2
 
 
-def cholesky_factor(H: Array) -> CholeskyFactor | None:
-    """Return the Cholesky factor of ``H``, or ``None`` where ``H`` is not positive definite."""
+def cholesky_factor(H: Array, damping: float = 0.0) -> CholeskyFactor | None:
+    """Return the factor of ``H + τD²``, τ the damping, or ``None`` where that is not definite."""
     xp = array_namespace(H)
-    sizes = _sizes(H)
+    diagonal = xp.linalg.diagonal(H)
+    sizes = xp.sqrt(xp.where(diagonal > 0, diagonal, xp.ones_like(diagonal)))
+    unit = H / (sizes[:, None] * sizes[None, :])
+    if damping:
+        unit = unit + damping * xp.eye(H.shape[0], dtype=H.dtype, device=device(H))
     try:
         with small_on_one_core(H):
-            lower = xp.linalg.cholesky(H / (sizes[:, None] * sizes[None, :]))
+            lower = xp.linalg.cholesky(unit)
     except (ValueError, RuntimeError) as error:
         # NumPy's LinAlgError is a ValueError, torch's a RuntimeError.
         if type(error).__name__.strip("_") != "LinAlgError":
@@ -583,22 +753,11 @@ def cholesky_factor(H: Array) -> CholeskyFactor | None:
 
 def damped_factor(H: Array) -> CholeskyFactor:
     """Return the factor of ``H``, or of ``H + τD²`` for the first τ that makes it definite."""
-    xp = array_namespace(H)
-    squares = xp.eye(H.shape[0], dtype=H.dtype, device=device(H)) * _sizes(H)[None, :] ** 2
-    damping = 0.0
-    for _ in range(20):
-        factor = cholesky_factor(H + damping * squares if damping else H)
+    for damping in (0.0, *(10.0**k for k in range(-14, 5))):
+        factor = cholesky_factor(H, damping)
         if factor is not None:
             return factor
-        damping = 10.0 * damping if damping else 1e-14
     raise FloatingPointError("the Hessian holds values that are not finite")
-
-
-def _sizes(H: Array) -> Array:
-    """Return the roots of the diagonal, or one where it is zero."""
-    xp = array_namespace(H)
-    diagonal = xp.linalg.diagonal(H)
-    return xp.sqrt(xp.where(diagonal > 0, diagonal, xp.ones_like(diagonal)))
 
 
 def stacked_r(blocks: Iterable[Array]) -> Array:
@@ -683,31 +842,7 @@ def _column(values: Array, like: Array) -> Array:
 # Linearly dependent columns ---------------------------------------------------------------------
 
 
-class PenalisedColumns(Protocol):
-    """What an objective over a table, or over chunks of one, tells about its columns."""
-
-    @property
-    def family(self) -> Family | Categorical:
-        """The loss."""
-
-    @property
-    def ridge(self) -> float:
-        """``nλ``."""
-
-    @property
-    def intercept(self) -> bool:
-        """Whether there is an intercept."""
-
-    def constant_columns(self) -> Array:
-        """Say for every column whether it is constant over the records of positive weight."""
-
-    def triangle(self, labels: bool) -> Array:
-        """Return the R of the QR factorisation of ``√ω [x, 1, y]``, or without the labels."""
-
-
-def check_columns(
-    objective: PenalisedColumns, H: Array, counted: int, names: tuple[str, ...]
-) -> None:
+def check_columns(objective: Objective, H: Array, counted: int, names: tuple[str, ...]) -> None:
     """Raise an :class:`InputError` naming the columns that depend linearly on one another.
 
     With a penalty the minimiser is unique anyway, and nothing is checked. ``H`` is the Hessian at
@@ -736,9 +871,10 @@ def check_columns(
     # above 1e-7 proves independence, one below it only calls for the slower QR.
     if factor is not None and factor.smallest_pivot > 1e-7:
         return
-    flat = objective.constant_columns() if objective.intercept else None
-    if flat is not None and bool(xp.any(flat)):
-        raise _constant(names[int(xp.argmax(xp.astype(flat, xp.int64)))], remedy)
+    if objective.intercept:
+        least, most = objective.column_range()
+        if bool(xp.any(least == most)):
+            raise _constant(names[int(xp.argmax(xp.astype(least == most, xp.int64)))], remedy)
     if counted < P:
         samples = "1 sample" if counted == 1 else f"{counted} samples"
         raise InputError(

@@ -150,8 +150,10 @@ class GLMAccuracy(AnswerAccuracy):
         xp = array_namespace(squared)
         for sizes in self._bounds(unknowns):
             errors = self._relative(squared, *sizes)
-            if self.paired is None and bool(xp.all((squared > 0) & (errors <= FINE))):
-                return xp.max(errors) if errors.shape[0] else errors
+            if self.paired is None and errors.shape[0]:
+                worst = xp.max(errors)
+                if float(worst) <= FINE and bool(xp.all(squared > 0)):
+                    return worst
         return errors
 
     def cells(self, squared: Array, unknowns: Unknowns) -> Array:
@@ -284,14 +286,18 @@ class GLMAccuracy(AnswerAccuracy):
         if largest is None:
             largest = xp.max(squared) if squared.shape[0] else 0.0
         floor = share**2 * largest
-        squared = xp.where(squared > floor, squared, floor + xp.zeros_like(squared))
-        eta = xp.sqrt(xp.where(squared > 0, squared, xp.ones_like(squared)))
+        squared = xp.where(squared > floor, squared, floor)
+        something = squared > 0
+        every = bool(xp.all(something))
+        eta = xp.sqrt(squared if every else xp.where(something, squared, 1.0))
         ratio = 1 + 2 * part / eta
-        cancelled = recomputed & (squared < CANCELLED * part**2)
-        rounds = xp.where(cancelled, ratio, ratio**2) * (8 * self.rounding)
-        errors = self.map.accuracy * ratio + error / eta + rounds
+        rounds = ratio**2
+        cancelled = squared < CANCELLED * part**2
+        if recomputed and bool(xp.any(cancelled)):
+            rounds = xp.where(cancelled, ratio, rounds)
+        errors = self.map.accuracy * ratio + error / eta + 8 * self.rounding * rounds
         # Among zeros nothing cancels.
-        return xp.where(squared > 0, errors, xp.zeros_like(errors))
+        return errors if every else xp.where(something, errors, 0.0)
 
     # Sizes of the terms and their errors --------------------------------------------------------
 
@@ -321,25 +327,31 @@ class GLMAccuracy(AnswerAccuracy):
         """Return the sizes of whole records, which for several classes are upper bounds."""
         terms = self.terms
         xp = array_namespace(terms.X)
-        reach, several = norm(terms.columns_of(unknowns)), terms.outputs > 1
-        W = norm(self._coefficient_sizes(unknowns))
+        reach, W = norm(terms.columns_of(unknowns)), norm(self._coefficient_sizes(unknowns))
+        wide = norm(self._spread_over(self.deviations, unknowns)) if self.map.spread else 0.0
+        lost = self.map.curvature_error
+        if terms.outputs == 1:  # a few operations on all records at once
+            slope, (_, a, b) = terms.slope_sizes, terms.derivatives(slice(0, terms.rows))
+            a, error = a[:, 0, 0], reach * self.slope_errors
+            if self.map.spread:
+                own = W * xp.abs(a)
+                own = xp.sqrt(own**2 + b[:, 0, 0] ** 2) if unknowns.label else own
+                own = own * self._leverages(a, slice(0, terms.rows), closely)
+                error = error + lost * (wide * slope + own)
+            return reach * slope, error
 
         def sizes(rows: slice) -> Array:
             _, a, b = terms.derivatives(rows)
             own = W**2 * xp.sum(a * a, axis=(1, 2))
-            own = xp.sqrt(own + xp.sum(b * b, axis=(1, 2))) if unknowns.label else xp.sqrt(own)
-            part = reach * terms.slope_sizes[rows]
+            own = own + xp.sum(b * b, axis=(1, 2)) if unknowns.label else own
+            own = xp.sqrt(2 * own)  # for the sum of both parts
+            X = terms.near[rows, :]  # ``‖A x̃‖ ≤ ‖A‖ ‖x̃‖``
+            lengths = xp.sqrt(xp.vecdot(X, X) + float(terms.intercept))
+            part = reach * terms.slope_sizes[rows] + self.map.size * lengths * own
             error = reach * self.slope_errors[rows]
-            if several:  # ``‖A x̃‖ ≤ ‖A‖ ‖x̃‖``, and root of two for the sum of both parts of ``own``
-                X = terms.near[rows, :]
-                lengths = xp.sqrt(xp.vecdot(X, X) + float(terms.intercept))
-                own = math.sqrt(2) * own
-                part = part + self.map.size * lengths * own
             if self.map.spread:
-                own_curvature = xp.sum(xp.linalg.diagonal(a), axis=1)
-                leverage = self._leverages(own_curvature, rows, closely)
-                wide = terms.slope_sizes[rows] * norm(self._spread_over(self.deviations, unknowns))
-                error = error + self.map.curvature_error * (wide + own * leverage)
+                leverage = self._leverages(xp.sum(xp.linalg.diagonal(a), axis=1), rows, closely)
+                error = error + lost * (wide * terms.slope_sizes[rows] + own * leverage)
             return xp.stack([part, error], axis=1)
 
         width = terms.outputs**2 + terms.features
@@ -455,8 +467,8 @@ class GLMAccuracy(AnswerAccuracy):
         """
         terms = self.terms
         xp = array_namespace(terms.X)
-        safe = xp.where(a > 0, a, xp.ones_like(a))
-        most = xp.where(a > 0, 1 / xp.sqrt(safe), xp.full_like(a, xp.finfo(a.dtype).tiny ** -0.5))
+        least = xp.finfo(a.dtype).tiny
+        most = 1 / xp.sqrt(xp.where(a > least, a, least))
         if not closely:
             return most
         small = terms.rows * terms.features <= 1 << 18

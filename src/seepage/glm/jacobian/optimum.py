@@ -16,35 +16,33 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
-from operator import add
-from typing import Any, TypeVar, cast
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_numpy_array
+from array_api_compat import array_namespace, device
 
 from seepage.core.noise import Noise
 from seepage.errors import InputError, NotConvergedWarning, NotTheMinimiserError
-from seepage.glm.fitting.newton import PERFECT_FIT, separated, weak_penalty_clause
+from seepage.glm.fitting.newton import separated, weak_penalty_clause
 from seepage.glm.fitting.objective import (
+    Asked,
     CholeskyFactor,
     FittedGLM,
     Objective,
+    PenalisedLoss,
+    Sums,
     check_columns,
     cholesky_factor,
     damped_factor,
-    far_centre,
     norm,
-    over_chunks,
-    penalised,
+    sums_at,
     uncentred,
+    wide,
 )
-from seepage.glm.fitting.streamed import AnyObjective, Extent, PenalisedLoss, StreamedObjective
 from seepage.glm.jacobian.twice_precise import (
     SingularCurvatureError,
-    design_of,
     free_parameters,
     precise_margins,
     precise_optimum,
@@ -56,7 +54,7 @@ from seepage.glm.jacobian.twice_precise import (
     whitened_precisely,
 )
 from seepage.glm.losses import Categorical
-from seepage.support.chunks import by_rows, chunk_for, row_slices, small_on_one_core
+from seepage.support.chunks import small_on_one_core
 from seepage.support.double_double import EPS, Double
 from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table
 
@@ -72,11 +70,13 @@ _KEEP_DIGITS = ("gaussian", "bernoulli")  # families whose slopes have all digit
 # iris, wine, breast-cancer and digits data. There a C off by 10 % gives 2e-2 to 3e-2, one wrong
 # label 4e-2 to 4e-1, half the records 3e-1; but one left out 1e-9 to 2e-3: a warning at most.
 _REFUSE = 1e-2
+# What tells whether a model is at its minimiser, and whether its columns are far from zero
+_JUDGED: Asked = ("hessian", "squares", "extent")
 
 
 @dataclass(frozen=True)
 class FittedRecords:
-    """The records that a model was fitted on: a table in memory, or chunks of a source."""
+    """The records that a model was fitted on."""
 
     source: RowSource
     # Reads the labels of a chunk; ``None`` for a table in memory: the model has its labels
@@ -87,29 +87,11 @@ class FittedRecords:
         """Return the records of a table whose labels are in the model."""
         return cls(MemorySource(Table(X, (), None, "numpy")))
 
-    def total(self, ask: Callable[..., Answer], fit: FittedGLM, what: str, **told: Any) -> Answer:
-        """Return the sum of ``ask(fit, X, …)`` over the chunks, ``fit`` with their labels."""
-        return self.source.total(partial(_of_chunk, ask=ask, fit=fit, loss=self.loss, **told), what)
-
-    def objective(self, fit: FittedGLM) -> AnyObjective:
+    def objective(self, fit: FittedGLM) -> Objective:
         """Return the objective that the model is meant to minimise on all records."""
         if self.loss is None:
             return Objective.of(fit, self.source.whole("all records").values)
-        return StreamedObjective(self.source, self.loss)
-
-    def less(self, centre: Array) -> FittedRecords:
-        """Return the records less a centre, column by column."""
-        return replace(self, source=self.source.less(centre))
-
-
-def _of_chunk(
-    chunk: Chunk,
-    ask: Callable[..., Answer],
-    fit: FittedGLM,
-    loss: PenalisedLoss | None,
-    **told: Any,
-) -> Answer:
-    return ask(about(fit, loss, chunk), chunk.X, **told)
+        return Objective.over(self.source, self.loss)
 
 
 def about(fit: FittedGLM, loss: PenalisedLoss | None, chunk: Chunk) -> FittedGLM:
@@ -144,7 +126,7 @@ class Optimum:
     def margins(self, X: Array) -> Array | Double:
         """Return the margins of shifted rows."""
         if self.low is None:
-            return margins_of(self.near, X)
+            return self.near.margins(X)
         return precise_margins(self.near, X, self.low)
 
     def derivatives(
@@ -168,7 +150,7 @@ class Optimum:
         kept = family.name in _KEEP_DIGITS or (low is not None and family.name == "poisson")
         if not kept:
             lost = lost + EPS * a  # the loss in the family's own formula
-        off = a * _margin_error(replace(self.near, target=y), X, m)
+        off = a * _margin_error(self.near, X, m, y)
         if low is not None:
             off = 2.0**-28 * off  # margins in twice the precision
             if family.name in _KEEP_DIGITS:  # a slope that cannot be told from zero leaks nothing
@@ -195,12 +177,11 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
     ``on_mismatch`` is ``"warn"``: then the coefficients are taken as they are. Data without a
     unique minimiser, or with none to working precision, are refused too.
     """
-    sums = records.total(optimum_sums, fit, "Hessian")
-    fit, records, centre, sums = _centred(fit, records, sums)
     objective = records.objective(fit)
-    H = sums.penalised_hessian(fit)
-    check_columns(objective, H, sums.counted, records.source.names)
-    H = objective.definite(H)
+    sums = objective.at(fit.parameters, _JUDGED, "Hessian")
+    fit, objective, centre, sums = _centred(fit, objective, sums)
+    check_columns(objective, sums.hessian, sums.counted, records.source.names)
+    H = objective.definite(sums.hessian)
     factor = cholesky_factor(H)
     step = judge_stationarity(fit, sums, H, on_mismatch, factor)
     near = step <= _REFUSE
@@ -209,16 +190,17 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
     for _ in range(_MOST_STEPS if near else 0):
         if factor is None:
             break
-        move = factor.solve(array_namespace(H).reshape(sums.penalised_gradient(fit), (-1,)))
+        move = factor.solve(array_namespace(H).reshape(sums.gradient, (-1,)))
         before, length = length, math.sqrt(max(float(move @ (H @ move)), 0.0))
         if not length < before / 2:
             break
         fit = fit.at(fit.parameters - array_namespace(H).reshape(move, fit.parameters.shape))
-        sums = records.total(optimum_sums, fit, "polish")
-        H = objective.definite(sums.penalised_hessian(fit))
+        sums = objective.at(fit.parameters, ("hessian",), "polish")
+        H = objective.definite(sums.hessian)
         factor = cholesky_factor(H)
     try:
-        return _weighed(fit, records, centre, H, factor, noise, polish=near)
+        rows = len(records.source)
+        return _weighed(fit, objective, centre, H, factor, noise, rows=rows, polish=near)
     except SingularCurvatureError as error:
         if not separated(objective):
             raise
@@ -228,38 +210,39 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
         ) from error
 
 
-def plain_optimum(
-    fit: FittedGLM, records: FittedRecords, sums: OptimumSums | None = None
-) -> Optimum:
+def plain_optimum(fit: FittedGLM, records: FittedRecords, sums: Sums | None = None) -> Optimum:
     """Return the optimum of a model known to be the minimiser, in ordinary arithmetic, unchecked.
 
-    ``sums`` are those over the records, if known.
+    ``sums`` are those over the records, without the penalty, if known.
     """
+    objective = records.objective(fit)
     if sums is None:
-        sums = records.total(optimum_sums, fit, "Hessian")
-    fit, records, centre, sums = _centred(fit, records, sums)
-    H = records.objective(fit).definite(sums.penalised_hessian(fit))
+        sums = objective.at(fit.parameters, ("hessian", "extent"), "Hessian")
+    else:
+        sums = objective.with_penalty(sums)
+    fit, _, centre, sums = _centred(fit, objective, sums)
+    H = objective.definite(sums.hessian)
     inverse, condition = _inverse(H, cholesky_factor(H), fit.ridge)
     accuracy = EPS * (16 * condition + condition**2 / 8)
     return Optimum(_back(fit, centre), fit, None, centre, inverse, condition, accuracy)
 
 
 def _centred(
-    fit: FittedGLM, records: FittedRecords, sums: OptimumSums
-) -> tuple[FittedGLM, FittedRecords, Array | None, OptimumSums]:
-    """Return model, records and sums with columns far from zero shifted, and the shifts."""
+    fit: FittedGLM, objective: Objective, sums: Sums
+) -> tuple[FittedGLM, Objective, Array | None, Sums]:
+    """Return model, objective and sums with columns far from zero shifted, and the shifts."""
     centre = sums.far_from_zero
     if centre is None:
-        return fit, records, None, sums
-    records = records.less(centre)
+        return fit, objective, None, sums
+    objective = objective.less(centre)
     xp = array_namespace(fit.coef)
     free: Array = fit.intercept
-    free = free + xp.reshape(_wide(centre) @ fit.coef, free.shape)
+    free = free + xp.reshape(wide(centre) @ fit.coef, free.shape)
     # The intercept is solved for again: where a column is far from zero, rounding has left little
     # of it.
     for _ in range(_MOST_STEPS):
         fit = replace(fit, intercept=free)
-        sums = records.total(optimum_sums, fit, "Hessian")
+        sums = objective.at(fit.parameters, ("hessian", "squares"), "Hessian")
         K = free_parameters(fit)
         curve = sums.hessian[-K:, -K:]
         if K > 1:  # along the gauge nothing changes: any positive amount makes it definite
@@ -269,17 +252,7 @@ def _centred(
         if float(xp.max(xp.abs(move))) <= 4 * EPS * (1 + float(xp.max(xp.abs(free)))):
             break
         free = free - move
-    return fit, records, centre, sums
-
-
-def margins_of(fit: FittedGLM, X: Array) -> Array:
-    """Return the margins of every record, in float64."""
-    return by_rows(
-        lambda rows: fit.margins(_wide(X[rows, :])),
-        *X.shape,
-        chunk=chunk_for(X),
-        threads=is_numpy_array(X),
-    )
+    return fit, objective, centre, sums
 
 
 def condition_number(H: Array, inverse: Array) -> float:
@@ -302,24 +275,28 @@ def condition_number(H: Array, inverse: Array) -> float:
 
 def _weighed(
     fit: FittedGLM,
-    records: FittedRecords,
+    objective: Objective,
     centre: Array | None,
     H: Array,
     factor: CholeskyFactor | None,
     noise: Noise,
     *,
+    rows: int,
     polish: bool,
 ) -> Optimum:
     """Invert the curvature, with as much precision as its condition and the noise require."""
     inverse, condition = _inverse(H, factor, fit.ridge)
-    cost = float(len(records.source)) * H.shape[0] ** 2
+    cost = float(rows) * H.shape[0] ** 2
     cheap, affordable = cost <= CHEAP, cost <= 200 * CHEAP
     low: Array | None = None
     exact: Array | Double = inverse
+    told: Any = {"outputs": math.prod(fit.coef.shape[1:]), "noise": noise, "centre": centre}
     if condition > twice_precise_from(affordable) or (
-        cheap and condition * _amplified(fit, inverse, noise, centre) > 100
+        cheap and condition * whitened(inverse, 0.0, **told).amplified > 100
     ):
-        fit, low, exact, accuracy = precise_optimum(fit, records, inverse, condition, polish=polish)
+        fit, low, exact, accuracy = precise_optimum(
+            fit, objective, inverse, condition, polish=polish
+        )
     else:
         # Rounding of the Hessian, and of an inverse that was not refined.
         accuracy = EPS * 16 * condition
@@ -327,13 +304,18 @@ def _weighed(
             exact = refined(Double.of(H), inverse, condition, fit.ridge)[0].high
         else:
             accuracy += EPS * condition**2 / 8
-        if polish and affordable and records.total(_residuals_lost, fit, "residuals"):
-            fit, low, _ = settled(fit, records, Double.of(exact))
+        if (
+            polish
+            and affordable
+            and objective.total(partial(_residuals_lost, fit=fit), "residuals")
+        ):
+            fit, low, _ = settled(fit, objective, Double.of(exact))
     found = Optimum(_back(fit, centre), fit, low, centre, exact, condition, accuracy)
     if not cheap or fit.family.name == "gaussian":  # whose curvatures are not rounded
         return found
     inverse = exact.high if isinstance(exact, Double) else exact
-    return replace(found, moves=records.total(_moves, fit, "errors", inverse=inverse))
+    moves = objective.total(partial(_moves, fit=fit, inverse=inverse), "errors")
+    return replace(found, moves=moves)
 
 
 def twice_precise_from(affordable: bool) -> float:
@@ -353,29 +335,28 @@ def _inverse(H: Array, factor: CholeskyFactor | None, ridge: float) -> tuple[Arr
     return inverse, condition
 
 
-def _residuals_lost(fit: FittedGLM, X: Array) -> int:
+def _residuals_lost(part: Objective, fit: FittedGLM) -> int:
     """Count the records whose residual shows the rounding of the margin."""
-    if isinstance(fit.family, Categorical):
+    family, y = fit.family, part.target
+    if isinstance(family, Categorical):
         return 0
-    margins = margins_of(fit, X)
+    margins = fit.margins(part.X)
     xp = array_namespace(margins)
-    r, a = fit.family.slope(margins, fit.target), fit.family.curvature(margins, fit.target)
-    lost = a * _margin_error(fit, X, margins) > 1e-10 * xp.abs(r)
-    if fit.sample_weight is not None:
-        lost = lost & (fit.sample_weight > 0)
+    error = family.curvature(margins, y) * _margin_error(fit, part.X, margins, y)
+    lost = error > 1e-10 * xp.abs(family.slope(margins, y))
+    if part.sample_weight is not None:
+        lost = lost & (part.sample_weight > 0)
     return int(xp.sum(xp.astype(lost, xp.int64)))
 
 
-def _margin_error(fit: FittedGLM, X: Array, margins: Array) -> Array:
+def _margin_error(fit: FittedGLM, X: Array, margins: Array, target: Array) -> Array:
     """Return about how far rounding may move each margin, and the label it is compared with."""
     xp = array_namespace(margins)
-    reach = (
-        float(xp.max(xp.abs(_wide(X)), axis=0) @ xp.abs(fit.coef)) if X.shape[0] <= 4096 else 0.0
-    )
-    return 4 * EPS * (xp.abs(margins) + xp.abs(fit.target) + reach)
+    reach = float(xp.max(xp.abs(wide(X)), axis=0) @ xp.abs(fit.coef)) if X.shape[0] <= 4096 else 0.0
+    return 4 * EPS * (xp.abs(margins) + xp.abs(target) + reach)
 
 
-def _moves(fit: FittedGLM, X: Array, inverse: Array) -> Array:
+def _moves(part: Objective, fit: FittedGLM, inverse: Array) -> Array:
     """Return how far ``H⁻¹u`` moves if every curvature has a relative error of one, (P, Q).
 
     ``H⁻¹ΔH H⁻¹u`` is a sum over the records, whose terms count by their sizes. With one output
@@ -383,10 +364,9 @@ def _moves(fit: FittedGLM, X: Array, inverse: Array) -> Array:
     records' slopes are such differences: the sum also goes over pairs of outputs, and ``u`` are the
     differences of all pairs at every feature, Q = D·K·K.
     """
-    margins = margins_of(fit, X)
+    margins, design = fit.margins(part.X), fit.design(part.X)
     xp = array_namespace(margins)
-    curvature = xp.abs(Objective.of(fit, X).weighted(fit.family.curvature(margins, fit.target)))
-    design = design_of(fit, X)
+    curvature = xp.abs(part.weighted(fit.family.curvature(margins, part.target)))
     if len(curvature.shape) == 1:
         seen = xp.abs(design @ inverse)
         return seen.T @ (curvature[:, None] * seen)
@@ -407,12 +387,7 @@ def _back(fit: FittedGLM, centre: Array | None) -> FittedGLM:
     """Return a model of shifted columns as one of the caller's."""
     if centre is None:
         return fit
-    return fit.at(uncentred(fit.parameters, _wide(centre)))
-
-
-def _wide(values: Array) -> Array:
-    xp = array_namespace(values)
-    return xp.astype(values, xp.float64, copy=False)
+    return fit.at(uncentred(fit.parameters, wide(centre)))
 
 
 # From the curvature to the release ----------------------------------------------------------------
@@ -501,17 +476,11 @@ def _moved_columns(moves: Array, centre: Array | None, noise: Noise, outputs: in
     xp = array_namespace(moves)
     if centre is not None:
         by_feature = xp.reshape(moves, (-1, outputs * moves.shape[1]))
-        moves = xp.reshape(uncentred(by_feature, -xp.abs(_wide(centre))), moves.shape)
+        moves = xp.reshape(uncentred(by_feature, -xp.abs(wide(centre))), moves.shape)
     root = noise.root(moves.shape[0])
     placed = xp.abs(xp.asarray(root, dtype=moves.dtype, device=moves.device))
     moves = placed @ moves if root.ndim == 2 else moves * xp.reshape(placed, (-1, 1))
     return xp.sqrt(xp.sum(moves**2, axis=0))
-
-
-def _amplified(fit: FittedGLM, inverse: Array, noise: Noise, centre: Array | None) -> float:
-    """Return the factor by which the noise and the units amplify errors."""
-    outputs = math.prod(fit.coef.shape[1:])
-    return whitened(inverse, 0.0, outputs=outputs, noise=noise, centre=centre).amplified
 
 
 def whitened(
@@ -615,14 +584,15 @@ def check_stationarity(
     refused by a :class:`NotTheMinimiserError`, unless ``on_mismatch`` is ``"warn"``. The Hessian at
     the coefficients (gauge-fixed for softmax) may be given where it is known already.
     """
-    sums = optimum_sums(fit, X)
-    H = Objective.of(fit, X).definite(sums.penalised_hessian(fit)) if hessian is None else hessian
+    objective = Objective.of(fit, X)
+    sums = objective.at(fit.parameters, _JUDGED)
+    H = objective.definite(sums.hessian) if hessian is None else hessian
     return judge_stationarity(fit, sums, H, on_mismatch)
 
 
 def judge_stationarity(
     fit: FittedGLM,
-    sums: OptimumSums,
+    sums: Sums,
     H: Array,
     on_mismatch: str,
     factor: CholeskyFactor | None = None,
@@ -633,7 +603,7 @@ def judge_stationarity(
     """
     if on_mismatch not in ("raise", "warn"):
         raise InputError(f"on_mismatch must be 'raise' or 'warn', not {on_mismatch!r}.")
-    gradient = sums.penalised_gradient(fit)
+    gradient = sums.gradient
     xp = array_namespace(gradient)
     factor = factor or cholesky_factor(H) or damped_factor(H)
     g = xp.reshape(gradient, (-1,))
@@ -684,70 +654,6 @@ def _size(fit: FittedGLM, H: Array) -> float:
     return math.sqrt(max(square, 0.0))
 
 
-@dataclass(frozen=True)
-class OptimumSums:
-    """The Hessian and gradient of the unpenalised objective of some records at the coefficients."""
-
-    hessian: Array
-    gradient: Array
-    squares: float  # Σ (ω r ‖x̃‖)², plus a small share of the labels, in case a fit is perfect
-    counted: int  # records of positive weight
-    # Of the columns, where there is an intercept to absorb a shift
-    extent: Extent | None
-
-    def __add__(self, other: OptimumSums) -> OptimumSums:
-        return OptimumSums(
-            self.hessian + other.hessian,
-            self.gradient + other.gradient,
-            self.squares + other.squares,
-            self.counted + other.counted,
-            None if self.extent is None else self.extent + cast(Extent, other.extent),
-        )
-
-    @property
-    def far_from_zero(self) -> Array | None:
-        """What to subtract from columns far from zero, (d,); ``None`` if there are none."""
-        return None if self.extent is None else far_centre(self.extent.least, self.extent.most)
-
-    def penalised_hessian(self, fit: FittedGLM) -> Array:
-        """Return the Hessian of the whole objective; not gauge-fixed."""
-        return penalised(self.hessian, fit.ridge, free_parameters(fit))
-
-    def penalised_gradient(self, fit: FittedGLM) -> Array:
-        """Return the gradient of the whole objective."""
-        gradient = self.gradient + fit.ridge * fit.parameters
-        if fit.tilt is not None:
-            gradient[: fit.tilt.shape[0]] += fit.tilt
-        if fit.intercept is not None:
-            gradient[-1, ...] = self.gradient[-1, ...]
-        return gradient
-
-
-def optimum_sums(fit: FittedGLM, X: Array) -> OptimumSums:
-    """Return the sums over a table; single precision is widened piece by piece."""
-    xp = array_namespace(X)
-    part = partial(_sums_of_rows, fit, X)
-    if is_numpy_array(X) and len(fit.coef.shape) == 1:  # so that a Hessian is small beside a chunk
-        return reduce(add, over_chunks(part, X))
-    step = 1 << 22 if X.dtype != xp.float64 else X.shape[0] * X.shape[1]
-    return reduce(add, map(part, row_slices(*X.shape, chunk=step)))
-
-
-def _sums_of_rows(fit: FittedGLM, X: Array, rows: slice) -> OptimumSums:
-    xp = array_namespace(X)
-    weight = None if fit.sample_weight is None else fit.sample_weight[rows]
-    part = replace(fit, target=fit.target[rows, ...], sample_weight=weight, ridge=0.0, tilt=None)
-    objective = Objective.of(part, xp.astype(X[rows, :], xp.float64, copy=False))
-    margins = fit.margins(objective.X)
-    slopes = objective.slopes(margins)
-    lengths = objective.row_norms if len(slopes.shape) == 1 else objective.row_norms[:, None]
-    labels = PERFECT_FIT * objective.weighted(objective.target)
-    return OptimumSums(
-        objective.hessian(margins),
-        objective.gradient(fit.parameters, slopes),
-        norm(slopes * lengths) ** 2 + norm(labels * lengths) ** 2,
-        objective.counted,
-        None
-        if fit.intercept is None
-        else Extent(xp.min(X[rows, :], axis=0), xp.max(X[rows, :], axis=0)),
-    )
+def optimum_sums(fit: FittedGLM, X: Array) -> Sums:
+    """Return the sums over a table at a model's parameters, without the penalty."""
+    return sums_at(Objective.of(fit, X), fit.parameters, _JUDGED)

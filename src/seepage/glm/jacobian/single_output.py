@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 from array_api_compat import array_namespace, is_numpy_array
 
-from seepage.core.jacobian import largest_square, squared_columns, squared_size
+from seepage.core.jacobian import ReleaseJacobian, largest_square, squared_columns, squared_size
 from seepage.core.spectra import dense_largest, largest_eigenvalues
 from seepage.core.unknowns import Unknowns
-from seepage.glm.fitting.objective import bordered_gram
+from seepage.glm.fitting.objective import weighted_gram
 from seepage.glm.jacobian.accuracy import exact_blocks, exact_records, single_columns
 from seepage.glm.jacobian.inverse import ClosedInverse
 from seepage.glm.jacobian.operator import GLMJacobian
@@ -51,7 +51,7 @@ class SingleOutputJacobian(GLMJacobian):
         """Return ``‖J_i‖₂²`` of each row, ``(n,)``, by secular equations."""
         count = unknowns.count(self)
         if count <= 12:  # so few that a matrix for each row is the shorter way
-            return super().row_norms(unknowns)
+            return ReleaseJacobian.row_norms(self, unknowns)
         xp, terms = array_namespace(self.X), self.terms
         # All of it: threads that BLAS has woken would compete with those that take the rows next.
         with small_on_one_core(self.whitener):
@@ -243,7 +243,7 @@ class SingleOutputJacobian(GLMJacobian):
         for piece in pieces:
             here = piece if whole else rows[piece]
             Z = terms.seen(here)[:, 0, :] if precise else terms.near[here, :]
-            gram = gram + bordered_gram(Z, c[piece], terms.intercept and not precise)
+            gram = gram + weighted_gram(Z, c[piece], terms.intercept and not precise)
             along = along + Z.T @ s[piece]
         if terms.intercept and not precise:
             along = xp.concat([along, xp.reshape(xp.sum(s), (1,))])

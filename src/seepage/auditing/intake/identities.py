@@ -1,0 +1,204 @@
+"""Who the rows of a table belong to: the column that says so, and columns that look like one.
+
+A person with several rows is not a row: all of them leave, change or are guessed together. So a
+repeated identifier must not become a feature unremarked. A column that is *named* like one is
+refused until somebody says what it is; one that only has the *shape* of one, or rows that repeat
+in blocks, as those of a panel do, are pointed out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seepage.errors import InputError
+from seepage.tables.columns import Column, decoded, is_text, plain_numbers
+from seepage.tables.names import counted, listed, shown
+
+if TYPE_CHECKING:
+    from seepage.tables.columns import ColumnProfile, Scan
+
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_HOLDERS = (
+    "person|persons|pers|patient|pat|subject|subj|participant|individual|respondent|proband|"
+    "client|customer|cust|employee|student|pupil|user"
+)
+_MARKS = "id|ids|pid|uid|uuid|guid|nr|no|num|number|code|key"
+_MARKED = re.compile(f"(?:{_HOLDERS})?(?:id|ids|pid|uid|uuid|guid)|(?:{_HOLDERS})(?:nr|no|num)")
+_NAMING = re.compile(f"{_HOLDERS}|nr|{_MARKED.pattern}")
+
+
+def people_of_rows(identities: Column | Sequence[object], name: str) -> np.ndarray:
+    """Return the person of every row, numbered from 0 on in the order of their first rows.
+
+    A row without an identity is refused: it cannot leave together with the others of its person.
+    """
+    if not isinstance(identities, pa.Array | pa.ChunkedArray):
+        identities = pa.array(identities, from_pandas=True)
+    column = plain_numbers(decoded(identities))
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+    if is_text(column.type):
+        blank = pc.equal(pc.utf8_trim_whitespace(column), "")
+        column = pc.if_else(blank, pa.scalar(None, column.type), column)
+    if column.null_count:
+        first = int(pc.index(pc.is_null(column), True).as_py())
+        raise InputError(
+            f"{counted(column.null_count, 'row has', 'rows have')} no value in {shown(name)}, the "
+            f"column that says whose row it is (first in row {first:,}); fill it in, or leave "
+            "these rows out."
+        )
+    return np.asarray(column.dictionary_encode().indices.to_numpy(zero_copy_only=False), np.int64)
+
+
+def is_same_within(cells: Column | np.ndarray, person: np.ndarray) -> bool:
+    """Return whether every person has one value in all of their rows; a gap is a value."""
+    if isinstance(cells, np.ndarray):
+        values = np.unique(cells.astype(str), return_inverse=True)[1].reshape(-1)
+    else:
+        coded = decoded(cells).cast(pa.string()).dictionary_encode(null_encoding="encode")
+        values = np.concatenate([np.asarray(c.indices) for c in coded.unify_dictionaries().chunks])
+    _, first = np.unique(person, return_index=True)
+    return bool(np.all(values == values[first][person]))
+
+
+def is_named_like_identifier(name: str) -> bool:
+    """Return whether a column's name says that its values identify people, or anything else.
+
+    >>> [is_named_like_identifier(n) for n in ("id", "Person ID", "patient_nr", "subjid", "nr")]
+    [True, True, True, True, True]
+    >>> [is_named_like_identifier(n) for n in ("person_age", "paid", "no", "persons in household")]
+    [False, False, False, False]
+    """
+    words = [word.lower() for word in _WORDS.findall(name)]
+    if not words:
+        return False
+    if _MARKED.fullmatch(words[-1]):
+        return True
+    known = f"{_NAMING.pattern}|{_MARKS}"
+    return any(map(_NAMING.fullmatch, words)) and all(re.fullmatch(known, word) for word in words)
+
+
+def check_identifiers(
+    features: Sequence[str], profiles: Mapping[str, ColumnProfile], settled: Sequence[str]
+) -> None:
+    """Refuse columns that are named like identifiers, unless it is ``settled`` what they are."""
+    fewest = 5  # different values: fewer identify nobody
+    for name in features:
+        known = profiles[name]
+        if name in settled or not is_named_like_identifier(name):
+            continue
+        if known.refused or not known.whole or known.distinct < fewest:
+            continue
+        filled = known.rows - known.missing
+        many = f"more than {known.distinct - 1:,}" if known.capped else f"{known.distinct:,}"
+        flag = option(name)
+        raise InputError(
+            f"Column {shown(name)} is named like an identifier and has {many} different values in "
+            f"{filled:,} rows. If it says whose row it is, use --person {flag}: all rows of a "
+            f"person then count together. If not, leave it out with --drop {flag}, or keep it as a "
+            f"feature with --categorical {flag} or --quantity {flag}."
+        )
+
+
+def option(name: str) -> str:
+    """Return a column's name as an argument of the command line."""
+    return (
+        name if re.fullmatch(r"[\w.-]+", name) else f'"{name}"' if '"' not in name else f"'{name}'"
+    )
+
+
+def panel_notices(
+    raw: pa.Table | None, features: Sequence[str], sums: Scan, settled: Sequence[str]
+) -> Iterator[str]:
+    """Yield a sentence on columns, or rows, that have the shape of several rows a person.
+
+    ``raw`` is the table itself, where it is in memory; much is known from ``sums`` alone.
+    """
+    rows = max((sums[name].rows for name in features), default=0)
+    named = {n: _repeated(raw, n, sums) for n in features if n not in settled}
+    for name, count in ((n, count) for n, count in named.items() if count):
+        flag = option(name)
+        yield (
+            f"Column {shown(name)} has {count:,} values, each in a few of the {rows:,} rows, "
+            "as the identifier of people with several rows would. It counts as a feature, and "
+            f"every number here is about a single row. If it says whose row it is, use --person "
+            f"{flag}; if not, leave it out with --drop {flag} or say what it is with --categorical "
+            "or --quantity."
+        )
+    if raw is not None and not any(named.values()):
+        size, alike = _block_of_rows(raw, features)
+        if size > 1:
+            yield (
+                f"The rows look like {rows // size:,} blocks of {size} rows each: within "
+                f"every block {listed(alike, 3)} stay the same. Every number here is about a "
+                "single row. If the rows of a block are one person's, add a column that says whose "
+                "row it is and name it with --person."
+            )
+
+
+def _repeated(raw: pa.Table | None, name: str, sums: Scan) -> int:
+    """Return how many values a column has, if many, each in a few rows; otherwise nothing.
+
+    Each must be in as many rows as the others, or in rows that follow each other.
+    """
+    most_rows, fewest = 50, 30  # of one value, and different values
+    known = sums[name]
+    if not known.whole or known.missing or known.values < 2 * fewest:
+        return 0
+    if known.levels is not None:
+        counts = np.asarray(list(known.levels.values()))
+    elif raw is not None:
+        counts = np.asarray(pc.value_counts(plain_numbers(decoded(raw.column(name)))).field(1))
+    else:
+        return 0
+    mean = known.values / len(counts)
+    if len(counts) < fewest or not 2 <= mean <= min(most_rows, len(counts)):
+        return 0
+    if counts.min() == counts.max():
+        return len(counts)
+    if raw is None or counts.max() > most_rows:
+        return 0
+    runs = 1 + np.count_nonzero(np.diff(people_of_rows(raw.column(name), name)))
+    return len(counts) if runs == len(counts) else 0
+
+
+def _block_of_rows(raw: pa.Table, features: Sequence[str]) -> tuple[int, list[str]]:
+    """Return the largest number of rows T, and columns that stay the same in every T of them.
+
+    Two columns or more must, and their values must differ from block to block often enough that
+    the table is not merely sorted; (1, []) if there is no such T.
+    """
+    rows, most_rows, fewest = raw.num_rows, 50, 30  # of a block, and blocks
+    sizes = [t for t in range(min(most_rows, rows // fewest), 1, -1) if rows % t == 0]
+    if not sizes:
+        return 1, []
+    columns = {
+        name: np.asarray(
+            decoded(raw.column(name))
+            .combine_chunks()
+            .dictionary_encode()
+            .indices.to_numpy(zero_copy_only=False),
+            float,
+        )
+        for name in features
+    }
+    for size in sizes:
+        blocks = {name: values.reshape(-1, size) for name, values in columns.items()}
+        # Most columns change within the first blocks, and the others need not be read.
+        alike = [name for name, b in blocks.items() if np.all(b[:fewest] == b[:fewest, :1])]
+        alike = [name for name in alike if np.all(blocks[name] == blocks[name][:, :1])]
+        if len(alike) < 2:
+            continue
+        first = np.stack([blocks[name][:, 0] for name in alike])
+        changes = np.any(np.diff(first, axis=1) != 0, axis=0)
+        if 4 * np.count_nonzero(changes) >= len(changes):  # a sorted table changes seldom
+            return size, alike
+    return 1, []
