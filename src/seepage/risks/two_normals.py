@@ -27,9 +27,6 @@ from seepage.risks import guessing
 from seepage.support.chunks import row_slices
 
 _POINTS = 1024  # over the other coordinates: rates are then within about 1e-3
-_STRAIGHT = 1e-9  # a spread below which λ is a line along its coordinate
-_THRESHOLDS = 129  # of a curve whose area is taken
-_FARTHEST = 1e3  # a log-likelihood ratio at which nothing is left to doubt
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,8 @@ class TwoNormals:
         rows = self._uneven
         if len(rows) and 0 < fpr < 1:
             for piece, tests in self._tests(rows):
-                low, high = np.full(len(tests.m), -_FARTHEST), np.full(len(tests.m), _FARTHEST)
+                # Ratios beyond which nothing is left to doubt.
+                low, high = np.full(len(tests.m), -1e3), np.full(len(tests.m), 1e3)
                 for _ in range(50):
                     middle = (low + high) / 2
                     many = tests.others(middle) > fpr
@@ -102,8 +100,8 @@ class TwoNormals:
         area = ndtr(self.distance / np.sqrt(2))
         rows = self._uneven
         if len(rows):
-            # Close together around 0, where most of λ lies, and far out at both ends.
-            thresholds = -np.sinh(np.linspace(-8, 8, _THRESHOLDS)) / np.sinh(8) * _FARTHEST
+            # From 1,000 to −1,000, and close together around 0, where most of λ lies.
+            thresholds = -np.sinh(np.linspace(-8, 8, 129)) / np.sinh(8) * 1e3
             for piece, tests in self._tests(rows):
                 grid = [np.full(len(tests.m), t) for t in thresholds]
                 found, false = (
@@ -121,7 +119,7 @@ class TwoNormals:
     @property
     def _uneven(self) -> np.ndarray:
         """The pairs whose spreads differ."""
-        differ = np.any(np.abs(self.spread) > _STRAIGHT, axis=1)
+        differ = np.any(self.spread != 0, axis=1)
         return np.flatnonzero(differ & np.isfinite(self.distance))
 
     def _tests(self, rows: np.ndarray) -> Iterator[tuple[slice, _Tests]]:
@@ -176,7 +174,7 @@ def _quadratic_above(
     a, b = -e / (1 + e) / 2, -m / (1 + e)
     c = (m**2 / (1 + e) + np.log1p(e)) / 2 - need
     a, b = np.broadcast_to(a, c.shape), np.broadcast_to(b, c.shape)
-    straight = np.abs(e) <= _STRAIGHT
+    straight = np.abs(e) <= 1e-9  # the roots of a quadratic so flat are lost to rounding
     with np.errstate(divide="ignore", invalid="ignore"):
         at = -c / b
         # x < at where b < 0

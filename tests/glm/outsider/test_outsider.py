@@ -404,7 +404,7 @@ def test_large_tables_are_refitted_on_request_only(monkeypatch):
     X, y = drawn("gaussian")
     model = sp.glm.LinearRegression(l2=0.02).fit(X, y)
     leak = sp.leakage(model, X, y, attacker=OUTSIDER)
-    monkeypatch.setattr(views, "_FREE_WORK", 1.0)
+    monkeypatch.setattr(views, "DRAWS", 10**9)
     risk = leak.membership()
     assert not len(risk.checked.people)
     assert "No refits" in " ".join(risk.mu.assumptions)

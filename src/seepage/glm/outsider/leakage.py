@@ -31,12 +31,6 @@ from seepage.risks import guessing
 from seepage.risks.two_normals import TwoNormals
 from seepage.tables.source import as_numpy, build_frame, read_table
 
-_PEOPLE_PER_NUMBER = 10  # below it μ² of the parameters is more than twice too high
-_REFITTED = 0.5  # the share in the scatter above which refits decide
-_MOST_REFITTED = 20  # people, unless more are asked for
-_FREE_WORK = 1e11  # multiplications allowed to refits unless they are asked for
-_FEW = 30  # unknown others, below which the attacker knows practically everybody
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OutsiderMembership(Membership):
@@ -100,7 +94,7 @@ class OutsiderMembership(Membership):
             raise InputError(f"right is a probability between 0.5 and 1, not {right!r}.")
         wanted = float(guessing.distance(right, 0.5))
         unknown = np.floor(self.others * np.minimum(self.scale / wanted**2, 1.0))
-        unknown[unknown < max(_FEW, self.numbers)] = 0
+        unknown[unknown < max(30, self.numbers)] = 0
         return np.asarray(self.others - unknown, dtype=int)
 
     def top(self, count: int = 10) -> OutsiderMembership:
@@ -268,9 +262,10 @@ class OutsiderLeakage:
             asked = np.flatnonzero(np.isin(together.names, chosen.names))
             index = chosen.names
         right = pairs.accuracy()
-        people = self._to_refit(worlds, share, right, asked, exact)
+        doubtful = share > 0.5  # the person is most of what varies: not the normal law of many
+        people = self._to_refit(worlds, doubtful, right, asked, exact)
         checked = resampled(worlds, people, right[people])
-        decided = ~np.isnan(checked.right) & (share[people] > _REFITTED)
+        decided = ~np.isnan(checked.right) & doubtful[people]
         if decided.any():
             mu = guessing.distance(checked.right[decided], 0.5)
             pairs = pairs.put(people[decided], TwoNormals.apart(mu))
@@ -348,10 +343,11 @@ class OutsiderLeakage:
         if self.predictions is not None and not own:
             queries = self._query_map()
         worlds = Worlds(others, self.attacker.unknown(others.count), queries, own)
-        if not own and others.count < _PEOPLE_PER_NUMBER * worlds.numbers:
+        # With ten people a number μ² is about twice too high (least squares), and soon useless.
+        if not own and others.count < 10 * worlds.numbers:
             raise InputError(
                 f"{others.count:,} people are too few for {worlds.numbers:,} released numbers: "
-                f"below {_PEOPLE_PER_NUMBER} people a number the others' randomness is not known "
+                "below 10 people a number the others' randomness is not known "
                 "well enough. Ask what each record's own prediction tells, with "
                 "release=sp.Predictions()."
             )
@@ -374,7 +370,7 @@ class OutsiderLeakage:
     def _to_refit(
         self,
         worlds: Worlds,
-        share: np.ndarray,
+        doubtful: np.ndarray,
         right: np.ndarray,
         asked: np.ndarray,
         exact: bool | int,
@@ -387,10 +383,9 @@ class OutsiderLeakage:
         if exact is not False:
             return np.asarray(order[:exact])
         work = 16.0 * DRAWS * len(self._model.X) * worlds.others.size**2
-        if work > _FREE_WORK:
+        if work > 1e11:  # more than a minute
             return np.zeros(0, dtype=int)
-        doubtful = int(np.sum(share[order] > _REFITTED))
-        return np.asarray(order[: max(min(doubtful, _MOST_REFITTED), 1)])
+        return np.asarray(order[: int(np.clip(doubtful[order].sum(), 1, 20))])
 
     def _informed_membership(
         self,

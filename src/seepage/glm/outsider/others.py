@@ -23,8 +23,6 @@ from seepage.glm.changes.outputs import symmetric_root
 from seepage.glm.changes.solver import others_decide
 from seepage.support.chunks import row_slices
 
-_DECIDED = 1e-9  # what must be left of the curvature for the others to have a minimiser
-
 
 class OtherPeople:
     """The people of a table, each as all others see the release vary.
@@ -61,9 +59,9 @@ class OtherPeople:
 
     def _leave_each_out(self, rows: np.ndarray) -> None:
         solver = self.model.solver
-        shares = (solver.curvature[:, 0, 0] * solver.own_products[0])[rows]
-        left, error = solver.share_left(rows, shares[:, None])
-        self.leverage, self.alone = shares, ~others_decide(error)
+        lengths = solver.own_products[0][rows, None, None]
+        _, shares, left, error = solver.share_left(rows[:, None], solver.curvature[rows], lengths)
+        self.leverage, self.alone = shares[:, 0], ~others_decide(error)
         self.pull[rows] /= np.where(self.alone[:, None], np.inf, left)
 
     def _leave_out(self, person: int, rows: np.ndarray) -> None:
@@ -74,7 +72,7 @@ class OtherPeople:
         inner = Y.T @ self.model.inverse @ Y
         values = np.linalg.eigvalsh((inner + inner.T) / 2)
         self.leverage[person] = max(float(values[-1]), 0.0)
-        if not 1 - values[-1] > _DECIDED:
+        if not 1 - values[-1] > 1e-9:  # the others have no minimiser of their own
             self.alone[person] = True
             self.pull[rows] = 0.0
             return

@@ -19,11 +19,6 @@ from seepage.glm.outsider.worlds import Worlds
 from seepage.support.chunks import progress, row_slices
 
 DRAWS = 500  # fits of either kind: half a point or two in 100 is chance
-_STEPS = 40  # of Newton's method; from the fit as it is, fewer than ten are usual
-_CHEAP_STEPS = 10  # with Hessians of fits nearby, before those take over that need their own
-_LONGEST = 2.0  # shift of a margin in one step, beyond which curvatures say little
-_SETTLED = 1e-4  # and below which a fit has arrived: far below its spread
-_MOST_LOST = 0.01  # the share of fits that may fail to arrive
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,7 @@ def resampled(worlds: Worlds, people: np.ndarray, predicted: np.ndarray) -> Resa
         coordinates = worlds.coordinates(person)
         draws = [one.moves(person, k == 0) @ coordinates for k, one in enumerate(fits)]
         arrived = [np.isfinite(one).all(axis=1) for one in draws]
-        if min(np.mean(one) for one in arrived) < 1 - _MOST_LOST:
+        if min(np.mean(one) for one in arrived) < 0.99:  # the rest may be unlike these
             continue
         inside, outside = (one[good] for one, good in zip(draws, arrived, strict=True))
         hits = _cross_judged(inside, outside)
@@ -156,7 +151,7 @@ class ResampledFits:
         inner = np.eye(Y.shape[1]) + change[:, None, None] * (Y.T @ solved)
         inner = np.linalg.pinv(inner)
         settled = np.zeros(len(moves), dtype=bool)
-        for _ in range(_CHEAP_STEPS):
+        for _ in range(10):
             gradient, margins = self._gradients(weights, moves)
             step = (inverses @ gradient[:, :, None])[:, :, 0]
             own = inner @ (Y.T @ step[:, :, None])
@@ -169,7 +164,7 @@ class ResampledFits:
     def _newton(self, weights: np.ndarray, moves: np.ndarray) -> np.ndarray:
         """Return the moves by Newton's method; NaN where it does not arrive."""
         settled = np.zeros(len(moves), dtype=bool)
-        for _ in range(_STEPS):
+        for _ in range(40):  # from the fit as it is, fewer than ten are usual
             gradient, margins = self._gradients(weights, moves)
             try:
                 step = np.linalg.solve(self._hessians(weights, moves), gradient[:, :, None])
@@ -185,11 +180,12 @@ class ResampledFits:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the moves after a step that shifts no margin far, and which have arrived."""
         shifts = np.abs(self._margins(step)).max(axis=(1, 2))
-        shorter = 1.0
+        shorter = 1.0  # beyond a shift of 2, curvatures say little
         if self.model.fit.family.name != "gaussian":
-            shorter = np.minimum(1, _LONGEST / np.maximum(shifts, _LONGEST))[:, None]
+            shorter = np.minimum(1, 2 / np.maximum(shifts, 2))[:, None]
         with np.errstate(invalid="ignore"):
-            settled = shifts < _SETTLED * np.maximum(np.abs(margins).max(axis=(1, 2)), 1.0)
+            # Far below the spread of the fits
+            settled = shifts < 1e-4 * np.maximum(np.abs(margins).max(axis=(1, 2)), 1.0)
         return moves - shorter * step, settled
 
     def _gradients(self, weights: np.ndarray, moves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

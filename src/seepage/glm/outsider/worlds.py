@@ -7,7 +7,7 @@ With a person in the data, among others whom the attacker does not know, and wit
 The number of people is usually published: out means somebody else instead, so the move is centred.
 The person's own gradient is no part of what hides them: ``G₋ᵢ = G − n/(n − 1) ccᵀ``.
 
-**One covariance** will do while the design leverage ℓ is small. With ``M = uG + HΣH`` and
+**One covariance** will do while the design leverage ℓ is below 0.1. With ``M = uG + HΣH`` and
 ``q = cᵀM⁻¹c``, the distance of the two is ``μ² = q/(1 − αq)``, ``α = u n/(n − 1)``.
 
 **Two covariances.** A person of leverage also narrows the spread. Let ``YYᵀ`` be their part of H,
@@ -33,9 +33,6 @@ import numpy as np
 from seepage.glm.outsider.others import OtherPeople
 from seepage.risks.two_normals import TwoNormals
 from seepage.support.chunks import progress
-
-LEVERAGE = 0.1  # the design leverage up to which one covariance will do
-_CERTAIN = 1e-8  # what must be left of a person's share in the scatter: a distance of about 10⁴
 
 
 @dataclass(frozen=True)
@@ -106,10 +103,11 @@ class Worlds:
             else:
                 q[piece] = np.sum((c @ root(others.sets[0])) ** 2, axis=1)
         left = 1 - self.share * q
-        certain = (others.alone & others.present) | (left < _CERTAIN)
-        mu = np.where(certain, np.inf, np.sqrt(q / np.maximum(left, _CERTAIN)))
+        # Rounding ends at about 1e-8, a distance of 10⁴: nobody else has what this person has.
+        certain = (others.alone & others.present) | (left < 1e-8)
+        mu = np.where(certain, np.inf, np.sqrt(q / np.where(certain, 1.0, left)))
         worlds = TwoNormals.apart(mu)
-        uneven = np.flatnonzero((others.leverage >= LEVERAGE) & ~certain)
+        uneven = np.flatnonzero((others.leverage >= 0.1) & ~certain)
         if len(uneven):
             shown = progress(uneven, "people of leverage")
             worlds = worlds.put(uneven, _joined([self._pair(int(k), root) for k in shown]))
@@ -131,7 +129,7 @@ class Worlds:
         more = np.linalg.solve(lower, np.linalg.solve(lower, more).T)
         spread, turned = np.linalg.eigh((more + more.T) / 2)
         shift = turned.T @ np.linalg.solve(lower, z)
-        return shift, np.maximum(spread, _CERTAIN - 1)
+        return shift, np.maximum(spread, 1e-8 - 1)  # a variance, but for rounding
 
     def _span(self, person: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return Y, T and c of a person."""
