@@ -3,7 +3,7 @@
 The others get random weights of mean 1 and variance ``u`` (the Bayesian bootstrap of Rubin 1981,
 gamma weights where the attacker knows some of them), scaled to sum to the number of people; the
 model is fitted with the person and with somebody else instead. Half of the fits of either kind
-teach a test, two normal distributions in the coordinates that tell the worlds apart
+teach a test: two normal distributions in the coordinates that tell the worlds apart
 (:meth:`~seepage.glm.outsider.worlds.Worlds.coordinates`); it is judged on the other half, and the
 halves then change places.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from seepage.glm.outsider.worlds import Worlds
 from seepage.support.chunks import progress, row_slices
 
-DRAWS = 500  # fits of either kind: half a point or two in 100 is chance
+DRAWS = 500  # fits of either kind: a point or two in 100 is chance
 
 
 @dataclass(frozen=True)
@@ -41,31 +41,33 @@ def resampled(worlds: Worlds, people: np.ndarray, predicted: np.ndarray) -> Resa
     right, error = np.full((2, len(people)), np.nan)
     if not len(people):
         return Resampled(people, right, error, predicted)
-    fits = [ResampledFits(worlds, seed) for seed in (0, 1)]
+    fits = ResampledFits(worlds, 0)
     for k, person in enumerate(progress(people, "resampled refits")):
         coordinates = worlds.coordinates(person)
-        draws = [one.moves(person, k == 0) @ coordinates for k, one in enumerate(fits)]
-        arrived = [np.isfinite(one).all(axis=1) for one in draws]
-        if min(np.mean(one) for one in arrived) < 0.99:  # the rest may be unlike these
+        draws = [fits.moves(person, inside) @ coordinates for inside in (True, False)]
+        arrived = np.isfinite(draws[0]).all(axis=1) & np.isfinite(draws[1]).all(axis=1)
+        if np.mean(arrived) < 0.99:  # the rest may be unlike these
             continue
-        inside, outside = (one[good] for one, good in zip(draws, arrived, strict=True))
-        hits = _cross_judged(inside, outside)
+        hits = _cross_judged(*(one[arrived] for one in draws))
         # Of 1,000 tests without an error not all would be right.
-        right[k] = (hits.sum() + 0.5) / (len(hits) + 1)
-        error[k] = np.sqrt(right[k] * (1 - right[k]) / len(hits))
+        right[k] = (2 * hits.sum() + 0.5) / (2 * len(hits) + 1)
+        error[k] = max(np.std(hits), 0.5 / len(hits)) / np.sqrt(len(hits))
     return Resampled(people, right, error, predicted)
 
 
 def _cross_judged(inside: np.ndarray, outside: np.ndarray) -> np.ndarray:
-    """Return which draws a test is right about that was learnt from the other half of them."""
-    hits = []
+    """Return how often a test is right about each draw that learnt from the other half of them.
+
+    A draw with the person has the same others as the one without: the test learns by how much they
+    differ without the others' randomness, which would else mislead it about small differences.
+    """
+    hits = np.zeros(len(inside))
     for side in (0, 1):
         taught = [_normal(one[side::2]) for one in (inside, outside)]
         for own, draws in ((0, inside), (1, outside)):
-            judged = draws[1 - side :: 2]
-            likely = [_log_density(judged, *one) for one in taught]
-            hits.append(likely[own] > likely[1 - own])
-    return np.concatenate(hits)
+            likely = [_log_density(draws[1 - side :: 2], *one) for one in taught]
+            hits[1 - side :: 2] += (likely[own] > likely[1 - own]) / 2
+    return hits
 
 
 def _normal(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
