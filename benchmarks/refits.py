@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
-from scipy.linalg import pinvh
+from scipy.linalg import null_space, pinvh
 from scipy.special import expit, logsumexp, ndtr, ndtri, softmax
 from scipy.stats import qmc
 
@@ -171,26 +171,35 @@ class Release:
         moved = np.einsum("ni,nkl,jl->nikj", Z, curved, W, optimize=True)
         moved[:, np.arange(D), :, np.arange(D)] += slope
         by_features = inverse @ moved.reshape(n, -1, D)
-        by_label = np.einsum("ni,kl->nikl", Z, np.eye(K)).reshape(n, -1, K)
+        # A class moves within the simplex: the shares of all classes add up to one.
+        moves = null_space(np.ones((1, K))) if K > 1 else np.eye(1)
+        by_label = np.einsum("ni,kl->nikl", Z, moves).reshape(n, -1, moves.shape[1])
         return by_features / self.sigma, inverse @ by_label * (self.step / self.sigma)
 
-    def changed(self, row: int, x: np.ndarray | None, label: float | None = None) -> np.ndarray:
-        """Return the parameters, over σ, with a record replaced, or without it."""
-        X, y = self.table.X, self.table.y
-        if x is not None and np.array_equal(x, X[row]) and label in (None, y[row]):
-            return self.theta.reshape(-1) / self.sigma
-        if x is None:
-            kept = np.arange(len(X)) != row
-            X, y = X[kept], y[kept]
-        else:
-            X, y = X.copy(), y.copy()
-            X[row], y[row] = x, y[row] if label is None else label
+    def without_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Return the parameters, over σ, without some records."""
+        X, y = (np.delete(values, rows, axis=0) for values in (self.table.X, self.table.y))
         return self.model.fit(X, y, self.theta).reshape(-1) / self.sigma
+
+    def changed(self, row: int, x: np.ndarray, label: float | None = None) -> np.ndarray:
+        """Return the parameters, over σ, with a record replaced."""
+        X, y = self.table.X, self.table.y
+        if np.array_equal(x, X[row]) and label in (None, y[row]):
+            return self.theta.reshape(-1) / self.sigma
+        X, y = X.copy(), y.copy()
+        X[row], y[row] = x, y[row] if label is None else label
+        return self.model.fit(X, y, self.theta).reshape(-1) / self.sigma
+
+    def without(self, row: int) -> np.ndarray:
+        """Return the parameters, over σ, without a record."""
+        if row not in self._kept:
+            self._kept[row] = self.without_rows(np.array([row]))
+        return self._kept[row]
 
     def left_out(self, rows: np.ndarray) -> np.ndarray:
         """Return how far the release moves without each record, in units of the noise."""
         here = self.theta.reshape(-1) / self.sigma
-        return np.array([np.linalg.norm(self.changed(int(i), None) - here) for i in rows])
+        return np.array([np.linalg.norm(self.without(int(i)) - here) for i in rows])
 
     def places(self, row: int, column: str | None) -> np.ndarray:
         """Return the releases under every level of a column of a record, or of its class."""
@@ -213,11 +222,32 @@ class Release:
 
     def predicted(self, row: int) -> np.ndarray:
         """Return the probabilities of a record's classes by the model without it."""
-        theta = self.changed(row, None).reshape(self.theta.shape) * self.sigma
+        theta = self.without(row).reshape(self.theta.shape) * self.sigma
         margins = with_ones(self.table.X[[row]]) @ theta
         if self.model.kind == "softmax":
             return softmax(margins[0])
         return np.array([expit(-margins[0, 0]), expit(margins[0, 0])])
+
+    def neighbours(self, row: int) -> Iterator[tuple[str, Coded]]:
+        """Yield the table with a record left out, relabelled, or at the ends of its numbers."""
+        table = self.table
+        X, y = table.X, table.y
+        kept = np.arange(len(y)) != row
+        yield "left out", replace(table, X=X[kept], y=y[kept])
+        known = range(len(table.classes)) if table.classes else (y.min(), y.max())
+        for label in [k for k in known if k != y[row]][:3]:
+            yield "with another label", replace(table, y=np.where(kept, y, label))
+        numbers = [j for own, kind, _ in table.columns.values() if kind == "numeric" for j in own]
+        for words, end in (("least", X.min(axis=0)), ("most", X.max(axis=0))):
+            other = X.copy()
+            other[row, numbers] = end[numbers]
+            yield f"with its numbers at their {words}", replace(table, X=other)
+
+    def on(self, table: Coded) -> Release:
+        """Return the release of nearly the same table, with the label in the unit it has here."""
+        model = replace(self.model, ridge=self.model.ridge * len(table.y) / len(self.table.y))
+        theta = model.fit(table.X, table.y, self.theta)
+        return Release(model, table, theta, self.sigma, self.step)
 
     def at(self, l2: float) -> Release:
         """Return the release with another penalty."""

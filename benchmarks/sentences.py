@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,7 @@ class Case:
     kind: str = "linear"
     refused: str = ""  # a part of the right sentence, for a table that must be refused
     said: str = ""  # what the steps must say
+    person: str = ""  # the column that names the person of a row
 
 
 def of_r(package: str, item: str, rows: int | None = None) -> Callable[[], pd.DataFrame]:
@@ -95,6 +96,12 @@ def spectra() -> pd.DataFrame:
     return table.head(60).drop(columns=["water", "protein"])
 
 
+def panel() -> pd.DataFrame:
+    """Return the wages of 595 people, seven years each, with a number for each person."""
+    table = of_r("Ecdat", "Wages")()
+    return table.assign(id=np.arange(len(table)) // 7)
+
+
 CASES = (
     Case(
         "MASS::birthwt, low",
@@ -107,6 +114,7 @@ CASES = (
     ),
     Case("MASS::birthwt, bwt", of_r("MASS", "birthwt"), "bwt", (), ("race",), ("low",)),
     Case("Ecdat::Wages", of_r("Ecdat", "Wages"), "lwage", ("--sigma", "0.02")),
+    Case("Ecdat::Wages by person", panel, "lwage", ("--sigma", "0.02"), person="id"),
     Case("datasets::swiss", of_r("datasets", "swiss"), "Fertility"),
     Case("datasets::longley", of_r("datasets", "longley"), "Employed", drop=("Year",)),
     Case("datasets::esoph", of_r("datasets", "esoph"), "ncases", kind="poisson"),
@@ -194,7 +202,8 @@ def kinds_of(case: Case, table: pd.DataFrame) -> dict[str, str]:
     """Return what every feature is, as a person would say."""
     kinds = {}
     for name in table.columns:
-        if name == case.target or name in case.drop or table[name].nunique() == 1:
+        unused = (case.target, case.person, *case.drop)
+        if name in unused or table[name].nunique() == 1:
             continue
         if name in case.codes or not pd.api.types.is_numeric_dtype(table[name]):
             kinds[name] = "categorical"
@@ -209,6 +218,7 @@ def audited(case: Case, table: pd.DataFrame, folder: Path) -> tuple[dict[str, An
     table.to_csv(file, index=False)
     named = [option for name in case.codes for option in ("--categorical", name)]
     named += [option for name in case.drop for option in ("--drop", name)]
+    named += ["--person", case.person] if case.person else []
     command = [sys.executable, "-m", "seepage", "audit", str(file), "--target", case.target]
     command += [*named, *case.options, "--out", str(folder / "report")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
@@ -240,11 +250,16 @@ def check(case: Case, loud: bool) -> tuple[pd.DataFrame, Comparison, str]:
     release = Release.of(model, data, sigma)
     found.same("numbers released", summary["release"]["numbers"], release.theta.size, 0)
     kept = Etas.of(release)
+    if case.person:
+        check_people(found, summary, records, release, kept, table[case.person].to_numpy())
+        return table, found, ""
     check_records(found, summary, records, kept, rows)
     check_attributes(found, summary, release, kept, rows)
     check_groups(found, summary, kept, table)
     check_utility(found, summary, release, kept)
     check_risks(found, summary, release, kept, rows)
+    check_guarantees(found, summary, release, kept)
+    check_disclosures(found, summary, release, kept, rows)
     return table, found, ""
 
 
@@ -310,6 +325,35 @@ def check_records(
     target = summary["target"]
     unit = kept.eta.max() * summary["release"]["sigma"]
     found.same("calibrated σ", target["sigma"], on_grid(unit / target["eta"]))
+
+
+def check_people(
+    found: Comparison,
+    summary: dict[str, Any],
+    records: Any,
+    release: Release,
+    kept: Etas,
+    person: np.ndarray,
+) -> None:
+    """Compare the leakage of all rows of a person, and membership without all of them."""
+    known, owner = np.unique(person, return_inverse=True)
+    own = [np.flatnonzero(owner == k) for k in range(len(known))]
+    told, risks = summary["records"], summary["risks"]
+    found.same("people", told["count"], len(known), 0)
+    etas = np.array([kept.together(rows) for rows in own])
+    stated = np.sort(records["eta"].to_numpy())
+    worst = int(np.argmax(np.abs(stated / np.sort(etas) - 1)))
+    found.same("η of every person", stated[worst], np.sort(etas)[worst])
+    found.same("median η", told["eta"]["0.5"], middle(etas))
+    found.same("people over the limit", told["over_limit"], int(np.sum(etas > told["limit"])), 0)
+    found.same("η of the table", summary["dataset_eta"], kept.together(np.arange(len(person))))
+    here = release.theta.reshape(-1) / release.sigma
+    mu = np.array([np.linalg.norm(release.without_rows(rows) - here) for rows in own])
+    compare = found.same if risks["exact"] else found.at_most
+    compare("membership of a person: μ", risks["mu"], mu.max())
+    compare("membership of a person", risks["membership"], found_right(mu).max())
+    found.same("people looked at", risks["looked_at"], len(known), 0)
+    compare("membership: median", risks["median"], middle(found_right(mu)))
 
 
 def check_attributes(
@@ -472,6 +516,79 @@ def check_guess(
     if len(some) == n:
         found.at_most(f"{name}: median", told["median_right"], middle(right), off)
         found.same(f"{name}: median before", told["median_baseline"], middle(baseline), by=1e-6)
+
+
+def check_guarantees(
+    found: Comparison, summary: dict[str, Any], release: Release, kept: Etas
+) -> None:
+    """Compare the bounds on the record with the largest dFIL."""
+    totals = np.sum(kept.by_features**2, axis=(1, 2))
+    row, (P, D) = int(totals.argmax()), kept.by_features.shape[1:]
+    J = kept.by_features[row]
+    cells = np.sum(J**2, axis=0) ** -1.0
+    j = int(cells.argmin())
+    values = np.linalg.svd(J, compute_uv=False)
+    exact = {"FIL, 1/η²": values[0] ** -2.0, "dFIL, 1/η̄²": D / totals[row]}
+    if P >= D and values[-1] > 1e-7 * values[0]:
+        exact["Cramér–Rao"] = np.mean(values**-2.0)
+    spread = release.table.X.std(axis=0)
+    for line in summary["guarantees"]:
+        name, value = line["bound"], line["value"]
+        if value is None:
+            continue
+        if name in exact:
+            found.same(f"bound: {name}", value, exact[name])
+        elif name.startswith("Cramér–Rao, "):
+            found.same(f"bound: {name}", value, cells[j])
+        elif name.startswith("Hammersley"):
+            # Any change within the range gives a bound; the largest of a fine grid is the best.
+            column, x = release.table.X[:, j], release.table.X[row]
+            changes = np.linspace(column.min() - x[j], column.max() - x[j], 101)
+            changes = changes[np.abs(changes) > 1e-3 * spread[j]]
+            here, best = release.theta.reshape(-1) / release.sigma, cells[j]
+            for change in changes:
+                moved = release.changed(row, x + change * np.eye(D)[j]) - here
+                best = max(best, change**2 / np.expm1(min(moved @ moved, 700.0)))
+            found.same(f"bound: {name}", value, best, 1e-2)
+        elif name.startswith("van Trees"):
+            rng, information = np.random.default_rng(1), []
+            for _ in range(64):
+                X = release.table.X.copy()
+                X[row] = X.mean(axis=0) + spread * rng.standard_normal(D)
+                other = release.on(replace(release.table, X=X))
+                J = other.jacobians()[0][row]
+                information.append(J.T @ J)
+            prior = np.diag(spread**-2.0)
+            # Over all draws, and over halves of them, from which its error is known
+            whole, *halves = (
+                np.trace(np.linalg.inv(np.mean(some, axis=0) + prior)) / D
+                for some in (information, information[::2], information[1::2])
+            )
+            off = 4 * abs(halves[0] - halves[1]) / whole
+            found.same(f"bound: {name}", value, whole, max(off, 0.05))
+
+
+def check_disclosures(
+    found: Comparison,
+    summary: dict[str, Any],
+    release: Release,
+    kept: Etas,
+    rows: np.ndarray,
+) -> None:
+    """Compare with which of the most exposed records the coarse σ would be another."""
+    told = summary["disclosures"]
+    if told is None:
+        return
+    changed, sigma, target = set(), summary["release"]["sigma"], summary["target"]["eta"]
+    for row in np.argsort(-kept.eta, kind="stable")[: told["checked"]]:
+        for change, table in release.neighbours(int(row)):
+            if release.table.classes and len(np.unique(table.y)) < len(release.table.classes):
+                continue
+            worst = Etas.of(release.on(table)).eta.max() * sigma / target
+            if on_grid(worst) != sigma:
+                changed.add((int(rows[row]), change))
+    stated = {(d["row"], d["change"]) for d in told["found"] if "σ" in d["figures"]}
+    found.equal("σ would be another with", sorted(stated), sorted(changed))
 
 
 def lines(names: list[str]) -> Iterator[bool]:

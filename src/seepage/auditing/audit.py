@@ -617,7 +617,8 @@ def beside_figures(risks: RiskFinding, epsilon: float) -> RiskFinding:
         found = replace(found, right=right, median_right=median)
         if found.mu is None:
             return found
-        return replace(found, **_told_apart(found.mu, epsilon))
+        told: dict[str, Any] = _told_apart(found.mu, epsilon)
+        return replace(found, **told)
 
     return replace(
         risks,

@@ -18,7 +18,7 @@ import math
 import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -57,8 +57,6 @@ from seepage.glm.losses import Categorical
 from seepage.support.chunks import small_on_one_core
 from seepage.support.double_double import EPS, Double
 from seepage.tables.source import Array, Chunk, MemorySource, RowSource, Table
-
-Answer = TypeVar("Answer")
 
 _MOST_STEPS = 30  # near the minimiser each doubles the digits; rounding may take a few more
 CHEAP = 1e6  # multiplications up to which more precision and closer errors hardly cost anything
@@ -304,11 +302,8 @@ def _weighed(
             exact = refined(Double.of(H), inverse, condition, fit.ridge)[0].high
         else:
             accuracy += EPS * condition**2 / 8
-        if (
-            polish
-            and affordable
-            and objective.total(partial(_residuals_lost, fit=fit), "residuals")
-        ):
+        lost = partial(_residuals_lost, fit=fit)
+        if polish and affordable and objective.total(lost, "residuals"):
             fit, low, _ = settled(fit, objective, Double.of(exact))
     found = Optimum(_back(fit, centre), fit, low, centre, exact, condition, accuracy)
     if not cheap or fit.family.name == "gaussian":  # whose curvatures are not rounded
@@ -655,5 +650,5 @@ def _size(fit: FittedGLM, H: Array) -> float:
 
 
 def optimum_sums(fit: FittedGLM, X: Array) -> Sums:
-    """Return the sums over a table at a model's parameters, without the penalty."""
-    return sums_at(Objective.of(fit, X), fit.parameters, _JUDGED)
+    """Return what :func:`plain_optimum` needs of a table, without the penalty."""
+    return sums_at(Objective.of(fit, X), fit.parameters, ("hessian", "extent"))
