@@ -9,9 +9,9 @@ breast cancer (logistic, λ = 0.01 and 0.1), 3,000 records of UCI Adult (logisti
   judged on the other (and the other way round), against one fit on the whole table: the mean of
   AUC − ½ within 15 %, the 1 % of the records that LiRA finds best within 0.03, and a correlation
   over records of 0.95 once LiRA's own error is corrected for (by two LiRAs that share no shadow
-  model; the raw one is printed too). Shadow models take a random half of the table: a record moves them by twice as much
-  as the whole model, and the others' variance is a quarter of the table's; so LiRA sees what an
-  attacker sees who knows three quarters of the others of the whole table.
+  model; the raw one is printed too). Shadow models take a random half of the table: a record moves
+  them by twice as much as the whole model, and the others' variance is a quarter of the table's; so
+  LiRA sees what an attacker sees who knows three quarters of the others of the whole table.
 - **White box.** 20 records a table, the 10 most exposed among them: accuracies within 0.03 of
   resampled refits, or within two standard errors.
 - **Partial knowledge.** 300 patients; one known set of 0, 50, 80 or 95 % always stays and the
