@@ -347,6 +347,42 @@ def test_a_pipeline_is_its_last_step_on_what_comes_before():
         )
 
 
+def test_tables_drawn_from_a_population():
+    """One person is in the table or somebody else instead; all others are drawn anew each time."""
+    n, tables = 300, 6000
+    rng = np.random.default_rng(5)
+    person, label = np.array([1.5, -1.0, 1.0]), 4.5
+
+    def drawn_tables(count):
+        X = rng.standard_normal((count, n, 3))
+        X[:, :, 2] = 1.0
+        return X, X @ [1.0, -0.5, 0.2] + rng.standard_normal((count, n))
+
+    X, y = drawn_tables(2 * tables)
+    X[:tables, 0], y[:tables, 0] = person, label
+    H = np.swapaxes(X, 1, 2) @ X
+    theta = np.linalg.solve(H, np.swapaxes(X, 1, 2) @ y[:, :, None])[:, :, 0]
+    for own in (False, True):
+        seen = (theta @ person)[:, None] if own else theta
+        parts = seen[:tables], seen[tables:]
+        taught = [
+            stats.multivariate_normal(part[::2].mean(axis=0), np.cov(part[::2].T))
+            for part in parts
+        ]
+        found = taught[0].logpdf(parts[0][1::2]) > taught[1].logpdf(parts[0][1::2])
+        spared = taught[0].logpdf(parts[1][1::2]) < taught[1].logpdf(parts[1][1::2])
+        measured = (np.mean(found) + np.mean(spared)) / 2
+        predicted = []
+        for table in range(20):  # each of the tables with the person in it predicts the same
+            model = sp.glm.LinearRegression().fit(X[table], y[table])
+            release = sp.Predictions() if own else None
+            leak = sp.leakage(model, X[table], y[table], attacker=OUTSIDER, release=release)
+            risk = leak.membership(rows=[0], exact=0)
+            predicted.append(float(np.asarray(risk.accuracy())[0]))
+        assert measured > 0.55
+        assert np.mean(predicted) == pytest.approx(measured, abs=0.02)
+
+
 # Refits ---------------------------------------------------------------------------------------
 
 
@@ -474,6 +510,7 @@ def test_what_cannot_be_answered_is_refused():
     with pytest.raises(sp.InputError, match="certainty"):
         _ = leak.informed
     assert not hasattr(leak, "nonsense")
+    assert not hasattr(leak, "_repr_html_")
     with pytest.raises(sp.InputError, match="leave out rows= or groups="):
         leak.membership(rows=[0], groups=np.zeros(len(X)))
     with pytest.raises(sp.InputError, match="a probability between"):

@@ -199,7 +199,7 @@ class OutsiderLeakage:
 
     def __getattr__(self, name: str) -> Any:
         known = {*vars(Leakage), "release", "source", "noise", "attributes", "notes", "person"}
-        if name in known and not name.startswith("__"):
+        if name in known and not name.startswith("_"):  # notebooks look for some of these
             raise InputError(
                 f"{name} is not known to an attacker who does not know all others; there are "
                 "membership(), records(), labels() and cells(). leak.informed has everything, for "
