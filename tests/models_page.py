@@ -8,8 +8,9 @@ fails where it is stale. A model is called audited right only where a door leads
 from pathlib import Path
 
 from doors import DOORS, FORMULAS, PIPELINES, SEARCHES
+from seepage.core.result import COLUMNS, SETTINGS, held_sentences
 from seepage.glm.adapters.kinds import ModelKind, RefusedKind
-from seepage.glm.adapters.registry import KINDS, SEARCHED, SELECTED
+from seepage.glm.adapters.registry import KINDS
 from seepage.glm.preprocessing.transformers import KNOWN
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "models.md"
@@ -32,10 +33,12 @@ def models_table() -> str:
     for kind in KINDS:
         if isinstance(kind, ModelKind) and kind.library != "seepage":
             assert _door(kind) in DOORS, f"no test opens the door of {kind.name}"
-            left_out = " ".join([SELECTED] * kind.selects + [kind.note] * bool(kind.note))
+            held = (*[COLUMNS] * kind.selects, *kind.chooses)
+            left_out = " ".join([*held_sentences(held), *[kind.note] * bool(kind.note)])
             lines.append(_row(_title(kind), f"`{kind.name}`", kind.objective, RIGHT, left_out))
+    (searched,) = held_sentences([SETTINGS])
     lines.extend(
-        _row("scikit-learn", f"`{name}`", "that of its best model", RIGHT, SEARCHED)
+        _row("scikit-learn", f"`{name}`", "that of its best model", RIGHT, searched)
         for name in SEARCHES
     )
     names = " and ".join(f"`{name}`" for name in FORMULAS)
@@ -67,9 +70,13 @@ def models_table() -> str:
         ),
         _row(
             "`TargetEncoder`, `SelectKBest` and others that read the target",
-            "refused: what they make of a record depends on the labels of the others; use "
-            "`OneHotEncoder`, or choose columns beforehand",
-            "refused",
+            "risks only, by refits: no derivative follows the labels of the others",
+            "the same",
+        ),
+        _row(
+            "`KBinsDiscretizer`, `Binarizer` and others that cut numbers",
+            "risks only, by refits: a record moves nothing until it crosses an edge",
+            "the same",
         ),
         "",
         "A number moves by its derivative. A category or a yes/no column moves by whole levels: "

@@ -68,7 +68,9 @@ def test_the_command_line_scales_and_encodes_anew(
     assert risks["looked_at"] == N
     named = " ".join(risks["assumptions"])
     assert ("chosen anew without the record" in named) == anew
-    assert ("their scaling, the weights and nλ are what they are" in named) != anew
+    assert ("(scaling) is held fixed" in named) != anew
+    assert risks["held"] == (["penalty"] if anew else ["scaling", "penalty"])
+    assert summary["held"] == ["scaling"]
     assert any("refitted without each of 50 records" in step for step in summary["steps"]) == anew
 
 
@@ -96,7 +98,16 @@ def test_an_audit_in_python_fits_the_pipeline_anew(
     assert found.risks.row == int(truth.argmax())
     # Guesses hold the scaling fixed, which is not what a refitted one was asked about.
     assert bool(found.risks.guesses) == (preprocessing == "frozen")
-    assert "the most exposed ones, with the noise and nλ unchanged" in " ".join(found.steps)
+    unchanged = "the noise and nλ" if own else "the noise"
+    assert f"the most exposed ones, with {unchanged} unchanged" in " ".join(found.steps)
+    assert found.risks.held == (("penalty",) if own else ())
+    # It is what is asked without refit=, too; the scaling is held fixed only on request.
+    default = sp.audit(pipeline, X, y, noise=SIGMA, preprocessing=preprocessing)
+    assert default.risks.mu == found.risks.mu
+    if preprocessing == "frozen":
+        fixed = sp.audit(pipeline, X, y, noise=SIGMA, refit="model")
+        assert fixed.risks.mu == pytest.approx(brute_force(people, False).max(), rel=1e-5)
+        assert fixed.risks.held == (("scaling", "penalty") if own else ("scaling",))
 
 
 @pytest.mark.slow
@@ -124,7 +135,7 @@ def test_what_cannot_be_fitted_anew_is_refused(people: pd.DataFrame, tmp_path: P
     model = sp.glm.LogisticRegression(l2=L2).fit(X, y)
     with pytest.raises(sp.InputError, match="no step comes before this model"):
         sp.audit(model, X, y, noise=SIGMA, refit="pipeline")
-    with pytest.raises(sp.InputError, match="refit is 'pipeline' or left out, not 'all'"):
+    with pytest.raises(sp.InputError, match="refit is 'pipeline', 'model' or left out, not 'all'"):
         sp.audit(model, X, y, noise=SIGMA, refit="all")
     path, folder = tmp_path / "people.csv", tmp_path / "people"
     people.to_csv(path, index=False)

@@ -300,9 +300,10 @@ def test_a_pipeline_is_fitted_anew_without_the_record(own: bool) -> None:
     truth = [np.linalg.norm(released(np.delete(every, i)) - released(every)) for i in range(30)]
     assert np.asarray(found) == pytest.approx(np.array(truth) / 0.1, rel=1e-6)
     assert "anew" in found.mu.assumptions[1]
-    held = np.median(np.asarray(leak.membership()))
+    held = np.median(np.asarray(leak.membership(refit="model")))
     assert np.median(np.asarray(found)) > held
-    with pytest.raises(sp.InputError, match="refit is 'pipeline' or a function, not 'all'"):
+    assert np.array_equal(leak.membership(), found)
+    with pytest.raises(sp.InputError, match="refit is 'pipeline', 'model' or a function"):
         leak.membership(refit="all")
 
 
@@ -551,11 +552,16 @@ def test_half_of_all_records_leave_together() -> None:
         assert distance == pytest.approx(np.linalg.norm(moved), rel=1e-6)
 
 
-def test_an_l1_penalty_says_nothing_without_a_record() -> None:
+def test_an_l1_penalty_keeps_other_columns_without_a_record() -> None:
     problem = Problem("gaussian", everything=False)
     model = Lasso(1e-3, tol=1e-12).fit(problem.X, problem.y)
+    leak = sp.leakage(model, problem.X, problem.y, noise=sp.Gaussian(1.0))
     with pytest.raises(sp.InputError, match="Which columns an L1 penalty would keep without a"):
-        sp.leakage(model, problem.X, problem.y, noise=sp.Gaussian(1.0)).membership()
+        leak.membership(refit="model")
+    kept = np.delete(np.arange(N), 3)
+    rest = Lasso(1e-3, tol=1e-12).fit(problem.X[kept], problem.y[kept])
+    moved = np.append(rest.coef_ - model.coef_, rest.intercept_ - model.intercept_)
+    assert float(leak.membership([3]).mu[0]) == pytest.approx(np.linalg.norm(moved), rel=1e-6)
 
 
 def in_parquet(problem: Problem, folder: Path) -> Any:

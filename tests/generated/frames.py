@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import problems
 from problems import PSEUDO_HUBER
-from refits import Refits
+from refit_truth import Refits
 
 import seepage as sp
 
@@ -250,7 +250,7 @@ def draw(seed: int, kind: str | None = None) -> Frame:
 
 def _size(rng: np.random.Generator, kind: str, family: str) -> tuple[int, int]:
     """Draw records and columns, mostly few."""
-    most = 240 if family == "categorical" else MOST_NUMBERS
+    most = 120 if family == "categorical" else MOST_NUMBERS  # exponentials take their time
     if kind in ("wide", "nearly interpolating"):
         n = int(rng.integers(5, 16 if family == "categorical" else 41))
         if kind == "nearly interpolating":

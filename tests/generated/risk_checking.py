@@ -78,7 +78,7 @@ def judge(seed: int, kind: str | None = None) -> Verdict:
 def _some(frame: Frame, mu: np.ndarray) -> list[int]:
     """Return the records to compare: the most exposed, and as many others as are cheap."""
     rng = np.random.default_rng([frame.seed, 1])
-    others = 24 if frame.family == "gaussian" else 2
+    others = {"gaussian": 16, "categorical": 1}.get(frame.family, 2)
     return sorted({int(np.argmax(mu)), *rng.permutation(len(mu))[:others].tolist()})
 
 
@@ -96,9 +96,11 @@ def _distance(frame: Frame, refit: Any, *told: Any, **how: Any) -> Any:
 
 
 def _membership(frame: Frame, leak: sp.Leakage, verdict: Verdict) -> None:
-    answers = [leak.membership(), leak.membership(exact=0)]
-    for i in _some(frame, np.asarray(answers[0])):
-        for answer, name in zip(answers, ("membership", "certified membership"), strict=True):
+    answers = {"membership": leak.membership(), "certified membership": leak.membership(exact=0)}
+    if frame.balanced and not _held(answers["membership"].mu):
+        answers["membership held"] = leak.membership(refit="model")
+    for i in _some(frame, np.asarray(answers["membership"])):
+        for name, answer in answers.items():
             true = _distance(frame, frame.candidates.without, np.array([i]), held=_held(answer.mu))
             _compare(verdict, f"{name} of {i}", (answer.lower[i], answer.mu[i]), true)
 

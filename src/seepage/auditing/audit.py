@@ -50,7 +50,7 @@ from seepage.auditing.trained_model import (
 )
 from seepage.bounds.guarantees import Guarantees, guarantees
 from seepage.core.people import Together
-from seepage.core.result import round_up
+from seepage.core.result import NOISE, PENALTY, held_sentences, joined, round_up
 from seepage.core.risk_views import (
     Guess,
     Membership,
@@ -93,10 +93,17 @@ _COLUMN_KINDS = {"numeric": "numeric", "count": "numeric", "binary": "boolean"}
 _GUESSES_HELD = (
     "Guesses keep the preparation of the columns fixed while a class or category changes."
 )
-_NOISE_HELD = "The noise and nλ stay what they are with the record in the table."
 
 Tell = Callable[[str], object]
-Anew = Callable[[np.ndarray], np.ndarray]  # what is released from the records that stay
+
+
+@dataclass(frozen=True)
+class Anew:
+    """The whole procedure, rerun on the records that stay."""
+
+    released: Callable[[np.ndarray], np.ndarray]  # what it releases from those at some positions
+    kept: tuple[str, ...] = (PENALTY,)  # what it holds fixed nevertheless
+    fits: int = 1  # how many models a run fits
 
 
 @dataclass(frozen=True)
@@ -185,7 +192,7 @@ def audit_table(
         values=_values(trained) if show_values else None,
         effort=effort,
         seed=seed,
-        anew=None if encode_anew is None else partial(_fitted_anew, trained, encode_anew),
+        anew=None if encode_anew is None else Anew(partial(_fitted_anew, trained, encode_anew)),
         tell=tell,
     )
     # Whoever states the kind of model knows what the target is.
@@ -230,9 +237,8 @@ def audit_model(
 ) -> Audit:
     """Measure a fitted model and say what was found; the parameters are as for audit_table.
 
-    ``anew`` returns what the whole procedure releases from the records at some positions;
-    membership is then a question about that procedure. ``epsilon`` is the total privacy loss of
-    figures that leave beside the noisy numbers, and counts in every risk.
+    Membership is a question about the whole procedure where ``anew`` can rerun it. ``epsilon`` is
+    the total privacy loss of figures that leave beside the noisy numbers, and counts in every risk.
     """
 
     def say(words: str) -> None:
@@ -299,11 +305,16 @@ def audit_model(
             risks_reason = str(problem)
     if risks is not None and epsilon:
         risks = beside_figures(risks, epsilon)
+    chosen = (NOISE,) if sigma is None else ()
+    if risks is not None:
+        told = (*risks.assumptions, *held_sentences(chosen))
+        risks = replace(risks, held=joined(chosen, risks.held), assumptions=told)
     if risks is not None and anew is not None:
+        unchanged = "the noise and nλ" if PENALTY in anew.kept else "the noise"
         steps.append(
             f"{'Who was' if people else 'Which rows were'} in the data: preparation and model were "
             f"refitted without each of {risks.looked_at:,} {'people' if people else 'records'}, "
-            "the most exposed ones, with the noise and nλ unchanged."
+            f"the most exposed ones, with {unchanged} unchanged."
         )
     # Last: they take longest, and nothing else waits for them.
     advice = advise() if advise is not None else ()
@@ -331,6 +342,7 @@ def audit_model(
         values=values,
         guarantees=bounds,
         risks=risks,
+        held=joined(chosen, trained.learnt),
         risks_reason=risks_reason,
         disclosures=disclosures,
         usefulness=useful,
@@ -346,7 +358,7 @@ def _train(
     source, steps = table.source, []
     if fitted is not None:
         settings = settings_of(describe_on(fitted, source)[0], len(source))
-        trained = TrainedModel(fitted, settings, table)
+        trained = TrainedModel(fitted, settings, table, learnt=table.learnt)
         steps.append(
             f"The given {settings.model} model (L2 penalty λ = {settings.l2:g}) was checked to be "
             f"the minimiser of its objective on these {len(source):,} records."
@@ -354,7 +366,7 @@ def _train(
     else:
         kind = choose_model(model, table.target_kind, table.target)
         settings = FitSettings(kind, DEFAULT_L2 if l2 is None else l2, intercept)
-        trained = TrainedModel(settings.fit(source), settings, table)
+        trained = TrainedModel(settings.fit(source), settings, table, learnt=table.learnt)
         if l2 is None and settings.classifies and tells_apart(trained):
             trained = trained.refitted(replace(settings, l2=SEPARABLE_L2))
             steps.append(
@@ -488,12 +500,11 @@ def find_risks(
         work = leak.release.finite_changes().work
     except InputError:  # of records that are read in chunks, whose risks are certified without
         work = math.inf
-    # Families with a certified expansion need few refits; for others, for people, all of whose
-    # records leave together, and for guesses among several classes, whose intervals are wide, only
-    # the most exposed are examined if refits of all would take long.
+    # Families with a certified expansion need few refits; for others, for values of people, which
+    # change in all of their records, and for guesses among several classes, whose intervals are
+    # wide, only the most exposed are examined if refits of all would take long.
     everybody = None if leak.person is None else leak.person.together
-    known_family = trained.settings.model in MODELS
-    certified = known_family and everybody is None
+    certified = trained.settings.model in MODELS
     several = trained.settings.model == "softmax"
     most = max(_FEWEST_RISKS, int(_REFIT_WORK / work))
     rows = records if rows is None else rows
@@ -505,22 +516,31 @@ def find_risks(
     def refits(alternatives: int) -> bool | int:
         """Return how many records may be refitted, the most exposed first; none of a long table."""
         allowed = _REFIT_WORK / 2 if several else _EXACT_WORK
-        return certified and int(allowed / work / alternatives)
+        return certified and everybody is None and int(allowed / work / alternatives)
 
     if anew is None:
         examined = None if certified else exposed(most)
     else:
         # Preparing and fitting the records takes about 20 passes over them.
-        affordable = int(_REFIT_WORK / (20 * trained.work))
-        examined = exposed(min(max(_FEWEST_RISKS, affordable), _MOST_WHOLE))
-    together = None if everybody is None else everybody.at(examined)
-    told = partial(membership, leak, None if together else examined, together)
+        affordable = min(_REFIT_WORK / (20 * trained.work), _MOST_WHOLE) / anew.fits
+        examined = exposed(min(max(_FEWEST_RISKS, int(affordable)), _MOST_WHOLE))
+
+    def told(examined: np.ndarray | None, exact: bool | int) -> Membership:
+        refit = None if anew is None else anew.released
+        if everybody is None:
+            return membership(leak, examined, None, exact, refit, changes)
+        return membership(leak, None, everybody.at(examined), exact, refit, changes)
+
     if anew is None:
-        members = _asked(partial(told, refit=None, changes=changes), refits(1), work)
+        members = _asked(partial(told, examined), refits(1), work)
+        if everybody is not None and np.isinf(np.max(np.asarray(members))):
+            # Somebody has so many records that only a refit knows what would be without them.
+            examined = exposed(most)
+            members = told(examined, True)
         assumed = members.mu.assumptions
     else:
-        members = told(exact=False, refit=anew)
-        assumed = (*members.mu.assumptions, _NOISE_HELD)
+        members = told(examined, False)
+        assumed = (*members.mu.assumptions, *held_sentences(anew.kept))
     mu = np.asarray(members)
     worst = int(np.argmax(mu))
     if np.isinf(mu[worst]) and np.isinf(work) and trained.settings.model != "linear":
@@ -535,10 +555,9 @@ def find_risks(
         candidates = among_levels(leak, changes, None, 1e-5)
         among = records if candidates.together else rows
         asked = None
-        if several or not known_family or candidates.together:
+        if several or not certified or candidates.together:
             asked = exposed(max(_FEWEST_RISKS, most // (2 * levels)), among)
-        # What a model without a person predicts of all of their records is no prior.
-        priors = ("frequencies",) if candidates.together else ("frequencies", "model")
+        priors = ("frequencies", "model")
         label = partial(
             guess_among, leak, changes, candidates, priors, _rows_of(candidates.together, asked)
         )
@@ -558,7 +577,7 @@ def find_risks(
             levels = len(candidates.levels)
             among = records if candidates.together else rows
             asked = None
-            if not known_family or levels * trained.work > _MOVES_WORK:
+            if not certified or levels * trained.work > _MOVES_WORK:
                 asked = exposed(_FEWEST_RISKS, among)
             elif candidates.together:
                 asked = exposed(max(_FEWEST_RISKS, most // levels), among)
@@ -579,6 +598,7 @@ def find_risks(
         exact=members.mu.kind == "exact",
         guesses=tuple(guesses),
         assumptions=(*assumed, _GUESSES_HELD) if guesses and anew is not None else assumed,
+        held=members.mu.held if anew is None else anew.kept,
     )
 
 
@@ -702,5 +722,6 @@ def _finding(
         levels=len(guess.levels),
         tpr_row=tpr_row,
         unit=records.unit,
+        held=guess.right.held,
         **_told_apart(float(mu[easiest])),
     )

@@ -257,6 +257,7 @@ class GuessFinding:
     even: float | None = None
     mu: float | None = None
     tpr_row: int | None = None
+    held: tuple[str, ...] = ()  # what it holds fixed: see core.result
     # Whether it is guessed for one row, or for a person, who has the same in all rows
     unit: str = ONE_ROW
 
@@ -285,6 +286,8 @@ class RiskFinding:
     # the membership of these rows is certain
     disclosed: tuple[int, ...] = ()
     disclosing: tuple[str, ...] = ()
+    # What membership holds fixed of that which was learnt from the data: see core.result
+    held: tuple[str, ...] = ()
 
     @property
     def recognised(self) -> float:
@@ -544,6 +547,8 @@ class Audit:
         The caller's own values of the audited rows, only on request.
     guarantees
         Every bound on what can be found out about the most exposed record, if known.
+    held
+        What was learnt from the data and η holds fixed: see ``Result.held``.
     risks
         Probabilities that a record is recognised as a member and its categories guessed right;
         ``None`` where they are not known, and ``risks_reason`` says why.
@@ -582,6 +587,7 @@ class Audit:
     gates: tuple[Gate, ...] = ()
     values: dict[str, list[str]] | None = None
     guarantees: Guarantees | None = None
+    held: tuple[str, ...] = ()
     risks: RiskFinding | None = None
     risks_reason: str = ""
     disclosures: DisclosureCheck | None = None

@@ -35,15 +35,14 @@ from seepage.auditing.trained_model import (
 )
 from seepage.core.noise import Gaussian
 from seepage.core.people import identities
+from seepage.core.result import held_sentences, joined
 from seepage.errors import InputError
 from seepage.glm.adapters.registry import GivenModel, Unwrapped, describe, kind_of, unwrap
 from seepage.glm.estimators import LinearModel
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.leakage import identities_in, leakage
 from seepage.glm.preprocessing.chain import Chain
-from seepage.glm.preprocessing.jacobian import RawRelease
 from seepage.glm.preprocessing.raw_columns import (
-    FROZEN,
     PREPROCESSING,
     REFITTED,
     FollowedColumns,
@@ -108,9 +107,10 @@ def audit(
         Whether what the steps learnt from the data counts as public (``"frozen"``), or is relearnt
         when a record changes (``"refitted"``).
     refit
-        ``"pipeline"`` asks about membership in the data of the whole pipeline, scaling included,
-        refitted without each of the most exposed records; without it, everything named in
-        ``risks.assumptions`` of the audit is held fixed.
+        Membership is that of the whole procedure, refitted without each of the most exposed
+        records, where it learnt more from the data than the model: scaling, levels, class weights,
+        a penalty. ``"model"`` holds all of that fixed; ``"pipeline"`` refuses a model without
+        steps before it. ``risks.held`` of the audit lists what is held fixed.
     source, target
         What the table and the labels are called in the result.
     seed
@@ -133,16 +133,16 @@ def audit(
         raise InputError(
             f"preprocessing must be {' or '.join(map(repr, PREPROCESSING))}, not {preprocessing!r}."
         )
-    if refit not in (None, "pipeline"):
-        raise InputError(f"refit is 'pipeline' or left out, not {refit!r}.")
+    if refit not in (None, "model", "pipeline"):
+        raise InputError(f"refit is 'pipeline', 'model' or left out, not {refit!r}.")
     if not (is_search(estimator) or is_pipeline(estimator)):
         kind_of(estimator)  # before the table: a network's batch need not be one
     frame, _ = read_frame(X)
     rows, whose = X, person
     if isinstance(person, str):
-        X, whose = identities_in(X, person, estimator, unwrap(estimator, X))
+        X, whose = identities_in(X, person, estimator)
     opened, followed = _followed(estimator, X, categorical, quantities, person)
-    refitted = preprocessing == "refitted" and followed.steps.learns
+    refitted = preprocessing == "refitted" and bool(followed.steps.held)
     features = followed.features
     if y is None and getattr(opened.model, "model", None) is not None:
         y = opened.model.model.endog  # the formula took it from the data frame
@@ -201,11 +201,14 @@ def audit(
         through=through,
     )
     ours = _as_ours(opened.model, settings, fit, labels)
-    trained = TrainedModel(ours, settings, table, opened.notes)
+    steps = followed.steps
+    held = joined(opened.held, steps.choices if refitted else steps.held)
+    per_record = kind_of(opened.model).penalty is not None
+    trained = TrainedModel(ours, settings, table, opened.notes, held, per_record)
     sigma = _sigma(noise)
     anew = None
-    if refit is not None:
-        anew = _pipeline_anew(estimator, X, y, weights, categorical)
+    if refit != "model":
+        anew = _anew(estimator, X, y, weights, categorical, refit)
     result = audit_model(
         trained, name=source, sigma=sigma, target_eta=target_eta, seed=seed, anew=anew
     )
@@ -216,19 +219,27 @@ def audit(
     return result
 
 
-def _pipeline_anew(
-    estimator: Any, X: Any, y: Any, weights: np.ndarray | None, categorical: Sequence[str]
-) -> Anew:
-    """Return the function that refits a pipeline on some of its records."""
-    release = leakage(
+def _anew(
+    estimator: Any,
+    X: Any,
+    y: Any,
+    weights: np.ndarray | None,
+    categorical: Sequence[str],
+    refit: str | None,
+) -> Anew | None:
+    """Return the function that reruns a procedure on some of its records, if it learns more."""
+    leak = leakage(
         estimator, X, y, noise=Gaussian(1.0), sample_weight=weights, categorical=categorical
-    ).release
-    if not isinstance(release, RawRelease) or release.anew is None:
+    )
+    if leak.procedure is None and refit is not None:
         raise InputError(
             "refit='pipeline' refits a pipeline, but no step comes before this model; pass the "
             "fitted pipeline with its raw table."
         )
-    return release.anew
+    if leak.procedure is None:
+        return None
+    procedure = leak.procedure
+    return Anew(procedure.released, procedure.kept, procedure.fits)
 
 
 def _followed(
@@ -271,8 +282,9 @@ def _told_steps(opened: Unwrapped, followed: FollowedColumns, refitted: bool) ->
     steps = list(opened.notes)
     if opened.steps:
         steps.append("Leakage is about the raw columns, through the Jacobian of the preprocessing.")
-    if followed.steps.learns:
-        steps.append(REFITTED if refitted else FROZEN)
+    steps += held_sentences(joined(opened.held, () if refitted else followed.steps.held))
+    if refitted:
+        steps.append(REFITTED)
     if followed.gaps:
         steps.append(
             f"{counted(followed.gaps, 'cell')} had no value, and so nothing to leak; what was put "

@@ -15,6 +15,7 @@ from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian
 from seepage.core.questions import members
+from seepage.core.result import LEVELS, SCALING
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
 from seepage.glm.estimators import (
@@ -319,6 +320,14 @@ class EncodedTable:
     # then directions of the raw columns, not of the features
     through: ThroughPreprocessing | None = None
 
+    @property
+    def learnt(self) -> tuple[str, ...]:
+        """What the coding of its columns learnt from the data, in words."""
+        if self.coding is None:
+            return ()
+        named = any(attribute.kind == "categorical" for attribute in self.attributes)
+        return (SCALING, LEVELS) if named else (SCALING,)
+
     def values(self) -> dict[str, list[str]]:
         """Return the caller's cells as text."""
         if self.raw is None:
@@ -338,6 +347,10 @@ class TrainedModel:
     table: EncodedTable
     # What the numbers leave out because of how a given model was fitted, one sentence each
     notes: tuple[str, ...] = ()
+    # And what the procedure learnt from the data and derivatives hold fixed
+    learnt: tuple[str, ...] = ()
+    # Whether the penalty was stated per record, so that nλ depends on how many there are
+    per_record: bool = True
 
     @property
     def source(self) -> RowSource:
@@ -399,7 +412,9 @@ class TrainedModel:
         through = self.table.through
         inner = glm if through is None else through.release(glm)
         release = InLabelSteps(inner, self.table.labels.step)
-        return Leakage(release, self.source, (noise,), Attributes(self.source), self.notes)
+        return Leakage(
+            release, self.source, (noise,), Attributes(self.source), self.notes, held=self.learnt
+        )
 
     @property
     def held(self) -> bool:
@@ -444,7 +459,9 @@ class TrainedModel:
         leak: Leakage[Any] = leakage(
             self.model, source, noise=Gaussian(sigma), attributes=several, person=self.owner
         )
-        leak.notes = self.notes
+        leak.notes, leak.held = self.notes, self.learnt
+        if not self.per_record:
+            leak.release = replace(cast(Any, leak.release), kept=())
         return leak
 
     def refitted(
@@ -453,4 +470,5 @@ class TrainedModel:
         """Return it fitted in another way, or on nearly the same records, starting from here."""
         settings, source = settings or self.settings, source or self.source
         table = replace(self.table, source=source)
-        return TrainedModel(settings.fit(source, self.model), settings, table, self.notes)
+        model = settings.fit(source, self.model)
+        return replace(self, model=model, settings=settings, table=table)

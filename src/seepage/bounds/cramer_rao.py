@@ -105,10 +105,11 @@ def cramer_rao(
         "mse",
         kind="bound",
         about=about,
-        assumptions=(*assumptions, *leak.notes),
+        assumptions=(*assumptions, *leak.assumptions(unknowns.label)),
         library=leak.source.library,
         noise=leak.noise,
         accuracy=float(xp.max(errors)),
+        held=leak.held_about(unknowns.label),
     )
 
 

@@ -110,7 +110,9 @@ def guarantees(
     ]
     index = leak.source.index
     return Guarantees(
-        rows=tuple(_resting_on(line, *leak.notes, guarantee=True) for line in rows),
+        rows=tuple(
+            _resting_on(line, *leak.assumptions(label=False), guarantee=True) for line in rows
+        ),
         row=position,
         label=str(position if index is None else index[position]),
         chosen=row is not None,

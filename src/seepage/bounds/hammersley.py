@@ -128,7 +128,7 @@ def hammersley_chapman_robbins(
         UNBIASED[1],
         UNBIASED[2],
         limits.words,
-        *leak.notes,
+        *leak.assumptions(label=False),
     )
     result = Result(
         np.asarray(value),
@@ -138,6 +138,7 @@ def hammersley_chapman_robbins(
         about=f"{about} of one record",
         assumptions=assumptions,
         noise=leak.noise,
+        held=leak.held_about(label=False),
     )
 
     def rescaled(factor: float) -> Result:

@@ -465,9 +465,10 @@ def van_trees_rows(
         kind="bound",
         about=about,
         index=positions if index is None else index,
-        assumptions=(*_assumptions(prior), *leak.notes, sampled),
+        assumptions=(*_assumptions(prior), *leak.assumptions(unknowns.label), sampled),
         library=leak.source.library,
         noise=leak.noise,
+        held=leak.held_about(unknowns.label),
     )
 
     def rescaled(factor: float) -> Result:

@@ -6,5 +6,5 @@ Nothing here knows a model: whatever fits, differentiates or reads files lives e
 ``release`` writes noisy numbers back into one.
 
 The attacker is always one who knows every other record. That is no object but the frame of all
-formulas: results state it as an assumption (``risk_views.HELD``, ``result.UNBIASED``).
+formulas: results state it as an assumption (``result.held_sentences``, ``result.UNBIASED``).
 """

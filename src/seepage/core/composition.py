@@ -16,6 +16,7 @@ from seepage.core.jacobian import (
 )
 from seepage.core.leakage import Leakage
 from seepage.core.people import Identities
+from seepage.core.result import joined
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
 from seepage.tables.source import Array, Chunk, RowSource
@@ -45,9 +46,10 @@ def compose(first: Leakage, *others: Leakage) -> Leakage:
             _add(parts, part)
     noise = tuple(noise for leak in (first, *others) for noise in leak.noise)
     together = parts[0] if len(parts) == 1 else ComposedRelease(parts)
-    notes = tuple(dict.fromkeys(note for leak in (first, *others) for note in leak.notes))
+    notes = joined(*(leak.notes for leak in (first, *others)))
+    held = joined(*(leak.held for leak in (first, *others)))
     person = _same_people([leak.person for leak in (first, *others) if leak.person is not None])
-    return Leakage(together, first.source, noise, first.attributes, notes, person)
+    return Leakage(together, first.source, noise, first.attributes, notes, person, held)
 
 
 def _same_people(given: Sequence[Identities]) -> Identities | None:
@@ -105,6 +107,8 @@ class ComposedRelease(MeasuredRelease):
         self._parts = list(parts)
         self.template = ComposedJacobian([part.template for part in parts])
         self.single = all(part.single for part in parts)
+        self.anew = tuple(w for w in parts[0].anew if all(w in part.anew for part in parts))
+        self.kept = joined(*(part.kept for part in parts))
 
     @property
     def parts(self) -> list[MeasuredRelease]:

@@ -343,6 +343,10 @@ class MeasuredRelease(ABC):
 
     template: ReleaseJacobian
     single: bool = False  # whether results are wanted in single precision
+    # Of what the procedure learnt from the data, in the words of ``Result.held``: what
+    # finite changes choose anew, and what they hold fixed besides when a record leaves
+    anew: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
     @property
     def parts(self) -> list[MeasuredRelease]:
@@ -388,16 +392,6 @@ class MeasuredRelease(ABC):
         raise InputError(
             "How far this release moves when a record leaves is not known for records that are "
             "read in chunks; take them into memory."
-        )
-
-    def without_records(self, kept: np.ndarray) -> np.ndarray:
-        """Return the numbers that the whole procedure releases from the records that stay.
-
-        NaN where it would release none, or different ones.
-        """
-        raise InputError(
-            "refit='pipeline' fits a pipeline anew; this release is of a model alone. Pass the "
-            "fitted pipeline and its raw table to sp.leakage, or a function for refit."
         )
 
     def merged(self, other: MeasuredRelease) -> MeasuredRelease | None:
@@ -595,9 +589,40 @@ class FiniteChanges(ABC):
         another way.
         """
 
+    @property
+    def fixed(self) -> FiniteChanges:
+        """The same with everything held fixed that they choose anew."""
+        return self
+
     def class_labels(self) -> np.ndarray:
         """Return the labels that a record of a classifier may have, ``(K, …)``."""
         raise InputError("The label of this model is a number, not a class; use leak.within().")
+
+
+class Reruns(FiniteChanges):
+    """How far a release moves when everything that leads to it is rerun with records changed.
+
+    Attributes
+    ----------
+    fits
+        How many models one run fits.
+    learnt
+        What it learns from the data besides the released numbers, in the words of
+        ``Result.held``; a run learns it anew.
+    kept
+        What a run without a record holds fixed nevertheless.
+    """
+
+    fits: int
+    learnt: tuple[str, ...]
+    kept: tuple[str, ...] = ()
+
+    @abstractmethod
+    def released(self, kept: np.ndarray) -> np.ndarray:
+        """Return the numbers that are released from the records that stay, ``(P,)``.
+
+        NaN where there would be none, or numbers of another meaning.
+        """
 
 
 class ComposedChanges(FiniteChanges):
@@ -631,6 +656,11 @@ class ComposedChanges(FiniteChanges):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Refuse: several models predict differently."""
         raise InputError("The prior 'model' needs a single release; give another prior.")
+
+    @property
+    def fixed(self) -> FiniteChanges:
+        """The same with everything held fixed."""
+        return ComposedChanges([part.fixed for part in self.parts])
 
     def class_labels(self) -> np.ndarray:
         """Return the labels that a record may have."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 import numpy as np
 from array_api_compat import array_namespace
 
-from seepage.core.jacobian import MeasuredRelease, Refits, ReleaseJacobian
+from seepage.core.jacobian import MeasuredRelease, Refits, ReleaseJacobian, Reruns
 from seepage.core.noise import Noise
 from seepage.core.people import Identities, Together
 from seepage.core.questions import (
@@ -41,7 +41,7 @@ from seepage.core.questions import (
     root,
 )
 from seepage.core.record_stream import RecordStream, numbers_alone, write_records
-from seepage.core.result import Result, warned
+from seepage.core.result import CLASS_WEIGHTS, Result, held_sentences, less, warned
 from seepage.core.risk_views import (
     Guess,
     Membership,
@@ -88,9 +88,14 @@ class Leakage(Generic[PerRecord]):
     attributes
         The columns, and which of them belong together.
     notes
-        What the numbers leave out, in sentences; results carry them as their assumptions.
+        What else the numbers leave out, in sentences; results carry them as their assumptions.
     person
         Who every record is about, if that is known: risks are then about people.
+    held
+        What the procedure learnt from the data and its derivatives hold fixed: see
+        ``Result.held``.
+    procedure
+        How everything is learnt anew from other records, where that is known.
     """
 
     def __init__(
@@ -101,14 +106,20 @@ class Leakage(Generic[PerRecord]):
         attributes: Attributes,
         notes: tuple[str, ...] = (),
         person: Identities | None = None,
+        held: tuple[str, ...] = (),
+        procedure: Reruns | None = None,
     ) -> None:
         self.release, self.source, self.noise = release, source, noise
         self.attributes, self.notes, self.person = attributes, notes, person
+        self.held, self.procedure = held, procedure
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the line of text, and a histogram of the records' η."""
         text = f"<p><code>{escape(repr(self))}</code></p>"
-        return text + self.records().histogram("FIL η of the records")
+        try:
+            return text + self.records().histogram("FIL η of the records")
+        except InputError as problem:  # of a procedure without a derivative
+            return f"{text}<p>{escape(str(problem))}</p>"
 
     def __repr__(self) -> str:
         noise = " and ".join(map(repr, self.noise))
@@ -179,10 +190,12 @@ class Leakage(Generic[PerRecord]):
         check_choice(measure, "measure", _MEASURES)
         choose = partial(chosen, positions=self._positions(rows))
         names, unknowns = self.attributes.each(simplex)
+        held = self.held_about(label=False)
         question = AttributeBlocks(tuple(unknowns), measure, choose, len(self.source))
         squared, accuracy = self.ask({"columns": question}, "columns")["columns"]
         about = "one attribute of all records" if rows is None else "one attribute of some records"
-        return self._result(squared, "columns", measure, about, accuracy, np.asarray(names, object))
+        index = np.asarray(names, object)
+        return self._result(squared, "columns", measure, about, accuracy, held, index)
 
     def groups(
         self,
@@ -262,7 +275,8 @@ class Leakage(Generic[PerRecord]):
         squared = place_like([block.squared for block in blocks], self.release.template.X)
         errors = [block.error for block in blocks]
         accuracy = None if None in errors else np.array(errors)
-        return self._result(squared, view, measure, about, accuracy, index)
+        held = self.held_about(unknowns.label)
+        return self._result(squared, view, measure, about, accuracy, held, index)
 
     def subset(
         self,
@@ -331,10 +345,13 @@ class Leakage(Generic[PerRecord]):
             Refit for every record, however many there are; a number refits as many, the most
             exposed and the least certain first.
         refit
-            ``"pipeline"`` refits the whole pipeline on the records that stay, scaling included,
-            with nλ unchanged. A function does the same for any procedure: given the positions of
-            these records, it returns the numbers that would be released. Without either,
-            everything named in ``mu.assumptions`` of the result is held fixed.
+            By default everything that the procedure learns from the data is learnt anew from the
+            records that stay: class weights in closed form; scaling, levels, selected columns and
+            penalties chosen by cross-validation by refits of the whole pipeline or search.
+            ``"model"`` holds all of that fixed, as the papers do, and ``"pipeline"`` asks for
+            refits however many they are. A function is any other procedure: given the positions of
+            the records that stay, it returns the numbers that would be released. ``mu.held`` of
+            the result lists what is held fixed.
 
         Examples
         --------
@@ -366,6 +383,7 @@ class Leakage(Generic[PerRecord]):
         rows: Any = None,
         exact: bool | int = False,
         precision: float = 1e-5,
+        refit: str | None = None,
     ) -> Guess:
         """Return how often the best guess of a category or class is right, for every record.
 
@@ -391,8 +409,11 @@ class Leakage(Generic[PerRecord]):
             As for :meth:`membership`.
         precision
             The error to aim for with more than three levels, where the integral has no closed form.
+        refit
+            What is learnt anew with each level, as for :meth:`membership`: ``"model"`` holds the
+            preprocessing and all choices fixed.
         """
-        return guess(self, column, [prior], self._positions(rows), exact, precision)[0]
+        return guess(self, column, [prior], self._positions(rows), exact, precision, refit)[0]
 
     def within(
         self,
@@ -403,6 +424,7 @@ class Leakage(Generic[PerRecord]):
         values: Any = None,
         rows: Any = None,
         exact: bool | int = False,
+        refit: str | None = None,
     ) -> Guess:
         """Return how often the best guess of a number is right to within a tolerance.
 
@@ -420,10 +442,10 @@ class Leakage(Generic[PerRecord]):
         values
             The values the number may have; if not given, those of the table (its quantiles, where
             there are many), or a grid over their range.
-        rows, exact
-            As for :meth:`membership`.
+        rows, exact, refit
+            As for :meth:`guess`.
         """
-        return within(self, column, tolerance, prior, values, self._positions(rows), exact)
+        return within(self, column, tolerance, prior, values, self._positions(rows), exact, refit)
 
     def write_rows(
         self,
@@ -465,6 +487,14 @@ class Leakage(Generic[PerRecord]):
         unknown_label = columns is None if label is None else bool(label)
         return self.attributes.unknowns(columns, unknown_label, simplex)
 
+    def held_about(self, label: bool) -> tuple[str, ...]:
+        """Return what derivatives hold fixed: only the labels move the weights of classes."""
+        return self.held if label else less(self.held, [CLASS_WEIGHTS])
+
+    def assumptions(self, label: bool = True) -> tuple[str, ...]:
+        """Return what derivatives hold fixed and leave out, in sentences."""
+        return (*held_sentences(self.held_about(label)), *self.notes)
+
     def row_positions(self, rows: Any) -> Array:
         """Return the positions that ``rows`` names: whole numbers, a mask, or ``None`` for all."""
         like = self.release.template.X
@@ -500,6 +530,7 @@ class Leakage(Generic[PerRecord]):
         if question in ("fil", "dfil"):
             measure = question
         question_of = EachRecord(question, unknowns, len(self.source))
+        held = self.held_about(unknowns.label)
         stream = RecordStream(
             self.source,
             self._asking(question_of),
@@ -508,8 +539,9 @@ class Leakage(Generic[PerRecord]):
             about,
             kind,
             names,
-            (*self.notes, *assumptions),
+            (*self.assumptions(unknowns.label), *assumptions),
             self.noise,
+            held,
         )
         return cast(PerRecord, stream if self.source.lazy else self._narrowed(stream.result()))
 
@@ -533,7 +565,8 @@ class Leakage(Generic[PerRecord]):
     ) -> Result:
         block = self._blocks(unknowns, measure, partial(chosen, positions=which))[ALL]
         squared = place_like(block.squared, self.release.template.X)
-        return self._result(squared, view, measure, about, block.error)
+        held = self.held_about(unknowns.label)
+        return self._result(squared, view, measure, about, block.error, held)
 
     def _blocks(
         self,
@@ -559,6 +592,7 @@ class Leakage(Generic[PerRecord]):
         measure: str,
         about: str,
         accuracy: Any,
+        held: tuple[str, ...],
         index: np.ndarray | None = None,
     ) -> Result:
         result = Result(
@@ -570,7 +604,8 @@ class Leakage(Generic[PerRecord]):
             library=self.source.library,
             noise=self.noise,
             accuracy=accuracy,
-            assumptions=self.notes,
+            assumptions=(*held_sentences(held), *self.notes),
+            held=held,
         )
         return warned(self._narrowed(result))
 

@@ -36,7 +36,7 @@ class RecordStream:
         The data.
     function
         Gives the numbers of the records of one chunk.
-    view, measure, kind, about, names, assumptions, noise
+    view, measure, kind, about, names, assumptions, noise, held
         As in :class:`~seepage.core.result.Result`.
     """
 
@@ -49,6 +49,7 @@ class RecordStream:
     names: tuple[str, ...] | None = None
     assumptions: tuple[str, ...] = ()
     noise: tuple[Any, ...] = ()
+    held: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.source)
@@ -138,6 +139,7 @@ class RecordStream:
             self.source.library,
             self.noise,
             accuracy,
+            self.held,
         )
 
 

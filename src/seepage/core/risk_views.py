@@ -19,11 +19,17 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.special import ndtr
 
-from seepage.core.jacobian import Alternatives, FiniteChanges, MeasuredRelease, Moves
+from seepage.core.jacobian import (
+    Alternatives,
+    FiniteChanges,
+    MeasuredRelease,
+    Moves,
+    Reruns,
+)
 from seepage.core.noise import Noise
 from seepage.core.people import Identities, Together
 from seepage.core.questions import RecordNumbers
-from seepage.core.result import Result, singular
+from seepage.core.result import CLASS_WEIGHTS, Result, held_sentences, joined, less, singular
 from seepage.core.unknowns import Attributes
 from seepage.errors import InputError
 from seepage.risks import guessing
@@ -37,21 +43,26 @@ from seepage.tables.table_file import write_frame
 Prior = str | Sequence[float] | np.ndarray
 Changes = Callable[[Chunk], FiniteChanges]  # how far the release moves with a chunk's records
 
-HELD = (
-    "The adversary knows every other record, and of this one all that is not asked about.",
-    "The noise, the columns and their scaling, the weights and nλ are what they are with the "
-    "record: they are held fixed while it changes.",
-    "Nothing leaves but what was measured, with the stated noise on it.",
-)
-REFITTED = (HELD[0], "All that the given refit chooses is chosen anew without the record.", HELD[2])
 _KNOWN = {
+    "rows": "The adversary knows every other record, and of this one all that is not asked about.",
     "groups": "The adversary knows every record outside the group.",
     "people": "The adversary knows every record of all other people, and of this person all that "
     "is not asked about.",
 }
+_FIXED = (
+    "The noise, and what was done to the table before it was passed, are held fixed while a record "
+    "changes or leaves."
+)
+_REFITTED = "All that the given refit chooses is chosen anew without the record."
+_RERUN = (
+    "Everything that the procedure learns is learnt anew with the record changed or left out; what "
+    "it learns besides the released numbers must not be published."
+)
+_ONLY = "Nothing leaves but what was measured, with the stated noise on it."
 _UNITS = {"rows": "records", "groups": "groups", "people": "people"}
 
 _FREE_WORK = 1e11  # multiplications allowed to refits unless all are asked for
+_FREE_FITS = 2000  # fits of whole procedures allowed unless all are asked for: half a minute
 _EXACT = 1e-6  # the relative width of an interval up to which it is a number
 _PRODUCTS_HELD = 1 << 27  # inner products held at a time
 _INTEGRALS_AT_ONCE = 8  # records between which a largest gain is looked for
@@ -70,6 +81,8 @@ class MeasuredTable(Protocol):
     attributes: Attributes
     notes: tuple[str, ...]
     person: Identities | None
+    held: tuple[str, ...]
+    procedure: Reruns | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -249,19 +262,20 @@ def membership(
 
     ``changes`` are :func:`changes_of` the release, if they are at hand.
     """
-    assumed = _assumed(leak, together)
-    if isinstance(refit, str):
-        if refit != "pipeline":
-            raise InputError(f"refit is 'pipeline' or a function, not {refit!r}.")
-        refit = leak.release.without_records
-    if refit is not None:
+    held: tuple[str, ...] = ()
+    assumed: tuple[str, ...]
+    if callable(refit):
         every = np.arange(len(leak.source)) if rows is None else rows
         sets = every if together is None else together.sets
         moves = _by_given_refit(leak, [np.atleast_1d(some) for some in sets], refit)
-        assumed = (assumed[0], *REFITTED[1:])
+        assumed = (_known(together), _REFITTED, _ONLY)
         ends = np.stack([end[:, 0] for end in moves.distances()], axis=1)
     else:
-        ask = partial(_without, changes=changes or changes_of(leak), exact=exact)
+        way = way_of(leak, refit)
+        way.check_work(_asked_about(leak, rows, together), exact)
+        held = joined(way.held, way.kept)
+        assumed = way.assumptions(together, held)
+        ask = partial(_without, changes=changes or way.changes(), exact=exact)
         ends = _of_each(leak, ask, rows, together, "membership")
     least, most = ends.T
     widths = _relative(least, most)
@@ -276,14 +290,80 @@ def membership(
         library=leak.source.library,
         noise=leak.noise,
         accuracy=widths,
+        held=held,
     )
     return Membership(mu, least)
 
 
-def _assumed(leak: MeasuredTable, together: Together | None) -> tuple[str, ...]:
-    """Return what the adversary knows, what is held fixed, and the notes of the release."""
-    known = HELD[0] if together is None else _KNOWN[together.view]
-    return (known, *HELD[1:], *leak.notes)
+@dataclass(frozen=True)
+class Way:
+    """How finite changes treat what the procedure learnt from the data."""
+
+    leak: MeasuredTable
+    procedure: Reruns | None  # which is rerun; ``None`` if the model alone is refitted
+    fixed: bool  # whether everything but the model is held fixed, even what need not be
+    held: tuple[str, ...]  # what they hold fixed
+    kept: tuple[str, ...]  # and besides when a record leaves
+    asked: bool  # whether reruns were asked for, however many they are
+
+    def changes(self) -> Changes:
+        """Return the moves of a chunk's records."""
+        if self.procedure is None:
+            return changes_of(self.leak, self.fixed)
+        return partial(_itself, changes=self.procedure)
+
+    def assumptions(self, together: Together | None, held: tuple[str, ...]) -> tuple[str, ...]:
+        """Return what the adversary knows, what is held fixed, and the notes of the release."""
+        treated = _FIXED if self.procedure is None else _RERUN
+        known = _known(together)
+        return (known, treated, *held_sentences(held), _ONLY, *self.leak.notes)
+
+    def check_work(self, runs: int, exact: bool | int) -> None:
+        """Refuse more runs of a whole procedure than anybody expects, unless asked for."""
+        procedure = self.procedure
+        if procedure is None or self.asked or exact is True:
+            return
+        affordable = int(min(_FREE_FITS / procedure.fits, _FREE_WORK / procedure.work))
+        if runs > max(affordable, exact):
+            raise InputError(
+                f"This answer takes {runs:,} runs of the whole procedure, which learnt more from "
+                f"the data than the released numbers ({', '.join(procedure.learnt)}); up to "
+                f"{affordable:,} are made unasked. Ask about some records with rows=, for all runs "
+                "with exact=True, or hold the rest fixed with refit='model'."
+            )
+
+
+def way_of(leak: MeasuredTable, refit: str | None) -> Way:
+    """Return how a question treats what the procedure learnt.
+
+    It is rerun where finite changes of the model would hold something fixed.
+    """
+    if refit not in (None, "model", "pipeline"):
+        raise InputError(f"refit is 'pipeline', 'model' or a function, not {refit!r}.")
+    release, procedure = leak.release, leak.procedure
+    fixed, asked = refit == "model", refit == "pipeline"
+    if procedure is None and asked:
+        raise InputError(
+            "refit='pipeline' fits a pipeline anew; this release is of a model alone, which learnt "
+            "nothing else from the data. Pass the fitted pipeline and its raw table to sp.leakage, "
+            "or a function for refit."
+        )
+    left = procedure is not None and bool(less(procedure.learnt, release.anew))
+    if procedure is not None and not fixed and (asked or left):
+        return Way(leak, procedure, False, (), procedure.kept, asked)
+    held = less(leak.held, () if fixed else release.anew)
+    return Way(leak, None, fixed, held, release.kept, False)
+
+
+def _asked_about(leak: MeasuredTable, rows: np.ndarray | None, together: Together | None) -> int:
+    """Return about how many records or sets of them a question is."""
+    if together is not None:
+        return len(together.sets)
+    return len(leak.source if rows is None else rows)
+
+
+def _known(together: Together | None) -> str:
+    return _KNOWN["rows" if together is None else together.view]
 
 
 def _without(
@@ -306,11 +386,13 @@ def guess(
     rows: np.ndarray | None,
     exact: bool | int,
     precision: float,
+    refit: str | None = None,
 ) -> list[Guess]:
     """Return how often the best guess of a category or a class is right, under each prior."""
-    changes = changes_of(leak)
+    way = way_of(leak, refit)
+    changes = way.changes()
     candidates = among_levels(leak, changes, column, precision)
-    return guess_among(leak, changes, candidates, priors, rows, exact)
+    return guess_among(leak, changes, candidates, priors, rows, exact, way=way)
 
 
 def within(
@@ -321,18 +403,24 @@ def within(
     values: Any,
     rows: np.ndarray | None,
     exact: bool | int,
+    refit: str | None = None,
 ) -> Guess:
     """Return how often the best guess of a number is right to within a tolerance."""
-    changes = changes_of(leak)
+    way = way_of(leak, refit)
+    changes = way.changes()
     candidates = _to_within(leak, changes, column, tolerance, values, prior)
-    return guess_among(leak, changes, candidates, [prior], rows, exact)[0]
+    return guess_among(leak, changes, candidates, [prior], rows, exact, way=way)[0]
 
 
-def changes_of(leak: MeasuredTable) -> Changes:
-    """Return the moves of a chunk's records; of records read in chunks certified, not refitted."""
+def changes_of(leak: MeasuredTable, fixed: bool = False) -> Changes:
+    """Return the moves of a chunk's records; of records read in chunks certified, not refitted.
+
+    ``fixed`` holds everything but the released numbers fixed.
+    """
     if leak.source.lazy:
         return leak.release.changes_in_chunks(leak.source)
-    return partial(_itself, changes=leak.release.finite_changes())
+    changes = leak.release.finite_changes()
+    return partial(_itself, changes=changes.fixed if fixed else changes)
 
 
 def _itself(chunk: Chunk, changes: FiniteChanges) -> FiniteChanges:
@@ -445,14 +533,21 @@ def guess_among(
     rows: np.ndarray | None,
     exact: bool | int,
     integrals: int | None = None,
+    way: Way | None = None,
 ) -> list[Guess]:
     """Return how often the best guess among some candidates is right, under each prior.
 
     About each of some records, or of the people who hold them if the candidates are theirs.
     ``integrals`` is as in :meth:`Candidates.answer`, for the records of each chunk.
     """
+    way = way_of(leak, None) if way is None else way
     believed = [p if isinstance(p, str) else np.asarray(p, dtype=float) for p in priors]
     together = None if candidates.together is None else candidates.together.holding(rows)
+    others = len(candidates.others) - 1  # each has one level already
+    way.check_work(_asked_about(leak, rows, together) * others, exact)
+    held = way.held
+    if candidates.others.labels is None:
+        held = less(held, [CLASS_WEIGHTS])  # the labels alone decide these
     ask = partial(
         _guess_each,
         changes=changes,
@@ -477,10 +572,11 @@ def guess_among(
             kind,
             candidates.about,
             _index(leak, rows) if together is None else together.names,
-            assumptions=_assumed(leak, together),
+            assumptions=way.assumptions(together, held),
             library=leak.source.library,
             noise=leak.noise,
             accuracy=widths,
+            held=held,
         )
         guesses.append(Guess(right, low, baseline, candidates.levels, mu))
     return guesses
@@ -537,10 +633,7 @@ def _replaced_exactly(
 
 def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float) -> Moves:
     """Refit as many records as the budget allows: the most exposed and least certain first."""
-    least, most = (ends.max(axis=1) for ends in moves.distances())
-    with np.errstate(invalid="ignore", divide="ignore"):
-        width = np.where(most > 0, 1 - least / most, 0.0)
-    width = np.where(np.isinf(most), 1.0, width)
+    width = _widest(moves)
     open_ = np.flatnonzero(width > _EXACT)
     if len(open_) > budget:
         count = int(budget)
@@ -552,8 +645,19 @@ def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float
         others = np.concatenate([wide, np.setdiff1d(rest, wide, assume_unique=True)])
         open_ = np.concatenate([first, others[: count - len(first)]])
     if len(open_):
-        moves.put(open_, exactly(open_))
+        refitted = exactly(open_)
+        # Where hardly anything determines a refit, what was certified may be known better.
+        closer = ~(_widest(refitted) > width[open_])
+        moves.put(open_[closer], refitted.of(closer))
     return moves
+
+
+def _widest(moves: Moves) -> np.ndarray:
+    """Return how wide the intervals of the longest moves are, relative to their ends, (m,)."""
+    least, most = (ends.max(axis=1) for ends in moves.distances())
+    with np.errstate(invalid="ignore", divide="ignore"):
+        width = np.where(most > 0, 1 - least / most, 0.0)
+    return np.where(np.isinf(most) & np.isfinite(least), 1.0, np.nan_to_num(width))
 
 
 def _budget(changes: FiniteChanges, alternatives: int, exact: bool | int) -> float:

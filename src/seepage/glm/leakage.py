@@ -17,16 +17,27 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from seepage.core.information import block_norms
-from seepage.core.jacobian import MeasuredRelease, Refits
+from seepage.core.jacobian import FiniteChanges, MeasuredRelease, Refits
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Attacker, Gaussian, Noise, check_noise_kind
 from seepage.core.people import Identities, is_a_feature
 from seepage.core.record_stream import RecordStream
+from seepage.core.result import CLASS_WEIGHTS, PENALTY, joined
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError
-from seepage.glm.adapters.registry import Unwrapped, describe, kind_of, unwrap
+from seepage.glm.adapters.kinds import NoDerivativeError
+from seepage.glm.adapters.registry import (
+    Unwrapped,
+    best_of,
+    describe,
+    kind_of,
+    takes_frame,
+    unwrap,
+)
 from seepage.glm.changes.changed_records import ChangedRecords, RecordRefits
 from seepage.glm.changes.local_model import LargestShifts, LocalModel
+from seepage.glm.changes.rebalanced import RebalancedRecords
+from seepage.glm.fitting.balance import FEW_KEYS
 from seepage.glm.fitting.objective import FittedGLM, PenalisedLoss, wide
 from seepage.glm.inputs import as_source, is_streamed
 from seepage.glm.jacobian.operator import GLMJacobian, PairedJacobian, TermsJacobian, merged
@@ -48,29 +59,33 @@ from seepage.glm.outsider.predictions import Predictions
 from seepage.glm.preprocessing.chain import Chain
 from seepage.glm.preprocessing.jacobian import RawJacobian, RawRelease
 from seepage.glm.preprocessing.raw_columns import (
-    FROZEN,
     PREPROCESSING,
     REFITTED,
     FollowedColumns,
+    RawTable,
     read_frame,
 )
-from seepage.glm.preprocessing.steps import KeptColumns, dense
+from seepage.glm.procedure import (
+    RerunRelease,
+    UnknownJacobian,
+    WholeProcedure,
+    can_rerun,
+    learnt_words,
+)
 from seepage.support.double_double import Double
-from seepage.support.library_classes import is_pipeline, library_of
+from seepage.support.library_classes import is_pipeline, is_search, library_of
 from seepage.tables.source import (
     Array,
     Chunk,
     MemorySource,
     RowSource,
     Table,
-    as_numpy,
     check_column,
     read_table,
 )
 
 _NARROW = 100.0  # the loss of digits up to which single precision is precise enough
 _SMALLEST = 1e-6  # its fourth power is 1e-24: far within the range of single precision
-_SAME_PENALTY = 1e-9  # relative: far above rounding, far below what anybody sets
 _FIRST = 32  # records whose largest eigenvalues are taken at first
 
 
@@ -246,30 +261,43 @@ def _to_the_informed(
         raise InputError(
             f"preprocessing must be {' or '.join(map(repr, PREPROCESSING))}, not {preprocessing!r}."
         )
-    opened = Unwrapped(model) if is_streamed(X) else unwrap(model, X)
     beside: str | None = None
     if isinstance(person, str) and not is_streamed(X):
         beside = person
-        X, person = identities_in(X, beside, model, opened)
-    if opened.steps:
-        followed = FollowedColumns(X, Chain(opened.steps), categorical, beside=beside)
+        X, person = identities_in(X, beside, model)
+    try:
+        opened = Unwrapped(model) if is_streamed(X) else unwrap(model, X)
+        followed = None
+        if opened.steps:
+            followed = FollowedColumns(X, Chain(opened.steps), categorical, beside=beside)
+    except NoDerivativeError as problem:
+        if not can_rerun(model):
+            raise
+        raw = RawTable(X, categorical, beside=beside)
+        found = _by_reruns(model, raw, y, noise, sample_weight, problem.why)
+        found.attributes = Attributes(found.source, attributes)
+        found.person = None if person is None else Identities(person, found.source)
+        return found
+    if followed is not None:
         refitted = preprocessing == "refitted"
-        pipeline = model if is_pipeline(model) else None
         found = _through_steps(
-            opened, followed, y, noise, sample_weight, on_mismatch, refitted, pipeline
+            model, opened, followed, y, noise, sample_weight, on_mismatch, refitted
         )
         found.attributes = Attributes(found.source, attributes)
     else:
         source = as_source(X, y, sample_weight, dtype, person if isinstance(person, str) else None)
         release = release_of(opened.model, source, noise, on_mismatch, single=dtype == "float32")
         every = Attributes(source, attributes)
-        found = Leakage(release, source, (noise,), every, opened.notes)
+        found = Leakage(release, source, (noise,), every, opened.notes, held=opened.held)
+        if opened.held and can_rerun(model):
+            raw = RawTable(X, quantities=source.names)
+            found.procedure = _procedure(model, raw, y, sample_weight, noise, opened.held)
     if person is not None:
         found.person = Identities(person, found.source)
     return found
 
 
-def identities_in(X: Any, name: str, model: Any, opened: Unwrapped) -> tuple[Any, Any]:
+def identities_in(X: Any, name: str, model: Any) -> tuple[Any, Any]:
     """Return a data frame as the model takes it, and its column of identities.
 
     A pipeline or a formula leaves that column out by itself; for a model of all columns it is
@@ -282,14 +310,46 @@ def identities_in(X: Any, name: str, model: Any, opened: Unwrapped) -> tuple[Any
         )
     check_column(name, frame.columns)
     column = frame[name].to_numpy()
-    if any(not isinstance(step, KeptColumns) for step in opened.steps):
+    inside = best_of(model) if is_search(model) else model
+    if is_pipeline(inside) or takes_frame(model, X):
         return X, column
     if name in getattr(model, "feature_names_in_", ()):
         raise InputError(is_a_feature(name))
     return frame.drop(name).to_native(), column
 
 
+def _by_reruns(
+    model: Any, raw: RawTable, y: Any, noise: Noise, sample_weight: Any, why: str
+) -> Leakage[Any]:
+    """Return the leakage of a procedure that has no derivative."""
+    table = raw.table()
+    source = MemorySource(table, y, sample_weight)
+    source.attributes = raw.attributes(table.names)
+    held = learnt_words(model)
+    procedure = _procedure(model, raw, y, sample_weight, noise, held)
+    size = len(procedure.here.parameters)
+    release = RerunRelease(UnknownJacobian(np.asarray(table.values), procedure.target, size, why))
+    every = Attributes(source)
+    return Leakage(release, source, (noise,), every, held=held, procedure=procedure)
+
+
+def _procedure(
+    model: Any, raw: RawTable, y: Any, weight: Any, noise: Noise, learnt: tuple[str, ...]
+) -> WholeProcedure:
+    polish = partial(_polished, noise=noise)
+    return WholeProcedure(model, raw, y, weight, noise, learnt, polish)
+
+
+def _polished(
+    model: Any, features: np.ndarray, y: np.ndarray, weight: np.ndarray | None, noise: Noise
+) -> FittedGLM:
+    """Return a fitted model at the minimiser of its objective."""
+    source = MemorySource(read_table(features), y, weight)
+    return release_of(model, source, noise, "warn").fit
+
+
 def _through_steps(
+    model: Any,
     opened: Unwrapped,
     followed: FollowedColumns,
     y: Any,
@@ -297,7 +357,6 @@ def _through_steps(
     sample_weight: Any,
     on_mismatch: str,
     refitted: bool,
-    pipeline: Any,
 ) -> Leakage[Any]:
     """Return the leakage about raw columns through the steps before the model."""
     if y is None and getattr(opened.model, "model", None) is not None:
@@ -308,53 +367,16 @@ def _through_steps(
     jacobian = RawJacobian(release.template, followed, raw.values, refitted)
     source = MemorySource(raw, y, sample_weight)
     source.attributes = followed.attributes(raw.names)
-    notes = opened.notes
-    if followed.steps.learns:
-        notes = (*notes, REFITTED if refitted else FROZEN)
-    whole = RawRelease(release, jacobian, refitted)
-    if pipeline is not None:
-        whole = replace(whole, anew=_PipelineAnew(pipeline, followed.X, source, whole, noise))
-    return Leakage(whole, source, (noise,), Attributes(source), notes)
-
-
-@dataclass(frozen=True)
-class _PipelineAnew:
-    """A pipeline refitted on some of its records, with nλ as it was on all of them."""
-
-    pipeline: Any
-    X: Any
-    source: MemorySource
-    release: RawRelease
-    noise: Noise
-
-    def __call__(self, kept: np.ndarray) -> np.ndarray:
-        """Return its parameters at the minimiser; NaN where these records have none."""
-        from sklearn.base import clone
-
-        inner = self.release.inner
-        ridge = inner.model.ridge
-        pipeline = clone(self.pipeline)
-        try:
-            found = self._fitted(pipeline, kept)
-            if abs(found.ridge - ridge) > _SAME_PENALTY * ridge:  # the penalty is stated per record
-                stated = pipeline[-1].get_params()
-                name = next(name for name in ("l2", "alpha", "alphas") if name in stated)
-                pipeline[-1].set_params(**{name: stated[name] * ridge / found.ridge})
-                found = self._fitted(pipeline, kept)
-        except (InputError, ValueError, StopIteration):  # no minimiser, or a class without records
-            return np.full(inner.template.size, np.nan)
-        return np.asarray(as_numpy(found.parameters)).reshape(-1)
-
-    def _fitted(self, pipeline: Any, kept: np.ndarray) -> FittedGLM:
-        X = self.X.iloc[kept] if hasattr(self.X, "iloc") else self.X[kept]
-        y, given = as_numpy(self.source.y)[kept], self.source.sample_weight
-        weight = None if given is None else as_numpy(given)[kept]
-        last = pipeline.steps[-1][0]
-        told = {} if weight is None else {f"{last}__sample_weight": weight}
-        opened = unwrap(pipeline.fit(X, y, **told), X)
-        table = read_table(dense(Chain(opened.steps).transform(X)))
-        release = release_of(opened.model, MemorySource(table, y, weight), self.noise, "warn")
-        return release.fit
+    learnt = joined(opened.held, followed.steps.held)
+    held, notes = learnt, opened.notes
+    if refitted and followed.steps.held:
+        held, notes = joined(opened.held, followed.steps.choices), (*notes, REFITTED)
+    procedure = None
+    if learnt and can_rerun(model):
+        procedure = _procedure(model, followed, y, sample_weight, noise, learnt)
+    whole = RawRelease(release, jacobian, refitted, (noise,))
+    every = Attributes(source)
+    return Leakage(whole, source, (noise,), every, notes, held=held, procedure=procedure)
 
 
 @dataclass(frozen=True)
@@ -372,6 +394,8 @@ class GLMRelease(MeasuredRelease):
     noise: tuple[Noise, ...]
     optimum: Optimum
     single: bool = False
+    anew: tuple[str, ...] = ()  # class weights, where few fits serve all records
+    kept: tuple[str, ...] = ()  # nλ, where it is stated per record
 
     @property
     def model(self) -> FittedGLM:
@@ -406,7 +430,7 @@ class GLMRelease(MeasuredRelease):
         table = self.template.X if fitted_on is None else fitted_on
         return RecordRefits(self.optimum, table, jacobian_of_replaced)
 
-    def finite_changes(self) -> ChangedRecords:
+    def finite_changes(self) -> FiniteChanges:
         """Return how far the parameters move when a record is left out or replaced."""
         if self.problem is not None:
             raise InputError(
@@ -421,9 +445,12 @@ class GLMRelease(MeasuredRelease):
         return self._changes
 
     @cached_property
-    def _changes(self) -> ChangedRecords:
+    def _changes(self) -> FiniteChanges:
         fitted_on = self.template.fitted_on
         X = self.template.X if fitted_on is None else fitted_on
+        balance = self.fit.balance
+        if balance is not None and self.anew:
+            return RebalancedRecords(self.optimum, X, self.noise, balance)
         return ChangedRecords(LocalModel(self.optimum, X, self.noise))
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], ChangedRecords]:
@@ -470,7 +497,11 @@ def release_of(
         target = np.zeros((1, *found.fit.coef.shape[1:]))
         one = replace(found.fit, target=target, sample_weight=None)
         template = _jacobian_at(found, one, row, row, whitener)
-    return GLMRelease(found.fit, problem, template, (noise,), found, single)
+    stated = kind_of(model).penalty is not None and found.fit.ridge > 0
+    kept = (PENALTY,) if stated else ()
+    balance = found.fit.balance
+    anew = (CLASS_WEIGHTS,) if balance is not None and balance.keys <= FEW_KEYS else ()
+    return GLMRelease(found.fit, problem, template, (noise,), found, single, anew, kept)
 
 
 def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss | None]:

@@ -401,6 +401,7 @@ class Reweighting:
             index=index if rows is not None else here.table.index,
             library=here.table.library,
             noise=leak.noise,
+            held=leak.held,
         )
 
     def table(self, library: str | None = None) -> Any:

@@ -29,8 +29,8 @@ from array_api_compat import array_namespace
 
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Laplace
+from seepage.core.result import CLASS_WEIGHTS
 from seepage.errors import InputError
-from seepage.glm.adapters.registry import BALANCED
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.losses import Categorical
 from seepage.privacy.statements import DifferentialPrivacy, GaussianDP, PrivacyStatement
@@ -185,7 +185,7 @@ def epsilon_printed_in_paper_004(n: int, l2: float, sigma: float) -> float:
 
 def _penalised_fit(leak: Leakage[Any]) -> FittedGLM:
     fit: FittedGLM | None = leak.release.model
-    if BALANCED in leak.notes:
+    if CLASS_WEIGHTS in leak.held:
         raise InputError(
             "class_weight='balanced' computes the weights from the labels, so one record changes "
             "the weights of all others and nothing bounds how far it moves the model; fit with "

@@ -149,18 +149,18 @@ def test_what_an_own_class_learnt_need_not_end_in_an_underscore():
 
     pipeline = make_pipeline(Centred(), Ridge(1.0)).fit(X, Y)
     leak = sp.leakage(pipeline, X, Y, noise=NOISE)
-    assert any("counts as public" in note for note in leak.notes)
+    assert any("counts as public" in text for text in leak.assumptions())
     with pytest.raises(sp.InputError, match="Centred cannot be refitted here"):
         sp.leakage(pipeline, X, Y, noise=NOISE, preprocessing="refitted")
 
 
-def test_an_own_selection_by_the_label_is_refused():
+def test_an_own_selection_by_the_label_has_no_derivative():
     from sklearn.feature_selection import SelectFromModel
 
     chosen = derived(SelectFromModel)(Ridge(1.0), threshold="0.1*mean")
     pipeline = make_pipeline(chosen, Ridge(1.0)).fit(X, Y)
     with pytest.raises(sp.InputError, match="reads the target"):
-        sp.leakage(pipeline, X, Y, noise=NOISE)
+        sp.leakage(pipeline, X, Y, noise=NOISE).records()
 
 
 MODELS = {

@@ -10,6 +10,9 @@ from sklearn.preprocessing import StandardScaler
 
 import seepage as sp
 from seepage.glm.outsider import leakage as views
+from seepage.glm.outsider.others import OtherPeople
+from seepage.glm.outsider.resampled import ResampledFits
+from seepage.glm.outsider.worlds import Worlds
 
 OUTSIDER = sp.Attacker(knows=0.0)
 
@@ -297,9 +300,10 @@ def test_noise_alone_is_left_to_who_knows_nearly_everybody():
     X, y = drawn("bernoulli")
     X, y = X[2:], y[2:]
     model = sp.glm.LogisticRegression(l2=0.05).fit(X, y)
-    leak = sp.leakage(model, X, y, noise=sp.Gaussian(0.2), attacker=sp.Attacker(knows=1 - 1e-9))
-    mu = np.asarray(leak.membership(exact=0))
-    informed = np.asarray(leak.membership(exact=0).informed)
+    leak = sp.leakage(model, X, y, noise=sp.Gaussian(0.2))
+    others = OtherPeople(leak.release.finite_changes().model, None, noisy=True)
+    mu = Worlds(others, 1e-9).told_apart()[1].distance
+    informed = np.asarray(leak.membership())
     # The moves are centred for one and not for the other: the penalty's pull on everybody.
     g = np.linalg.norm(mu - informed) / np.linalg.norm(informed)
     assert g < 0.1
@@ -366,8 +370,7 @@ def test_tables_drawn_from_a_population():
         seen = (theta @ person)[:, None] if own else theta
         parts = seen[:tables], seen[tables:]
         taught = [
-            stats.multivariate_normal(part[::2].mean(axis=0), np.cov(part[::2].T))
-            for part in parts
+            stats.multivariate_normal(part[::2].mean(axis=0), np.cov(part[::2].T)) for part in parts
         ]
         found = taught[0].logpdf(parts[0][1::2]) > taught[1].logpdf(parts[0][1::2])
         spared = taught[0].logpdf(parts[1][1::2]) < taught[1].logpdf(parts[1][1::2])
@@ -401,10 +404,6 @@ def test_refits_agree_where_the_approximation_is_good(family):
 def test_resampled_fits_are_weighted_fits():
     """A fit with a person and random others is scikit-learn's with these weights."""
     from sklearn.linear_model import LogisticRegression
-
-    from seepage.glm.outsider.others import OtherPeople
-    from seepage.glm.outsider.resampled import ResampledFits
-    from seepage.glm.outsider.worlds import Worlds
 
     X, y = drawn("bernoulli")
     n = len(X)
@@ -519,6 +518,14 @@ def test_what_cannot_be_answered_is_refused():
         sp.leakage(model, X, y, attacker=OUTSIDER, release=sp.Predictions(X[:3, :2])).membership()
     same = sp.leakage(model, X, y, noise=sp.Gaussian(1.0), attacker=sp.Attacker())
     assert isinstance(same, sp.Leakage)
+
+
+def test_who_knows_all_but_a_few_knows_practically_everybody():
+    X, y = drawn("gaussian")
+    model = sp.glm.LinearRegression(l2=0.02).fit(X, y)
+    leak = sp.leakage(model, X, y, attacker=sp.Attacker(knows=0.9))
+    with pytest.raises(sp.InputError, match="all but 16 of 159 others"):
+        leak.membership()
 
 
 def test_data_read_in_chunks_are_refused(tmp_path):

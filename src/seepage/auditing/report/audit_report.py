@@ -239,6 +239,7 @@ class AuditReport(Report):
                 "met": audit.meets_target,
             },
             "steps": tell_steps(audit),
+            "held": audit.held,
             "records": {
                 "count": records.count,
                 "rows": records.rows,

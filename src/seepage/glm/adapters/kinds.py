@@ -15,6 +15,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from seepage.errors import InputError
+from seepage.glm.fitting.balance import ClassBalance
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.inputs import (
     check_fitted_columns,
@@ -26,10 +27,6 @@ from seepage.glm.losses import Categorical, Family, class_targets
 from seepage.tables.source import Array, Table, as_numpy, place_like
 
 PAGE = "docs/how-to/models.md"
-TUNED = (
-    "The penalty was chosen by looking at the data; the choice counts as public here, and what it "
-    "reveals is left out."
-)
 
 Read = Callable[[Any, Table, Any, Any], FittedGLM]
 Penalty = Callable[[Any, int, float], float]
@@ -44,6 +41,8 @@ class ModelKind:
     read: Read  # from the fitted model, a table, labels and weights to the description
     objective: str  # what it minimises, for the page
     note: str = ""  # one sentence on what its audit leaves out
+    # What it chooses by looking at the data, in the words of ``Result.held``
+    chooses: tuple[str, ...] = ()
     # Whether an L1 penalty drops columns, so that the audit is of the columns it keeps
     selects: bool = False
     # ``nλ`` from the number of records and the total weight, where it depends on these
@@ -62,6 +61,14 @@ class RefusedKind:
     def error(self) -> InputError:
         """Return the refusal, with the page that explains it."""
         return refusal(self.why, self.instead)
+
+
+class NoDerivativeError(InputError):
+    """A procedure without a derivative by the records; refits may know it all the same."""
+
+    def __init__(self, why: str, instead: str) -> None:
+        super().__init__(str(refusal(why, instead)))
+        self.why = why
 
 
 def refusal(why: str, instead: str) -> InputError:
@@ -109,7 +116,7 @@ def reader(
         if check is not None:
             check(model)
         family = family_of if isinstance(family_of, Family) else family_of(model)
-        weights = read_weights(sample_weight, table)
+        weights, balance = read_weights(sample_weight, table), None
         if hasattr(model, "classes_"):
             classes = as_numpy(model.classes_)
             if len(classes) != 2 and not isinstance(family, Categorical):
@@ -120,7 +127,10 @@ def reader(
                     "Fit LogisticRegression, which is one model for all classes.",
                 )
             positions = read_known_classes(y, classes, table)
-            if getattr(model, "class_weight", None) is not None:
+            if balances(model):
+                balance = _balance(positions, weights, len(classes))
+                weights = place_like(balance.weights(balance.sizes), table.values)
+            elif getattr(model, "class_weight", None) is not None:
                 weights = _with_class_weights(model, positions, weights, table)
             codes = class_targets(positions, family)
             codes = codes if label_unit is None else label_unit * (codes - 0.5)
@@ -141,9 +151,16 @@ def reader(
             ridge=total * (1 - ratio),
             tilt=total * ratio * np.sign(coef) if total * ratio > 0 else None,
             label_unit=None if label_unit is None else np.full(len(table), label_unit),
+            balance=balance,
         )
 
     return read
+
+
+def balances(model: Any) -> bool:
+    """Say whether a model computes the weights of its classes from the labels."""
+    weight = getattr(model, "class_weight", None)
+    return isinstance(weight, str) and weight == "balanced"
 
 
 def one_output(model: Any) -> np.ndarray:
@@ -172,18 +189,23 @@ def kept_coefficients(model: Any) -> np.ndarray:
     return np.asarray(coef.reshape(-1), dtype=float)
 
 
+def _balance(positions: np.ndarray, weights: Array | None, count: int) -> ClassBalance:
+    """Return how scikit-learn balances the classes."""
+    from sklearn.utils.class_weight import compute_class_weight
+
+    own = np.ones(len(positions)) if weights is None else as_numpy(weights).astype(float)
+    # Since 1.7 the sample weights are counted; follow the version that fitted the model.
+    by_weight = "sample_weight" in inspect.signature(compute_class_weight).parameters
+    return ClassBalance(positions, own, own if by_weight else np.ones(len(own)), count)
+
+
 def _with_class_weights(
     model: Any, positions: np.ndarray, weights: Array | None, table: Table
 ) -> Array:
-    """Return the sample weights times the weight of each record's class, by scikit-learn's rule."""
+    """Return the sample weights times the stated weight of each record's class."""
     from sklearn.utils.class_weight import compute_class_weight
 
     classes = as_numpy(model.classes_)
-    # Since 1.7 balanced weights count the sample weights; follow the version that fitted the model.
-    counted = "sample_weight" in inspect.signature(compute_class_weight).parameters
-    extra = {} if weights is None or not counted else {"sample_weight": as_numpy(weights)}
-    of_class = compute_class_weight(
-        model.class_weight, classes=classes, y=classes[positions], **extra
-    )
+    of_class = compute_class_weight(model.class_weight, classes=classes, y=classes[positions])
     per_row = place_like(of_class[positions], table.values)
     return per_row if weights is None else per_row * weights

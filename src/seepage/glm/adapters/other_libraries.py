@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from seepage.glm.adapters.kinds import TUNED, ModelKind, RefusedKind, reader, refuse_setting
+from seepage.core.result import PENALTY
+from seepage.glm.adapters.kinds import ModelKind, RefusedKind, reader, refuse_setting
 from seepage.glm.adapters.scikit_learn import lasso, lasso_ratio, per_weight
 from seepage.glm.losses import Family, bernoulli, gamma, gaussian, poisson, tweedie
 from seepage.support.library_classes import own_name
@@ -69,7 +70,13 @@ _PENALTY = "Σ ω ℓ / Σω + α (ρ‖w‖₁ + (1 − ρ)‖w‖²/2)"
 _kind = partial(ModelKind, selects=True)
 KINDS: tuple[ModelKind | RefusedKind, ...] = (
     _kind("glum", "GeneralizedLinearRegressor", _glum, _PENALTY),
-    _kind("glum", "GeneralizedLinearRegressorCV", _glum, "the same, with α and ρ chosen", TUNED),
+    _kind(
+        "glum",
+        "GeneralizedLinearRegressorCV",
+        _glum,
+        "the same, with α and ρ chosen",
+        chooses=(PENALTY,),
+    ),
     _kind("skglm", "Lasso", lasso, _PENALTY),
     _kind("skglm", "ElasticNet", lasso, _PENALTY),
     _kind("skglm", "SparseLogisticRegression", _sparse_logistic, _PENALTY),

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, device
 
+from seepage.core.result import CLASS_WEIGHTS, COLUMNS, SETTINGS
 from seepage.errors import InputError
 from seepage.glm.adapters import other_libraries, refused, scikit_learn, statsmodels_results
-from seepage.glm.adapters.kinds import PAGE, ModelKind, RefusedKind, reader, refusal
+from seepage.glm.adapters.kinds import PAGE, ModelKind, RefusedKind, balances, reader, refusal
 from seepage.glm.estimators import GLMClassifier, GLMRegressor, LinearModel
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.inputs import check_column_count, read_penalty
@@ -34,24 +35,6 @@ from seepage.support.library_classes import (
     library_of,
 )
 from seepage.tables.source import Table, as_numpy
-
-SEARCHED = (
-    "The search itself looked at the data; its choice of settings counts as public here, and what "
-    "that choice reveals is left out."
-)
-
-SELECTED = (
-    "It was read as a model of the columns whose coefficients are not zero, with their signs "
-    "fixed; that another record might bring in other columns, and what the choice of columns "
-    "reveals, is left out."
-)
-
-BALANCED = (
-    "class_weight='balanced' computed the weights of the classes from all labels; they are held "
-    "fixed while a record changes or leaves, and that it would change the weights of all others is "
-    "left out."
-)
-
 
 # The models of seepage.glm ----------------------------------------------------------------------
 
@@ -192,31 +175,32 @@ class Unwrapped:
     model: Any
     steps: tuple[FeatureStep, ...] = ()
     notes: tuple[str, ...] = ()
+    # What was learnt from the data beside the steps, in the words of ``Result.held``
+    held: tuple[str, ...] = ()
 
 
 def unwrap(model: Any, X: Any) -> Unwrapped:
     """Open a fitted model that was fitted on the table ``X``."""
     if is_search(model):
         inner = unwrap(best_of(model), X)
-        return Unwrapped(inner.model, inner.steps, (SEARCHED, *inner.notes))
+        return replace(inner, held=(SETTINGS, *inner.held))
     if is_pipeline(model):
         before = Chain.of_pipeline(model[:-1], X)
         inner = unwrap(model[-1], before.transform(X) if before.steps else X)
-        return Unwrapped(inner.model, (*before.steps, *inner.steps), inner.notes)
+        return replace(inner, steps=(*before.steps, *inner.steps))
     kind = kind_of(model)
-    notes = (kind.note,) if kind.note else ()
-    weight = getattr(model, "class_weight", None)
-    if isinstance(weight, str) and weight == "balanced":
-        notes = (*notes, BALANCED)
+    notes, held = (kind.note,) if kind.note else (), kind.chooses
+    if balances(model):
+        held = (*held, CLASS_WEIGHTS)
     if takes_frame(model, X):
-        return Unwrapped(model, (FormulaStep.of(model),), notes)
+        return Unwrapped(model, (FormulaStep.of(model),), notes, held)
     coef = as_numpy(getattr(model, "coef_", np.ones(1)))
     several = coef.ndim == 2 and len(coef) > 1  # outputs, which its reader refuses
     if kind.selects and not several and _has_signs(model):
-        notes = (SELECTED, *notes)
+        held = (COLUMNS, *held)
         if np.any(coef == 0):
-            return Unwrapped(*_kept(model, coef.reshape(-1)), notes)
-    return Unwrapped(model, (), notes)
+            return Unwrapped(*_kept(model, coef.reshape(-1)), notes, held)
+    return Unwrapped(model, (), notes, held)
 
 
 def best_of(search: Any) -> Any:

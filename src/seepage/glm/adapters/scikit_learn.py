@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from sklearn.base import is_regressor
 
-from seepage.glm.adapters.kinds import TUNED, ModelKind, one_output, reader, refuse_setting
+from seepage.core.result import PENALTY
+from seepage.glm.adapters.kinds import ModelKind, one_output, reader, refuse_setting
 from seepage.glm.losses import (
     Categorical,
     Family,
@@ -197,6 +198,7 @@ _EDGES = (
     "across its edge is left out."
 )
 _CODES = "The two classes are the numbers −1 and 1 here; changing the class moves the label by 2."
+_TUNED = (PENALTY,)
 _SQUARES = "Σ ω (wᵀx − y)²"
 _LASSO = f"{_SQUARES} / 2Σω + α (ρ‖w‖₁ + (1 − ρ)‖w‖²/2)"
 _MEAN = "Σ ω ℓ / Σω + (α/2)‖w‖²"
@@ -210,19 +212,20 @@ _stepping = partial(_kind, read=_sgd, penalty=_sgd_penalty)
 KINDS = (
     _kind("LinearRegression", _least_squares, _SQUARES),
     _kind("Ridge", _least_squares, f"{_SQUARES} + α‖w‖²"),
-    _kind("RidgeCV", _least_squares, "as Ridge, with the α chosen", TUNED),
+    _kind("RidgeCV", _least_squares, "as Ridge, with the α chosen", chooses=_TUNED),
     _selecting("Lasso", objective=_LASSO),
     _selecting("ElasticNet", objective=_LASSO),
-    _selecting("LassoCV", objective="as Lasso, with the α chosen", note=TUNED),
-    _selecting("ElasticNetCV", objective="as ElasticNet, with α and ρ chosen", note=TUNED),
+    _selecting("LassoCV", objective="as Lasso, with the α chosen", chooses=_TUNED),
+    _selecting("ElasticNetCV", objective="as ElasticNet, with α and ρ chosen", chooses=_TUNED),
     _kind("LogisticRegression", _logistic, "C Σ ω ℓ + ½‖w‖², also multinomial"),
-    _kind("LogisticRegressionCV", _logistic, "as LogisticRegression, C chosen", TUNED),
+    _kind("LogisticRegressionCV", _logistic, "as LogisticRegression, C chosen", chooses=_TUNED),
     _kind("RidgeClassifier", _ridge_classifier, f"{_SQUARES} + α‖w‖², two classes", _CODES),
     _kind(
         "RidgeClassifierCV",
         _ridge_classifier,
         "as RidgeClassifier, with the α chosen",
-        f"{_CODES} {TUNED}",
+        _CODES,
+        chooses=_TUNED,
     ),
     _mean("PoissonRegressor", reader(poisson, per_weight), _MEAN),
     _mean("GammaRegressor", reader(gamma, per_weight), _MEAN),

@@ -26,6 +26,7 @@ from seepage.glm.changes.local_model import LocalModel
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective, cholesky_factor, damped_factor
 from seepage.support.chunks import row_slices
+from seepage.support.double_double import EPS
 
 _CONVERGED = 1e-11  # the distance left, relative to the whole move
 _ROUNDING = 1e-8  # and up to which steps that no longer help are rounding, not a failure
@@ -78,6 +79,21 @@ class BatchedRefits:
         """Return the norms of the gradients of the changed objectives at ``θ̂``, (B,)."""
         return np.asarray(np.linalg.norm(_Batch(self, changes).at_rest(), axis=1))
 
+    def conditions(self, changes: list[Change]) -> np.ndarray:
+        """Return the most that rounding can take from a refit, relative to it, (B,).
+
+        By the condition of its Hessian, which is at least the ridge on the coefficients, and along
+        the intercept what the records that stay have there.
+        """
+        x = np.sum(self.model.gram_solver.design(self.model.X) ** 2, axis=1)
+        ridge, total = self.model.fit.ridge, float(np.sum(self._curved))
+        least = np.full(len(changes), ridge)
+        if self.model.fit.intercept is not None:
+            stays = np.array([total - np.sum(self._curved[c.removed]) for c in changes])
+            least = np.clip(stays, 0.0, ridge) / float(np.max(x))
+        with np.errstate(divide="ignore"):
+            return np.asarray(16 * EPS * (float(self._curved @ x) + ridge) / least)
+
     def size(self, gradient: np.ndarray) -> np.ndarray:
         """Return ``‖g‖`` in the norm of the inverse Hessian, (B,): about the distance left."""
         return np.asarray(np.sqrt(np.abs(np.sum(gradient * (gradient @ self.inverse), axis=1))))
@@ -120,6 +136,9 @@ class BatchedRefits:
         fit = replace(model.fit, target=target, sample_weight=weight)
         guess = model.theta + outputs.of_all(start).reshape(model.theta.shape)
         objective = Objective.of(fit, X)
+        with np.errstate(over="ignore", invalid="ignore"):
+            curved = np.isfinite(objective.hessian(objective.margins(guess))).all()
+        guess = guess if curved else model.theta  # a start too far away, as of exponentials
         nothing = np.full(start.shape, np.inf), np.zeros(start.shape)
         if not len(X):
             return nothing
@@ -151,6 +170,7 @@ class BatchedRefits:
         whole, moved = _Batch(self, changes), start.copy()
         left, last = np.full(len(changes), np.inf), np.zeros(len(changes))
         active, rest = np.arange(len(changes)), np.zeros_like(moved)
+        span = np.zeros(len(changes))
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             size = self.size(whole.at_rest())
             size[size == 0] = 1.0
@@ -159,6 +179,7 @@ class BatchedRefits:
                 shift = batch.shifts(here)
                 gradient, curvature = batch.derivatives(here, shift)
                 pull, rest[active] = batch.pull(shift), gradient
+                span[active] = self.outputs.spans(shift).max(axis=0)
                 scale = np.where(pull > 0, np.minimum(size[active], pull), size[active])
                 now = self.size(gradient) / scale
                 better = now < 0.9 * left[active]
@@ -177,12 +198,15 @@ class BatchedRefits:
                 moving = np.any(here != 0, axis=1)
                 ratio = np.linalg.norm(step, axis=1) / np.linalg.norm(here + step, axis=1)
                 last[active] = np.where(moving, ratio, 0.0)
-            # Near in the norm of the Hessian need not be near in that of the noise, which may see
-            # an intercept far from all records: the last step is measured there, and taken.
-            seen = self.model.seen
+            # Near in the norm of the table's Hessian need not be near in that of the noise, which
+            # may see an intercept far from all records, nor where the refit's own curvature is
+            # down to exp(−M|t|) of it: the last step is measured there, and taken.
+            seen, constant = self.model.seen, self.model.fit.family.self_concordance
             lost, size = (np.linalg.norm(seen(v), axis=1) for v in (rest @ self.inverse, moved))
+            curved = 0.0 if constant is None else np.exp(-constant * span)
             step = np.zeros_like(moved)
-            late = np.isfinite(left) & ((left > _CONVERGED) | (lost > _CONVERGED * size))
+            late = np.isfinite(left)
+            late &= (left > _CONVERGED) | (lost > _CONVERGED * curved * size)
             if late.any():
                 batch, here = whole.of(late), moved[late]
                 gradient, curvature = batch.derivatives(here, batch.shifts(here))

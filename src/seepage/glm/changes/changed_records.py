@@ -15,7 +15,7 @@ the record's own margin; least squares has ε = 0, and the centre is exact. The 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -43,10 +43,27 @@ from seepage.glm.changes.outputs import JointOutputs
 from seepage.glm.jacobian.optimum import Optimum
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import CHUNK, row_slices, spread
+from seepage.support.double_double import EPS
 
 PAIR_WORK = 1e12  # multiplications allowed to passes over pairs for many alternatives
 REFIT_WORK = 1e11  # and those up to which priors come from refits without each record
 AT_ONCE = 1 << 18  # numbers that a core works on at a time, in its cache
+
+
+@dataclass(frozen=True)
+class RefittedMoves:
+    """Where refits put the release, as vectors in units of the noise."""
+
+    seen: np.ndarray  # (m, K, P)
+    radius: np.ndarray  # how far from there each may be, (m, K)
+    lost: np.ndarray  # which changes leave no release, (m, K)
+
+    def moves(self) -> Moves:
+        """Return their inner products."""
+        gram = self.seen @ np.swapaxes(self.seen, 1, 2)
+        diagonal = np.arange(gram.shape[1])
+        gram[:, diagonal, diagonal] += np.where(self.lost, np.inf, 0.0)
+        return Moves(gram, self.radius)
 
 
 class ChangedRecords(FiniteChanges):
@@ -169,7 +186,7 @@ class ChangedRecords(FiniteChanges):
             )
         changes = [Change(np.atleast_1d(some)) for some in rows]
         every = np.ones((len(rows), 1), dtype=bool)
-        return self._refitted(changes, every, self._starts(rows, None))
+        return self.refitted(changes, every, *self.starts(rows, None)).moves()
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
         """Return the moves with each alternative, by refits.
@@ -186,26 +203,41 @@ class ChangedRecords(FiniteChanges):
                 if others.values is not None:
                     Z[:, list(others.columns)] = model.near(others)[k]
                 changes.append(Change(some, Z, labels[:, k], model.weight[some]))
-        return self._refitted(changes, moved, self._starts(rows, others))
+        return self.refitted(changes, moved, *self.starts(rows, others)).moves()
 
-    def _starts(self, rows: np.ndarray, others: Alternatives | None) -> np.ndarray | None:
-        """Return where the centres put the parameters that matter, (m, K, P), if they can."""
-        if not self.certifies:
-            return None
+    def starts(
+        self, rows: np.ndarray, others: Alternatives | None
+    ) -> tuple[np.ndarray | None, np.ndarray]:
+        """Return where the centres put the parameters that matter, (m, K, P), if they can.
+
+        And the smallest share that the records which stay have in the curvature, (m,).
+        """
         model, K = self.model, 1 if others is None else len(others)
-        starts = np.zeros((len(rows), K, len(model.inverse)))
+        starts, left = np.zeros((len(rows), K, len(model.inverse))), np.ones(len(rows))
+        if not self.certifies:
+            return None, left
         for which, sets in of_one_size(rows):
             if (sets.shape[1] * model.outputs.count) ** 3 > self.work:
-                continue  # Newton's method takes no longer from where the model is
+                # Newton's method takes no longer from where the model is.
+                left[which] = [1 - model.gram_solver.largest_share(some) for some in sets]
+                continue
             for piece in row_slices(len(sets), self._width(sets, others)):
                 centres = Centres.of(model, sets[piece], others)
                 starts[which[piece]] = centres.moves(model, sets[piece])
-        return starts
+                left[which[piece]] = np.where(np.isinf(centres.per_error), 0.0, centres.free)
+        return starts, left
 
-    def _refitted(
-        self, changes: list[Change], moved: np.ndarray, starts: np.ndarray | None
-    ) -> Moves:
+    def refitted(
+        self,
+        changes: list[Change],
+        moved: np.ndarray,
+        starts: np.ndarray | None,
+        left: np.ndarray,
+    ) -> RefittedMoves:
         """Return the moves of refits for the changes that are ones, ``moved (m, K)``.
+
+        ``starts`` and ``left`` are as :meth:`starts` gives them. What stays determines the refit,
+        and where that is little of the whole, rounding shows by as much more.
 
         Where every parameter is penalised no minimiser is further than ``‖g‖/ridge``, with g the
         gradient of the changed objective at ``θ̂``: all that is known where a refit failed;
@@ -216,24 +248,26 @@ class ChangedRecords(FiniteChanges):
         lost = np.zeros(moved.shape, dtype=bool)
         errors, reach, pull_errors = np.zeros((3, *moved.shape))
         if changes:
-            steps, left = refits.moves(changes, None if starts is None else starts[moved])
+            steps, short = refits.moves(changes, None if starts is None else starts[moved])
             failed = ~np.isfinite(steps).all(axis=1)
             seen[moved] = model.seen(np.where(failed[:, None], 0.0, steps))
-            left = np.linalg.norm(model.seen(np.where(failed[:, None], 0.0, left)), axis=1)
-            lost[moved], errors[moved] = failed, left
+            short = np.linalg.norm(model.seen(np.where(failed[:, None], 0.0, short)), axis=1)
+            lost[moved], errors[moved] = failed, short
             pull_errors[moved], reach[moved] = self._pull_errors(changes), np.inf
             if model.fit.intercept is None and model.fit.ridge > 0:
                 reach[moved] = model.whiten.largest * refits.steepness(changes) / model.fit.ridge
-        gram = seen @ np.swapaxes(seen, 1, 2)
-        size = np.sqrt(np.einsum("mkk->mk", gram))
+        size = np.linalg.norm(seen, axis=2)
         # Rounding does not shrink with the difference of what leaves and what comes.
-        rounding = (model.gram_solver.rounding + pull_errors) * model.whiten.skew
+        rounding = (
+            np.zeros(moved.shape) + model.gram_solver.rounding / np.clip(left, EPS, 1)[:, None]
+        )
+        if changes and model.fit.ridge > 0:
+            rounding[moved] = np.minimum(rounding[moved], refits.conditions(changes))
+        rounding = (rounding + pull_errors) * model.whiten.skew
         rounding = np.maximum(1e-9 * size, rounding * size.max(axis=1, keepdims=True))
         radius = np.where(size > 0, rounding, 0.0) + errors
         radius = np.where(lost & np.isfinite(reach), reach, radius)
-        diagonal = np.arange(gram.shape[1])
-        gram[:, diagonal, diagonal] += np.where(lost & np.isinf(reach), np.inf, 0.0)
-        return Moves(gram, radius)
+        return RefittedMoves(seen, radius, lost & np.isinf(reach))
 
     def _pull_errors(self, changes: list[Change]) -> np.ndarray:
         """Return the errors of what the records that leave pull, relative to it, (B,)."""
@@ -308,7 +342,7 @@ class ChangedRecords(FiniteChanges):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the same from refits."""
         model, outputs, columns = self.model, self.model.outputs, list(others.columns)
-        starts = self._starts(rows, None)
+        starts, _ = self.starts(rows, None)
         changes = [Change(np.atleast_1d(some)) for some in rows]
         moves, errors = self.refits.moves(changes, None if starts is None else starts[:, 0])
         known = np.isfinite(moves).all(axis=1)

@@ -22,6 +22,7 @@ import scipy.linalg
 from array_api_compat import array_namespace, device, is_numpy_array
 
 from seepage.errors import InputError
+from seepage.glm.fitting.balance import ClassBalance
 from seepage.glm.losses import Categorical, Family, class_positions, class_targets
 from seepage.support.chunks import (
     by_rows,
@@ -67,6 +68,8 @@ class FittedGLM:
     tilt: Array | None = None
     # How far ``target`` moves for one unit of the caller's label, (n,); ``None`` where that is one
     label_unit: Array | None = None
+    # How the weights follow from the sizes of the classes, where they do
+    balance: ClassBalance | None = None
 
     @classmethod
     def on(
@@ -81,6 +84,7 @@ class FittedGLM:
         ridge: float,
         tilt: Any = None,
         label_unit: Any = None,
+        balance: ClassBalance | None = None,
     ) -> FittedGLM:
         """Return a description with everything on the table's device.
 
@@ -97,7 +101,8 @@ class FittedGLM:
             w = xp.reshape(w, (-1,))
             free = None if free is None else xp.reshape(free, ())
         placed = [None if v is None else place_like(v, table.values) for v in (tilt, label_unit)]
-        return cls(family, w, free, float(ridge), weights, target, table.names, *placed)
+        known = (family, w, free, float(ridge), weights, target, table.names, *placed)
+        return replace(cls(*known), balance=balance)
 
     def margins(self, X: Array) -> Array:
         """Return ``Xw + w₀`` in float64: (n,), or (n, K) for :class:`Categorical`."""

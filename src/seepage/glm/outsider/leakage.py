@@ -17,7 +17,7 @@ import numpy as np
 from seepage.core.leakage import Leakage, group_labels, row_positions
 from seepage.core.noise import Attacker, Gaussian, Noise
 from seepage.core.people import Together
-from seepage.core.result import Result
+from seepage.core.result import Result, held_sentences
 from seepage.core.risk_views import Membership
 from seepage.errors import InputError
 from seepage.glm.changes.changed_records import ChangedRecords
@@ -285,6 +285,7 @@ class OutsiderLeakage:
             assumptions=(*self._words(worlds), *_agreement(checked), *self._informed.notes),
             library=self._informed.source.library,
             noise=() if self._noise is None else (self._noise,),
+            held=self._informed.held,
         )
         scale = values**2 * worlds.unknown / (1 - self.attacker.fraction)
         informed = self._informed_membership(worlds, which, groups, asked, mu_result)
@@ -350,6 +351,13 @@ class OutsiderLeakage:
                 "below 10 people a number the others' randomness is not known "
                 "well enough. Ask what each record's own prediction tells, with "
                 "release=sp.Predictions()."
+            )
+        unknown = (1 - self.attacker.knows) * (others.count - 1)
+        if self.attacker.knows > 0 and unknown < max(30, worlds.numbers):
+            raise InputError(
+                f"She would know all but {unknown:.0f} of {others.count - 1:,} others, which is "
+                "practically everybody: so few hide nobody in a way that can be estimated. Take "
+                "the risk from an attacker who knows all other records (without noise: certainty)."
             )
         return worlds
 
@@ -458,7 +466,7 @@ class OutsiderLeakage:
             f"This is {self.attacker}: the others come from a population that she knows {known}, "
             "and how many there are. Out means somebody else instead.",
             "A normal approximation from one fit: an estimate, which promises nothing.",
-            "The columns and their scaling, the weights and nλ are held fixed while people change.",
+            *held_sentences(self._informed.held),
             f"Nothing leaves but what was measured, {noise}; what it teaches about the population "
             "is not counted.",
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from seepage.core.result import joined
 from seepage.glm.adapters.kinds import refusal
 from seepage.glm.preprocessing.steps import FeatureStep, by_differences, dense
 from seepage.glm.preprocessing.transformers import Transformer
@@ -59,6 +60,10 @@ class Chain(FeatureStep):
             X, dX = step.transform(X), step.push(X, dX)
         return dX
 
+    def coded(self, X: Any) -> tuple[str, ...]:
+        """Return the columns of numbers that the first step takes as codes."""
+        return self.steps[0].coded(X) if self.steps else ()
+
     def refitted(self, X: Any) -> FeatureStep:
         """Return all steps fitted on other rows, each on the output of those before it."""
         steps = []
@@ -83,9 +88,14 @@ class Chain(FeatureStep):
         return other
 
     @property
-    def learns(self) -> bool:  # type: ignore[override]
-        """Whether any of its steps has learnt something."""
-        return any(step.learns for step in self.steps)
+    def held(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What its steps have learnt."""
+        return joined(*(step.held for step in self.steps))
+
+    @property
+    def choices(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What its steps have chosen."""
+        return joined(*(step.choices for step in self.steps))
 
     def units(self, X: Any) -> np.ndarray:
         """Return the units of all steps."""
@@ -225,9 +235,14 @@ class ColumnsApart(FeatureStep):
         return np.concatenate([np.zeros(0), *(step.learnt() for _, _, step in self.parts)])
 
     @property
-    def learns(self) -> bool:  # type: ignore[override]
-        """Whether any of its parts has learnt something."""
-        return any(step.learns for _, _, step in self.parts)
+    def held(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What its parts have learnt."""
+        return joined(*(step.held for _, _, step in self.parts))
+
+    @property
+    def choices(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What its parts have chosen."""
+        return joined(*(step.choices for _, _, step in self.parts))
 
     def units(self, X: Any) -> np.ndarray:
         """Return the units of all parts."""

@@ -6,14 +6,18 @@ and the like) only the library that reads them knows, so it can be frozen but no
 
 from __future__ import annotations
 
+import ast
 from typing import Any
 
 import narwhals as nw
 import numpy as np
 
+from seepage.core.result import LEVELS
 from seepage.errors import InputError
 from seepage.glm.adapters.kinds import refusal
 from seepage.glm.preprocessing.steps import FeatureStep, by_differences
+
+_LEARNT = "preprocessing"  # what functions such as center keep, in a word
 
 
 class FormulaStep(FeatureStep):
@@ -54,6 +58,22 @@ class FormulaStep(FeatureStep):
                 ) from problem
         return made if self.constant is None else np.delete(made, self.constant, axis=1)
 
+    def coded(self, X: Any) -> tuple[str, ...]:
+        """Return the columns of numbers that the formula takes as categories, such as C(race)."""
+        columns = [str(name) for name in nw.from_native(X, eager_only=True).columns]
+        nodes = [node for code in self._categories() for node in ast.walk(ast.parse(code))]
+        named: set[Any] = {node.id for node in nodes if isinstance(node, ast.Name)}
+        named |= {node.value for node in nodes if isinstance(node, ast.Constant)}  # Q("column")
+        return tuple(name for name in columns if name in named)
+
+    def _categories(self) -> list[str]:
+        """Return the parts of the formula that are categories, as they are written."""
+        if hasattr(self.spec, "encoder_state"):  # formulaic's
+            found = self.spec.encoder_state.items()
+            return [str(code) for code, (kind, _) in found if kind.value == "categorical"]
+        infos = self.spec.factor_infos.items()
+        return [factor.code for factor, info in infos if info.type == "categorical"]
+
     def push(self, X: Any, dX: np.ndarray) -> np.ndarray:
         """Return the derivative of the design, by differences."""
         frame = nw.from_native(X, eager_only=True)
@@ -74,7 +94,7 @@ class FormulaStep(FeatureStep):
 
     def learnt(self) -> np.ndarray:
         """Return nothing, or refuse where the formula has learnt something."""
-        if self.learns:
+        if _LEARNT in self.held:
             raise refusal(
                 "What a formula learns from the data (center, standardize or bs) is known only to "
                 "the library that reads it, and cannot be refitted here.",
@@ -83,8 +103,16 @@ class FormulaStep(FeatureStep):
         return np.zeros(0)
 
     @property
-    def learns(self) -> bool:  # type: ignore[override]
-        """Whether a function in the formula keeps something from the data it was fitted on."""
+    def held(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What functions in the formula keep from the data it was fitted on."""
         if hasattr(self.spec, "transform_state"):
-            return bool(self.spec.transform_state)
-        return any(info.state.get("transforms") for info in self.spec.factor_infos.values())
+            learns = bool(self.spec.transform_state)
+        else:
+            infos = self.spec.factor_infos.values()
+            learns = any(info.state.get("transforms") for info in infos)
+        return (*([_LEARNT] if learns else []), *self.choices)
+
+    @property
+    def choices(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The levels of its categories."""
+        return (LEVELS,) if self._categories() else ()

@@ -9,7 +9,6 @@ whole procedure is rerun, φ moves as well, and all records with it (refitted)::
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +24,11 @@ from seepage.core.jacobian import (
     ReleaseJacobian,
     every_row,
 )
+from seepage.core.noise import Noise
 from seepage.core.unknowns import Unknowns
 from seepage.errors import InputError
+from seepage.glm.changes.changed_records import RefittedMoves
+from seepage.glm.changes.local_model import Whitening
 from seepage.glm.preprocessing.raw_columns import FollowedColumns
 from seepage.tables.source import Array, Chunk
 
@@ -88,7 +90,17 @@ class RawRelease(MeasuredRelease):
     inner: MeasuredRelease
     template: RawJacobian
     refitted: bool
-    anew: Callable[[np.ndarray], np.ndarray] | None = None
+    noise: tuple[Noise, ...] = ()
+
+    @property
+    def anew(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What finite changes of the model choose anew."""
+        return self.inner.anew
+
+    @property
+    def kept(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What they hold fixed besides when a record leaves."""
+        return self.inner.kept
 
     @property
     def model(self) -> Any:
@@ -99,26 +111,27 @@ class RawRelease(MeasuredRelease):
         """Return the Jacobian about the table in memory, which is one chunk."""
         return self.template
 
-    def without_records(self, kept: np.ndarray) -> np.ndarray:
-        """Return the parameters of the whole pipeline fitted on the records that stay."""
-        return super().without_records(kept) if self.anew is None else self.anew(kept)
-
     def finite_changes(self) -> FiniteChanges:
         """Return how far the release moves when a record leaves, with preprocessing frozen."""
         if self.refitted:
             raise InputError(
                 "What the whole procedure would release without a record takes rerunning it; "
-                "pass refit='pipeline' to membership(), or take preprocessing='frozen'."
+                "leave out refit='model', or take preprocessing='frozen'."
             )
-        return LeavingOnly(self.inner.finite_changes())
+        return RawChanges(self.inner.finite_changes(), self)
 
 
-class LeavingOnly(FiniteChanges):
-    """Records that leave or change their label; their raw columns cannot change."""
+class RawChanges(FiniteChanges):
+    """Records that leave, or change their label or a raw column, with the preprocessing frozen."""
 
-    def __init__(self, inner: FiniteChanges) -> None:
-        self.inner = inner
+    def __init__(self, inner: FiniteChanges, release: RawRelease) -> None:
+        self.inner, self._release = inner, release
         self.records, self.work, self.target = inner.records, inner.work, inner.target
+
+    @property
+    def fixed(self) -> FiniteChanges:
+        """The same with everything held fixed."""
+        return RawChanges(self.inner.fixed, self._release)
 
     def without(self, rows: np.ndarray) -> Moves:
         """Return the moves when each of some records is left out."""
@@ -129,30 +142,42 @@ class LeavingOnly(FiniteChanges):
         return self.inner.without_exactly(rows)
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves when each of some records has each of the labels."""
-        self._check(others)
-        return self.inner.replaced(rows, others)
+        """Return the moves with each alternative; of a raw column by refits, which are exact."""
+        if not others.columns:
+            return self.inner.replaced(rows, others)
+        return self.replaced_exactly(rows, others)
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
         """Return the same by refits."""
-        self._check(others)
-        return self.inner.replaced_exactly(rows, others)
+        if not others.columns:
+            return self.inner.replaced_exactly(rows, others)
+        if rows.dtype == object:
+            raise InputError(
+                "With the preprocessing held fixed, a raw column of all records of a person is not "
+                "guessed; leave out person=, or let the procedure be refitted."
+            )
+        followed, refits = self._release.template.followed, self._release.inner.refits()
+        features, moved = followed.features_with(rows, others)
+        whiten = Whitening(self._release.noise, self._release.template.size)
+        seen = np.zeros((*moved.shape, self._release.template.size))
+        for m, row in enumerate(rows):
+            seen[m] = refits.moves(int(row), features[m]).reshape(len(others), -1)
+        lost = ~np.isfinite(seen).all(axis=2) & moved
+        seen = whiten(np.where((moved & ~lost)[:, :, None], seen, 0.0))
+        radius = 1e-9 * np.linalg.norm(seen, axis=2)
+        return RefittedMoves(seen, radius, lost).moves()
 
     def log_likelihoods(
         self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return how likely the model fitted without a record finds it with each label."""
-        self._check(others)
+        if others.columns:
+            raise InputError(
+                "With the preprocessing held fixed, what the model believes of a raw column is not "
+                "known; choose 'equal', 'frequencies' or probabilities of your own."
+            )
         return self.inner.log_likelihoods(rows, others, refits)
 
     def class_labels(self) -> np.ndarray:
         """Return the labels that a record of a classifier may have."""
         return self.inner.class_labels()
-
-    def _check(self, others: Alternatives) -> None:
-        if others.columns:
-            raise InputError(
-                "Guesses of a raw column are not available through a pipeline; ask about the final "
-                "model and the transformed table: sp.leakage(pipeline[-1], "
-                "pipeline[:-1].transform(X), y, …)."
-            )

@@ -15,8 +15,10 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 
+from seepage.core.jacobian import Alternatives
 from seepage.core.people import is_a_feature
 from seepage.errors import InputError
+from seepage.glm.adapters.kinds import NoDerivativeError
 from seepage.glm.preprocessing.chain import Chain
 from seepage.glm.preprocessing.steps import by_differences, dense
 from seepage.tables.columns import category_spread
@@ -25,9 +27,6 @@ from seepage.tables.source import Table, check_column, check_names
 
 MOST_LEVELS = 1000  # more is an identifier or a number, not a category
 PREPROCESSING = ("frozen", "refitted")
-FROZEN = (
-    "What the preprocessing learnt from the data (means, deviations, components) counts as public."
-)
 REFITTED = (
     "The preprocessing is part of the procedure: what it learnt moves with every record, and must "
     "not be published with the model."
@@ -113,51 +112,37 @@ def _category(name: str, kind: str, column: nw.Series[Any]) -> RawColumn:
     return RawColumn(name, kind, tuple(levels), category_spread(shares))
 
 
-class FollowedColumns:
-    """A raw table, the preprocessing it goes through, and how the features move with a record.
+class RawTable:
+    """A raw table as a procedure takes it, and what its columns hold.
 
     Parameters
     ----------
     X
-        The raw table, as the preprocessing takes it.
-    steps
-        The preprocessing, fitted.
+        The table.
     categorical, quantities
         Columns whose numbers are codes of categories, and columns of only two numbers that are
         quantities nevertheless.
     beside
-        A column of identities, which must not be a feature.
+        A column of identities, which is no feature.
+
+    Attributes
+    ----------
+    columns
+        The columns that can differ: those of one level cannot.
     """
 
     def __init__(
         self,
         X: Any,
-        steps: Chain,
         categorical: Sequence[str] = (),
         quantities: Sequence[str] = (),
         beside: str | None = None,
     ) -> None:
-        self.X, self.steps = X, steps
+        self.X = X
         self.frame, self.named = read_frame(X)
-        self.features = dense(steps.transform(X))
-        features = self.frame
-        if beside is not None:
-            features = self.frame.drop(beside)
-            other = self._with(beside, self.frame[beside].to_list()[0])
-            if not np.array_equal(dense(steps.transform(other)), self.features):
-                raise InputError(is_a_feature(beside))
+        features = self.frame if beside is None else self.frame.drop(beside)
         every = read_columns(features, categorical, quantities)
-        # Columns that the preprocessing drops, and columns of one level, are not part of the model.
         self.columns = [c for c in every if c.kind == "numeric" or len(c.levels) > 1]
-        moving = [self._moves(c)[0] for c in self.columns]
-        largest = max((float(np.max(np.abs(m))) for m in moving), default=0.0)
-        # A move this small beside the largest is rounding.
-        kept = [bool(np.any(np.abs(m) > 1e-12 * largest)) for m in moving]
-        self.columns = [c for c, is_kept in zip(self.columns, kept, strict=True) if is_kept]
-        self.moves = np.concatenate(
-            [m for m, is_kept in zip(moving, kept, strict=True) if is_kept], axis=2
-        )
-        """How far the features of every record move with each direction, (n, D, t)."""
 
     def table(self) -> Table:
         """Return the records as numbers, one column for each direction.
@@ -190,6 +175,96 @@ class FollowedColumns:
                 found[column.name] = tuple(titles[at : at + column.directions])
             at += column.directions
         return found
+
+    def rows(self, which: np.ndarray, X: Any = None) -> Any:
+        """Return some rows of the table, or of another like it."""
+        from sklearn.utils import _safe_indexing
+
+        return _safe_indexing(self.X if X is None else X, which)
+
+    def replaced(self, rows: np.ndarray, directions: Sequence[int], values: np.ndarray) -> Any:
+        """Return the table with another value of a column in some rows; ``None`` if it is the same.
+
+        ``directions`` are the columns of :meth:`table` that belong to that column.
+        """
+        column = self._column_at(directions)
+        cells, value = self.frame[column.name], self._value_of(column, values)
+        if all(cells[int(row)] == value for row in rows):
+            return None
+        if isinstance(value, float):
+            cells = cells.cast(nw.Float64)
+        if not self.named:
+            X = np.array(self.X, dtype=np.result_type(self.X, np.min_scalar_type(value)))
+            X[rows, self.frame.columns.index(column.name)] = value
+            return X
+        places = [int(row) for row in rows]
+        return self.frame.with_columns(cells.scatter(places, [value] * len(places))).to_native()
+
+    def _column_at(self, directions: Sequence[int]) -> RawColumn:
+        """Return the column that some columns of :meth:`table` belong to, all of them."""
+        starts = np.cumsum([0, *(column.directions for column in self.columns)])
+        column = self.columns[int(np.searchsorted(starts, directions[0], side="right")) - 1]
+        if len(directions) != column.directions:
+            raise InputError(
+                f"A guess is about a whole column; ask about {column.name!r}, not about some of "
+                "its levels."
+            )
+        return column
+
+    def _value_of(self, column: RawColumn, values: np.ndarray) -> Any:
+        """Return the cell that stands for values of a column's directions."""
+        if column.kind != "numeric":
+            return column.levels[int(np.argmax(values)) + 1 if np.any(values) else 0]
+        value = float(values[0])
+        whole = self.frame[column.name].dtype.is_integer() and value.is_integer()
+        return int(value) if whole else value
+
+
+class FollowedColumns(RawTable):
+    """A raw table, the preprocessing it goes through, and how the features move with a record.
+
+    Parameters
+    ----------
+    X
+        The raw table, as the preprocessing takes it.
+    steps
+        The preprocessing, fitted.
+    categorical, quantities
+        Columns whose numbers are codes of categories, and columns of only two numbers that are
+        quantities nevertheless.
+    """
+
+    def __init__(
+        self,
+        X: Any,
+        steps: Chain,
+        categorical: Sequence[str] = (),
+        quantities: Sequence[str] = (),
+        beside: str | None = None,
+    ) -> None:
+        super().__init__(X, (*categorical, *steps.coded(X)), quantities, beside)
+        self.steps = steps
+        self.features = dense(steps.transform(X))
+        if beside is not None:
+            other = self._with(beside, self.frame[beside].to_list()[0])
+            if not np.array_equal(dense(steps.transform(other)), self.features):
+                raise InputError(is_a_feature(beside))
+        # Columns that the preprocessing drops are not part of the model.
+        moving = [self._moves(c)[0] for c in self.columns]
+        largest = max((float(np.max(np.abs(m))) for m in moving), default=0.0)
+        # A move this small beside the largest is rounding.
+        kept = [bool(np.any(np.abs(m) > 1e-12 * largest)) for m in moving]
+        self.columns = [c for c, is_kept in zip(self.columns, kept, strict=True) if is_kept]
+        if not any(kept):
+            raise NoDerivativeError(
+                "No small change of a record moves the features of the model: they are cut, ranked "
+                "or rounded.",
+                "Ask for risks by refits: sp.leakage(pipeline, X, y, …).membership().",
+            )
+        self.moves = np.concatenate(
+            [m for m, is_kept in zip(moving, kept, strict=True) if is_kept], axis=2
+        )
+        """How far the features of every record move with each direction, (n, D, t)."""
 
     @cached_property
     def gaps(self) -> int:
@@ -234,8 +309,24 @@ class FollowedColumns:
         stacked = np.stack(features, axis=2)
         return stacked, np.stack(numbers, axis=2) if learnt else stacked
 
+    def features_with(
+        self, rows: np.ndarray, others: Alternatives
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the features of records with each value of a column, (m, K, D).
+
+        And which of these are not the records as they are, (m, K).
+        """
+        column = self._column_at(others.columns)
+        own = self.frame[column.name].to_list()
+        features, moved = [], []
+        for values in np.asarray(others.values):
+            value = self._value_of(column, values)
+            features.append(dense(self.steps.transform(self._with(column.name, value)))[rows])
+            moved.append([own[row] != value for row in rows])
+        return np.stack(features, axis=1), np.array(moved).T
+
     def _with(self, name: str, level: Any) -> Any:
         """Return the table with the same level of a column in every record."""
-        dtype = self.frame[name].dtype
+        dtype = nw.Float64() if isinstance(level, float) else self.frame[name].dtype
         other = self.frame.with_columns(nw.lit(level).cast(dtype).alias(name))
         return other.to_native() if self.named else other.to_numpy()

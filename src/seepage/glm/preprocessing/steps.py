@@ -14,14 +14,17 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from seepage.glm.adapters.kinds import refusal
+from seepage.glm.adapters.kinds import NoDerivativeError
 
 
 class FeatureStep(ABC):
     """One step, fitted. Rows are arrays, or frames where a step takes columns by name."""
 
     name: str
-    learns = False  # whether it has learnt anything from the data
+    # What it has learnt from the data, in the words of ``Result.held``, and the part of it
+    # that is a choice (a level, a column): no derivative moves it
+    held: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
 
     @abstractmethod
     def transform(self, X: Any) -> Any:
@@ -30,6 +33,10 @@ class FeatureStep(ABC):
     @abstractmethod
     def push(self, X: Any, dX: np.ndarray) -> np.ndarray:
         """Return how far ``T(x; φ)`` moves when each row moves along its own ``dX``, (n, q)."""
+
+    def coded(self, X: Any) -> tuple[str, ...]:
+        """Return the columns of numbers that it takes as codes of categories."""
+        return ()
 
     def refitted(self, X: Any) -> FeatureStep:
         """Return the step refitted on other rows."""
@@ -100,9 +107,10 @@ def by_differences(apply: Callable[[float], np.ndarray], what: str) -> np.ndarra
     coarse, fine = (4 * second - first) / 3, (4 * third - second) / 3
     scale = np.max(np.abs(fine), initial=0.0)
     if not np.max(np.abs(fine - coarse), initial=0.0) <= 1e-5 * scale:  # NaN is refused too
-        raise refusal(
+        raise NoDerivativeError(
             f"{what} has no derivative at some records (it is cut, ranked or rounded there).",
-            "Leave that step out, or audit the final model on the transformed table: "
-            "sp.audit(pipeline[-1], pipeline[:-1].transform(X), y).",
+            "Leave that step out, audit the final model on the transformed table: "
+            "sp.audit(pipeline[-1], pipeline[:-1].transform(X), y), or ask for risks by refits: "
+            "sp.leakage(pipeline, X, y, …).membership().",
         )
     return np.asarray((16 * fine - coarse) / 15)

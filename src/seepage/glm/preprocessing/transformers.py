@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from seepage.core.result import COLUMNS, LEVELS, SCALING
 from seepage.errors import InputError
-from seepage.glm.adapters.kinds import refusal
+from seepage.glm.adapters.kinds import NoDerivativeError, refusal
 from seepage.glm.preprocessing.steps import FeatureStep, by_differences, dense
 from seepage.support.library_classes import library_of, own_name
 
@@ -269,7 +270,7 @@ def _followed(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
     values = dense(X)
     half = _like(X, values)[: max(1, len(values) // 2)]
     if not np.allclose(dense(t.transform(half)), dense(t.transform(X))[: len(half)]):
-        raise refusal(
+        raise NoDerivativeError(
             f"{type(t).__name__} does not transform every row by itself: what it makes of a record "
             "depends on which others are there.",
             "Leave that step out, or audit the final model on the transformed table.",
@@ -311,6 +312,35 @@ KNOWN: dict[str, TransformerKind] = {
 }
 
 
+_CHOOSE = ("OneHotEncoder", "OrdinalEncoder")  # of the known kinds: levels, which no number moves
+_CUT = ("KBinsDiscretizer", "Binarizer")
+_LEARNT = {
+    "StandardScaler": SCALING,
+    "MinMaxScaler": SCALING,
+    "MaxAbsScaler": SCALING,
+    "RobustScaler": SCALING,
+    "SimpleImputer": "imputed values",
+    "KNNImputer": "imputed values",
+    "IterativeImputer": "imputed values",
+    "PCA": "components",
+    "SplineTransformer": "knots",
+    "OneHotEncoder": LEVELS,
+    "OrdinalEncoder": LEVELS,
+    "KBinsDiscretizer": "bins",
+    "TargetEncoder": "encodings",
+    "QuantileTransformer": SCALING,
+    "PowerTransformer": SCALING,
+}
+
+
+def learnt_word(transformer: Any) -> str:
+    """Return what a transformer learns from the data, in one word."""
+    name = own_name(transformer, "sklearn", _LEARNT)
+    if name is not None:
+        return _LEARNT[name]
+    return COLUMNS if hasattr(transformer, "get_support") else "preprocessing"
+
+
 class Transformer(FeatureStep):
     """One transformer of scikit-learn."""
 
@@ -319,11 +349,19 @@ class Transformer(FeatureStep):
         # Its name among the known kinds; a class of the same name is none of them.
         self.known = own_name(transformer, "sklearn", KNOWN)
         self.kind = None if self.known is None else KNOWN[self.known]
+        if own_name(transformer, "sklearn", _CUT) is not None:
+            raise NoDerivativeError(
+                f"{self.name} has no derivative: it cuts numbers, and a record moves nothing until "
+                "it crosses an edge.",
+                "Leave that step out, or ask for risks by refits: "
+                "sp.leakage(pipeline, X, y, …).membership().",
+            )
         if self.kind is None and reads_target(transformer):
-            raise refusal(
+            raise NoDerivativeError(
                 f"{self.name} reads the target: what it makes of a record depends on the labels of "
-                "all others, and no noise covers that.",
-                "Use OneHotEncoder or OrdinalEncoder, or choose columns beforehand.",
+                "all others, and no derivative follows that.",
+                "Use OneHotEncoder or OrdinalEncoder, choose columns beforehand, or ask for risks "
+                "by refits: sp.leakage(pipeline, X, y, …).membership().",
             )
 
     def transform(self, X: Any) -> Any:
@@ -356,9 +394,19 @@ class Transformer(FeatureStep):
         return np.concatenate([np.zeros(0), *(value.ravel() for _, value in self._parts())])
 
     @property
-    def learns(self) -> bool:  # type: ignore[override]
-        """Whether it has learnt any numbers or levels."""
-        return bool(self._fitted() - {"n_output_features_"})
+    def held(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What it has learnt: numbers, levels or columns."""
+        if not self._fitted() - {"n_output_features_"}:
+            return ()
+        return (learnt_word(self.inner),)
+
+    @property
+    def choices(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What it has learnt, unless that is numbers that move with a record."""
+        moves = self.kind is not None and self.known not in _CHOOSE
+        if moves and getattr(self.inner, "strategy", None) == "most_frequent":
+            moves = False
+        return () if moves else self.held
 
     def _fitted(self) -> set[str]:
         """Return the names of what it learnt.

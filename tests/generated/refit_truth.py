@@ -32,6 +32,8 @@ from truth import (
 
 DIVERGED = 300  # margins of a fit without a penalty from which on it has no minimiser
 NEAR = 1e-3  # the shift of margins from which on a Newton step is taken whole
+SINGULAR = 1e-25  # pivots of a difference from the identity that may be nothing but rounding
+ROUGH = 1e-10  # the shift of margins up to which long doubles take a fit
 CONTRACTS = 1e-6  # what a step must leave of the one before, or the Hessian is factorised anew
 
 
@@ -124,7 +126,10 @@ class Refits:
         r = design[changed] @ theta[:, 0] - number.array(self.labels[changed])
         inner = grow[:, None] * products[np.ix_(changed, changed)]
         inner = inner + number.array(np.eye(len(changed)))
-        pull = _solved(inner, grow * r)
+        try:
+            pull = _solved(inner, grow * r)
+        except NoMinimiserError:  # or hardly one: the Hessian itself has to say
+            return self.minimiser(there)
         return theta - (solved[:, changed] @ pull)[:, None]
 
 
@@ -182,8 +187,8 @@ class _Arithmetic:
         """Return the parameters, from others to start at."""
         number, curved = self.number, self.family != "gaussian"
         start = np.zeros((self.design.shape[1], self.Q.shape[1])) if near is None else near
-        exact = start.dtype == object and isinstance(number, Digits60)
-        theta = start if exact else number.array(start.astype(float))
+        exact = isinstance(number, Digits60)
+        theta = start if exact and start.dtype == object else number.array(start.astype(float))
         factor, last, settled = None, np.inf, False
         for _ in range(200):
             gradient, a = self.slopes(theta)
@@ -195,7 +200,7 @@ class _Arithmetic:
                 raise NoMinimiserError("the coefficients diverge")
             if settled:
                 return theta - step
-            settled = shift <= number.settled * (1 + size)
+            settled = shift <= (number.settled if exact else ROUGH) * (1 + size)
             shift = float(shift)
             length = number.array(1.0)
             if shift > NEAR and curved:
@@ -229,7 +234,7 @@ def _solved(A: np.ndarray, b: np.ndarray) -> np.ndarray:
     A, b, size = A.copy(), b.copy(), len(A)
     for j in range(size):
         p = j + int(np.argmax(abs(A[j:, j])))
-        if not abs(A[p, j]) > Digits60.rounding:
+        if not float(abs(A[p, j])) > SINGULAR:
             raise NoMinimiserError("the records that stay do not determine the fit")
         A[[j, p]], b[[j, p]] = A[[p, j]], b[[p, j]]
         for i in range(j + 1, size):

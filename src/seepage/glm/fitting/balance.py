@@ -1,0 +1,52 @@
+"""Weights that balance the classes: what they become when records leave or change their class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+FEW_KEYS = 64  # ways to leave, each with weights of its own, that are worth a fit each
+
+
+@dataclass(frozen=True, eq=False)
+class ClassBalance:
+    """``ω_i = s_i N/(K n_c)``, with ``n_c`` the size of the record's class and ``N = Σ n_c``.
+
+    Sizes count the records, or their own weights, as the library that fitted the model does.
+    """
+
+    classes: np.ndarray  # the position of every record's class, (n,)
+    own: np.ndarray  # ``s``: the weights that were given, (n,)
+    counted: np.ndarray  # what every record adds to the size of its class, (n,)
+    count: int  # K
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """``n_c`` of all records, (K,)."""
+        return self._sizes(slice(None))
+
+    def of(self, rows: np.ndarray) -> np.ndarray:
+        """Return what some records add to the sizes of the classes, (K,)."""
+        return self._sizes(rows)
+
+    def factors(self, sizes: np.ndarray) -> np.ndarray:
+        """Return the weights of classes of these sizes, (K,); there must be no empty one."""
+        return np.asarray(sizes.sum() / (self.count * sizes))
+
+    def empties(self, sizes: np.ndarray) -> bool:
+        """Say whether a class has no record left, so that no such model can be fitted."""
+        return bool(np.any(sizes < 0.5 * self.counted[self.counted > 0].min()))
+
+    def weights(self, sizes: np.ndarray) -> np.ndarray:
+        """Return the weights of all records where the classes have these sizes, (n,)."""
+        return np.asarray(self.own * self.factors(sizes)[self.classes])
+
+    @cached_property
+    def keys(self) -> int:
+        """In how many ways a single record can leave that differ in the weights they leave."""
+        return len(np.unique(np.stack([self.classes, self.counted], axis=1), axis=0))
+
+    def _sizes(self, rows: np.ndarray | slice) -> np.ndarray:
+        return np.bincount(self.classes[rows], self.counted[rows], self.count)

@@ -1,0 +1,435 @@
+"""A whole procedure of scikit-learn, rerun with records left out or changed.
+
+From a table and its labels to the released numbers: preprocessing, class weights, choices by
+cross-validation and the fit, all on the records that are there, as ``clone(estimator).fit`` does
+it. Choices on a grid (a penalty, columns, levels, bins) have no derivative, and what they reveal is
+seen only in this way.
+
+The model at the end is taken at the minimiser of its objective, so that the tolerance of its solver
+is not mistaken for the effect of a record.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from seepage.core.jacobian import (
+    Alternatives,
+    FiniteChanges,
+    MeasuredRelease,
+    Moves,
+    ReleaseJacobian,
+    Reruns,
+)
+from seepage.core.noise import Noise
+from seepage.core.result import CLASS_WEIGHTS, PENALTY, SETTINGS, joined
+from seepage.core.unknowns import Unknowns
+from seepage.errors import InputError
+from seepage.glm.adapters.kinds import balances
+from seepage.glm.adapters.registry import best_of, kind_of, unwrap
+from seepage.glm.changes.local_model import Whitening
+from seepage.glm.fitting.objective import FittedGLM
+from seepage.glm.losses import Categorical
+from seepage.glm.preprocessing.chain import Chain
+from seepage.glm.preprocessing.raw_columns import RawTable
+from seepage.glm.preprocessing.steps import KeptColumns, dense
+from seepage.glm.preprocessing.transformers import learnt_word
+from seepage.support.chunks import progress
+from seepage.support.library_classes import is_pipeline, is_search, library_of
+from seepage.tables.source import Array, Chunk, as_numpy
+
+_SAME_FIT = 1e-6  # of the coefficients: far above rounding, far below what a random fit leaves
+
+Polish = Callable[[Any, np.ndarray, np.ndarray, np.ndarray | None], FittedGLM]
+
+
+@dataclass(frozen=True)
+class ProcedureRun:
+    """What one run of the procedure releases."""
+
+    fit: FittedGLM  # the model at its minimiser
+    coef: np.ndarray  # as its own solver left it
+    meaning: tuple[Any, ...]  # what the numbers stand for: names of features, columns, classes
+
+    @property
+    def parameters(self) -> np.ndarray:
+        """The released numbers, (P,)."""
+        return np.asarray(as_numpy(self.fit.parameters)).reshape(-1)
+
+
+class WholeProcedure(Reruns):
+    """A pipeline, a search, or a model that chooses something by looking at the data.
+
+    Parameters
+    ----------
+    estimator
+        As it was fitted on all records.
+    raw
+        The table it takes, with its columns.
+    y, weight
+        The labels and the sample weights that the last step was given.
+    noise
+        On the released numbers.
+    learnt
+        What it learns from the data.
+    polish
+        Describes a fitted model at the minimiser of its objective, from its features, labels and
+        weights.
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        raw: RawTable,
+        y: Array,
+        weight: Array | None,
+        noise: Noise,
+        learnt: tuple[str, ...],
+        polish: Polish,
+    ) -> None:
+        labels = as_numpy(y)
+        self.y = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+        self.estimator, self.raw = estimator, raw
+        self.weight = None if weight is None else as_numpy(weight)
+        self.learnt, self._noise, self._polish = learnt, noise, polish
+        self.records, self.fits = len(self.y), fits_of(estimator)
+        last = _last(estimator)
+        # nλ stays: of our own models the penalty is stated per record.
+        self._per_record = library_of(type(last)) == "seepage"
+        self.kept = (PENALTY,) if self._per_record else ()
+        # Preparing and fitting the records takes about 20 passes over them.
+        self.work = 20.0 * self.fits * self.records * (np.size(last.coef_) + 1)
+
+    @cached_property
+    def here(self) -> ProcedureRun:
+        """The run on all records; refuse a procedure that does not give the model again."""
+        run = self._run(self.raw.X, self.y, self.weight)
+        given = np.asarray(as_numpy(_last(self.estimator).coef_), dtype=float)
+        size = float(np.max(np.abs(given), initial=0.0))
+        same = run.coef.shape == given.shape
+        if not same or np.max(np.abs(run.coef - given), initial=0.0) > _SAME_FIT * size:
+            raise InputError(
+                f"Fitted again on the same records, this {type(self.estimator).__name__} has other "
+                "coefficients: it draws at random (set random_state, or cv without shuffle), or it "
+                "was fitted on other data, weights or settings. Refits then say nothing about a "
+                "record; refit='model' holds everything but the coefficients fixed, where the "
+                "steps before the model allow that."
+            )
+        return run
+
+    @cached_property
+    def target(self) -> np.ndarray:  # type: ignore[override]
+        """The labels as the model takes them."""
+        return np.asarray(as_numpy(self.here.fit.target))
+
+    @cached_property
+    def whiten(self) -> Whitening:
+        """The unit of the noise."""
+        return Whitening((self._noise,), len(self.here.parameters))
+
+    # Records that leave -----------------------------------------------------------------------
+
+    def released(self, kept: np.ndarray) -> np.ndarray:
+        """Return the numbers released from some records; NaN where they are none, or others."""
+        weight = None if self.weight is None else self.weight[kept]
+        return self._released(self.raw.rows(kept), self.y[kept], weight)
+
+    def without(self, rows: np.ndarray) -> Moves:
+        """Return the moves when each of some records is left out."""
+        return self.without_exactly(rows)
+
+    def without_exactly(self, rows: np.ndarray) -> Moves:
+        """Return the same: there is no other way."""
+        every, here = np.arange(self.records), self.here.parameters
+        moves = np.stack(
+            [
+                self.released(np.setdiff1d(every, np.atleast_1d(some))) - here
+                for some in progress(list(rows), "refits")
+            ]
+        )
+        return self._seen(moves[:, None, :])
+
+    # Records that change ----------------------------------------------------------------------
+
+    def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
+        """Return the moves when each of some records becomes each alternative."""
+        moves = np.zeros((len(rows), len(others), len(self.here.parameters)))
+        for m, some in enumerate(progress(list(rows), "refits")):
+            for k in range(len(others)):
+                X, y = self._changed(np.atleast_1d(some), others, k)
+                if X is not None or y is not None:
+                    there = self._released(
+                        self.raw.X if X is None else X, self.y if y is None else y, self.weight
+                    )
+                    moves[m, k] = there - self.here.parameters
+        return self._seen(moves)
+
+    def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
+        """Return the same: there is no other way."""
+        return self.replaced(rows, others)
+
+    def log_likelihoods(
+        self, rows: np.ndarray, others: Alternatives, refits: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return how likely the model fitted without a record finds it with each alternative."""
+        if not hasattr(self.estimator, "predict_log_proba"):
+            raise InputError(
+                f"A {type(self.estimator).__name__} states no probabilities, so the model gives no "
+                "prior; choose 'equal', 'frequencies' or probabilities of your own."
+            )
+        if rows.dtype == object:
+            raise InputError(
+                "What the model fitted without a person predicts of all of the person's records is "
+                "no prior here; choose 'equal', 'frequencies' or probabilities of your own."
+            )
+        scores = np.full((len(rows), len(others)), -np.inf)
+        every, classes = np.arange(self.records), as_numpy(self.estimator.classes_)
+        for m, row in enumerate(progress(list(rows), "refits")):
+            kept = np.delete(every, row)
+            weight = None if self.weight is None else self.weight[kept]
+            model = _fitted(self.estimator, self.raw.rows(kept), self.y[kept], weight)
+            known = {label: place for place, label in enumerate(as_numpy(model.classes_).tolist())}
+            for k in range(len(others)):
+                X, y = self._changed(np.array([row]), others, k)
+                label = classes.tolist()[self._class_of(others, k)] if y is not None else None
+                label = self.y.tolist()[row] if label is None else label
+                one = self.raw.rows(np.array([row]), X)
+                if label in known:
+                    scores[m, k] = model.predict_log_proba(one)[0, known[label]]
+        return scores, np.zeros(len(rows))
+
+    def class_labels(self) -> np.ndarray:
+        """Return the labels that a record of a classifier may have, (K,) or (K, K)."""
+        family = self.here.fit.family
+        if isinstance(family, Categorical):
+            return np.eye(family.outputs)
+        return np.array([0.0, 1.0]) if family.name == "bernoulli" else super().class_labels()
+
+    def _changed(
+        self, rows: np.ndarray, others: Alternatives, k: int
+    ) -> tuple[Any, np.ndarray | None]:
+        """Return the table and the labels with an alternative in place; ``None`` if as before."""
+        if others.labels is not None:
+            label: Any = others.labels[k]
+            if np.all(np.asarray(label) == self.target[rows]):
+                return None, None
+            classes = getattr(_last(self.estimator), "classes_", None)
+            y = self.y.copy() if classes is not None else self.y.astype(float)
+            y[rows] = label if classes is None else as_numpy(classes)[self._class_of(others, k)]
+            return None, y
+        return self.raw.replaced(rows, others.columns, np.asarray(others.values)[k]), None
+
+    def _class_of(self, others: Alternatives, k: int) -> int:
+        """Return the position of the class that a label stands for."""
+        label = np.asarray(np.asarray(others.labels)[k])
+        return int(np.argmax(label)) if label.ndim else int(label)
+
+    # One run ----------------------------------------------------------------------------------
+
+    def _seen(self, moves: np.ndarray) -> Moves:
+        """Return moves of the parameters, (m, K, P), NaN where there is no release."""
+        lost = ~np.isfinite(moves).all(axis=2)
+        seen = self.whiten(np.where(lost[:, :, None], 0.0, moves))
+        gram = seen @ np.swapaxes(seen, 1, 2)
+        diagonal = np.arange(gram.shape[1])
+        gram[:, diagonal, diagonal] += np.where(lost, np.inf, 0.0)
+        # Each end of a move is a minimiser up to rounding.
+        size = np.linalg.norm(seen, axis=2)
+        rounding = 1e-9 * size + 1e-14 * float(np.linalg.norm(self.whiten(self.here.parameters)))
+        return Moves(gram, np.where(size > 0, rounding, 0.0))
+
+    def _released(self, X: Any, y: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+        here = self.here
+        try:
+            run = self._run(X, y, weight)
+        except (InputError, ValueError):  # no minimiser, or a class without records
+            return np.full(len(here.parameters), np.nan)
+        same = run.meaning == here.meaning and len(run.parameters) == len(here.parameters)
+        return run.parameters if same else np.full(len(here.parameters), np.nan)
+
+    def _run(self, X: Any, y: np.ndarray, weight: np.ndarray | None) -> ProcedureRun:
+        estimator = self.estimator
+        if self._per_record and len(y) != self.records:
+            estimator = _with_penalty(estimator, self.records / len(y))
+        # What a solver has to say of one of many refits helps nobody; the polish decides.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model, features, names = _fit_through(estimator, X, y, weight)
+            opened = unwrap(model, features)
+            columns = [
+                tuple(step.columns) for step in opened.steps if isinstance(step, KeptColumns)
+            ]
+            table = dense(Chain(opened.steps).transform(features))
+            fit = self._polish(opened.model, table, y, weight)
+        classes = tuple(as_numpy(getattr(model, "classes_", np.zeros(0))).tolist())
+        coef = np.asarray(as_numpy(model.coef_), dtype=float)
+        return ProcedureRun(fit, coef, (*names, *columns, classes))
+
+
+def _fit_through(
+    estimator: Any, X: Any, y: np.ndarray, weight: np.ndarray | None
+) -> tuple[Any, Any, tuple[Any, ...]]:
+    """Fit a procedure; return the model at its end, its features, and what these are called."""
+    if is_pipeline(estimator):
+        features, names = _prepared(estimator, X, y)
+        model, features, more = _fit_through(estimator[-1], features, y, weight)
+        return model, features, (*names, *more)
+    return _opened(_fitted(estimator, X, y, weight), X, y)
+
+
+def _opened(fitted: Any, X: Any, y: np.ndarray) -> tuple[Any, Any, tuple[Any, ...]]:
+    """Return the same of a procedure that is fitted on these records."""
+    if is_search(fitted):
+        return _opened(best_of(fitted), X, y)
+    if is_pipeline(fitted):
+        features, names = _prepared(fitted, X, y)
+        model, features, more = _opened(fitted[-1], features, y)
+        return model, features, (*names, *more)
+    return fitted, X, ()
+
+
+def _prepared(pipeline: Any, X: Any, y: np.ndarray) -> tuple[Any, tuple[Any, ...]]:
+    """Return what the steps before the last make of the records they are fitted on, and its names.
+
+    That need not be what they make of the same records afterwards: a target encoder leaves out the
+    fold of each record.
+    """
+    from sklearn.base import clone
+
+    if len(pipeline.steps) == 1:
+        return X, ()
+    before = clone(pipeline[:-1])
+    features = before.fit_transform(X, y)
+    features = features.toarray() if hasattr(features, "toarray") else features
+    try:
+        names = tuple(before.get_feature_names_out())
+    except (AttributeError, ValueError):  # a step that does not name what it makes
+        names = ()
+    return features, (names,)
+
+
+def _fitted(estimator: Any, X: Any, y: np.ndarray, weight: np.ndarray | None) -> Any:
+    """Return a copy of an estimator, fitted; the weights go to its last step."""
+    from sklearn.base import clone
+
+    last, told = estimator.estimator if is_search(estimator) else estimator, {}
+    if weight is not None:
+        name = f"{last.steps[-1][0]}__sample_weight" if is_pipeline(last) else "sample_weight"
+        told = {name: weight}
+    return clone(estimator).fit(X, y, **told)
+
+
+def _with_penalty(estimator: Any, factor: float) -> Any:
+    """Return a copy of an estimator whose last model, one of ours, has a scaled penalty."""
+    from sklearn.base import clone
+
+    other = clone(estimator)
+    if is_search(other):  # it states its own penalties
+        return other
+    last = other[-1] if is_pipeline(other) else other
+    last.set_params(l2=factor * last.l2)
+    return other
+
+
+def _last(estimator: Any) -> Any:
+    """Return the model at the end of a fitted procedure."""
+    while is_pipeline(estimator) or is_search(estimator):
+        estimator = best_of(estimator) if is_search(estimator) else estimator[-1]
+    return estimator
+
+
+def fits_of(estimator: Any) -> int:
+    """Return how many models one run of a fitted procedure fits."""
+    if is_pipeline(estimator):
+        return fits_of(estimator[-1])
+    if is_search(estimator):
+        tried = len(estimator.cv_results_["params"]) * int(estimator.n_splits_)
+        return (tried + 1) * fits_of(best_of(estimator))
+    if hasattr(estimator, "mse_path_"):  # a path over all penalties for every fold
+        return int(np.shape(estimator.mse_path_)[-1]) + 1
+    scores = getattr(estimator, "scores_", None)
+    if scores is not None:
+        every = scores.values() if isinstance(scores, dict) else [scores]
+        return sum(np.size(one) for one in every) + 1
+    folds = getattr(estimator, "cv", None)
+    if folds is not None and hasattr(estimator, "alphas"):
+        each = folds if isinstance(folds, int) else 5
+        return int(np.size(estimator.alphas)) * each + 1
+    return 1
+
+
+def learnt_words(estimator: Any) -> tuple[str, ...]:
+    """Return what a procedure learns from the data besides the numbers at its end."""
+    if is_search(estimator):
+        return joined([SETTINGS], learnt_words(best_of(estimator)))
+    if is_pipeline(estimator):
+        before = (step for _, step in estimator.steps[:-1])
+        return joined(*map(_words_of_step, before), learnt_words(estimator[-1]))
+    weights = (CLASS_WEIGHTS,) if balances(estimator) else ()
+    return joined(kind_of(estimator).chooses, weights)
+
+
+def _words_of_step(step: Any) -> tuple[str, ...]:
+    if step is None or isinstance(step, str):
+        return ()
+    inner = getattr(step, "transformers_", None) or getattr(step, "transformer_list", None)
+    if inner is not None:
+        return joined(*(_words_of_step(part[1]) for part in inner))
+    if is_pipeline(step):
+        return joined(*(_words_of_step(part) for _, part in step.steps))
+    return (learnt_word(step),)
+
+
+def can_rerun(estimator: Any) -> bool:
+    """Say whether a procedure can be rerun: scikit-learn's way to fit, and a linear model known."""
+    model = _last(estimator)
+    try:
+        kind_of(model)
+    except InputError:
+        return False
+    return hasattr(estimator, "get_params") and hasattr(model, "coef_")
+
+
+@dataclass(frozen=True)
+class RerunRelease(MeasuredRelease):
+    """The released numbers of a procedure of which only reruns are known."""
+
+    template: UnknownJacobian
+
+    def jacobian(self, chunk: Chunk) -> UnknownJacobian:
+        """Return the Jacobian that nobody knows."""
+        return self.template
+
+    def finite_changes(self) -> FiniteChanges:
+        """Refuse: nothing can be held fixed."""
+        raise self.template.refusal()
+
+
+class UnknownJacobian(ReleaseJacobian):
+    """The Jacobian of a procedure that has none: every product is refused, with the reason."""
+
+    def __init__(self, X: np.ndarray, target: np.ndarray, size: int, why: str) -> None:
+        self.X, self.target, self.size, self.why = X, target, size, why
+        self.rows, self.features = X.shape
+        self.label_size = 1 if target.ndim == 1 else target.shape[1] - 1
+
+    def forward(self, z: Array, unknowns: Unknowns, rows: Array) -> Array:
+        """Refuse."""
+        raise self.refusal()
+
+    def adjoint(self, v: Array, unknowns: Unknowns, rows: Array) -> Array:
+        """Refuse."""
+        raise self.refusal()
+
+    def refusal(self) -> InputError:
+        """Return why there is no derivative, and what can be asked instead."""
+        return InputError(
+            f"{self.why} So there is no η and nothing that follows from it; ask leak.membership() "
+            "and leak.guess(column), which refit the whole procedure."
+        )
