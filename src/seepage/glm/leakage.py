@@ -65,6 +65,7 @@ from seepage.glm.preprocessing.raw_columns import (
     RawTable,
     read_frame,
 )
+from seepage.glm.preprocessing.steps import dense
 from seepage.glm.procedure import (
     RerunRelease,
     UnknownJacobian,
@@ -234,11 +235,9 @@ def leakage(
         steps = unwrap(model, X).steps
         queries = dense(Chain(steps).transform(queries)) if steps else queries
     found = informed(Gaussian(1.0) if noise is None else noise)
-    return (
-        found
-        if known.knows_all
-        else OutsiderLeakage(found, noise, known, release, queries, informed)
-    )
+    if known.knows_all:
+        return found
+    return OutsiderLeakage(found, noise, known, release, queries, informed)
 
 
 def _to_the_informed(

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -386,6 +386,20 @@ def test_tables_drawn_from_a_population():
         assert np.mean(predicted) == pytest.approx(measured, abs=0.02)
 
 
+def test_class_weights_are_held_and_said_to_be():
+    X, y = drawn("bernoulli")
+    balanced = LogisticRegression(C=0.5, class_weight="balanced", tol=1e-10).fit(X, y)
+    weight = len(y) / (2 * np.bincount(y)[y])
+    plain = LogisticRegression(C=0.5, tol=1e-10).fit(X, y, sample_weight=weight)
+    held = sp.leakage(balanced, X, y, attacker=OUTSIDER).membership(exact=0)
+    given = sp.leakage(plain, X, y, sample_weight=weight, attacker=OUTSIDER)
+    np.testing.assert_allclose(
+        np.asarray(held), np.asarray(given.membership(exact=0)), rtol=1e-4, atol=1e-6
+    )
+    assert held.mu.held == ("class weights",)
+    assert "weights of the classes" in " ".join(held.mu.assumptions)
+
+
 # Refits ---------------------------------------------------------------------------------------
 
 
@@ -403,8 +417,6 @@ def test_refits_agree_where_the_approximation_is_good(family):
 
 def test_resampled_fits_are_weighted_fits():
     """A fit with a person and random others is scikit-learn's with these weights."""
-    from sklearn.linear_model import LogisticRegression
-
     X, y = drawn("bernoulli")
     n = len(X)
     model = sp.glm.LogisticRegression(l2=0.02, fit_intercept=True).fit(X, y)

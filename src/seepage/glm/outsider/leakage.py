@@ -22,11 +22,12 @@ from seepage.core.risk_views import Membership
 from seepage.errors import InputError
 from seepage.glm.changes.changed_records import ChangedRecords
 from seepage.glm.changes.local_model import LocalModel, callers_moves
+from seepage.glm.changes.rebalanced import RebalancedRecords
 from seepage.glm.outsider.others import OtherPeople
 from seepage.glm.outsider.predictions import Predictions
 from seepage.glm.outsider.resampled import DRAWS, Resampled, resampled
 from seepage.glm.outsider.worlds import Worlds
-from seepage.glm.preprocessing.jacobian import LeavingOnly
+from seepage.glm.preprocessing.jacobian import RawChanges
 from seepage.risks import guessing
 from seepage.risks.two_normals import TwoNormals
 from seepage.tables.source import as_numpy, build_frame, read_table
@@ -352,7 +353,7 @@ class OutsiderLeakage:
                 "well enough. Ask what each record's own prediction tells, with "
                 "release=sp.Predictions()."
             )
-        unknown = (1 - self.attacker.knows) * (others.count - 1)
+        unknown = round((1 - self.attacker.knows) * (others.count - 1), 6)
         if self.attacker.knows > 0 and unknown < max(30, worlds.numbers):
             raise InputError(
                 f"She would know all but {unknown:.0f} of {others.count - 1:,} others, which is "
@@ -523,8 +524,10 @@ def _agreement(checked: Resampled) -> tuple[str, ...]:
 def _local_model(leak: Leakage[Any]) -> LocalModel:
     """Return the fit to second order behind a leakage."""
     changes = leak.release.finite_changes()
-    if isinstance(changes, LeavingOnly):
+    if isinstance(changes, RawChanges):
         changes = changes.inner
+    if isinstance(changes, RebalancedRecords):
+        changes = changes.fixed
     if not isinstance(changes, ChangedRecords) or math.isinf(changes.work):
         raise InputError("What hides a record among others is known for tables in memory only.")
     return changes.model
