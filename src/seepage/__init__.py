@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from seepage.core.calibration import calibrate as calibrate
     from seepage.core.composition import compose as compose
     from seepage.core.leakage import Leakage as Leakage
+    from seepage.core.noise import Attacker as Attacker
     from seepage.core.noise import Gaussian as Gaussian
     from seepage.core.noise import Laplace as Laplace
     from seepage.core.noise import Noise as Noise
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from seepage.errors import NotConvergedWarning as NotConvergedWarning
     from seepage.errors import NotTheMinimiserError as NotTheMinimiserError
     from seepage.glm.leakage import leakage as leakage
+    from seepage.glm.outsider.predictions import Predictions as Predictions
     from seepage.glm.refining import refine as refine
     from seepage.streams.dask.source import dask_rows as dask_rows
     from seepage.streams.disk.source import parquet as parquet

@@ -42,6 +42,7 @@ _SYMBOLS = {
     "right": "probability of being right",
     "gain": "gain in probability",
     "tpr": "true positive rate",
+    "auc": "area under the curve",
 }
 _UNITS = {
     "rows": "records",
@@ -69,7 +70,7 @@ class Result(NDArrayOperatorsMixin):
         ``dataset``.
     measure
         What they are: ``fil``, ``dfil``, for a bound ``mse`` or ``std``, and for a risk
-        ``membership``, ``advantage``, ``right``, ``gain`` or ``tpr``.
+        ``membership``, ``advantage``, ``right``, ``gain``, ``tpr`` or ``auc``.
     kind
         ``exact``, ``estimate``, ``bound`` or ``attack``.
     about

@@ -3,9 +3,10 @@
 From the bottom up: ``inputs`` (what callers pass in), ``losses``, ``fitting`` (objectives and
 minimisers), ``estimators`` (with scikit-learn's interface), ``adapters`` (models of other
 libraries), ``preprocessing`` (raw columns to features), ``jacobian`` (the closed forms of a
-release's Jacobian), ``changes`` (records that leave or are others), ``refining`` (a model that
-stopped early), ``shaped_noise`` and ``private_shape`` (noise in the shape of what records tell) and
-``reweighting``; ``leakage`` is the entry point. Everything that knows the shape of a GLM belongs
+release's Jacobian), ``changes`` (records that leave or are others), ``outsider`` (an attacker who
+does not know the others), ``refining`` (a model that stopped early), ``shaped_noise`` and
+``private_shape`` (noise in the shape of what records tell) and ``reweighting``; ``leakage`` is the
+entry point. Everything that knows the shape of a GLM belongs
 here; what holds for any release does not.
 """
 

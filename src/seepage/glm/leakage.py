@@ -19,7 +19,7 @@ from array_api_compat import array_namespace
 from seepage.core.information import block_norms
 from seepage.core.jacobian import FiniteChanges, MeasuredRelease, Refits
 from seepage.core.leakage import Leakage
-from seepage.core.noise import Gaussian, Noise, check_noise_kind
+from seepage.core.noise import Attacker, Gaussian, Noise, check_noise_kind
 from seepage.core.people import Identities, is_a_feature
 from seepage.core.record_stream import RecordStream
 from seepage.core.result import CLASS_WEIGHTS, PENALTY, joined
@@ -54,6 +54,8 @@ from seepage.glm.jacobian.optimum import (
 from seepage.glm.jacobian.single_output import SingleOutputJacobian
 from seepage.glm.jacobian.terms import JacobianTerms
 from seepage.glm.losses import Categorical
+from seepage.glm.outsider.leakage import OutsiderLeakage, checked_attacker
+from seepage.glm.outsider.predictions import Predictions
 from seepage.glm.preprocessing.chain import Chain
 from seepage.glm.preprocessing.jacobian import RawJacobian, RawRelease
 from seepage.glm.preprocessing.raw_columns import (
@@ -63,6 +65,7 @@ from seepage.glm.preprocessing.raw_columns import (
     RawTable,
     read_frame,
 )
+from seepage.glm.preprocessing.steps import dense
 from seepage.glm.procedure import (
     RerunRelease,
     UnknownJacobian,
@@ -121,12 +124,13 @@ def leakage(
 ) -> Leakage: ...
 
 
+@overload
 def leakage(
     model: Any,
     X: Any,
     y: Any = None,
     *,
-    noise: Noise,
+    noise: Noise | None = None,
     sample_weight: Any = None,
     attributes: Mapping[str, Sequence[str | int]] | None = None,
     on_mismatch: str = "raise",
@@ -134,7 +138,27 @@ def leakage(
     preprocessing: str = "frozen",
     categorical: Sequence[str] = (),
     person: Any = None,
-) -> Leakage[Any]:
+    attacker: Attacker,
+    release: Predictions | None = None,
+) -> OutsiderLeakage: ...
+
+
+def leakage(
+    model: Any,
+    X: Any,
+    y: Any = None,
+    *,
+    noise: Noise | None = None,
+    sample_weight: Any = None,
+    attributes: Mapping[str, Sequence[str | int]] | None = None,
+    on_mismatch: str = "raise",
+    dtype: str | None = None,
+    preprocessing: str = "frozen",
+    categorical: Sequence[str] = (),
+    person: Any = None,
+    attacker: Attacker | None = None,
+    release: Predictions | None = None,
+) -> Leakage[Any] | OutsiderLeakage:
     """Measure what releasing a fitted linear model with noise tells about its training data.
 
     Parameters
@@ -150,7 +174,8 @@ def leakage(
         ``pyarrow`` data set with the names of columns for ``y`` and ``sample_weight``: rows are
         then read in chunks, and every record's leakage is computed as it is read.
     noise
-        What will be added to the parameters: :class:`Gaussian` or :class:`Laplace`.
+        What will be added to the parameters: :class:`Gaussian` or :class:`Laplace`; none only with
+        an attacker who does not know all other records.
     sample_weight
         The weights the model was fitted with.
     attributes
@@ -171,6 +196,12 @@ def leakage(
         name of a column of the data that is no feature of the model. ``leak.people()`` is then
         about all records of a person, all of them leave together in ``leak.membership()``, and
         values that all of them share are guessed together.
+    attacker
+        What the attacker knows: all other records, unless :class:`Attacker` says less. What she
+        does not know protects the others; the answer is then an estimate, an
+        :class:`~seepage.glm.outsider.leakage.OutsiderLeakage`.
+    release
+        What leaves, if not the parameters: :class:`Predictions`.
 
     Examples
     --------
@@ -183,6 +214,47 @@ def leakage(
     >>> leak.records().shape
     (100,)
     """
+    informed = partial(
+        _to_the_informed,
+        model,
+        X,
+        y,
+        sample_weight=sample_weight,
+        attributes=attributes,
+        on_mismatch=on_mismatch,
+        dtype=dtype,
+        preprocessing=preprocessing,
+        categorical=categorical,
+        person=person,
+    )
+    if attacker is None and release is None and noise is not None:
+        return informed(noise)
+    known = checked_attacker(attacker, noise, release)
+    queries = None if release is None else release.queries
+    if queries is not None and not is_streamed(X):
+        steps = unwrap(model, X).steps
+        queries = dense(Chain(steps).transform(queries)) if steps else queries
+    found = informed(Gaussian(1.0) if noise is None else noise)
+    if known.knows_all:
+        return found
+    return OutsiderLeakage(found, noise, known, release, queries, informed)
+
+
+def _to_the_informed(
+    model: Any,
+    X: Any,
+    y: Any,
+    noise: Noise,
+    *,
+    sample_weight: Any,
+    attributes: Mapping[str, Sequence[str | int]] | None,
+    on_mismatch: str,
+    dtype: str | None,
+    preprocessing: str,
+    categorical: Sequence[str],
+    person: Any,
+) -> Leakage[Any]:
+    """Return the leakage to an attacker who knows all other records."""
     check_noise_kind(noise)
     if preprocessing not in PREPROCESSING:
         raise InputError(

@@ -1,0 +1,533 @@
+"""The leakage to an attacker who does not know all other records: its views, and their words.
+
+Every number here is an estimate: a normal approximation from one fit, checked against resampled
+refits, which decide where it is known to fail. It never stands alone: the number for an attacker
+who knows everybody else is beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from seepage.core.leakage import Leakage, group_labels, row_positions
+from seepage.core.noise import Attacker, Gaussian, Noise
+from seepage.core.people import Together
+from seepage.core.result import Result, held_sentences
+from seepage.core.risk_views import Membership
+from seepage.errors import InputError
+from seepage.glm.changes.changed_records import ChangedRecords
+from seepage.glm.changes.local_model import LocalModel, callers_moves
+from seepage.glm.changes.rebalanced import RebalancedRecords
+from seepage.glm.outsider.others import OtherPeople
+from seepage.glm.outsider.predictions import Predictions
+from seepage.glm.outsider.resampled import DRAWS, Resampled, resampled
+from seepage.glm.outsider.worlds import Worlds
+from seepage.glm.preprocessing.jacobian import RawChanges
+from seepage.risks import guessing
+from seepage.risks.two_normals import TwoNormals
+from seepage.tables.source import as_numpy, build_frame, read_table
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OutsiderMembership(Membership):
+    """How well an attacker who does not know all others tells that a record was in the data.
+
+    ``mu`` is the distance of two normal distributions of equal spread that are told apart as often
+    as these; ``numpy.asarray`` gives it.
+
+    Parameters
+    ----------
+    worlds
+        The two distributions of every record: without it and with it.
+    informed
+        The same risk from an attacker who knows all other records.
+    checked
+        What resampled refits found for the most exposed records; their positions among these.
+    others
+        How many other people there are.
+    scale
+        ``μ²`` times the share ``u`` of the others' randomness left to the attacker, if that is all
+        that hides anybody; ``None`` with noise.
+    numbers
+        How many numbers leave.
+    """
+
+    worlds: TwoNormals
+    informed: Membership
+    checked: Resampled
+    others: int
+    scale: np.ndarray | None
+    numbers: int
+
+    def advantage(self) -> Result:
+        """Return the largest difference between true and false positive rates."""
+        return self._told(2 * self.worlds.accuracy() - 1, "advantage")
+
+    def accuracy(self, prior: float = 0.5) -> Result:
+        """Return how often the best test is right if records take part with this probability."""
+        return self._told(self.worlds.accuracy(prior), "right")
+
+    def tpr(self, fpr: float = 0.01) -> Result:
+        """Return the largest true positive rate at a false positive rate."""
+        return self._told(self.worlds.true_positive_rate(fpr), "tpr")
+
+    def auc(self) -> Result:
+        """Return the area under the curve of true against false positive rates."""
+        return self._told(self.worlds.area(), "auc")
+
+    def must_know(self, right: float = 0.9) -> np.ndarray:
+        """Return how many of the others an attacker must know to be right this often.
+
+        Without noise ``μ² = μ₁²/u``: at most ``(n − 1)(μ₁/μ*)²`` of them may be unknown to her.
+        The normal approximation needs at least max(30, numbers that leave) unknown others; where
+        fewer are left, she must know practically everybody, and the count is that of all others.
+        """
+        if self.scale is None:
+            raise InputError(
+                "How many of the others must be known is counted for releases without noise."
+            )
+        if not 0.5 < right < 1:
+            raise InputError(f"right is a probability between 0.5 and 1, not {right!r}.")
+        wanted = float(guessing.distance(right, 0.5))
+        unknown = np.floor(self.others * np.minimum(self.scale / wanted**2, 1.0))
+        unknown[unknown < max(30, self.numbers)] = 0
+        return np.asarray(self.others - unknown, dtype=int)
+
+    def top(self, count: int = 10) -> OutsiderMembership:
+        """Return the ``count`` most exposed entries, the worst first."""
+        order = self.mu.worst_first()[:count]
+        places = {int(old): new for new, old in enumerate(order)}
+        kept = np.array([int(k) in places for k in self.checked.people], dtype=bool)
+        return replace(
+            self,
+            mu=self.mu.top(count),
+            lower=self.lower[order],
+            worlds=self.worlds.of(order),
+            informed=Membership(
+                replace(
+                    self.informed.mu,
+                    values=np.asarray(self.informed)[order],
+                    index=self.informed.mu.labels()[order],
+                    accuracy=None,
+                ),
+                self.informed.lower[order],
+            ),
+            checked=self.checked.of(kept, places),
+            scale=None if self.scale is None else self.scale[order],
+        )
+
+    def table(self, library: str | None = None) -> Any:
+        """Return a data frame: μ, how often this attacker is right, and one who knows the rest."""
+        unit = {"rows": "row", "groups": "group", "people": "person"}[self.mu.view]
+        refitted = np.full(len(self), np.nan)
+        refitted[self.checked.people] = self.checked.right
+        columns = {
+            unit: self.mu.labels(),
+            "mu": np.asarray(self.mu),
+            "right": np.asarray(self.accuracy()),
+            "right_refitted": refitted,
+            "right_knowing_the_rest": np.asarray(self.informed.accuracy()),
+        }
+        return build_frame(columns, library or self.mu.library)
+
+    def __repr__(self) -> str:
+        right, rest = (100 * np.asarray(one.accuracy()) for one in (self, self.informed))
+        unit = {"rows": "records", "groups": "groups", "people": "people"}[self.mu.view]
+        worst = int(self.mu.worst_first()[0])
+        known = ""
+        if self.scale is not None:
+            needed = int(np.median(self.must_know()))
+            much = f"{needed:,} of {self.others:,} others"
+            much = "practically everybody else" if needed == self.others else much
+            known = f"; for 90 in 100 about the median one she would have to know {much}"
+        return (
+            f"<{len(self)} {unit}: membership, {self.mu.kind}, {self.mu.about}: right "
+            f"{np.median(right):.1f} times in 100 (median; a coin toss: 50), worst "
+            f"{right[worst]:.1f} at {self.mu.labels()[worst]!s}; who knows all the rest: "
+            f"{np.median(rest):.1f}, {rest[worst]:.1f}{known}>"
+        )
+
+
+class OutsiderLeakage:
+    """The leakage of a release to an attacker who does not know all other records.
+
+    Membership, and the leakage about each record. For other views ask ``informed``: the leakage to
+    an attacker who knows all other records, which is never less.
+
+    Parameters
+    ----------
+    informed
+        The leakage to an attacker who knows all the rest; at made-up noise if there is none.
+    noise
+        The noise that is added, if any.
+    attacker
+        What she knows.
+    predictions
+        What is released, if not the parameters.
+    queries
+        The queries as the model takes them.
+    again
+        Gives the leakage at another noise.
+    """
+
+    def __init__(
+        self,
+        informed: Leakage[Any],
+        noise: Noise | None,
+        attacker: Attacker,
+        predictions: Predictions | None,
+        queries: Any,
+        again: Callable[..., Leakage[Any]],
+    ) -> None:
+        self.attacker, self.predictions, self._again = attacker, predictions, again
+        self._informed, self._noise, self._queries = informed, noise, queries
+        self._model = _local_model(informed)
+
+    @property
+    def informed(self) -> Leakage[Any]:
+        """The leakage to an attacker who knows all other records."""
+        if self._noise is None:
+            raise InputError(
+                "Without noise, an attacker who knows all other records recognises every record "
+                "whose absence moves the model: certainty. Pass noise= for less than that."
+            )
+        return self._informed
+
+    def __getattr__(self, name: str) -> Any:
+        known = {*vars(Leakage), "release", "source", "noise", "attributes", "notes", "person"}
+        if name in known and not name.startswith("_"):  # notebooks look for some of these
+            raise InputError(
+                f"{name} is not known to an attacker who does not know all others; there are "
+                "membership(), records(), labels() and cells(). leak.informed has everything, for "
+                "an attacker who knows all other records."
+            )
+        raise AttributeError(name)
+
+    def __repr__(self) -> str:
+        noise = "no noise" if self._noise is None else repr(self._noise)
+        what = f"{self._informed.release.template.size} numbers"
+        if self.predictions is not None:
+            own = self.predictions.queries is None
+            what = "one prediction" if own else f"{len(self._queries)} predictions"
+        return (
+            f"<Leakage of {what} with {noise} about {len(self._informed.source)} records to "
+            f"{self.attacker}>"
+        )
+
+    # Views ------------------------------------------------------------------------------------
+
+    def membership(
+        self, rows: Any = None, *, groups: Any = None, exact: bool | int = False
+    ) -> OutsiderMembership:
+        """Return how well she can tell that a record, or a person, was in the data.
+
+        Parameters
+        ----------
+        rows
+            The records, by position or as a mask; all if not given.
+        groups
+            The group of every record: records of a group come and go together.
+        exact
+            For how many records resampled refits check the normal approximation, the most exposed
+            first; ``True`` for all of them. By default those where it is known to fail (at most
+            20, and at least the most exposed one) on tables where that takes seconds.
+
+        Examples
+        --------
+        >>> import numpy as np, seepage as sp
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.standard_normal((200, 3))
+        >>> y = X @ [1.0, -2.0, 0.5] + rng.standard_normal(200)
+        >>> model = sp.glm.LinearRegression().fit(X, y)
+        >>> leak = sp.leakage(model, X, y, attacker=sp.Attacker(knows=0.0))
+        >>> leak.membership()
+        <200 records: membership, estimate, an outsider, who knows none of the others: right ...
+        """
+        together = self._together(groups)
+        which = None if rows is None else row_positions(rows, len(self._informed.source))
+        if groups is not None and rows is not None:
+            raise InputError("All records of a group leave together; leave out rows= or groups=.")
+        worlds = self._worlds(together)
+        share, pairs = worlds.told_apart()
+        if together is None:
+            asked = np.arange(len(share)) if which is None else which
+            index = self._informed.source.index
+            index = asked if index is None else np.asarray(index)[asked]
+        else:
+            chosen = together.holding(which)
+            asked = np.flatnonzero(np.isin(together.names, chosen.names))
+            index = chosen.names
+        right = pairs.accuracy()
+        doubtful = share > 0.5  # the person is most of what varies: not the normal law of many
+        people = self._to_refit(worlds, doubtful, right, asked, exact)
+        checked = resampled(worlds, people, right[people])
+        decided = ~np.isnan(checked.right) & doubtful[people]
+        if decided.any():
+            mu = guessing.distance(checked.right[decided], 0.5)
+            pairs = pairs.put(people[decided], TwoNormals.apart(mu))
+        pairs = pairs.of(asked)
+        places = {int(old): new for new, old in enumerate(asked)}
+        checked = checked.of(np.ones(len(people), dtype=bool), places)
+        alike = guessing.distance(pairs.accuracy(), 0.5)
+        uneven = np.any(pairs.spread != 0, axis=1)
+        values = np.where(uneven, alike, pairs.distance)
+        mu_result = Result(
+            values,
+            "rows" if together is None else together.view,
+            "membership",
+            "estimate",
+            str(self.attacker),
+            index,
+            assumptions=(*self._words(worlds), *_agreement(checked), *self._informed.notes),
+            library=self._informed.source.library,
+            noise=() if self._noise is None else (self._noise,),
+            held=self._informed.held,
+        )
+        scale = values**2 * worlds.unknown / (1 - self.attacker.fraction)
+        informed = self._informed_membership(worlds, which, groups, asked, mu_result)
+        return OutsiderMembership(
+            mu_result,
+            values,
+            pairs,
+            informed,
+            checked,
+            worlds.others.count - 1,
+            scale if self._noise is None else None,
+            worlds.numbers,
+        )
+
+    def records(
+        self,
+        columns: Any = None,
+        label: bool | None = None,
+        measure: str = "fil",
+        simplex: bool = False,
+    ) -> Result:
+        """Return the leakage about each record, whose others count as noise.
+
+        The information is ``JᵀS₋ᵢ⁻¹J`` with ``S₋ᵢ ≥ (1 − αq)S``: η is that of noise of covariance S
+        over ``√(1 − αq)``, which is never less than it should be.
+        """
+        return self._each(lambda leak: leak.records(columns, label, measure, simplex))
+
+    rows = records
+
+    def labels(self, measure: str = "fil") -> Result:
+        """Return the leakage about each record's label alone, its columns known."""
+        return self.records(columns=[], label=True, measure=measure)
+
+    def cells(self, columns: Any = None) -> Result:
+        """Return the leakage about each single cell, all else of the record known."""
+        return self._each(lambda leak: leak.cells(columns))
+
+    # Behind them ------------------------------------------------------------------------------
+
+    def _together(self, groups: Any) -> Together | None:
+        if groups is not None:
+            labels = group_labels(groups, self._informed.source)
+            return Together.of("groups", labels)
+        person = self._informed.person
+        return None if person is None else person.together
+
+    def _worlds(self, together: Together | None) -> Worlds:
+        """Return the two worlds of all people, or say why they are not known."""
+        sets = None if together is None else [np.asarray(one) for one in together.sets]
+        others = OtherPeople(self._model, sets, self._noise is not None)
+        if others.count < 3:
+            raise InputError("There are fewer than three people: nobody is hidden among others.")
+        own = self.predictions is not None and self.predictions.queries is None
+        queries = None
+        if self.predictions is not None and not own:
+            queries = self._query_map()
+        worlds = Worlds(others, self.attacker.unknown(others.count), queries, own)
+        # With ten people a number μ² is about twice too high (least squares), and soon useless.
+        if not own and others.count < 10 * worlds.numbers:
+            raise InputError(
+                f"{others.count:,} people are too few for {worlds.numbers:,} released numbers: "
+                "below 10 people a number the others' randomness is not known "
+                "well enough. Ask what each record's own prediction tells, with "
+                "release=sp.Predictions()."
+            )
+        unknown = round((1 - self.attacker.knows) * (others.count - 1), 6)
+        if self.attacker.knows > 0 and unknown < max(30, worlds.numbers):
+            raise InputError(
+                f"She would know all but {unknown:.0f} of {others.count - 1:,} others, which is "
+                "practically everybody: so few hide nobody in a way that can be estimated. Take "
+                "the risk from an attacker who knows all other records (without noise: certainty)."
+            )
+        return worlds
+
+    def _query_map(self) -> np.ndarray:
+        """Return A: the queries as rows, one for each output that matters."""
+        model = self._model
+        X = np.asarray(as_numpy(read_table(self._queries).values), dtype=float)
+        if X.ndim != 2 or X.shape[1] != model.X.shape[1]:
+            raise InputError(
+                f"The queries have {X.shape[-1]} columns, but the model has {model.X.shape[1]}."
+            )
+        if not np.isfinite(X).all():
+            raise InputError("The queries must be finite numbers.")
+        near = X if model.centre is None else X - model.centre
+        x, c = model.gram_solver.design(near), model.outputs.count
+        return np.asarray(np.einsum("mp,kl->mkpl", x, np.eye(c))).reshape(len(x) * c, -1)
+
+    def _to_refit(
+        self,
+        worlds: Worlds,
+        doubtful: np.ndarray,
+        right: np.ndarray,
+        asked: np.ndarray,
+        exact: bool | int,
+    ) -> np.ndarray:
+        """Return the people whose numbers refits check, the most exposed first."""
+        open_ = asked[right[asked] < 1 - 1e-12]  # of a certainty there is nothing to check
+        order = open_[np.argsort(-right[open_], kind="stable")]
+        if exact is True:
+            return np.asarray(order)
+        if exact is not False:
+            return np.asarray(order[:exact])
+        work = 16.0 * DRAWS * len(self._model.X) * worlds.others.size**2
+        if work > 1e11:  # more than a minute
+            return np.zeros(0, dtype=int)
+        return np.asarray(order[: int(np.clip(doubtful[order].sum(), 1, 20))])
+
+    def _informed_membership(
+        self,
+        worlds: Worlds,
+        which: np.ndarray | None,
+        groups: Any,
+        asked: np.ndarray,
+        like: Result,
+    ) -> Membership:
+        """Return the risk from an attacker who knows all the rest."""
+        if self._noise is not None and self.predictions is None:
+            return self._informed.membership(which, groups=groups)
+        others = worlds.others
+        moved = np.concatenate([g for _, g in others.gradients()])
+        if self._noise is None:
+            mu = np.where(np.any(moved != 0, axis=1) | others.alone, np.inf, 0.0)
+        else:
+            root = worlds.with_unknown(0.0).root_for()
+            lengths = [np.linalg.norm(g @ root(s)) for g, s in zip(moved, others.sets, strict=True)]
+            mu = np.where(others.alone, np.inf, lengths)
+        return Membership(replace(like, values=mu[asked], about="membership"), mu[asked])
+
+    def _each(self, ask: Callable[[Leakage[Any]], Result]) -> Result:
+        """Return a measure of each record with the others as noise."""
+        if self.predictions is not None:
+            raise InputError("Of predictions only membership() is known to such an attacker.")
+        worlds = self._worlds(self._together(None))
+        if worlds.others.single is False:
+            raise InputError(
+                "People have several records here; the leakage about single records is known "
+                "without person= only."
+            )
+        share, _ = worlds.told_apart()
+        result = ask(self._again(Gaussian(self._covariance(worlds))))
+        with np.errstate(divide="ignore"):
+            factor = 1 / np.sqrt(np.maximum(1 - share, 0.0))
+        factor = np.where(worlds.others.alone, np.inf, factor)
+        values = np.asarray(result)
+        factor = factor.reshape(-1, *[1] * (values.ndim - 1))
+        values = np.where(values > 0, values * factor, 0.0)
+        return replace(
+            result,
+            values=values,
+            kind="estimate",
+            assumptions=(*self._words(worlds), *self._informed.notes),
+            accuracy=None,
+            noise=() if self._noise is None else (self._noise,),
+        )
+
+    def _covariance(self, worlds: Worlds) -> np.ndarray:
+        """Return S of all released parameters, in the caller's columns."""
+        model, S = self._model, worlds.others.spread(worlds.unknown)
+        for _ in range(2):
+            S = callers_moves(model.outputs.of_all(S), model.centre).T
+        basis = model.outputs.basis
+        if basis is not None:
+            # Nothing moves along what all classes have in common: any spread will do there.
+            K = len(basis)
+            common = np.kron(np.eye(len(S) // K), np.full((K, K), 1 / K))
+            S = S + common * np.trace(S) / len(S)
+        return np.asarray((S + S.T) / 2)
+
+    def _words(self, worlds: Worlds) -> tuple[str, ...]:
+        """Return what the numbers assume."""
+        known = "exactly"
+        if self.attacker.reference is not None:
+            known = f"from {self.attacker.reference:,} records"
+        noise = "without noise" if self._noise is None else "with the stated noise on it"
+        return (
+            f"This is {self.attacker}: the others come from a population that she knows {known}, "
+            "and how many there are. Out means somebody else instead.",
+            "A normal approximation from one fit: an estimate, which promises nothing.",
+            *held_sentences(self._informed.held),
+            f"Nothing leaves but what was measured, {noise}; what it teaches about the population "
+            "is not counted.",
+        )
+
+
+def checked_attacker(attacker: Any, noise: Any, release: Any) -> Attacker:
+    """Return the attacker, or raise unless she, the noise and what is released go together."""
+    if attacker is not None and not isinstance(attacker, Attacker):
+        raise InputError(
+            f"attacker must be sp.Attacker(knows=…), not a value of type {type(attacker).__name__}."
+        )
+    if release is not None and not isinstance(release, Predictions):
+        raise InputError(
+            "release must be sp.Predictions(queries), not a value of type "
+            f"{type(release).__name__}."
+        )
+    everything = attacker is None or attacker.knows_all
+    if everything and noise is None:
+        raise InputError(
+            "Without noise, an attacker who knows all other records recognises every record with "
+            "certainty. Pass noise=sp.Gaussian(sigma), or say that she knows less: "
+            "attacker=sp.Attacker(knows=0.0)."
+        )
+    if everything and release is not None:
+        raise InputError(
+            "Predictions are measured for an attacker who does not know all other records: add "
+            "attacker=sp.Attacker(knows=0.0)."
+        )
+    if not everything and noise is not None and not isinstance(noise, Gaussian):
+        raise InputError(
+            "To an attacker who does not know all others noise is measured if it is Gaussian; use "
+            "sp.Gaussian."
+        )
+    return Attacker() if attacker is None else attacker
+
+
+def _agreement(checked: Resampled) -> tuple[str, ...]:
+    """Return how far refits and the normal approximation are apart, in words."""
+    known = ~np.isnan(checked.right)
+    if not len(checked.people):
+        return ("No refits on other people have checked it; exact=10 checks the most exposed.",)
+    if not known.any():
+        return ("Refits on other people often had no minimiser, and checked nothing.",)
+    apart = checked.right[known] - checked.predicted[known]
+    worst = apart[np.argmax(np.abs(apart))]
+    return (
+        f"Refits on other people checked {int(known.sum()):,} of the most exposed: right "
+        f"{100 * worst:+.1f} times in 100 beside the approximation where they differ most "
+        f"(standard error {100 * float(checked.error[known].max()):.1f}); where the record is most "
+        "of what varies, the refits count.",
+    )
+
+
+def _local_model(leak: Leakage[Any]) -> LocalModel:
+    """Return the fit to second order behind a leakage."""
+    changes = leak.release.finite_changes()
+    if isinstance(changes, RawChanges):
+        changes = changes.inner
+    if isinstance(changes, RebalancedRecords):
+        changes = changes.fixed
+    if not isinstance(changes, ChangedRecords) or math.isinf(changes.work):
+        raise InputError("What hides a record among others is known for tables in memory only.")
+    return changes.model

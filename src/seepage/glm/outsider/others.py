@@ -1,0 +1,156 @@
+"""The other people as noise: how far a minimiser varies if one does not know who they are.
+
+To first order the minimiser on people drawn from a population varies like a mean of their
+gradients. With ``u`` the share of that randomness left to the attacker and Σ of the noise::
+
+    S = u H⁻¹GH⁻¹ + Σ,     G = Σ_j (g_j − ḡ)(g_j − ḡ)ᵀ
+
+The sandwich covariance (Huber 1967), and where people have several records the cluster-robust one:
+g_j is then the sum over the records of a person. A person's gradient is taken at the minimiser
+without them, one Newton step away, ``g = H H₋ⱼ⁻¹ g(θ̂)``: at θ̂ the fit has already drawn their
+residuals towards zero, by ``1 − ℓ`` (MacKinnon and White 1985, HC3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+
+from seepage.glm.changes.local_model import LocalModel
+from seepage.glm.changes.outputs import symmetric_root
+from seepage.glm.changes.solver import others_decide
+from seepage.support.chunks import row_slices
+
+
+class OtherPeople:
+    """The people of a table, each as all others see the release vary.
+
+    Parameters
+    ----------
+    model
+        The fit to second order, whose noise counts only where ``noisy``.
+    sets
+        The records of each person; every record is a person of its own if not given.
+    noisy
+        Whether noise is added to the parameters.
+    """
+
+    def __init__(self, model: LocalModel, sets: list[np.ndarray] | None, noisy: bool) -> None:
+        self.model, self.noisy = model, noisy
+        every = np.arange(len(model.X))
+        self.sets = list(every[:, None]) if sets is None else sets
+        self.single = all(len(rows) == 1 for rows in self.sets)
+        taken = [bool(np.any(model.weight[rows] > 0)) for rows in self.sets]
+        self.present = np.array(taken)  # a record of weight zero is not in the data
+        self.count = int(self.present.sum())
+        self.size = len(model.inverse)
+        # How strongly every record pulls on the fit without its person, ω ℓ', (n, c); each person's
+        # largest share in the curvature; and whether the others have no minimiser of their own.
+        self.pull = model.weight[:, None] * model.slopes
+        self.leverage = np.zeros(len(self.sets))
+        self.alone = np.zeros(len(self.sets), dtype=bool)
+        if self.single and model.outputs.count == 1:
+            self._leave_each_out(np.concatenate(self.sets))
+        else:
+            for k, rows in enumerate(self.sets):
+                self._leave_out(k, rows)
+
+    def _leave_each_out(self, rows: np.ndarray) -> None:
+        solver = self.model.solver
+        lengths = solver.own_products[0][rows, None, None]
+        _, shares, left, error = solver.share_left(rows[:, None], solver.curvature[rows], lengths)
+        self.leverage, self.alone = shares[:, 0], ~others_decide(error)
+        self.pull[rows] /= np.where(self.alone[:, None], np.inf, left)
+
+    def _leave_out(self, person: int, rows: np.ndarray) -> None:
+        """``g = H H₋⁻¹ g(θ̂)``, as slopes: ``(I − BQ)⁻¹ω r`` with ``Q = X̃H⁻¹X̃ᵀ``."""
+        Y = self.curvature_root(rows)
+        if not Y.shape[1]:
+            return
+        inner = Y.T @ self.model.inverse @ Y
+        values = np.linalg.eigvalsh((inner + inner.T) / 2)
+        self.leverage[person] = max(float(values[-1]), 0.0)
+        if not 1 - values[-1] > 1e-9:  # the others have no minimiser of their own
+            self.alone[person] = True
+            self.pull[rows] = 0.0
+            return
+        # The margins move by ``X̃H₋⁻¹g``, and the slopes with them.
+        gradient = self._gradients(rows).sum(axis=0)
+        move = self.model.inverse @ gradient
+        move = move + self.model.inverse @ Y @ np.linalg.solve(
+            np.eye(len(inner)) - inner, Y.T @ move
+        )
+        x, c = self.model.gram_solver.design(self.model.X[rows]), self.model.outputs.count
+        shift = x @ move.reshape(-1, c)
+        curvature = self.model.gram_solver.curvature[rows]
+        self.pull[rows] += np.einsum("mkl,ml->mk", curvature, shift)
+
+    def _gradients(self, rows: np.ndarray) -> np.ndarray:
+        """Return the gradients of some records, (m, P)."""
+        x = self.model.gram_solver.design(self.model.X[rows])
+        return np.asarray(x[:, :, None] * self.pull[rows, None, :]).reshape(len(rows), -1)
+
+    def gradient(self, rows: np.ndarray) -> np.ndarray:
+        """Return the gradient of a person's records together, (P,)."""
+        return np.asarray(self._gradients(rows).sum(axis=0))
+
+    def directions(self, rows: np.ndarray) -> np.ndarray:
+        """Return ``X̃ᵀ`` of some records: a column for each and each of its outputs, (P, m·c)."""
+        x, c = self.model.gram_solver.design(self.model.X[rows]), self.model.outputs.count
+        return np.asarray(np.einsum("mp,kl->pkml", x, np.eye(c))).reshape(self.size, -1)
+
+    def curvature_root(self, rows: np.ndarray) -> np.ndarray:
+        """Return some Y with ``YYᵀ = Σ ω a x̃x̃ᵀ`` over some records, (P, at most P)."""
+        root = symmetric_root(self.model.gram_solver.curvature[rows])
+        x = self.model.gram_solver.design(self.model.X[rows])
+        Y = np.einsum("mp,mkl->pkml", x, root).reshape(self.size, -1)
+        if Y.shape[1] <= self.size:
+            return np.asarray(Y)
+        values, vectors = np.linalg.eigh(Y @ Y.T)
+        return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
+
+    # The people together ------------------------------------------------------------------------
+
+    def gradients(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield the gradients g of some people at a time, (m, P)."""
+        longest = max(map(len, self.sets))
+        for piece in row_slices(len(self.sets), self.size * longest):
+            here = self.sets[piece]
+            of_rows = self._gradients(np.concatenate(here))
+            starts = np.cumsum([0, *map(len, here[:-1])])
+            yield piece, of_rows if self.single else np.add.reduceat(of_rows, starts, axis=0)
+
+    @cached_property
+    def mean(self) -> np.ndarray:
+        """``ḡ``, (P,)."""
+        return np.asarray(sum(g.sum(axis=0) for _, g in self.gradients()) / self.count)
+
+    def centred(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield ``c = g − ḡ`` of some people at a time; zero for who is not in the data."""
+        for piece, g in self.gradients():
+            yield piece, np.where(self.present[piece, None], g - self.mean, 0.0)
+
+    @cached_property
+    def scatter(self) -> np.ndarray:
+        """``G``, (P, P), of all but people whose pull is not known."""
+        total = np.zeros((self.size, self.size))
+        for piece, c in self.centred():
+            known = c[~self.alone[piece]]
+            total += known.T @ known
+        return total
+
+    @cached_property
+    def noise_spread(self) -> np.ndarray:
+        """``Σ`` of the parameters that matter, (P, P); zero without noise."""
+        if not self.noisy:
+            return np.zeros((self.size, self.size))
+        seen = self.model.seen(np.eye(self.size))
+        return np.asarray(np.linalg.inv(seen @ seen.T))
+
+    def spread(self, unknown: float) -> np.ndarray:
+        """Return ``S = u H⁻¹GH⁻¹ + Σ``, (P, P)."""
+        inverse = self.model.inverse
+        total = unknown * inverse @ self.scatter @ inverse + self.noise_spread
+        return np.asarray((total + total.T) / 2)

@@ -1,0 +1,179 @@
+"""A release with somebody in the data and with somebody else instead: two normal distributions.
+
+With a person in the data, among others whom the attacker does not know, and without them::
+
+    in:   N(θ* − H⁻¹c, uH⁻¹G₋ᵢH⁻¹ + Σ)       out:   N(θ*, uH₋ᵢ⁻¹G₋ᵢH₋ᵢ⁻¹ + Σ),      c = g − ḡ
+
+The number of people is usually published: out means somebody else instead, so the move is centred.
+The person's own gradient is no part of what hides them: ``G₋ᵢ = G − n/(n − 1) ccᵀ``.
+
+**One covariance** will do while the design leverage ℓ is below 0.1. With ``M = uG + HΣH`` and
+``q = cᵀM⁻¹c``, the distance of the two is ``μ² = q/(1 − αq)``, ``α = u n/(n − 1)``.
+
+**Two covariances.** A person of leverage also narrows the spread. Let ``YYᵀ`` be their part of H,
+``W = (I − YᵀH⁻¹Y)⁻¹``, and ``T = uG₋ᵢH⁻¹Y``. As ``H₋ᵢ⁻¹ = H⁻¹ + H⁻¹YWYᵀH⁻¹``, the covariances of
+``Hθ̂`` differ by::
+
+    Y W Tᵀ + T W Yᵀ + Y W (YᵀH⁻¹T) W Yᵀ
+
+So everything happens in the span of Y, T and c: 2k + 1 dimensions where Y has k columns (one for a
+record of a model of one output). There both covariances are diagonalised at once.
+
+**Predictions.** Of queries A only ``Aθ̂`` is seen. A root R of ``H⁻¹Aᵀ(ASAᵀ)⁺AH⁻¹``, in place of
+one of ``M⁻¹``, is all that changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from seepage.glm.outsider.others import OtherPeople
+from seepage.risks.two_normals import TwoNormals
+from seepage.support.chunks import progress
+
+
+@dataclass(frozen=True)
+class Worlds:
+    """The two worlds of every person, as an attacker sees them.
+
+    Parameters
+    ----------
+    others
+        The people.
+    unknown
+        ``u``.
+    queries
+        ``A``, (m, P), where predictions are released; ``None`` for the parameters.
+    own
+        Whether the only query is at the person's own records.
+    """
+
+    others: OtherPeople
+    unknown: float
+    queries: np.ndarray | None = None
+    own: bool = False
+
+    @property
+    def share(self) -> float:
+        """``α = u n/(n − 1)``."""
+        n = self.others.count
+        return self.unknown * n / (n - 1)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers leave that do not follow from the rest."""
+        if self.own:
+            return self.others.model.outputs.count
+        if self.queries is None:
+            return self.others.size
+        return int(np.linalg.matrix_rank(self.queries))
+
+    def with_unknown(self, unknown: float) -> Worlds:
+        """Return the same to an attacker who knows more or less."""
+        return replace(self, unknown=unknown)
+
+    def root_for(self) -> Callable[[np.ndarray], np.ndarray]:
+        """Return the function that gives R for a person's records, (P, k)."""
+        inverse, spread = self.others.model.inverse, self.others.spread(self.unknown)
+
+        def seen(A: np.ndarray) -> np.ndarray:
+            through = A @ inverse
+            return np.asarray(through.T @ inverse_root(A @ spread @ A.T))
+
+        if self.own:
+            return lambda rows: seen(self.others.directions(rows).T)
+        if self.queries is None:
+            noise = np.linalg.solve(inverse, np.linalg.solve(inverse, self.others.noise_spread).T)
+            whole = inverse_root(self.unknown * self.others.scatter + (noise + noise.T) / 2)
+        else:
+            whole = seen(self.queries)
+        return lambda rows: whole
+
+    def told_apart(self) -> tuple[np.ndarray, TwoNormals]:
+        """Return ``αq``, the share of each person in what is seen to vary, and the two worlds."""
+        others, root = self.others, self.root_for()
+        q = np.zeros(len(others.sets))
+        for piece, c in others.centred():
+            if self.own:
+                people = zip(c, others.sets[piece], strict=True)
+                q[piece] = [np.sum((one @ root(rows)) ** 2) for one, rows in people]
+            else:
+                q[piece] = np.sum((c @ root(others.sets[0])) ** 2, axis=1)
+        left = 1 - self.share * q
+        # Rounding ends at about 1e-8, a distance of 10⁴: nobody else has what this person has.
+        certain = (others.alone & others.present) | (left < 1e-8)
+        mu = np.where(certain, np.inf, np.sqrt(q / np.where(certain, 1.0, left)))
+        worlds = TwoNormals.apart(mu)
+        uneven = np.flatnonzero((others.leverage >= 0.1) & ~certain)
+        if len(uneven):
+            shown = progress(uneven, "people of leverage")
+            worlds = worlds.put(uneven, _joined([self._pair(int(k), root) for k in shown]))
+        return self.share * q, worlds
+
+    def _pair(
+        self, person: int, root: Callable[[np.ndarray], np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the shift and the spread of one person's worlds, (k,) each."""
+        rows, inverse = self.others.sets[person], self.others.model.inverse
+        Y, T, c = self._span(person)
+        solved, axes = inverse @ Y, self._axes(root(rows), Y, T, c)
+        W = np.linalg.inv(np.eye(Y.shape[1]) - Y.T @ solved)
+        y, t, z = axes.T @ Y, axes.T @ T, axes.T @ c
+        once = y @ W @ t.T
+        more = once + once.T + y @ W @ (solved.T @ T) @ W @ y.T
+        # Within, the covariance is I − αzzᵀ.
+        lower = np.linalg.cholesky(np.eye(len(z)) - self.share * np.outer(z, z))
+        more = np.linalg.solve(lower, np.linalg.solve(lower, more).T)
+        spread, turned = np.linalg.eigh((more + more.T) / 2)
+        shift = turned.T @ np.linalg.solve(lower, z)
+        return shift, np.maximum(spread, 1e-8 - 1)  # a variance, but for rounding
+
+    def _span(self, person: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return Y, T and c of a person."""
+        others = self.others
+        rows = others.sets[person]
+        c = others.gradient(rows) - others.mean
+        Y = others.curvature_root(rows)
+        solved = others.model.inverse @ Y
+        T = self.unknown * others.scatter @ solved - self.share * np.outer(c, c @ solved)
+        return Y, T, c
+
+    @staticmethod
+    def _axes(root: np.ndarray, *span: np.ndarray) -> np.ndarray:
+        """Return a root cut down to the span of some vectors, (P, at most 2k + 1)."""
+        return np.asarray(root @ np.linalg.qr(root.T @ np.column_stack(span))[0])
+
+    def coordinates(self, person: int) -> np.ndarray:
+        """Return what of the parameters tells a person's worlds apart, (P, at most 2k + 1).
+
+        Moves of the parameters, as rows, times this.
+        """
+        axes = self._axes(self.root_for()(self.others.sets[person]), *self._span(person))
+        return np.asarray(np.linalg.solve(self.others.model.inverse, axes))
+
+
+def _joined(pairs: list[tuple[np.ndarray, np.ndarray]]) -> TwoNormals:
+    """Return pairs as one, coordinates of equal spread in a single one."""
+    tidy = []
+    for shift, spread in pairs:
+        bent = np.abs(spread) > 1e-9  # else rounding
+        rest = np.linalg.norm(shift[~bent])
+        tidy.append((np.append(rest, shift[bent]), np.append(0.0, spread[bent])))
+    size = max(len(shift) for shift, _ in tidy)
+    both = [[np.pad(one, (0, size - len(one))) for one in pair] for pair in tidy]
+    return TwoNormals(np.stack([m for m, _ in both]), np.stack([e for _, e in both]))
+
+
+def inverse_root(matrix: np.ndarray) -> np.ndarray:
+    """Return R with ``RRᵀ`` the pseudo-inverse of a semidefinite matrix, (P, k).
+
+    Scaled to a unit diagonal first, so that very different units cost no digits.
+    """
+    sizes = np.sqrt(np.maximum(np.diagonal(matrix), 0.0))
+    scale = np.where(sizes > 0, sizes, 1.0)
+    values, vectors = np.linalg.eigh(matrix / np.outer(scale, scale))
+    kept = values > len(values) * np.finfo(float).eps * max(float(values[-1]), 0.0)
+    return np.asarray(vectors[:, kept] / np.sqrt(values[kept]) / scale[:, None])
