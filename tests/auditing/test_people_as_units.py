@@ -43,6 +43,7 @@ def case(request):
     return request.param, panel(request.param), audited(request.param)
 
 
+@pytest.mark.slow
 def test_the_leakage_of_a_person_is_that_of_all_their_rows(case):
     kind, table, audit = case
     people = rows_of(table)
@@ -296,6 +297,7 @@ def test_forests_are_not_audited_by_person(files):
     assert "--person is for linear models" in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["name", "array"])
 def test_a_fitted_model_is_audited_by_person(given):
     pd = pytest.importorskip("pandas")
