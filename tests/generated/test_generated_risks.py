@@ -31,6 +31,11 @@ def test_a_few_of_every_kind(kind: str) -> None:
         (101018, "as for the views"),
         # People with different numbers of rows whose refits end after different numbers of steps
         (113, "people"),
+        # Separable without one record, with both classes left: a weak penalty holds the fit where
+        # there is hardly any curvature.
+        (2234, "as for the views"),
+        # A class without records: the gradient died away before the intercept had diverged.
+        (3846, "people"),
     ],
 )
 def test_problems_that_once_broke_a_rule(seed: int, kind: str) -> None:

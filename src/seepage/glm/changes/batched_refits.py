@@ -25,11 +25,13 @@ from seepage.errors import InputError
 from seepage.glm.changes.local_model import LocalModel
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective, cholesky_factor, damped_factor
+from seepage.glm.losses import Categorical
 from seepage.support.chunks import row_slices
 from seepage.support.double_double import EPS
 
 _CONVERGED = 1e-11  # the distance left, relative to the whole move
 _ROUNDING = 1e-8  # and up to which steps that no longer help are rounding, not a failure
+_DECIDED = ("gaussian", "bernoulli", "poisson")  # where labels alone say if there is an intercept
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,9 @@ class BatchedRefits:
             some = slice(begin, begin + size)
             moves[some], errors[some], left = self._newton(changes[some], starts[some])
             for k, change in enumerate(changes[some]):
-                if not left[k] <= _ROUNDING or self._share(change.removed) >= 1 - 1e-9:
+                if not self._holds_intercept(change):
+                    moves[begin + k], errors[begin + k] = np.inf, 0.0
+                elif not left[k] <= _ROUNDING or self._share(change.removed) >= 1 - 1e-9:
                     moves[begin + k], errors[begin + k] = self._alone(change, starts[begin + k])
         return moves, errors
 
@@ -120,11 +124,50 @@ class BatchedRefits:
         """The curvature of every record, over all outputs, (n,)."""
         return np.asarray(np.einsum("nkk->n", self.model.gram_solver.curvature))
 
+    def _holds_intercept(self, change: Change) -> bool:
+        """Say whether the labels of a changed table let the intercept have a minimiser.
+
+        No penalty holds it: that of a class without records goes to minus infinity, and so does
+        that of counts which are all zero. Newton's method may end on the way, where the gradient is
+        as small as rounding.
+        """
+        if self.model.fit.intercept is None:
+            return True
+        there = self._anchored.sum(axis=0) - self._anchored[change.removed].sum(axis=0)
+        if change.features is not None:
+            labels, weight = np.asarray(change.labels, dtype=float), np.asarray(change.weight)
+            there = there + self._anchors(labels, weight).sum(axis=0)
+        return bool(np.all(there > 0))
+
+    @property
+    def _labels_decide(self) -> bool:
+        """Whether the labels alone say if a penalised fit has an intercept."""
+        family = self.model.fit.family
+        return isinstance(family, Categorical) or family.name in _DECIDED
+
+    @cached_property
+    def _anchored(self) -> np.ndarray:
+        """What every record has of that without which the intercept diverges, (n, e)."""
+        return self._anchors(self.model.target, self.model.weight)
+
+    def _anchors(self, labels: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """Return which of them labels have, (n, e): each class, or a count above zero."""
+        family = self.model.fit.family
+        if isinstance(family, Categorical):
+            held = labels > 0
+        elif family.name == "bernoulli":
+            held = np.stack([labels < 1, labels > 0], axis=1)
+        elif family.name == "poisson":
+            held = labels[:, None] > 0
+        else:
+            held = np.ones((len(labels), 1), dtype=bool)
+        return np.asarray(held & (weight > 0)[:, None])
+
     def _alone(self, change: Change, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the move of one change by Newton's method with factorised Hessians, and its error.
 
-        The fit's own checks say whether the changed records determine the parameters. An intercept
-        that runs off to infinity (that of a class without records) takes its curvature with it.
+        The fit's own checks say whether the changed records determine the parameters. Where labels
+        do not say it, an intercept that runs off to infinity takes its curvature with it.
         """
         model, outputs = self.model, self.outputs
         kept = np.setdiff1d(np.arange(len(model.X)), change.removed)
@@ -147,7 +190,7 @@ class BatchedRefits:
         except InputError:  # no minimiser
             return nothing
         margins = objective.margins(theta)
-        if fit.ridge > 0 and fit.intercept is not None:
+        if fit.ridge > 0 and fit.intercept is not None and not self._labels_decide:
             curvature = outputs.curvature(outputs.within(margins), target)
             free = np.linalg.eigvalsh(np.einsum("n,nbc->bc", weight, curvature))
             if not free[0] > 1e-9 * self._curved.sum():
