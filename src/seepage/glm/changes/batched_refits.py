@@ -83,20 +83,58 @@ class BatchedRefits:
         """Return the norms of the gradients of the changed objectives at ``θ̂``, (B,)."""
         return np.asarray(np.linalg.norm(_Batch(self, changes).at_rest(), axis=1))
 
-    def conditions(self, changes: list[Change]) -> np.ndarray:
-        """Return the most that rounding can take from a refit, relative to it, (B,).
+    def least_curvatures(self, changes: list[Change]) -> np.ndarray:
+        """Return lower bounds on the eigenvalues of the refits' Hessians, (B,).
 
-        By the condition of its Hessian, which is at least the ridge on the coefficients, and along
-        the intercept what the records that stay have there.
+        The ridge on the coefficients, and along the intercept what the records that stay have.
         """
-        x = np.sum(self.model.gram_solver.design(self.model.X) ** 2, axis=1)
-        ridge, total = self.model.fit.ridge, float(np.sum(self._curved))
-        least = np.full(len(changes), ridge)
+        ridge, least = self.model.fit.ridge, np.full(len(changes), self.model.fit.ridge)
         if self.model.fit.intercept is not None:
+            total, longest = float(np.sum(self._curved)), float(np.max(self._squares))
             stays = np.array([total - np.sum(self._curved[c.removed]) for c in changes])
-            least = np.clip(stays, 0.0, ridge) / float(np.max(x))
+            least = np.clip(stays, 0.0, ridge) / longest
+        return np.asarray(least)
+
+    def conditions(self, changes: list[Change]) -> np.ndarray:
+        """Return upper bounds on the conditions of the refits' Hessians, (B,)."""
+        largest = float(self._curved @ self._squares) + self.model.fit.ridge
         with np.errstate(divide="ignore"):
-            return np.asarray(16 * EPS * (float(self._curved @ x) + ridge) / least)
+            return np.asarray(largest / self.least_curvatures(changes))
+
+    def slope_rounding(self, changes: list[Change], further: np.ndarray) -> np.ndarray:
+        """Return how far the rounding of the slopes moves refits, in units of the noise, (B,).
+
+        A difference of slopes is no more exact than they are, however small it is. Errors e of the
+        slopes move the table's own fit by ``Σ ω e ‖Φ^½H⁻¹x̃‖`` at most, and a refit ``further``
+        times that; and any fit by ``(Σ ω e²/a)^½`` in the norm of its Hessian.
+        """
+        whiten, (moved, energy) = self.model.whiten, self._rounded_slopes
+        with np.errstate(divide="ignore", invalid="ignore"):
+            by_hessian = whiten.reach * energy / np.sqrt(self.least_curvatures(changes))
+        return np.asarray(np.fmin(whiten.skew * moved * further, by_hessian))
+
+    @cached_property
+    def _rounded_slopes(self) -> tuple[float, float]:
+        """Both sums, with a few roundings of every slope and of the terms of its margin for e."""
+        model, moved = self.model, 0.0
+        parameters = np.abs(model.outputs.within(model.theta))
+        margins = np.abs(model.gram_solver.design(model.X)) @ parameters
+        steep = np.linalg.norm(self.slopes_at_rest, axis=1)
+        curved = np.einsum("nkk->n", model.curvatures)
+        e = 4 * EPS * (steep + curved * (1 + margins.max(axis=1)))
+        for piece in row_slices(len(model.X), 2 * self.outputs.count * len(self.inverse)):
+            solved = model.gram_solver.solved(np.arange(len(model.X))[piece, None])
+            reach = np.linalg.norm(model.seen(solved), axis=(1, 2))
+            moved += float(np.sum(model.weight[piece] * e[piece] * reach))
+        least = np.maximum(np.linalg.eigvalsh(model.curvatures)[:, 0], 0.0)
+        with np.errstate(divide="ignore"):
+            each = np.where(model.weight * e > 0, model.weight * e**2 / least, 0.0)
+        return moved, float(np.sqrt(np.sum(each)))
+
+    @cached_property
+    def _squares(self) -> np.ndarray:
+        """``‖x̃‖²`` of every record, (n,)."""
+        return np.asarray(np.sum(self.model.gram_solver.design(self.model.X) ** 2, axis=1))
 
     def size(self, gradient: np.ndarray) -> np.ndarray:
         """Return ``‖g‖`` in the norm of the inverse Hessian, (B,): about the distance left."""
@@ -253,7 +291,8 @@ class BatchedRefits:
             if late.any():
                 batch, here = whole.of(late), moved[late]
                 gradient, curvature = batch.derivatives(here, batch.shifts(here))
-                step[late] = self._solve(batch, curvature, -gradient, np.full(len(here), 0.1))
+                tolerance = 0.1 * np.maximum(np.broadcast_to(curved, late.shape)[late], EPS)
+                step[late] = self._solve(batch, curvature, -gradient, tolerance)
                 moved[late] += step[late]
         # Where classes are separable the gradient dies away, but steps do not.
         return moved, step, np.where(last > 1e-2, np.inf, left)
