@@ -25,11 +25,13 @@ from seepage.errors import InputError
 from seepage.glm.changes.local_model import LocalModel
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective, cholesky_factor, damped_factor
+from seepage.glm.losses import Categorical
 from seepage.support.chunks import row_slices
 from seepage.support.double_double import EPS
 
 _CONVERGED = 1e-11  # the distance left, relative to the whole move
 _ROUNDING = 1e-8  # and up to which steps that no longer help are rounding, not a failure
+_DECIDED = ("gaussian", "bernoulli", "poisson")  # where labels alone say if there is an intercept
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,9 @@ class BatchedRefits:
             some = slice(begin, begin + size)
             moves[some], errors[some], left = self._newton(changes[some], starts[some])
             for k, change in enumerate(changes[some]):
-                if not left[k] <= _ROUNDING or self._share(change.removed) >= 1 - 1e-9:
+                if not self._holds_intercept(change):
+                    moves[begin + k], errors[begin + k] = np.inf, 0.0
+                elif not left[k] <= _ROUNDING or self._share(change.removed) >= 1 - 1e-9:
                     moves[begin + k], errors[begin + k] = self._alone(change, starts[begin + k])
         return moves, errors
 
@@ -79,20 +83,58 @@ class BatchedRefits:
         """Return the norms of the gradients of the changed objectives at ``θ̂``, (B,)."""
         return np.asarray(np.linalg.norm(_Batch(self, changes).at_rest(), axis=1))
 
-    def conditions(self, changes: list[Change]) -> np.ndarray:
-        """Return the most that rounding can take from a refit, relative to it, (B,).
+    def least_curvatures(self, changes: list[Change]) -> np.ndarray:
+        """Return lower bounds on the eigenvalues of the refits' Hessians, (B,).
 
-        By the condition of its Hessian, which is at least the ridge on the coefficients, and along
-        the intercept what the records that stay have there.
+        The ridge on the coefficients, and along the intercept what the records that stay have.
         """
-        x = np.sum(self.model.gram_solver.design(self.model.X) ** 2, axis=1)
-        ridge, total = self.model.fit.ridge, float(np.sum(self._curved))
-        least = np.full(len(changes), ridge)
+        ridge, least = self.model.fit.ridge, np.full(len(changes), self.model.fit.ridge)
         if self.model.fit.intercept is not None:
+            total, longest = float(np.sum(self._curved)), float(np.max(self._squares))
             stays = np.array([total - np.sum(self._curved[c.removed]) for c in changes])
-            least = np.clip(stays, 0.0, ridge) / float(np.max(x))
+            least = np.clip(stays, 0.0, ridge) / longest
+        return np.asarray(least)
+
+    def conditions(self, changes: list[Change]) -> np.ndarray:
+        """Return upper bounds on the conditions of the refits' Hessians, (B,)."""
+        largest = float(self._curved @ self._squares) + self.model.fit.ridge
         with np.errstate(divide="ignore"):
-            return np.asarray(16 * EPS * (float(self._curved @ x) + ridge) / least)
+            return np.asarray(largest / self.least_curvatures(changes))
+
+    def slope_rounding(self, changes: list[Change], further: np.ndarray) -> np.ndarray:
+        """Return how far the rounding of the slopes moves refits, in units of the noise, (B,).
+
+        A difference of slopes is no more exact than they are, however small it is. Errors e of the
+        slopes move the table's own fit by ``Σ ω e ‖Φ^½H⁻¹x̃‖`` at most, and a refit ``further``
+        times that; and any fit by ``(Σ ω e²/a)^½`` in the norm of its Hessian.
+        """
+        whiten, (moved, energy) = self.model.whiten, self._rounded_slopes
+        with np.errstate(divide="ignore", invalid="ignore"):
+            by_hessian = whiten.reach * energy / np.sqrt(self.least_curvatures(changes))
+        return np.asarray(np.fmin(whiten.skew * moved * further, by_hessian))
+
+    @cached_property
+    def _rounded_slopes(self) -> tuple[float, float]:
+        """Both sums, with a few roundings of every slope and of the terms of its margin for e."""
+        model, moved = self.model, 0.0
+        parameters = np.abs(model.outputs.within(model.theta))
+        margins = np.abs(model.gram_solver.design(model.X)) @ parameters
+        steep = np.linalg.norm(self.slopes_at_rest, axis=1)
+        curved = np.einsum("nkk->n", model.curvatures)
+        e = 4 * EPS * (steep + curved * (1 + margins.max(axis=1)))
+        for piece in row_slices(len(model.X), 2 * self.outputs.count * len(self.inverse)):
+            solved = model.gram_solver.solved(np.arange(len(model.X))[piece, None])
+            reach = np.linalg.norm(model.seen(solved), axis=(1, 2))
+            moved += float(np.sum(model.weight[piece] * e[piece] * reach))
+        least = np.maximum(np.linalg.eigvalsh(model.curvatures)[:, 0], 0.0)
+        with np.errstate(divide="ignore"):
+            each = np.where(model.weight * e > 0, model.weight * e**2 / least, 0.0)
+        return moved, float(np.sqrt(np.sum(each)))
+
+    @cached_property
+    def _squares(self) -> np.ndarray:
+        """``‖x̃‖²`` of every record, (n,)."""
+        return np.asarray(np.sum(self.model.gram_solver.design(self.model.X) ** 2, axis=1))
 
     def size(self, gradient: np.ndarray) -> np.ndarray:
         """Return ``‖g‖`` in the norm of the inverse Hessian, (B,): about the distance left."""
@@ -120,11 +162,50 @@ class BatchedRefits:
         """The curvature of every record, over all outputs, (n,)."""
         return np.asarray(np.einsum("nkk->n", self.model.gram_solver.curvature))
 
+    def _holds_intercept(self, change: Change) -> bool:
+        """Say whether the labels of a changed table let the intercept have a minimiser.
+
+        No penalty holds it: that of a class without records goes to minus infinity, and so does
+        that of counts which are all zero. Newton's method may end on the way, where the gradient is
+        as small as rounding.
+        """
+        if self.model.fit.intercept is None:
+            return True
+        there = self._anchored.sum(axis=0) - self._anchored[change.removed].sum(axis=0)
+        if change.features is not None:
+            labels, weight = np.asarray(change.labels, dtype=float), np.asarray(change.weight)
+            there = there + self._anchors(labels, weight).sum(axis=0)
+        return bool(np.all(there > 0))
+
+    @property
+    def _labels_decide(self) -> bool:
+        """Whether the labels alone say if a penalised fit has an intercept."""
+        family = self.model.fit.family
+        return isinstance(family, Categorical) or family.name in _DECIDED
+
+    @cached_property
+    def _anchored(self) -> np.ndarray:
+        """What every record has of that without which the intercept diverges, (n, e)."""
+        return self._anchors(self.model.target, self.model.weight)
+
+    def _anchors(self, labels: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """Return which of them labels have, (n, e): each class, or a count above zero."""
+        family = self.model.fit.family
+        if isinstance(family, Categorical):
+            held = labels > 0
+        elif family.name == "bernoulli":
+            held = np.stack([labels < 1, labels > 0], axis=1)
+        elif family.name == "poisson":
+            held = labels[:, None] > 0
+        else:
+            held = np.ones((len(labels), 1), dtype=bool)
+        return np.asarray(held & (weight > 0)[:, None])
+
     def _alone(self, change: Change, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the move of one change by Newton's method with factorised Hessians, and its error.
 
-        The fit's own checks say whether the changed records determine the parameters. An intercept
-        that runs off to infinity (that of a class without records) takes its curvature with it.
+        The fit's own checks say whether the changed records determine the parameters. Where labels
+        do not say it, an intercept that runs off to infinity takes its curvature with it.
         """
         model, outputs = self.model, self.outputs
         kept = np.setdiff1d(np.arange(len(model.X)), change.removed)
@@ -147,7 +228,7 @@ class BatchedRefits:
         except InputError:  # no minimiser
             return nothing
         margins = objective.margins(theta)
-        if fit.ridge > 0 and fit.intercept is not None:
+        if fit.ridge > 0 and fit.intercept is not None and not self._labels_decide:
             curvature = outputs.curvature(outputs.within(margins), target)
             free = np.linalg.eigvalsh(np.einsum("n,nbc->bc", weight, curvature))
             if not free[0] > 1e-9 * self._curved.sum():
@@ -210,7 +291,8 @@ class BatchedRefits:
             if late.any():
                 batch, here = whole.of(late), moved[late]
                 gradient, curvature = batch.derivatives(here, batch.shifts(here))
-                step[late] = self._solve(batch, curvature, -gradient, np.full(len(here), 0.1))
+                tolerance = 0.1 * np.maximum(np.broadcast_to(curved, late.shape)[late], EPS)
+                step[late] = self._solve(batch, curvature, -gradient, tolerance)
                 moved[late] += step[late]
         # Where classes are separable the gradient dies away, but steps do not.
         return moved, step, np.where(last > 1e-2, np.inf, left)

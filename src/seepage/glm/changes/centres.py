@@ -187,9 +187,10 @@ class Centres:
         # Differences, and upper ends: what rounding may have taken is added.
         lost = 4 * (EPS + error * left.min(axis=1))[:, None] * length
         gram = coefs @ by_noise @ np.swapaxes(coefs, 1, 2)
-        if rows.shape[1] > 1:
-            lost = lost + 8 * w * EPS * quadratic(np.abs(coefs), np.abs(by_inverse))
-            off = 8 * w * EPS * quadratic(np.abs(coefs), np.abs(by_noise))
+        terms = by_inverse.shape[1]
+        if terms > 1:  # a sum of several vectors, which may be shorter than each of them
+            lost = lost + 8 * terms * EPS * quadratic(np.abs(coefs), np.abs(by_inverse))
+            off = 8 * terms * EPS * quadratic(np.abs(coefs), np.abs(by_noise))
             size = np.sqrt(np.maximum(np.einsum("mkk->mk", gram), 0.0))
             rounding = rounding + off / np.maximum(size, np.sqrt(off) + 1e-300)
         energy = np.maximum(length - own_energy, 0.0) + lost

@@ -258,13 +258,14 @@ class ChangedRecords(FiniteChanges):
                 reach[moved] = model.whiten.largest * refits.steepness(changes) / model.fit.ridge
         size = np.linalg.norm(seen, axis=2)
         # Rounding does not shrink with the difference of what leaves and what comes.
-        rounding = (
-            np.zeros(moved.shape) + model.gram_solver.rounding / np.clip(left, EPS, 1)[:, None]
-        )
+        further = np.zeros(moved.shape) + 1 / np.clip(left, EPS, 1)[:, None]
+        rounding, slopes = model.gram_solver.rounding * further, np.zeros(moved.shape)
+        if changes:
+            slopes[moved] = refits.slope_rounding(changes, further[moved])
         if changes and model.fit.ridge > 0:
-            rounding[moved] = np.minimum(rounding[moved], refits.conditions(changes))
+            rounding[moved] = np.minimum(rounding[moved], 16 * EPS * refits.conditions(changes))
         rounding = (rounding + pull_errors) * model.whiten.skew
-        rounding = np.maximum(1e-9 * size, rounding * size.max(axis=1, keepdims=True))
+        rounding = np.maximum(1e-9 * size, rounding * size.max(axis=1, keepdims=True)) + slopes
         radius = np.where(size > 0, rounding, 0.0) + errors
         radius = np.where(lost & np.isfinite(reach), reach, radius)
         return RefittedMoves(seen, radius, lost & np.isinf(reach))

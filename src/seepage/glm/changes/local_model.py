@@ -279,7 +279,9 @@ class Whitening:
         # The least length of a unit move of the parameters of columns less their centre: moving the
         # centre c back into the intercept shortens it to no less than (√(‖c‖² + 4) − ‖c‖)/2.
         far = 0.0 if centre is None else float(np.linalg.norm(centre))
-        self.smallest = float(np.min(scales)) * 2 / (math.hypot(far, 2.0) + far)
+        longer = (math.hypot(far, 2.0) + far) / 2
+        self.smallest = float(np.min(scales)) / longer
+        self.reach = self.largest * longer  # and the greatest length of such a move
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """Return ``Φ^½v`` of vectors along the last axis."""
