@@ -31,8 +31,6 @@ _HOLDERS = (
 _MARKS = "id|ids|pid|uid|uuid|guid|nr|no|num|number|code|key"
 _MARKED = re.compile(f"(?:{_HOLDERS})?(?:id|ids|pid|uid|uuid|guid)|(?:{_HOLDERS})(?:nr|no|num)")
 _NAMING = re.compile(f"{_HOLDERS}|nr|{_MARKED.pattern}")
-_FEWEST = 5  # different values: fewer identify nobody
-_MOST_ROWS = 50  # of one person, beyond which a column more likely holds codes of a few levels
 
 
 def people_of_rows(identities: Column | Sequence[object], name: str) -> np.ndarray:
@@ -96,14 +94,16 @@ def check_identifiers(
     Of few values in many rows each (anes96 has a party identification, ``PID``) only a notice is
     given, by :func:`panel_notices`.
     """
+    fewest = 5  # different values: fewer identify nobody
+    most_rows = 50  # of one person: beyond, a column more likely holds codes of a few levels
     for name in features:
         known = profiles[name]
         if name in settled or not is_named_like_identifier(name):
             continue
-        if known.refused or not known.whole or known.distinct < _FEWEST:
+        if known.refused or not known.whole or known.distinct < fewest:
             continue
         filled = known.rows - known.missing
-        if filled > _MOST_ROWS * known.distinct:
+        if filled > most_rows * known.distinct:
             continue
         many = f"more than {known.distinct - 1:,}" if known.capped else f"{known.distinct:,}"
         flag = option(name)
@@ -131,7 +131,7 @@ def panel_notices(
     """
     rows = max((sums[name].rows for name in features), default=0)
     for name in features:
-        whole = sums[name].whole and len(sums[name].levels or ()) >= _FEWEST
+        whole = sums[name].whole and len(sums[name].levels or ()) >= 5  # fewer identify nobody
         if whole and name not in settled and is_named_like_identifier(name):
             flag = option(name)
             yield (
@@ -165,7 +165,7 @@ def _repeated(raw: pa.Table | None, name: str, sums: Scan) -> int:
 
     Each must be in as many rows as the others, or in rows that follow each other.
     """
-    fewest = 30  # different values
+    most_rows, fewest = 50, 30  # of one value, and different values
     known = sums[name]
     if not known.whole or known.missing or known.values < 2 * fewest:
         return 0
@@ -176,11 +176,11 @@ def _repeated(raw: pa.Table | None, name: str, sums: Scan) -> int:
     else:
         return 0
     mean = known.values / len(counts)
-    if len(counts) < fewest or not 2 <= mean <= min(_MOST_ROWS, len(counts)):
+    if len(counts) < fewest or not 2 <= mean <= min(most_rows, len(counts)):
         return 0
     if counts.min() == counts.max():
         return len(counts)
-    if raw is None or counts.max() > _MOST_ROWS:
+    if raw is None or counts.max() > most_rows:
         return 0
     runs = 1 + np.count_nonzero(np.diff(people_of_rows(raw.column(name), name)))
     return len(counts) if runs == len(counts) else 0
@@ -192,8 +192,8 @@ def _block_of_rows(raw: pa.Table, features: Sequence[str]) -> tuple[int, list[st
     Two columns or more must, and their values must differ from block to block often enough that
     the table is not merely sorted; (1, []) if there is no such T.
     """
-    rows, fewest = raw.num_rows, 30  # blocks
-    sizes = [t for t in range(min(_MOST_ROWS, rows // fewest), 1, -1) if rows % t == 0]
+    rows, most_rows, fewest = raw.num_rows, 50, 30  # of a block, and blocks
+    sizes = [t for t in range(min(most_rows, rows // fewest), 1, -1) if rows % t == 0]
     if not sizes:
         return 1, []
     columns = {
