@@ -81,7 +81,7 @@ def calibrate(
     if len(leak.noise) != 1:
         raise InputError("Only a single release can be calibrated; calibrate each part alone.")
     if view is None:
-        view = leak.records() if leak.person is None else leak.people()
+        view = leak.records(measure="fil") if leak.person is None else leak.people()
     result = view.result()
     if result.noise != leak.noise:
         raise InputError("The view was measured at another noise; take it from the same leak.")
