@@ -18,7 +18,12 @@ SKLEARN = Path(sklearn.__file__).parent / "datasets" / "data"
 TABLES = {
     "anes96/anes96.csv": (["--target", "vote"], "logistic", 944),  # tabs, names in apostrophes
     "spector/spector.csv": (["--target", "GRADE"], "logistic", 32),  # spaces
-    "modechoice/modechoice.csv": (["--target", "choice"], "logistic", 840),  # semicolons
+    # semicolons, and four rows of each of 210 people
+    "modechoice/modechoice.csv": (
+        ["--target", "choice", "--person", "individual"],
+        "logistic",
+        210,
+    ),
     "star98/star98.csv": (["--target", "MATHTOT"], "linear", 303),  # a column without a name
     "fertility/fertility.csv": (["--target", "2005", "--missing", "drop"], "linear", 192),  # gaps
     "grunfeld/grunfeld.csv": (["--target", "invest"], "linear", 220),  # a category of firms
