@@ -1,6 +1,7 @@
 """The person as the unit of an audit: every number beside refits by hand."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -390,3 +391,17 @@ def test_the_panel_of_wages_beside_refits_without_each_of_595_people(tmp_path):
     assert found["risks"]["membership"] == pytest.approx(right.max(), abs=1e-9)
     assert found["risks"]["median"] == pytest.approx(np.median(right), abs=1e-9)
     assert found["risks"]["looked_at"] == 595
+
+
+def test_no_answer_of_the_page_breaks_off(tmp_path):
+    rng = np.random.default_rng(0)
+    person = np.repeat(np.arange(60), 4)
+    age, sex = rng.integers(20, 80, 60)[person], rng.choice(["m", "f"], 60)[person]
+    ill = np.where(age + rng.normal(0, 15, 240) > 50, "yes", "no")
+    found, out = tmp_path / "panel.parquet", tmp_path / "page"
+    pq.write_table(pa.table({"id": person, "age": age, "sex": sex, "ill": ill}), found)
+    words = ["--target", "ill", "--person", "id", "--sensitive", "sex", "--quick", "--out", out]
+    assert run("audit", found, *words).exit_code in (0, 1)
+    answers = re.findall(r"<dd>(.*?)</dd>", (out / "report.html").read_text(encoding="utf-8"))
+    assert answers
+    assert not [answer for answer in answers if answer.endswith("…")]
