@@ -15,6 +15,7 @@ import numpy as np
 import problems
 from problems import PSEUDO_HUBER
 from refit_truth import Refits
+from truth import Digits60
 
 import seepage as sp
 
@@ -179,6 +180,12 @@ class Candidates:
     def distance(self, there: np.ndarray, here: np.ndarray | None = None) -> Any:
         """Return how far apart the noise puts two releases; the first from that of all records."""
         return self.refits.distance(self.here if here is None else here, there, self.frame.sigma)
+
+    @cached_property
+    def resolution(self) -> Any:
+        """The distances that refits cannot tell from zero: they end 40 digits below the release."""
+        whole = self.refits.distance(0 * self.here, self.here, self.frame.sigma)
+        return whole * Digits60.settled
 
 
 def draw(seed: int, kind: str | None = None) -> Frame:

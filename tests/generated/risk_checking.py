@@ -18,9 +18,14 @@ mpmath.mp.dps = DIGITS
 ROUNDED = 4 * float(np.finfo(float).eps)  # what writing a number down costs, beside its interval
 
 
-def _compare(verdict: Verdict, name: str, ends: tuple[float, float], true: Any) -> None:
-    """Count a number that is said to lie between two others."""
-    ratio = _beyond(float(ends[0]), float(ends[1]), true)
+def _compare(
+    verdict: Verdict, name: str, ends: tuple[float, float], true: Any, resolution: Any = 0
+) -> None:
+    """Count a number that is said to lie between two others.
+
+    ``resolution`` is what the truth itself may be off by.
+    """
+    ratio = _beyond(float(ends[0]), float(ends[1]), true, resolution)
     verdict.answers += 1
     verdict.worst = max(verdict.worst, ratio)
     verdict.once += ratio > 1
@@ -32,7 +37,7 @@ def _compare(verdict: Verdict, name: str, ends: tuple[float, float], true: Any) 
         verdict.broken.append(f"{name}: {low:.17g} to {high:.17g} for {float(true):.17g}")
 
 
-def _beyond(low: float, high: float, true: Any) -> float:
+def _beyond(low: float, high: float, true: Any, resolution: Any) -> float:
     """Return how far a number is from the middle of an interval, in halves of its width."""
     if np.isinf(float(true)):
         return 0.0 if np.isinf(high) else np.inf
@@ -41,7 +46,7 @@ def _beyond(low: float, high: float, true: Any) -> float:
         return 0.0 if np.isfinite(low) and inside else np.inf
     true = mpmath.mpf(str(true))
     middle, half = (mpmath.mpf(low) + mpmath.mpf(high)) / 2, (mpmath.mpf(high) - low) / 2
-    half += ROUNDED * abs(true)
+    half += ROUNDED * abs(true) + mpmath.mpf(str(resolution))
     return float(abs(true - middle) / half) if true != middle else 0.0
 
 
@@ -102,7 +107,8 @@ def _membership(frame: Frame, leak: sp.Leakage, verdict: Verdict) -> None:
     for i in _some(frame, np.asarray(answers["membership"])):
         for name, answer in answers.items():
             true = _distance(frame, frame.candidates.without, np.array([i]), held=_held(answer.mu))
-            _compare(verdict, f"{name} of {i}", (answer.lower[i], answer.mu[i]), true)
+            ends = (answer.lower[i], answer.mu[i])
+            _compare(verdict, f"{name} of {i}", ends, true, frame.candidates.resolution)
 
 
 def _people(frame: Frame, leak: sp.Leakage, verdict: Verdict) -> None:
@@ -113,7 +119,8 @@ def _people(frame: Frame, leak: sp.Leakage, verdict: Verdict) -> None:
     for k in _some(frame, np.asarray(answer)):
         rows = np.flatnonzero(frame.person == answer.mu.labels()[k])
         true = _distance(frame, frame.candidates.without, rows, held=_held(answer.mu))
-        _compare(verdict, f"membership of person {k}", (answer.lower[k], answer.mu[k]), true)
+        ends = (answer.lower[k], answer.mu[k])
+        _compare(verdict, f"membership of person {k}", ends, true, frame.candidates.resolution)
     if frame.kind != "people" or not frame.levels:
         return
     guess = leak.guess(0)  # the same in all records of a person
@@ -123,7 +130,7 @@ def _people(frame: Frame, leak: sp.Leakage, verdict: Verdict) -> None:
     for k in _some(frame, guess.mu):
         rows = np.flatnonzero(frame.person == guess.right.labels()[k])
         true = _distance(frame, frame.candidates.replaced, rows, "column")
-        _compare_guess(verdict, "guess about people", guess, k, true, share)
+        _compare_guess(frame, verdict, "guess about people", guess, k, true, share)
 
 
 def _column(frame: Frame, leak: sp.Leakage, verdict: Verdict) -> None:
@@ -134,7 +141,7 @@ def _column(frame: Frame, leak: sp.Leakage, verdict: Verdict) -> None:
     for answer, name in _guesses(leak, 0):
         for i in _some(frame, answer.mu):
             true = _distance(frame, frame.candidates.replaced, [i], "column")
-            _compare_guess(verdict, name + " of a column", answer, i, true, share)
+            _compare_guess(frame, verdict, name + " of a column", answer, i, true, share)
 
 
 def _label(frame: Frame, leak: sp.Leakage, verdict: Verdict) -> None:
@@ -147,7 +154,7 @@ def _label(frame: Frame, leak: sp.Leakage, verdict: Verdict) -> None:
             refit, held = frame.candidates.replaced, _held(answer.right)
             if frame.classes == 2:
                 true = _distance(frame, refit, [i], "label", 1, held=held)
-                _compare_guess(verdict, name + " of the label", answer, i, true, share)
+                _compare_guess(frame, verdict, name + " of the label", answer, i, true, share)
                 continue
             try:
                 fits = [refit([i], "label", c, held=held) for c in steps]
@@ -157,7 +164,7 @@ def _label(frame: Frame, leak: sp.Leakage, verdict: Verdict) -> None:
                 fits = [frame.candidates.here, *fits]
                 pairs = [(a, b) for a in fits for b in fits if a is not b]
                 widest = max(frame.candidates.distance(a, b) for a, b in pairs)
-            _compare_most(verdict, f"{name} of the label of {i}", answer.mu[i], widest)
+            _compare_most(frame, verdict, f"{name} of the label of {i}", answer.mu[i], widest)
 
 
 def _guesses(leak: sp.Leakage, column: int | None) -> Iterator[tuple[sp.Guess, str]]:
@@ -166,20 +173,21 @@ def _guesses(leak: sp.Leakage, column: int | None) -> Iterator[tuple[sp.Guess, s
 
 
 def _compare_guess(
-    verdict: Verdict, name: str, answer: Any, i: int, distance: Any, share: Any
+    frame: Frame, verdict: Verdict, name: str, answer: Any, i: int, distance: Any, share: Any
 ) -> None:
     """Compare the probability of the best guess between two levels, and their distance."""
     ends = (answer.lower[i], answer.right[i])
     _compare(verdict, f"{name} of {i}", ends, _right(distance, share))
-    _compare_most(verdict, f"{name} of {i}", answer.mu[i], distance)
+    _compare_most(frame, verdict, f"{name} of {i}", answer.mu[i], distance)
 
 
-def _compare_most(verdict: Verdict, name: str, most: float, true: Any) -> None:
+def _compare_most(frame: Frame, verdict: Verdict, name: str, most: float, true: Any) -> None:
     """Compare what a distance is at most: nothing is stated beside it, so nothing may exceed it."""
     verdict.answers += 1
     short = np.isfinite(most)
     if np.isfinite(float(true)):
-        short = float(most) < mpmath.mpf(str(true)) * (1 - ROUNDED)
+        least = mpmath.mpf(str(true)) * (1 - ROUNDED)
+        short = float(most) < least - mpmath.mpf(str(frame.candidates.resolution))
     if short:
         verdict.once += 1
         verdict.ten += 1
