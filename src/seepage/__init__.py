@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from seepage.errors import NotTheMinimiserError as NotTheMinimiserError
     from seepage.glm.leakage import leakage as leakage
     from seepage.glm.outsider.predictions import Predictions as Predictions
+    from seepage.glm.printed.table import RegressionTable as RegressionTable
     from seepage.glm.refining import refine as refine
     from seepage.streams.dask.source import dask_rows as dask_rows
     from seepage.streams.disk.source import parquet as parquet

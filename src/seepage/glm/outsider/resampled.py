@@ -48,14 +48,14 @@ def resampled(worlds: Worlds, people: np.ndarray, predicted: np.ndarray) -> Resa
         arrived = np.isfinite(draws[0]).all(axis=1) & np.isfinite(draws[1]).all(axis=1)
         if np.mean(arrived) < 0.99:  # the rest may be unlike these
             continue
-        hits = _cross_judged(*(one[arrived] for one in draws))
+        hits = cross_judged(*(one[arrived] for one in draws))
         # Of 1,000 tests without an error not all would be right.
         right[k] = (2 * hits.sum() + 0.5) / (2 * len(hits) + 1)
         error[k] = max(np.std(hits), 0.5 / len(hits)) / np.sqrt(len(hits))
     return Resampled(people, right, error, predicted)
 
 
-def _cross_judged(inside: np.ndarray, outside: np.ndarray) -> np.ndarray:
+def cross_judged(inside: np.ndarray, outside: np.ndarray) -> np.ndarray:
     """Return how often a test is right about each draw that learnt from the other half of them.
 
     A draw with the person has the same others as the one without: the test learns by how much they

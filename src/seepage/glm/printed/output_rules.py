@@ -1,0 +1,116 @@
+"""The rules by which output checkers of data archives read a regression table.
+
+Regressions count as safe where residual degrees of freedom and counts are at least a threshold, 10
+as a rule (Eurostat's and the ESSNet's guidelines; Griffiths et al. 2019, Handbook on Statistical
+Disclosure Control for Outputs). They are rules of thumb: keeping them proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from seepage.glm.printed.specification import Specification
+
+
+@dataclass(frozen=True, eq=False)
+class BrokenRule:
+    """A rule that a table breaks.
+
+    Parameters
+    ----------
+    rule
+        ``"degrees of freedom"``, ``"column"``, ``"cell"`` or ``"difference"``.
+    count
+        How many there are: degrees of freedom, or people.
+    threshold
+        How many there should be.
+    where
+        The specification or specifications, and the column, in words.
+    people
+        Who is concerned, by label or identity; empty for degrees of freedom.
+    """
+
+    rule: str
+    count: int
+    threshold: int
+    where: str
+    people: np.ndarray
+
+    def __str__(self) -> str:
+        people = f"{self.count:,} {'person' if self.count == 1 else 'people'}"
+        degrees = f"{self.count:,} residual degree{'s' * (self.count != 1)} of freedom"
+        what = {
+            "degrees of freedom": f"{degrees}",
+            "column": f"only {people} carry this column",
+            "cell": f"{people} have so much leverage that fewer than {self.threshold:,} like them "
+            "decide what is fitted to them",
+            "difference": f"the two differ by {people}: what is subtracted is about them alone",
+        }[self.rule]
+        return f"{self.where}: {what} (rule: at least {self.threshold:,})."
+
+
+def broken_rules(
+    specifications: Sequence[Specification],
+    rows: Sequence[np.ndarray],
+    owner: np.ndarray,
+    names: Callable[[np.ndarray], np.ndarray],
+    threshold: int,
+) -> tuple[BrokenRule, ...]:
+    """Return the broken rules of all specifications, and of every pair of them.
+
+    ``rows`` are the records of each among all, ``owner`` is the person of every record.
+    """
+    found = []
+
+    def add(rule: str, count: int, where: str, people: np.ndarray) -> None:
+        found.append(BrokenRule(rule, count, threshold, where, names(people)))
+
+    for k, (one, here) in enumerate(zip(specifications, rows, strict=True)):
+        people, where = owner[here], f"Specification {k + 1}"
+        degrees = len(one.X) - one.X.shape[1]
+        if degrees < threshold:
+            add("degrees of freedom", degrees, where, np.empty(0, dtype=int))
+        for name, column in zip(one.names, one.X.T, strict=True):
+            values, counts = np.unique(column, return_counts=True)
+            carriers = np.unique(people[column != values[np.argmax(counts)]])
+            if len(values) > 1 and len(carriers) < threshold:
+                add("column", len(carriers), f"{where}, column {name}", carriers)
+        # A cell of m records that the columns can tell from all others has leverage 1/m or more.
+        few = np.unique(people[one.design_leverage * threshold > 1 + 1e-9])
+        if len(few):
+            add("cell", len(few), where, few)
+        for other in range(k):
+            apart = np.setxor1d(people, owner[rows[other]])
+            rows_apart = np.setxor1d(here, rows[other])
+            apart = np.union1d(apart, owner[rows_apart])
+            if 0 < len(apart) < threshold:
+                add("difference", len(apart), f"Specifications {other + 1} and {k + 1}", apart)
+            elif not len(apart):
+                _changed_columns(specifications, rows, owner, other, k, threshold, add)
+    return tuple(found)
+
+
+def _changed_columns(
+    specifications: Sequence[Specification],
+    rows: Sequence[np.ndarray],
+    owner: np.ndarray,
+    first: int,
+    second: int,
+    threshold: int,
+    add: Callable[[str, int, str, np.ndarray], None],
+) -> None:
+    """Tell who differs in columns of the same name, such as a record that changed its group."""
+    one, other = specifications[first], specifications[second]
+    if set(one.names) != set(other.names):
+        return
+    here, there = np.argsort(rows[first]), np.argsort(rows[second])
+    same = one.y[here] == other.y[there]
+    for name in one.names:
+        pair = (s.X[at, s.names.index(name)] for s, at in ((one, here), (other, there)))
+        same &= np.equal(*pair)
+    apart = np.unique(owner[rows[first][here][~same]])
+    if 0 < len(apart) < threshold:
+        add("difference", len(apart), f"Specifications {first + 1} and {second + 1}", apart)

@@ -1,0 +1,255 @@
+"""The numbers of one specification of a regression table, for any weights of its records.
+
+Everything that statsmodels prints is a smooth function of sums over the records (stacked estimating
+equations; Stefanski and Boos 2002): the coefficients solve ``Σ ω_j ψ_j(θ) = 0``, and the standard
+errors come from ``A = Σ ω_j a_j x_j x_jᵀ``, the meat ``B`` and for least squares ``σ²``::
+
+    classical    σ²A⁻¹ (least squares), A⁻¹ (logistic)
+    HC0 … HC3    A⁻¹BA⁻¹,  B = Σ ω_j f_j r_j² x_j x_jᵀ,  f = 1, n/(n − d), 1/(1 − h), 1/(1 − h)²
+    cluster      A⁻¹BA⁻¹,  B = Σ_g s_g s_gᵀ,  s_g the sum of r_j x_j in a cluster
+
+A weight of zero leaves a record out, and a weight of two puts one in twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from seepage.errors import InputError
+from seepage.support.chunks import row_slices
+from seepage.support.library_classes import own_name
+
+_ROBUST = ("HC0", "HC1", "HC2", "HC3")
+
+
+@dataclass(frozen=True, eq=False)
+class Specification:
+    """One column of a regression table.
+
+    Parameters
+    ----------
+    X, y
+        The design, with its column of ones, and the labels.
+    names
+        The names of the columns.
+    logistic
+        Whether it is a logistic model; else least squares.
+    errors
+        ``"nonrobust"``, ``"HC0"`` to ``"HC3"`` or ``"cluster"``.
+    constant
+        Whether the columns span a constant: R² is then about deviations from the mean.
+    clusters
+        The cluster of every record, from 0, where standard errors are clustered.
+    corrected
+        Whether clustered ones are corrected for few clusters.
+    """
+
+    X: np.ndarray
+    y: np.ndarray
+    names: tuple[str, ...]
+    logistic: bool
+    errors: str
+    constant: bool
+    clusters: np.ndarray | None = None
+    corrected: bool = True
+
+    @classmethod
+    def of(cls, results: Any) -> Specification:
+        """Read the results of an OLS or a Logit of statsmodels, and check them number by number."""
+        model = getattr(results, "model", None)
+        kind = None if model is None else own_name(model, "statsmodels")
+        if kind not in ("OLS", "Logit") or not hasattr(results, "bse"):
+            raise InputError(
+                "A regression table is read from the results of statsmodels' OLS or Logit, such as "
+                f"sm.OLS(y, X).fit(), not from a value of type {type(results).__name__}."
+            )
+        errors = str(results.cov_type)
+        if errors not in ("nonrobust", "cluster", *_ROBUST):
+            raise InputError(
+                f"Standard errors of cov_type={errors!r} are not known here; there are nonrobust, "
+                "HC0 to HC3 and cluster."
+            )
+        clusters, corrected = None, True
+        if errors == "cluster":
+            groups = np.asarray(results.cov_kwds["groups"])
+            if groups.ndim != 1:
+                raise InputError("Standard errors clustered two ways are not known here.")
+            clusters = np.unique(groups, return_inverse=True)[1]
+            corrected = bool(results.cov_kwds.get("use_correction", True))
+        one = cls(
+            np.asarray(model.exog, dtype=float),
+            np.asarray(model.endog, dtype=float),
+            tuple(map(str, model.exog_names)),
+            kind == "Logit",
+            errors,
+            bool(model.k_constant),
+            clusters,
+            corrected,
+        )
+        one.check(np.concatenate([results.params, results.bse]))
+        return one
+
+    def check(self, printed: np.ndarray) -> None:
+        """Raise unless coefficients and standard errors are the ones computed here."""
+        if len(self.X) <= self.X.shape[1] or np.linalg.matrix_rank(self.X) < self.X.shape[1]:
+            raise InputError(
+                "The columns of a specification are linearly dependent, or there are no more "
+                "records than columns; leave out a column."
+            )
+        here = self.numbers(np.ones((1, len(self.X))))[0, : len(printed)]
+        if not np.allclose(here, printed, rtol=1e-4, atol=1e-7 * np.abs(printed).max()):
+            raise InputError(
+                "The coefficients or standard errors of a specification are not those of a fit "
+                "that has converged on its own data; fit it again with a smaller tolerance."
+            )
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What each number is."""
+        fit = ("pseudo-R²", "log-likelihood") if self.logistic else ("R²",)
+        coefs, errors = (tuple(f"{w} {n}" for n in self.names) for w in ("coef", "std err"))
+        return (*coefs, *errors, *fit)
+
+    @cached_property
+    def _basis(self) -> tuple[np.ndarray, np.ndarray]:
+        """The design as ``Q``, whose products are near the identity, and ``R⁻¹``: ``X = QR``."""
+        Q, R = np.linalg.qr(self.X)
+        return Q, np.linalg.inv(R)
+
+    @cached_property
+    def design_leverage(self) -> np.ndarray:
+        """``x_jᵀ(XᵀX)⁻¹x_j``, (n,): 1/m or more for a record in a cell of m that is fitted."""
+        return np.asarray(np.sum(self._basis[0] ** 2, axis=1))
+
+    @cached_property
+    def _start(self) -> np.ndarray:
+        """The coefficients on all records, along Q."""
+        return self._minimisers(np.ones((1, len(self.y))), np.zeros(self.X.shape[1]))[0]
+
+    @cached_property
+    def leverage(self) -> np.ndarray:
+        """``ℓ``, the share of each record in the curvature, (n,)."""
+        Q, a = self._basis[0], np.ones(len(self.y))
+        if self.logistic:
+            p = _share(Q @ self._start)
+            a = p * (1 - p)
+        inverse = np.linalg.inv((Q.T * a) @ Q)
+        return np.asarray(a * np.sum((Q @ inverse) * Q, axis=1))
+
+    def numbers(self, weights: np.ndarray) -> np.ndarray:
+        """Return the numbers for each line of weights, (B, n) → (B, K).
+
+        NaN where the records have no minimiser, or none that is unique.
+        """
+        size = self.X.size * (2 if self.clusters is None else 3)
+        pieces = [self._numbers(weights[piece]) for piece in row_slices(len(weights), size)]
+        return np.concatenate([np.empty((0, len(self.labels))), *pieces])
+
+    def _numbers(self, W: np.ndarray) -> np.ndarray:
+        Q, back = self._basis
+        n, d = W.sum(axis=1), Q.shape[1]
+        # A record that alone carries a direction leaves it without curvature.
+        least = np.linalg.eigvalsh((Q.T * W[:, None, :]) @ Q)[:, 0]
+        decided = (least > 1e-9) & (n > d)
+        W = np.where(decided[:, None], W, 1.0)
+        n = W.sum(axis=1)
+        with np.errstate(all="ignore"):  # where there is no minimiser
+            beta = self._minimisers(W, self._start) if self.logistic else self._minimisers(W)
+            margins = beta @ Q.T
+            if self.logistic:
+                p = _share(margins)
+                r, a = self.y - p, p * (1 - p)
+                chance = (W @ self.y / n)[:, None]
+                fit, null = (
+                    np.sum(W * (self.y * np.log(q) + (1 - self.y) * np.log1p(-q)), axis=1)
+                    for q in (p, chance)
+                )
+                said = [1 - fit / null, fit]
+            else:
+                r, a = self.y - margins, np.ones_like(margins)
+                rss = np.sum(W * r**2, axis=1)
+                mean = (W @ self.y / n)[:, None] * self.constant
+                said = [1 - rss / np.sum(W * (self.y - mean) ** 2, axis=1)]
+            bread = _inverses((Q.T * (W * a)[:, None, :]) @ Q)
+            if self.errors == "nonrobust":
+                covariance = bread
+                if not self.logistic:
+                    covariance = bread * (rss / (n - d))[:, None, None]
+            else:
+                covariance = bread @ self._meat(W, r, bread, n) @ bread
+            spread = np.einsum("ij,bjk,ik->bi", back, covariance, back)
+            found = np.column_stack([beta @ back.T, np.sqrt(spread), *said])
+        return np.where(decided[:, None] & np.isfinite(found).all(axis=1)[:, None], found, np.nan)
+
+    def _meat(self, W: np.ndarray, r: np.ndarray, bread: np.ndarray, n: np.ndarray) -> np.ndarray:
+        """Return ``B`` with its correction, (B, d, d)."""
+        Q = self._basis[0]
+        d = Q.shape[1]
+        if self.clusters is not None:
+            sums = self._cluster_sums(W * r)
+            weight = np.stack([np.bincount(self.clusters, w) for w in W])
+            shares = weight / np.bincount(self.clusters)
+            if self._whole(W):  # all records of a cluster come together, each time as a new one
+                sums = sums / np.sqrt(np.where(shares > 0, shares, 1.0))[:, :, None]
+                count = shares.sum(axis=1)
+            else:
+                count = (shares > 0).sum(axis=1)
+            few = count / (count - 1) * (n - 1) / (n - d) if self.corrected else np.ones(len(n))
+            return np.asarray(np.swapaxes(sums, 1, 2) @ sums * few[:, None, None])
+        factor = np.ones_like(r)
+        if not self.logistic:  # statsmodels' Logit takes HC0 whatever it is asked for
+            h = np.sum((Q @ bread) * Q, axis=2)
+            kinds = {"HC2": 1 / (1 - h), "HC3": 1 / (1 - h) ** 2}
+            factor = kinds.get(self.errors, factor)
+            if self.errors == "HC1":
+                factor = factor * (n / (n - d))[:, None]
+        return np.asarray((Q.T * (W * factor * r**2)[:, None, :]) @ Q)
+
+    def _cluster_sums(self, pull: np.ndarray) -> np.ndarray:
+        """Return the sums of scores in every cluster, (B, clusters, d)."""
+        order = np.argsort(self.clusters, kind="stable")
+        starts = np.concatenate([[0], np.cumsum(np.bincount(self.clusters))[:-1]])  # type: ignore[arg-type]
+        scores = (pull[:, :, None] * self._basis[0])[:, order]
+        return np.asarray(np.add.reduceat(scores, starts, axis=1))
+
+    def _whole(self, W: np.ndarray) -> bool:
+        """Say whether all records of every cluster have the same weight."""
+        first = np.unique(self.clusters, return_index=True)[1]
+        return bool(np.array_equal(W[:, first][:, self.clusters], W))
+
+    def _minimisers(self, W: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
+        """Return the coefficients along Q, (B, d); NaN where Newton's method does not arrive."""
+        Q = self._basis[0]
+        if not self.logistic:
+            H = (Q.T * W[:, None, :]) @ Q
+            return np.asarray(np.linalg.solve(H, ((W * self.y) @ Q)[:, :, None])[:, :, 0])
+        beta = np.tile(np.zeros(Q.shape[1]) if start is None else start, (len(W), 1))
+        settled = np.zeros(len(W), dtype=bool)
+        for _ in range(50):  # from the fit as it is, five are usual
+            p = _share(beta @ Q.T)
+            gradient = (W * (self.y - p)) @ Q
+            H = (Q.T * (W * p * (1 - p))[:, None, :]) @ Q
+            step = (_inverses(H) @ gradient[:, :, None])[:, :, 0]
+            shift = np.abs(step @ Q.T).max(axis=1)
+            beta = beta + step * np.minimum(1, 2 / np.maximum(shift, 2))[:, None]
+            settled = shift < 1e-9
+            if np.all(settled | ~np.isfinite(shift)):
+                break
+        return np.where(settled[:, None], beta, np.nan)
+
+
+def _share(margins: np.ndarray) -> np.ndarray:
+    return np.asarray(1 / (1 + np.exp(-np.clip(margins, -40, 40))))
+
+
+def _inverses(matrices: np.ndarray) -> np.ndarray:
+    """Return the inverses, NaN where there is none."""
+    good = np.isfinite(matrices).all(axis=(1, 2))
+    safe = np.where(good[:, None, None], matrices, np.eye(matrices.shape[1]))
+    good &= np.linalg.cond(safe) < 1e12
+    safe = np.where(good[:, None, None], safe, np.eye(matrices.shape[1]))
+    return np.where(good[:, None, None], np.linalg.inv(safe), np.nan)

@@ -1,0 +1,466 @@
+"""What a printed regression table tells about the people in it: an outsider, and who knows the rest.
+
+**An outsider** sees printed numbers that vary with the people she does not know. The influence of a
+person j is the difference that they make, ``ι_j = t − t₋ⱼ`` (the jackknife; to first order the delta
+method on stacked estimating equations), and ``c_j = ι_j − ῑ`` as somebody else comes instead. With
+``G = Σ c cᵀ`` the printed numbers without person i and with them are::
+
+    N(t, uG₋ᵢ + D)    and    N(t + cᵢ, uG₋ᵢ + D),     D = r²/12 of rounding to a step r
+
+``D`` counts where a number varies by more than a step; a number that is rounded more coarsely is
+taken as if it were not rounded, which errs on the side of the person. Where a person has leverage
+or is most of what varies, tables on resampled people decide.
+
+**Who knows all the rest** sees it in the digits: with i in the table the numbers are printed one
+way; with somebody else instead they are printed alike for a share s of those who could have come.
+She is right ``1 − s/2`` of the time. n is printed too: an absence without anybody instead always
+shows in it, and :meth:`RegressionTable.absences` says whose would show in the other numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from seepage.core.leakage import row_positions
+from seepage.core.noise import Attacker
+from seepage.core.people import Together
+from seepage.core.result import Result
+from seepage.core.risk_views import Membership
+from seepage.errors import InputError
+from seepage.glm.outsider.leakage import OutsiderMembership
+from seepage.glm.outsider.resampled import DRAWS, Resampled, cross_judged
+from seepage.glm.outsider.worlds import inverse_root
+from seepage.glm.printed.output_rules import BrokenRule, broken_rules
+from seepage.glm.printed.specification import Specification
+from seepage.risks import guessing
+from seepage.risks.two_normals import TwoNormals
+from seepage.support.chunks import progress, row_slices
+from seepage.support.number_check import check_count
+
+
+class RegressionTable:
+    """A regression table as it is printed: one column for each fitted specification.
+
+    Coefficients, standard errors (classical, HC0 to HC3 or clustered, as they were fitted), R² or
+    pseudo-R² and log-likelihood are rounded to ``digits`` decimals, and n is printed. Other numbers
+    of a summary, such as t, p, intervals, AIC and F, follow from these.
+
+    Parameters
+    ----------
+    results
+        Results of statsmodels' ``OLS`` or ``Logit``. Several are several columns of one table;
+        their records are matched by the labels of the rows, and without labels by position.
+    digits
+        How many decimals are printed; of a table that prints more in places, the most.
+    person
+        Whom every record is about, if people have several: an identity for each row of the first
+        specification, or a pandas series with the labels of all rows.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage as sp, statsmodels.api as sm
+    >>> rng = np.random.default_rng(0)
+    >>> X = sm.add_constant(rng.standard_normal((200, 2)))
+    >>> y = X @ [1.0, -2.0, 0.5] + rng.standard_normal(200)
+    >>> table = sp.RegressionTable(sm.OLS(y, X).fit(cov_type="HC1"), digits=3)
+    >>> table
+    <Regression table of 1 specification about 200 records: 8 numbers to 3 decimals>
+    >>> table.membership()
+    <200 records: membership, estimate, an outsider, who knows none of the others: right ...
+    """
+
+    def __init__(self, *results: Any, digits: int = 3, person: Any = None) -> None:
+        if not results:
+            raise InputError("A regression table needs the results of at least one fit.")
+        check_count(digits, "digits", 0)
+        self.digits = digits
+        self.specifications = [Specification.of(one) for one in results]
+        self.rows, self.index = _matched(results)
+        self.library = "numpy" if results[0].model.data.row_labels is None else "pandas"
+        self.together = None if person is None else self._people(person)
+        every = np.arange(len(self.index))
+        self.sets = list(every[:, None]) if self.together is None else list(self.together.sets)
+        ends = [1.0 if label == "n" else 10.0**-digits for label in self.labels]
+        self.steps = np.array(ends)
+
+    def __repr__(self) -> str:
+        many = len(self.specifications)
+        return (
+            f"<Regression table of {many} specification{'s' * (many > 1)} about "
+            f"{len(self.index):,} records: {len(self.labels)} numbers to {self.digits} decimals>"
+        )
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """What each printed number is, one specification after the other."""
+        return tuple(name for one in self.specifications for name in (*one.labels, "n"))
+
+    @property
+    def printed(self) -> np.ndarray:
+        """The printed numbers."""
+        return np.asarray(np.round(self._printed(self.here) * self.steps, self.digits))
+
+    # Views ------------------------------------------------------------------------------------
+
+    def membership(
+        self,
+        attacker: Attacker | None = None,
+        rows: Any = None,
+        *,
+        exact: bool | int = False,
+    ) -> OutsiderMembership:
+        """Return how well an attacker tells that a record, or a person, is in the table.
+
+        Out means somebody else instead, as n is printed.
+
+        Parameters
+        ----------
+        attacker
+            What she knows; an outsider if not given. For one who knows all the rest see
+            :meth:`informed`, which stands beside every answer.
+        rows
+            The records, by position or as a mask; all if not given.
+        exact
+            For how many people tables on resampled others check the approximation, the most exposed
+            first; ``True`` for all. By default those where it is known to fail, and the most
+            exposed one.
+        """
+        attacker = Attacker(knows=0.0) if attacker is None else attacker
+        if not isinstance(attacker, Attacker) or attacker.knows_all:
+            raise InputError(
+                "membership() is about an attacker who does not know all others, such as "
+                "sp.Attacker(knows=0.0); informed() is about one who does."
+            )
+        u = self._unknown(attacker)
+        share, mu, root = self._apart(u)
+        asked = self._asked(rows)
+        right = guessing.accuracy(mu, 0.5)
+        doubtful = (share > 0.5) | (self.leverage >= 0.1)
+        open_ = asked[right[asked] < 1 - 1e-12]
+        order = open_[np.argsort(-right[open_] - doubtful[open_], kind="stable")]
+        count = max(int(doubtful[order].sum()), 1) if exact is False else exact
+        people = order if exact is True else order[:count]
+        checked = self._resampled(people, right[people], u, root)
+        decided = ~np.isnan(checked.right) & doubtful[people]
+        mu[people[decided]] = guessing.distance(checked.right[decided], 0.5)
+        places = {int(old): new for new, old in enumerate(asked)}
+        result = Result(
+            mu[asked],
+            "rows" if self.together is None else "people",
+            "membership",
+            "estimate",
+            str(attacker),
+            self._names(asked),
+            assumptions=self._words(attacker, u, checked),
+            library=self.library,
+        )
+        return OutsiderMembership(
+            result,
+            mu[asked],
+            TwoNormals.apart(mu[asked]),
+            self._informed(asked),
+            checked.of(np.ones(len(people), dtype=bool), places),
+            len(self.sets) - 1,
+            None,
+            self.size,
+        )
+
+    def informed(self, rows: Any = None) -> Membership:
+        """Return the risk of membership from an attacker who knows all other records.
+
+        The question is whether it is this person or somebody else instead, who could be any of the
+        others once more; up to 100 of them are tried.
+        """
+        return self._informed(self._asked(rows))
+
+    def absences(self) -> np.ndarray:
+        """Return whose absence changes a printed number other than n, (people,).
+
+        For these, who knows all the rest is certain even where n is not printed.
+        """
+        others = np.array([label != "n" for label in self.labels])
+        before, after = self._printed(self.here), self._printed(self.without)
+        return np.asarray(np.any((after != before)[:, others], axis=1))
+
+    def rules(self, threshold: int = 10) -> tuple[BrokenRule, ...]:
+        """Return which rules of output checking the table breaks, at a threshold of 10 by default.
+
+        Residual degrees of freedom; columns that few people carry; cells that the columns fit
+        exactly or nearly so; specifications that differ by few people (differencing).
+        """
+        check_count(threshold, "threshold", 2)
+        owner = np.empty(len(self.index), dtype=int)
+        for k, rows in enumerate(self.sets):
+            owner[rows] = k
+        return broken_rules(self.specifications, self.rows, owner, self._names, threshold)
+
+    # Numbers ----------------------------------------------------------------------------------
+
+    def numbers(self, weights: np.ndarray) -> np.ndarray:
+        """Return all numbers before they are rounded, for weights of the people, (B, N) → (B, K).
+
+        NaN in a specification that has no unique fit.
+        """
+        owner = np.empty(len(self.index), dtype=int)
+        for k, rows in enumerate(self.sets):
+            owner[rows] = k
+        found = []
+        for one, rows in zip(self.specifications, self.rows, strict=True):
+            here = weights[:, owner[rows]]
+            found += [one.numbers(here), here.sum(axis=1)[:, None]]
+        return np.hstack(found)
+
+    @cached_property
+    def here(self) -> np.ndarray:
+        """The numbers of the table, (K,)."""
+        return self.numbers(np.ones((1, len(self.sets))))[0]
+
+    @cached_property
+    def without(self) -> np.ndarray:
+        """The numbers without each person, (N, K)."""
+        return self._each(-1.0, "tables without somebody")
+
+    def _each(self, change: float, what: str) -> np.ndarray:
+        """Return the numbers with the weight of each person changed, (N, K)."""
+        N = len(self.sets)
+        found = np.empty((N, len(self.labels)))
+        for piece in row_slices(N, N * max(one.X.shape[1] for one in self.specifications)):
+            weights = np.ones((piece.stop - piece.start, N))
+            weights[np.arange(len(weights)), np.arange(piece.start, piece.stop)] += change
+            found[piece] = self.numbers(weights)
+        return found
+
+    def _printed(self, numbers: np.ndarray) -> np.ndarray:
+        """Return numbers as printed, in steps; what has no fit is unlike everything."""
+        return np.asarray(np.round(numbers / self.steps))
+
+    # To an outsider ---------------------------------------------------------------------------
+
+    @cached_property
+    def influence(self) -> np.ndarray:
+        """``c``, the difference that each person makes less its mean, (N, K); NaN without a fit."""
+        made = self.here - self.without
+        return np.asarray(made - np.nanmean(made, axis=0))
+
+    @cached_property
+    def alone(self) -> np.ndarray:
+        """Who alone carries a column or a level, (N,): without them there is no such table."""
+        return np.asarray(np.isnan(self.without).any(axis=1))
+
+    @cached_property
+    def leverage(self) -> np.ndarray:
+        """The largest sum of a person's shares in the curvature of a specification, (N,)."""
+        most = np.zeros(len(self.sets))
+        for one, rows in zip(self.specifications, self.rows, strict=True):
+            every = np.zeros(len(self.index))
+            every[rows] = one.leverage
+            most = np.maximum(most, [every[own].sum() for own in self.sets])
+        return np.asarray(most)
+
+    @cached_property
+    def size(self) -> int:
+        """How many printed numbers vary with the people and do not follow from the others."""
+        c = self.influence[~self.alone]
+        return inverse_root(c.T @ c).shape[1]
+
+    def rounding(self, u: float) -> np.ndarray:
+        """Return ``D``: ``r²/12`` of each number that varies by more than a step, else 0, (K,)."""
+        variance = u * np.sum(self.influence[~self.alone] ** 2, axis=0)
+        return np.where(self.steps**2 < variance, self.steps**2 / 12, 0.0)
+
+    def _apart(self, u: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return each person's share in what varies, ``μ``, and a root of ``(uG + D)⁻¹``.
+
+        ``μ² = q/(1 − αq)``, ``q = cᵀ(uG + D)⁻¹c``, ``α = u n/(n − 1)``: the own record is out.
+        """
+        c, N = np.where(self.alone[:, None], 0.0, self.influence), len(self.sets)
+        root = inverse_root(u * c.T @ c + np.diag(self.rounding(u)))
+        share = u * N / (N - 1) * np.sum((c @ root) ** 2, axis=1)
+        certain = self.alone | (share > 1 - 1e-8)
+        left = np.where(certain, 1.0, 1 - share)
+        mu = np.where(certain, np.inf, np.sqrt(share * (N - 1) / (u * N) / left))
+        return share, mu, root
+
+    def _unknown(self, attacker: Attacker) -> float:
+        N = len(self.sets)
+        if N < 10 * self.size:
+            raise InputError(
+                f"{N:,} people are too few for {self.size:,} printed numbers: below 10 people a "
+                "number the others' randomness is not known well enough. informed() has the risk "
+                "from an attacker who knows all the rest."
+            )
+        u = attacker.unknown(N)
+        if attacker.knows > 0 and (1 - attacker.knows) * (N - 1) < max(30, self.size):
+            raise InputError(
+                "She would know practically everybody: so few unknown others hide nobody in a way "
+                "that can be estimated. informed() has the risk from who knows all the rest."
+            )
+        return u
+
+    def _resampled(
+        self, people: np.ndarray, predicted: np.ndarray, u: float, root: np.ndarray
+    ) -> Resampled:
+        """Return how often a test is right that learns and is judged on tables of resampled others.
+
+        The weights are those of :mod:`seepage.glm.outsider.resampled`; the numbers are printed.
+        """
+        right, error = np.full((2, len(people)), np.nan)
+        N, rng = len(self.sets), np.random.default_rng(0)
+        base = rng.gamma(1 / u, u, size=(DRAWS, N)) if len(people) else np.empty((0, N))
+        for k, person in enumerate(progress(people, "resampled tables")):
+            draws = []
+            for inside in (True, False):
+                weights = base.copy()
+                weights[:, person] = 0.0
+                weights *= (N - inside) / weights.sum(axis=1, keepdims=True)
+                weights[:, person] = float(inside)
+                draws.append(self._printed(self.numbers(weights)) * self.steps)
+            arrived = np.isfinite(np.hstack(draws)).all(axis=1)
+            if np.mean(arrived) < 0.99:
+                continue
+            seen = [(one[arrived] - self.here) @ root for one in draws]
+            hits = cross_judged(*_telling(*seen))
+            right[k] = (2 * hits.sum() + 0.5) / (2 * len(hits) + 1)
+            error[k] = max(np.std(hits), 0.5 / len(hits)) / np.sqrt(len(hits))
+        return Resampled(people, right, error, predicted)
+
+    # To who knows the rest --------------------------------------------------------------------
+
+    def _informed(self, asked: np.ndarray) -> Membership:
+        alike = self._alike(asked)
+        mu = guessing.distance(1 - alike / 2, 0.5)
+        mu[alike == 0] = np.inf
+        result = Result(
+            mu,
+            "rows" if self.together is None else "people",
+            "membership",
+            "estimate",
+            "membership",
+            self._names(asked),
+            assumptions=(
+                "She knows all other records, and asks whether this person is in the table or "
+                "somebody else instead, who is like one of the others.",
+            ),
+            library=self.library,
+        )
+        return Membership(result, mu)
+
+    def _alike(self, asked: np.ndarray) -> np.ndarray:
+        """Return the share of others who in the person's place leave every digit, (m,).
+
+        Influences add up to first order; where all digits would then stay, a refit decides.
+        """
+        N = len(self.sets)
+        tried = np.unique(np.linspace(0, N - 1, min(N, 100)).astype(int))
+        weights = np.ones((len(tried), N))
+        weights[np.arange(len(tried)), tried] = 2.0
+        more, before = self.numbers(weights) - self.here, self._printed(self.here)
+        counts = np.zeros(len(asked))
+        for k, person in enumerate(asked):
+            there = self._printed(self.without[person] + more)
+            # A step apart in first order may still be the same in truth.
+            near = np.all(np.abs(there - before) <= 1, axis=1) & (tried != person)
+            if near.any():
+                weights = np.ones((int(near.sum()), N))
+                weights[np.arange(len(weights)), tried[near]] = 2.0
+                weights[:, person] = 0.0
+                same = self._printed(self.numbers(weights)) == before
+                counts[k] = np.all(same, axis=1).sum() / np.sum(tried != person)
+        return counts
+
+    # Words and people -------------------------------------------------------------------------
+
+    def _asked(self, rows: Any) -> np.ndarray:
+        if rows is None:
+            return np.arange(len(self.sets))
+        which = row_positions(rows, len(self.index))
+        if self.together is None:
+            return which
+        return np.flatnonzero([bool(np.isin(own, which).any()) for own in self.sets])
+
+    def _names(self, people: np.ndarray) -> np.ndarray:
+        """Return what people are called: row labels or identities."""
+        names = self.index if self.together is None else self.together.names
+        return np.asarray(names[people])
+
+    def _people(self, person: Any) -> Together:
+        if hasattr(person, "reindex"):
+            person = person.reindex(self.index)
+        identities = np.asarray(person)
+        if identities.shape != (len(self.index),):
+            raise InputError(
+                f"person has {len(identities):,} identities, but the table is about "
+                f"{len(self.index):,} records; pass a pandas series with the labels of all rows."
+            )
+        return Together.of("people", identities)
+
+    def _words(self, attacker: Attacker, u: float, checked: Resampled) -> tuple[str, ...]:
+        coarse = int(np.sum((self.rounding(u) == 0) & (self.steps < 1)))
+        said = [
+            f"This is {attacker}: the others come from a population that she knows, and n is "
+            "printed. Out means somebody else instead.",
+            "A normal approximation from the differences that people make to the printed numbers: "
+            "an estimate, which promises nothing.",
+            "Nothing leaves but this table, with no more digits than stated.",
+        ]
+        if coarse:
+            said.append(
+                f"{coarse:,} of {len(self.labels):,} numbers vary by less than a printed step and "
+                "count as if they were not rounded."
+            )
+        known = ~np.isnan(checked.right)
+        if known.any():
+            apart = checked.right[known] - checked.predicted[known]
+            worst = apart[np.argmax(np.abs(apart))]
+            said.append(
+                f"Tables on resampled people checked {int(known.sum()):,} of the most exposed: "
+                f"right {100 * worst:+.1f} times in 100 beside the approximation where they differ "
+                "most; they count where a person has leverage or is most of what varies."
+            )
+        return tuple(said)
+
+
+def _telling(inside: np.ndarray, outside: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield draws along three directions: where the means differ, and where the spreads do most.
+
+    The spreads come from draws whose others are the same in both worlds, so that chance cancels.
+    """
+    both = np.concatenate([inside - inside.mean(axis=0), outside - outside.mean(axis=0)])
+    root = inverse_root(both.T @ both / len(both))
+    white = [(one - outside.mean(axis=0)) @ root for one in (inside, outside)]
+    spreads = [np.atleast_2d(np.cov(one.T)) for one in white]
+    values, vectors = np.linalg.eigh(spreads[1] - spreads[0])
+    most = vectors[:, np.argsort(-np.abs(values))[:2]]
+    apart = white[0].mean(axis=0) - white[1].mean(axis=0)
+    axes = np.linalg.qr(np.column_stack([apart, most]))[0]
+    yield from (one @ axes for one in white)
+
+
+def _matched(results: Sequence[Any]) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return the rows of each specification among all records, and the labels of these."""
+    labels = [one.model.data.row_labels for one in results]
+    sizes = [len(one.model.endog) for one in results]
+    if any(label is None for label in labels):
+        if len(set(sizes)) > 1:
+            raise InputError(
+                "The specifications have different numbers of records, and no labels to match them "
+                "by; fit them on pandas data frames, whose rows have labels."
+            )
+        return [np.arange(size) for size in sizes], np.arange(sizes[0])
+    place: dict[Any, int] = {}
+    rows = []
+    for label in labels:
+        if len(set(label)) < len(label):
+            raise InputError(
+                "Two rows have the same label, so that records cannot be matched; call "
+                "reset_index(drop=True) on the data frame before the fits."
+            )
+        rows.append(np.array([place.setdefault(one, len(place)) for one in label]))
+    index = np.empty(len(place), dtype=object)
+    index[:] = list(place)
+    return rows, index
