@@ -43,10 +43,10 @@ class BrokenRule:
         people = f"{self.count:,} {'person' if self.count == 1 else 'people'}"
         degrees = f"{self.count:,} residual degree{'s' * (self.count != 1)} of freedom"
         what = {
-            "degrees of freedom": f"{degrees}",
-            "column": f"only {people} carry this column",
-            "cell": f"{people} have so much leverage that fewer than {self.threshold:,} like them "
-            "decide what is fitted to them",
+            "degrees of freedom": degrees,
+            "column": f"only {people} {'carries' if self.count == 1 else 'carry'} this column",
+            "cell": f"the leverage of {people} is above 1/{self.threshold:,}: fewer records decide "
+            "what is fitted to them",
             "difference": f"the two differ by {people}: what is subtracted is about them alone",
         }[self.rule]
         return f"{self.where}: {what} (rule: at least {self.threshold:,})."

@@ -95,7 +95,9 @@ class Specification:
 
     def check(self, printed: np.ndarray) -> None:
         """Raise unless coefficients and standard errors are the ones computed here."""
-        if len(self.X) <= self.X.shape[1] or np.linalg.matrix_rank(self.X) < self.X.shape[1]:
+        n, d = self.X.shape
+        sizes = np.linalg.norm(self.X, axis=0)  # units are no dependence
+        if n <= d or np.linalg.matrix_rank(self.X / np.where(sizes > 0, sizes, 1.0)) < d:
             raise InputError(
                 "The columns of a specification are linearly dependent, or there are no more "
                 "records than columns; leave out a column."

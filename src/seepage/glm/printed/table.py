@@ -1,9 +1,9 @@
-"""What a printed regression table tells about the people in it: an outsider, and who knows the rest.
+"""What a printed regression table tells an outsider about the people in it, and who knows the rest.
 
 **An outsider** sees printed numbers that vary with the people she does not know. The influence of a
-person j is the difference that they make, ``ι_j = t − t₋ⱼ`` (the jackknife; to first order the delta
-method on stacked estimating equations), and ``c_j = ι_j − ῑ`` as somebody else comes instead. With
-``G = Σ c cᵀ`` the printed numbers without person i and with them are::
+person j is the difference that they make, ``ι_j = t − t₋ⱼ`` (the jackknife; to first order the
+delta method on stacked estimating equations), and ``c_j = ι_j − ῑ`` as somebody else comes instead.
+With ``G = Σ c cᵀ`` the printed numbers without person i and with them are::
 
     N(t, uG₋ᵢ + D)    and    N(t + cᵢ, uG₋ᵢ + D),     D = r²/12 of rounding to a step r
 
@@ -20,7 +20,6 @@ shows in it, and :meth:`RegressionTable.absences` says whose would show in the o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -288,7 +287,7 @@ class RegressionTable:
 
     def _unknown(self, attacker: Attacker) -> float:
         N = len(self.sets)
-        if N < 10 * self.size:
+        if 10 * self.size > N:
             raise InputError(
                 f"{N:,} people are too few for {self.size:,} printed numbers: below 10 people a "
                 "number the others' randomness is not known well enough. informed() has the risk "
@@ -400,7 +399,8 @@ class RegressionTable:
         return Together.of("people", identities)
 
     def _words(self, attacker: Attacker, u: float, checked: Resampled) -> tuple[str, ...]:
-        coarse = int(np.sum((self.rounding(u) == 0) & (self.steps < 1)))
+        rounded = np.array([label != "n" for label in self.labels])
+        coarse = int(np.sum((self.rounding(u) == 0) & rounded))
         said = [
             f"This is {attacker}: the others come from a population that she knows, and n is "
             "printed. Out means somebody else instead.",
@@ -410,8 +410,9 @@ class RegressionTable:
         ]
         if coarse:
             said.append(
-                f"{coarse:,} of {len(self.labels):,} numbers vary by less than a printed step and "
-                "count as if they were not rounded."
+                f"{coarse:,} of {int(rounded.sum()):,} rounded numbers vary by less than a printed "
+                "step and count as if they were not rounded. The number for who knows the rest is "
+                "about the digits of this very table, and may be lower."
             )
         known = ~np.isnan(checked.right)
         if known.any():

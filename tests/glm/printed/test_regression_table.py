@@ -1,0 +1,350 @@
+"""Printed regression tables: numbers, what they tell, and the rules of output checking."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+import seepage as sp
+from seepage.errors import InputError
+from seepage.glm.printed.specification import Specification
+
+sm = pytest.importorskip("statsmodels.api")
+
+ERRORS = ("nonrobust", "HC0", "HC1", "HC2", "HC3", "cluster")
+
+
+def drawn(logistic=False, n=120, seed=0):
+    rng = np.random.default_rng(seed)
+    X = sm.add_constant(rng.standard_normal((n, 2)))
+    margins = X @ [0.2, 1.0, -0.5]
+    y = margins + rng.standard_normal(n)
+    if logistic:
+        y = (rng.random(n) < 1 / (1 + np.exp(-margins))).astype(float)
+    return X, y, rng.integers(0, 12, n)
+
+
+def fitted(X, y, logistic=False, errors="nonrobust", clusters=None):
+    kwargs = {"cov_kwds": {"groups": clusters}} if errors == "cluster" else {}
+    if logistic:
+        return sm.Logit(y, X).fit(cov_type=errors, disp=0, tol=1e-12, **kwargs)
+    return sm.OLS(y, X).fit(cov_type=errors, **kwargs)
+
+
+def said(results):
+    """Return the numbers of a table as statsmodels has them."""
+    logistic = hasattr(results, "prsquared")
+    fit = [results.prsquared, results.llf] if logistic else [results.rsquared]
+    return np.concatenate([results.params, results.bse, fit, [results.nobs]])
+
+
+# Numbers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("errors", ERRORS)
+@pytest.mark.parametrize("logistic", [False, True])
+def test_tables_without_somebody_are_refits(errors, logistic):
+    X, y, clusters = drawn(logistic)
+    table = sp.RegressionTable(fitted(X, y, logistic, errors, clusters))
+    np.testing.assert_allclose(table.here, said(fitted(X, y, logistic, errors, clusters)))
+    for i in (0, 3, 77):
+        keep = np.arange(len(X)) != i
+        again = fitted(X[keep], y[keep], logistic, errors, clusters[keep])
+        np.testing.assert_allclose(table.without[i], said(again), rtol=1e-7)
+
+
+@pytest.mark.parametrize("errors", ERRORS)
+@pytest.mark.parametrize("logistic", [False, True])
+def test_a_weight_of_two_is_a_record_twice(errors, logistic):
+    X, y, clusters = drawn(logistic)
+    one = Specification.of(fitted(X, y, logistic, errors, clusters))
+    weights = np.ones(len(X))
+    weights[[4, 9]] = 2.0, 0.0
+    rows = np.repeat(np.arange(len(X)), weights.astype(int))
+    again = fitted(X[rows], y[rows], logistic, errors, clusters[rows])
+    np.testing.assert_allclose(one.numbers(weights[None])[0], said(again)[:-1], rtol=1e-7)
+
+
+def test_a_whole_cluster_twice_is_two_clusters():
+    X, y, clusters = drawn()
+    one = Specification.of(fitted(X, y, errors="cluster", clusters=clusters))
+    weights = 1.0 + (clusters == 3)
+    rows = np.concatenate([np.arange(len(X)), np.flatnonzero(clusters == 3)])
+    names = np.concatenate([clusters, np.full(np.sum(clusters == 3), 99)])
+    again = fitted(X[rows], y[rows], errors="cluster", clusters=names)
+    np.testing.assert_allclose(one.numbers(weights[None])[0], said(again)[:-1], rtol=1e-9)
+
+
+def test_badly_scaled_columns_cost_no_digits():
+    X, y, _ = drawn()
+    scaled = X * [1.0, 1e4, 1e-3] + [0.0, 1e5, 0.0]
+    table = sp.RegressionTable(fitted(scaled, y))
+    again = fitted(np.delete(scaled, 5, axis=0), np.delete(y, 5))
+    np.testing.assert_allclose(table.without[5], said(again), rtol=1e-6)
+
+
+def test_people_leave_with_all_their_records():
+    X, y, clusters = drawn()
+    results = fitted(X, y, errors="cluster", clusters=clusters)
+    table = sp.RegressionTable(results, person=clusters)
+    keep = clusters != 4
+    again = fitted(X[keep], y[keep], errors="cluster", clusters=clusters[keep])
+    np.testing.assert_allclose(table.without[4], said(again), rtol=1e-7)
+    assert table.informed().mu.view == "people"
+    with pytest.raises(InputError, match="12 people are too few"):
+        table.membership()
+
+
+# What they tell -------------------------------------------------------------------------------
+
+
+def test_absences_change_digits_as_refits_do():
+    X, y, _ = drawn(n=400)
+    for digits in (1, 2):
+        table = sp.RegressionTable(fitted(X, y), digits=digits)
+        np.testing.assert_array_equal(table.printed[:-1], np.round(said(fitted(X, y)), digits)[:-1])
+        shows = [
+            np.any(
+                np.round(said(fitted(np.delete(X, i, 0), np.delete(y, i)))[:-1], digits)
+                != np.round(said(fitted(X, y))[:-1], digits)
+            )
+            for i in range(len(X))
+        ]
+        np.testing.assert_array_equal(table.absences(), shows)
+        assert 0 < np.sum(shows) < len(shows)
+
+
+def test_who_knows_the_rest_sees_somebody_else_instead():
+    """Every record with every other one in its place, by statsmodels: digits that stay."""
+    X, y, _ = drawn(n=90)
+    digits = 1
+    table = sp.RegressionTable(fitted(X, y), digits=digits)
+    here = np.round(said(fitted(X, y)), digits)
+    asked = [0, 1, 2, 40]
+    right = np.asarray(table.informed(asked).accuracy())
+    for i, found in zip(asked, right, strict=True):
+        alike = []
+        for j in np.delete(np.arange(len(X)), i):
+            rows = np.arange(len(X))
+            rows[i] = j
+            alike.append(np.array_equal(np.round(said(fitted(X[rows], y[rows])), digits), here))
+        assert found == pytest.approx(1 - np.mean(alike) / 2, abs=1e-6)
+    assert right.min() < 0.99
+    fine = sp.RegressionTable(fitted(X, y), digits=6).informed()
+    assert np.isinf(np.asarray(fine)).all()
+
+
+def normal_test(inside, outside):
+    """Return how often a test between two normal laws is right, taught on one half of the draws."""
+    hits = []
+    for side in (0, 1):
+        taught = [
+            stats.multivariate_normal(
+                one[side::2].mean(axis=0), np.cov(one[side::2].T), allow_singular=True
+            )
+            for one in (inside, outside)
+        ]
+        for own, draws in ((0, inside), (1, outside)):
+            likely = [law.logpdf(draws[1 - side :: 2]) for law in taught]
+            hits.append(np.mean(likely[own] > likely[1 - own]))
+    return float(np.mean(hits))
+
+
+def squares(X, y, robust):
+    """Return the tables of many data sets at once, in plain NumPy."""
+    n, d = X.shape[1:]
+    back = np.linalg.inv(np.swapaxes(X, 1, 2) @ X)
+    theta = np.einsum("bij,bnj,bn->bi", back, X, y)
+    rest = y - np.einsum("bnd,bd->bn", X, theta)
+    if robust:
+        meat = np.swapaxes(X * (rest**2)[:, :, None], 1, 2) @ X
+        covariance = back @ meat @ back * n / (n - d)
+    else:
+        covariance = back * (np.sum(rest**2, axis=1) / (n - d))[:, None, None]
+    spread = np.sum((y - y.mean(axis=1, keepdims=True)) ** 2, axis=1)
+    deviations = np.sqrt(np.einsum("bii->bi", covariance))
+    return np.column_stack([theta, deviations, 1 - np.sum(rest**2, axis=1) / spread])
+
+
+def shares(X, y, robust):
+    theta = np.zeros((len(X), X.shape[2]))
+    for _ in range(10):
+        p = 1 / (1 + np.exp(-np.einsum("bnd,bd->bn", X, theta)))
+        H = np.swapaxes(X * (p * (1 - p))[:, :, None], 1, 2) @ X
+        theta = theta + np.linalg.solve(H, np.einsum("bnd,bn->bd", X, y - p)[:, :, None])[:, :, 0]
+    back = covariance = np.linalg.inv(H)
+    if robust:
+        covariance = back @ (np.swapaxes(X * ((y - p) ** 2)[:, :, None], 1, 2) @ X) @ back
+    fit = np.sum(y * np.log(p) + (1 - y) * np.log1p(-p), axis=1)
+    q = y.mean(axis=1)
+    null = X.shape[1] * (q * np.log(q) + (1 - q) * np.log1p(-q))
+    deviations = np.sqrt(np.einsum("bii->bi", covariance))
+    return np.column_stack([theta, deviations, 1 - fit / null, fit])
+
+
+@pytest.mark.parametrize(
+    ("logistic", "robust", "person", "label"),
+    [
+        (False, False, [1.0, 3.5, -2.0], 0.0),
+        (False, True, [1.0, 0.2, 0.3], 3.5),
+        pytest.param(True, False, [1.0, 3.5, -2.0], 0.0, marks=pytest.mark.slow),
+        pytest.param(True, True, [1.0, 1.5, -1.0], 0.0, marks=pytest.mark.slow),
+    ],
+)
+def test_tables_of_a_population(logistic, robust, person, label):
+    """Printed tables with a person and with somebody else instead, all others drawn anew."""
+    n, rng, tables = 300, np.random.default_rng(5), []
+    for inside in (True, False):
+        drawings = []
+        for _ in range(8):
+            X = rng.standard_normal((500, n, 3))
+            X[:, :, 0] = 1.0
+            margins = X @ [0.2, 1.0, -0.5]
+            y = margins + rng.standard_normal(margins.shape)
+            if logistic:
+                y = (rng.random(margins.shape) < 1 / (1 + np.exp(-margins))).astype(float)
+            if inside:
+                X[:, 0], y[:, 0] = person, label
+                example = X[:6], y[:6]
+            drawings.append(np.round((shares if logistic else squares)(X, y, robust), 3))
+        tables.append(np.concatenate(drawings))
+    measured = normal_test(*tables)
+    predicted = []
+    for X, y in zip(*example, strict=True):
+        results = fitted(X, y, logistic, "HC1" if robust else "nonrobust")
+        risk = sp.RegressionTable(results, digits=3).membership(rows=[0])
+        predicted.append(float(np.asarray(risk.accuracy())[0]))
+    assert measured > 0.55
+    assert np.mean(predicted) == pytest.approx(measured, abs=0.035)
+    assert np.mean(predicted) > measured - 0.02
+
+
+def test_two_specifications_that_differ_by_one_record_tell_it():
+    X, y, _ = drawn(n=400)
+    frame = pd.DataFrame(X, columns=["const", "age", "dose"], index=[f"p{i}" for i in range(400)])
+    outcome = pd.Series(y, index=frame.index)
+    keep = frame.index != "p7"
+    first, second = fitted(frame, outcome), fitted(frame[keep], outcome[keep])
+    one, both = sp.RegressionTable(first), sp.RegressionTable(first, second)
+    alone, together = (
+        float(np.asarray(table.membership(rows=[7], exact=0).accuracy())[0])
+        for table in (one, both)
+    )
+    assert alone < 0.7
+    assert together > 0.99
+    (broken,) = both.rules()
+    assert broken.rule == "difference"
+    assert broken.count == 1
+    assert list(broken.people) == ["p7"]
+    assert "Specifications 1 and 2" in str(broken)
+    assert one.rules() == ()
+
+
+def test_two_specifications_that_differ_by_the_group_of_a_record_tell_it():
+    X, y, _ = drawn(n=400)
+    group = (np.arange(400) % 2).astype(float)
+    moved = group.copy()
+    moved[7] = 1 - moved[7]
+    tables = [np.column_stack([X, one]) for one in (group, moved)]
+    both = sp.RegressionTable(*(fitted(one, y) for one in tables))
+    (broken,) = both.rules()
+    assert (broken.rule, broken.count, list(broken.people)) == ("difference", 1, [7])
+    right = [
+        float(np.asarray(one.membership(rows=[7], exact=0).accuracy())[0])
+        for one in (sp.RegressionTable(fitted(tables[0], y)), both)
+    ]
+    assert right[0] < 0.7
+    assert right[1] > 0.85
+
+
+def test_one_table_twice_tells_little_more_than_once():
+    """The same numbers again are no further numbers; only the rounding is."""
+    X, y, _ = drawn(n=400)
+    once, twice = (
+        np.asarray(sp.RegressionTable(*many, digits=6).membership(exact=0))
+        for many in ([fitted(X, y)], [fitted(X, y)] * 2)
+    )
+    np.testing.assert_allclose(once, twice, rtol=1e-3)
+
+
+def test_who_alone_carries_a_level_is_certain():
+    X, y, _ = drawn(n=400)
+    X = np.column_stack([X, np.arange(400) == 11])
+    table = sp.RegressionTable(fitted(X, y))
+    assert np.isinf(np.asarray(table.membership(exact=0)))[11]
+    assert table.absences()[11]
+    kinds = {rule.rule: rule for rule in table.rules()}
+    assert set(kinds) == {"column", "cell"}
+    assert list(kinds["cell"].people) == [11]
+    assert "only 1 person carries" in str(kinds["column"])
+
+
+def test_rules_of_output_checking():
+    X, y, _ = drawn(n=12)
+    rules = sp.RegressionTable(fitted(X, y)).rules()
+    assert [rule.count for rule in rules if rule.rule == "degrees of freedom"] == [9]
+    X, y, _ = drawn(n=200)
+    level = np.arange(200) < 193  # its reference level has seven records
+    rules = sp.RegressionTable(fitted(np.column_stack([X, level]), y)).rules()
+    assert {rule.rule for rule in rules} == {"column", "cell"}
+    cell = next(rule for rule in rules if rule.rule == "cell")
+    assert {193, 194, 195, 196, 197, 198, 199} <= set(cell.people)
+    assert sp.RegressionTable(fitted(np.column_stack([X, level]), y)).rules(3) == ()
+
+
+def test_the_more_she_knows_the_more_the_table_tells():
+    X, y, _ = drawn(n=400)
+    table = sp.RegressionTable(fitted(X, y), digits=6)
+    none, most = (
+        np.asarray(table.membership(sp.Attacker(knows=share), exact=0)) for share in (0.0, 0.75)
+    )
+    np.testing.assert_allclose(most, 2 * none, rtol=1e-3)
+
+
+def test_coarse_digits_are_not_counted_as_protection():
+    X, y, _ = drawn(n=400)
+    fine, coarse = (
+        sp.RegressionTable(fitted(X, y), digits=digits).membership(rows=range(20), exact=0)
+        for digits in (8, 0)
+    )
+    np.testing.assert_allclose(np.asarray(coarse), np.asarray(fine), rtol=1e-6)
+    assert "vary by less than a printed step" in " ".join(coarse.mu.assumptions)
+    assert "promises nothing" in " ".join(fine.mu.assumptions)
+
+
+# Words ----------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_read_is_refused():
+    X, y, clusters = drawn()
+    with pytest.raises(InputError, match="at least one fit"):
+        sp.RegressionTable()
+    with pytest.raises(InputError, match="statsmodels' OLS or Logit"):
+        sp.RegressionTable(sp.glm.LinearRegression().fit(X, y))
+    with pytest.raises(InputError, match="cov_type='HAC'"):
+        sp.RegressionTable(sm.OLS(y, X).fit(cov_type="HAC", cov_kwds={"maxlags": 1}))
+    with pytest.raises(InputError, match="digits must be"):
+        sp.RegressionTable(fitted(X, y), digits=-1)
+    with pytest.raises(InputError, match="different numbers of records"):
+        sp.RegressionTable(fitted(X, y), fitted(X[1:], y[1:]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dependent = fitted(np.column_stack([X, X[:, 1]]), y)
+        early = sm.Logit(y > 0, X).fit(maxiter=1, disp=0)
+    with pytest.raises(InputError, match="linearly dependent"):
+        sp.RegressionTable(dependent)
+    with pytest.raises(InputError, match="converged"):
+        sp.RegressionTable(early)
+    twice = pd.DataFrame(X, index=np.zeros(len(X)))
+    with pytest.raises(InputError, match="same label"):
+        sp.RegressionTable(fitted(twice, pd.Series(y, index=twice.index)))
+    table = sp.RegressionTable(fitted(X, y))
+    with pytest.raises(InputError, match="who does not know all others"):
+        table.membership(sp.Attacker())
+    with pytest.raises(InputError, match="practically everybody"):
+        table.membership(sp.Attacker(knows=0.9))
+    with pytest.raises(InputError, match="identities"):
+        sp.RegressionTable(fitted(X, y), person=clusters[:5])
+    assert "1 specification about 120 records" in repr(table)
