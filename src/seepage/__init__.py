@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from seepage.errors import NotConvergedWarning as NotConvergedWarning
     from seepage.errors import NotTheMinimiserError as NotTheMinimiserError
     from seepage.glm.leakage import leakage as leakage
+    from seepage.glm.outsider.predictions import Parameters as Parameters
     from seepage.glm.outsider.predictions import Predictions as Predictions
     from seepage.glm.printed.table import RegressionTable as RegressionTable
     from seepage.glm.refining import refine as refine

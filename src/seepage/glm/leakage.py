@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -55,7 +55,13 @@ from seepage.glm.jacobian.single_output import SingleOutputJacobian
 from seepage.glm.jacobian.terms import JacobianTerms
 from seepage.glm.losses import Categorical
 from seepage.glm.outsider.leakage import OutsiderLeakage, checked_attacker
-from seepage.glm.outsider.predictions import Predictions
+from seepage.glm.outsider.predictions import (
+    ANSWERS,
+    Parameters,
+    Predictions,
+    check_queries,
+    noise_on_parameters,
+)
 from seepage.glm.preprocessing.chain import Chain
 from seepage.glm.preprocessing.jacobian import RawJacobian, RawRelease
 from seepage.glm.preprocessing.raw_columns import (
@@ -81,6 +87,7 @@ from seepage.tables.source import (
     MemorySource,
     RowSource,
     Table,
+    as_numpy,
     check_column,
     read_table,
 )
@@ -139,7 +146,7 @@ def leakage(
     categorical: Sequence[str] = (),
     person: Any = None,
     attacker: Attacker,
-    release: Predictions | None = None,
+    release: Predictions | Parameters | None = None,
 ) -> OutsiderLeakage: ...
 
 
@@ -157,7 +164,7 @@ def leakage(
     categorical: Sequence[str] = (),
     person: Any = None,
     attacker: Attacker | None = None,
-    release: Predictions | None = None,
+    release: Predictions | Parameters | None = None,
 ) -> Leakage[Any] | OutsiderLeakage:
     """Measure what releasing a fitted linear model with noise tells about its training data.
 
@@ -201,7 +208,10 @@ def leakage(
         does not know protects the others; the answer is then an estimate, an
         :class:`~seepage.glm.outsider.leakage.OutsiderLeakage`.
     release
-        What leaves, if not the parameters: :class:`Predictions`.
+        What leaves, if not the parameters as they are: :class:`Predictions`, or
+        :class:`Parameters` rounded to printed digits. With an attacker who knows all other records
+        the noise is on the margins of the predictions, and rounding, which comes after the noise,
+        takes nothing away.
 
     Examples
     --------
@@ -230,14 +240,38 @@ def leakage(
     if attacker is None and release is None and noise is not None:
         return informed(noise)
     known = checked_attacker(attacker, noise, release)
-    queries = None if release is None else release.queries
+    queries = release.queries if isinstance(release, Predictions) else None
     if queries is not None and not is_streamed(X):
         steps = unwrap(model, X).steps
         queries = dense(Chain(steps).transform(queries)) if steps else queries
-    found = informed(Gaussian(1.0) if noise is None else noise)
+    if isinstance(release, Predictions) and noise is not None:
+        found = informed(Gaussian(1.0))
+        if queries is not None:
+            found = informed(_noise_of_answers(found, queries, noise))
+            found.notes = (*found.notes, ANSWERS)
+    else:
+        found = informed(Gaussian(1.0) if noise is None else noise)
     if known.knows_all:
         return found
-    return OutsiderLeakage(found, noise, known, release, queries, informed)
+    return OutsiderLeakage(found, cast(Gaussian | None, noise), known, release, queries, informed)
+
+
+def _noise_of_answers(leak: Leakage[Any], queries: Any, noise: Noise) -> Gaussian:
+    """Return noise on the parameters that hides as much as noise on the answers to queries."""
+    release = leak.release.inner if isinstance(leak.release, RawRelease) else leak.release
+    if not isinstance(release, GLMRelease) or isinstance(release.fit.family, Categorical):
+        raise InputError(
+            "Noise on predictions is measured for models of one output on tables in memory; "
+            "measure the parameters instead, which tell no less."
+        )
+    template = release.template
+    X = as_numpy(template.X if template.fitted_on is None else template.fitted_on)
+    A = np.asarray(as_numpy(read_table(queries).values), dtype=float)
+    check_queries(A, X.shape[1])
+    if release.fit.intercept is not None:
+        A, X = (np.column_stack([table, np.ones(len(table))]) for table in (A, X))
+    sizes = np.sqrt(np.mean(X**2, axis=0))
+    return noise_on_parameters(A, cast(Gaussian, noise), np.where(sizes > 0, sizes, 1.0))
 
 
 def _to_the_informed(

@@ -162,7 +162,7 @@ def test_predictions_against_dense_matrices(noise):
     model = sp.glm.LogisticRegression(l2=0.02, fit_intercept=True).fit(X, y)
     given = None if noise is None else sp.Gaussian(noise)
     people = list(np.arange(len(X))[:, None])
-    dense = Dense("bernoulli", model, X, y, 0.02 * len(X), np.ones(len(X)), people, noise)
+    dense = Dense("bernoulli", model, X, y, 0.02 * len(X), np.ones(len(X)), people, None)
     queries = np.vstack([X[5:7] + 1.0, X[5:6] + 1.0])  # one of them twice
     for asked in (queries, None):
         leak = sp.leakage(
@@ -170,10 +170,11 @@ def test_predictions_against_dense_matrices(noise):
         )
         measured = leak.membership(exact=0)
         for i in range(len(X)):
-            x = X[i : i + 1] if asked is None else queries[:2]
+            x = X[i : i + 1] if asked is None else queries[: 2 if noise is None else 3]
             A = np.hstack([x, np.ones((len(x), 1))])
             move, inside, outside = dense.worlds(i, 1.0)
-            move, inside, outside = A @ move, A @ inside @ A.T, A @ outside @ A.T
+            blur = (noise or 0.0) ** 2 * np.eye(len(A))  # on every answer
+            move, inside, outside = A @ move, A @ inside @ A.T + blur, A @ outside @ A.T + blur
             share = np.linalg.eigvals(np.linalg.solve(dense.H, dense.A[i])).real.max()
             if share < 0.0999:
                 mu = np.sqrt(move @ np.linalg.solve(inside, move))
@@ -512,6 +513,8 @@ def test_what_cannot_be_answered_is_refused():
         sp.leakage(model, X, y, attacker=OUTSIDER, release=X)
     with pytest.raises(sp.InputError, match="does not know all other records"):
         sp.leakage(model, X, y, noise=sp.Gaussian(1.0), release=sp.Predictions())
+    with pytest.raises(sp.InputError, match="Gaussian"):
+        sp.leakage(model, X, y, noise=sp.Laplace(1.0), release=sp.Predictions(X))
     with pytest.raises(sp.InputError, match="Gaussian"):
         sp.leakage(model, X, y, noise=sp.Laplace(1.0), attacker=OUTSIDER)
     leak = sp.leakage(model, X, y, attacker=OUTSIDER)

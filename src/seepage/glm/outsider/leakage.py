@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from seepage.core.leakage import Leakage, group_labels, row_positions
-from seepage.core.noise import Attacker, Gaussian, Noise
+from seepage.core.noise import Attacker, Gaussian
 from seepage.core.people import Together
 from seepage.core.result import Result, held_sentences
 from seepage.core.risk_views import Membership
@@ -23,9 +23,11 @@ from seepage.errors import InputError
 from seepage.glm.changes.changed_records import ChangedRecords
 from seepage.glm.changes.local_model import LocalModel, callers_moves
 from seepage.glm.changes.rebalanced import RebalancedRecords
+from seepage.glm.losses import Categorical, Family
 from seepage.glm.outsider.others import OtherPeople
-from seepage.glm.outsider.predictions import Predictions
+from seepage.glm.outsider.predictions import Parameters, Predictions, check_queries
 from seepage.glm.outsider.resampled import DRAWS, Resampled, resampled
+from seepage.glm.outsider.rounding import changed_digits, step_of
 from seepage.glm.outsider.worlds import Worlds
 from seepage.glm.preprocessing.jacobian import RawChanges
 from seepage.risks import guessing
@@ -178,9 +180,9 @@ class OutsiderLeakage:
     def __init__(
         self,
         informed: Leakage[Any],
-        noise: Noise | None,
+        noise: Gaussian | None,
         attacker: Attacker,
-        predictions: Predictions | None,
+        predictions: Predictions | Parameters | None,
         queries: Any,
         again: Callable[..., Leakage[Any]],
     ) -> None:
@@ -211,9 +213,11 @@ class OutsiderLeakage:
     def __repr__(self) -> str:
         noise = "no noise" if self._noise is None else repr(self._noise)
         what = f"{self._informed.release.template.size} numbers"
-        if self.predictions is not None:
+        if isinstance(self.predictions, Predictions):
             own = self.predictions.queries is None
             what = "one prediction" if own else f"{len(self._queries)} predictions"
+        if self._digits is not None:
+            what += f" to {self._digits} decimals"
         return (
             f"<Leakage of {what} with {noise} about {len(self._informed.source)} records to "
             f"{self.attacker}>"
@@ -337,14 +341,18 @@ class OutsiderLeakage:
     def _worlds(self, together: Together | None) -> Worlds:
         """Return the two worlds of all people, or say why they are not known."""
         sets = None if together is None else [np.asarray(one) for one in together.sets]
-        others = OtherPeople(self._model, sets, self._noise is not None)
+        answers = isinstance(self.predictions, Predictions)
+        others = OtherPeople(self._model, sets, self._noise is not None and not answers)
         if others.count < 3:
             raise InputError("There are fewer than three people: nobody is hidden among others.")
-        own = self.predictions is not None and self.predictions.queries is None
-        queries = None
-        if self.predictions is not None and not own:
-            queries = self._query_map()
-        worlds = Worlds(others, self.attacker.unknown(others.count), queries, own)
+        own = answers and self._queries is None
+        queries = self._query_map() if answers and not own else None
+        step = None
+        if self._digits is not None:
+            step = step_of(self._digits, self._link)
+            queries = self._parameter_map() if isinstance(self.predictions, Parameters) else queries
+        noise = self._noise if answers else None
+        worlds = Worlds(others, self.attacker.unknown(others.count), queries, own, step, noise)
         # With ten people a number μ² is about twice too high (least squares), and soon useless.
         if not own and others.count < 10 * worlds.numbers:
             raise InputError(
@@ -362,16 +370,34 @@ class OutsiderLeakage:
             )
         return worlds
 
+    @property
+    def _digits(self) -> int | None:
+        return None if self.predictions is None else self.predictions.digits
+
+    @property
+    def _link(self) -> Family | None:
+        """Whose mean is printed where predictions are."""
+        family = self._model.fit.family
+        if not isinstance(self.predictions, Predictions):
+            return None
+        if isinstance(family, Categorical):
+            raise InputError(
+                "Rounded predictions are measured for models of one output; leave out digits=, "
+                "which errs on the side of the people."
+            )
+        return family
+
+    def _parameter_map(self) -> np.ndarray:
+        """Return A of the parameters as the caller has them."""
+        model = self._model
+        every = model.outputs.of_all(np.eye(len(model.inverse)))
+        return np.asarray(callers_moves(every, model.centre).T)
+
     def _query_map(self) -> np.ndarray:
         """Return A: the queries as rows, one for each output that matters."""
         model = self._model
         X = np.asarray(as_numpy(read_table(self._queries).values), dtype=float)
-        if X.ndim != 2 or X.shape[1] != model.X.shape[1]:
-            raise InputError(
-                f"The queries have {X.shape[-1]} columns, but the model has {model.X.shape[1]}."
-            )
-        if not np.isfinite(X).all():
-            raise InputError("The queries must be finite numbers.")
+        check_queries(X, model.X.shape[1])
         near = X if model.centre is None else X - model.centre
         x, c = model.gram_solver.design(near), model.outputs.count
         return np.asarray(np.einsum("mp,kl->mkpl", x, np.eye(c))).reshape(len(x) * c, -1)
@@ -385,6 +411,8 @@ class OutsiderLeakage:
         exact: bool | int,
     ) -> np.ndarray:
         """Return the people whose numbers refits check, the most exposed first."""
+        if worlds.noise is not None:  # refits have no noise on answers
+            return np.zeros(0, dtype=int)
         open_ = asked[right[asked] < 1 - 1e-12]  # of a certainty there is nothing to check
         order = open_[np.argsort(-right[open_], kind="stable")]
         if exact is True:
@@ -405,11 +433,21 @@ class OutsiderLeakage:
         like: Result,
     ) -> Membership:
         """Return the risk from an attacker who knows all the rest."""
-        if self._noise is not None and self.predictions is None:
+        if self._noise is not None and not worlds.own:
             return self._informed.membership(which, groups=groups)
         others = worlds.others
         moved = np.concatenate([g for _, g in others.gradients()])
-        if self._noise is None:
+        if self._noise is None and self._digits is not None:
+            fixed = worlds.queries
+            changed = changed_digits(
+                self._model,
+                others.sets,
+                lambda rows: others.directions(rows).T if fixed is None else fixed,
+                self._digits,
+                self._link,
+            )
+            mu = np.where((changed & others.present) | others.alone, np.inf, 0.0)
+        elif self._noise is None:
             mu = np.where(np.any(moved != 0, axis=1) | others.alone, np.inf, 0.0)
         else:
             root = worlds.with_unknown(0.0).root_for()
@@ -420,7 +458,10 @@ class OutsiderLeakage:
     def _each(self, ask: Callable[[Leakage[Any]], Result]) -> Result:
         """Return a measure of each record with the others as noise."""
         if self.predictions is not None:
-            raise InputError("Of predictions only membership() is known to such an attacker.")
+            raise InputError(
+                "Of predictions and of rounded numbers only membership() is known to such an "
+                "attacker."
+            )
         worlds = self._worlds(self._together(None))
         if worlds.others.single is False:
             raise InputError(
@@ -470,6 +511,16 @@ class OutsiderLeakage:
             *held_sentences(self._informed.held),
             f"Nothing leaves but what was measured, {noise}; what it teaches about the population "
             "is not counted.",
+            *self._rounded_words(),
+        )
+
+    def _rounded_words(self) -> tuple[str, ...]:
+        if self._digits is None:
+            return ()
+        return (
+            f"The numbers are rounded to {self._digits} decimals: a variance of r²/12 where they "
+            "vary by more than a step r, and nothing where the step is coarser. Who knows all the "
+            "rest is certain of those whose absence changes a digit.",
         )
 
 
@@ -479,10 +530,10 @@ def checked_attacker(attacker: Any, noise: Any, release: Any) -> Attacker:
         raise InputError(
             f"attacker must be sp.Attacker(knows=…), not a value of type {type(attacker).__name__}."
         )
-    if release is not None and not isinstance(release, Predictions):
+    if release is not None and not isinstance(release, Predictions | Parameters):
         raise InputError(
-            "release must be sp.Predictions(queries), not a value of type "
-            f"{type(release).__name__}."
+            "release must be sp.Predictions(queries) or sp.Parameters(digits=…), not a value of "
+            f"type {type(release).__name__}."
         )
     everything = attacker is None or attacker.knows_all
     if everything and noise is None:
@@ -491,11 +542,13 @@ def checked_attacker(attacker: Any, noise: Any, release: Any) -> Attacker:
             "certainty. Pass noise=sp.Gaussian(sigma), or say that she knows less: "
             "attacker=sp.Attacker(knows=0.0)."
         )
-    if everything and release is not None:
+    if everything and isinstance(release, Predictions) and release.queries is None:
         raise InputError(
-            "Predictions are measured for an attacker who does not know all other records: add "
-            "attacker=sp.Attacker(knows=0.0)."
+            "Each record's own prediction alone is measured for an attacker who does not know all "
+            "other records: add attacker=sp.Attacker(knows=0.0), or give the queries."
         )
+    if everything and release is not None and not isinstance(noise, Gaussian):
+        raise InputError("Noise on predictions is measured if it is Gaussian; use sp.Gaussian.")
     if not everything and noise is not None and not isinstance(noise, Gaussian):
         raise InputError(
             "To an attacker who does not know all others noise is measured if it is Gaussian; use "

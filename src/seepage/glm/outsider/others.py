@@ -111,6 +111,11 @@ class OtherPeople:
         values, vectors = np.linalg.eigh(Y @ Y.T)
         return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
 
+    @property
+    def parameters(self) -> np.ndarray:
+        """``θ̂``, of the parameters that matter, (P,)."""
+        return np.asarray(self.model.outputs.within(self.model.theta)).reshape(-1)
+
     # The people together ------------------------------------------------------------------------
 
     def gradients(self) -> Iterator[tuple[slice, np.ndarray]]:

@@ -19,8 +19,10 @@ The person's own gradient is no part of what hides them: ``G₋ᵢ = G − n/(n 
 So everything happens in the span of Y, T and c: 2k + 1 dimensions where Y has k columns (one for a
 record of a model of one output). There both covariances are diagonalised at once.
 
-**Predictions.** Of queries A only ``Aθ̂`` is seen. A root R of ``H⁻¹Aᵀ(ASAᵀ)⁺AH⁻¹``, in place of
-one of ``M⁻¹``, is all that changes.
+**Predictions.** Of queries A only ``Aθ̂`` is seen. A root R of ``H⁻¹Aᵀ(ASAᵀ + D)⁺AH⁻¹``, in place
+of one of ``M⁻¹``, is all that changes. ``D`` is the covariance of noise on the answers, and
+``r²/12`` of numbers that are rounded to a step r, where they vary by more than a step; a coarser
+step counts as none, which errs on the side of the person.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from seepage.core.noise import Gaussian
 from seepage.glm.outsider.others import OtherPeople
 from seepage.risks.two_normals import TwoNormals
 from seepage.support.chunks import progress
@@ -49,12 +52,18 @@ class Worlds:
         ``A``, (m, P), where predictions are released; ``None`` for the parameters.
     own
         Whether the only query is at the person's own records.
+    step
+        Gives the step to which each number seen is rounded, from its value, (m,) → (m,).
+    noise
+        What is added to the answers.
     """
 
     others: OtherPeople
     unknown: float
     queries: np.ndarray | None = None
     own: bool = False
+    step: Callable[[np.ndarray], np.ndarray] | None = None
+    noise: Gaussian | None = None
 
     @property
     def share(self) -> float:
@@ -80,8 +89,8 @@ class Worlds:
         inverse, spread = self.others.model.inverse, self.others.spread(self.unknown)
 
         def seen(A: np.ndarray) -> np.ndarray:
-            through = A @ inverse
-            return np.asarray(through.T @ inverse_root(A @ spread @ A.T))
+            through, varies = A @ inverse, A @ spread @ A.T
+            return np.asarray(through.T @ inverse_root(varies + self._blur(A, varies)))
 
         if self.own:
             return lambda rows: seen(self.others.directions(rows).T)
@@ -91,6 +100,18 @@ class Worlds:
         else:
             whole = seen(self.queries)
         return lambda rows: whole
+
+    def _blur(self, A: np.ndarray, varies: np.ndarray) -> np.ndarray:
+        """Return ``D``, (m, m)."""
+        blur = np.zeros_like(varies)
+        if self.noise is not None:
+            root = self.noise.root(len(A))
+            whiten = root if np.ndim(root) == 2 else np.eye(len(A)) * root
+            blur += np.linalg.inv(whiten.T @ whiten)
+        if self.step is not None:
+            steps = self.step(A @ self.others.parameters) ** 2
+            blur += np.diag(np.where(steps < np.diagonal(varies + blur), steps / 12, 0.0))
+        return blur
 
     def told_apart(self) -> tuple[np.ndarray, TwoNormals]:
         """Return ``αq``, the share of each person in what is seen to vary, and the two worlds."""

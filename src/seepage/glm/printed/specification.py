@@ -60,7 +60,7 @@ class Specification:
     @classmethod
     def of(cls, results: Any) -> Specification:
         """Read the results of an OLS or a Logit of statsmodels, and check them number by number."""
-        model = getattr(results, "model", None)
+        model: Any = getattr(results, "model", None)
         kind = None if model is None else own_name(model, "statsmodels")
         if kind not in ("OLS", "Logit") or not hasattr(results, "bse"):
             raise InputError(
@@ -130,7 +130,8 @@ class Specification:
     @cached_property
     def _start(self) -> np.ndarray:
         """The coefficients on all records, along Q."""
-        return self._minimisers(np.ones((1, len(self.y))), np.zeros(self.X.shape[1]))[0]
+        start = self._minimisers(np.ones((1, len(self.y))))
+        return np.asarray(start[0])
 
     @cached_property
     def leverage(self) -> np.ndarray:
@@ -192,10 +193,12 @@ class Specification:
         Q = self._basis[0]
         d = Q.shape[1]
         if self.clusters is not None:
-            sums = self._cluster_sums(W * r)
+            sums = self._cluster_sums(W * r, self.clusters)
             weight = np.stack([np.bincount(self.clusters, w) for w in W])
             shares = weight / np.bincount(self.clusters)
-            if self._whole(W):  # all records of a cluster come together, each time as a new one
+            if _whole(
+                W, self.clusters
+            ):  # all records of a cluster come together, each time as a new one
                 sums = sums / np.sqrt(np.where(shares > 0, shares, 1.0))[:, :, None]
                 count = shares.sum(axis=1)
             else:
@@ -211,17 +214,12 @@ class Specification:
                 factor = factor * (n / (n - d))[:, None]
         return np.asarray((Q.T * (W * factor * r**2)[:, None, :]) @ Q)
 
-    def _cluster_sums(self, pull: np.ndarray) -> np.ndarray:
+    def _cluster_sums(self, pull: np.ndarray, clusters: np.ndarray) -> np.ndarray:
         """Return the sums of scores in every cluster, (B, clusters, d)."""
-        order = np.argsort(self.clusters, kind="stable")
-        starts = np.concatenate([[0], np.cumsum(np.bincount(self.clusters))[:-1]])  # type: ignore[arg-type]
+        order = np.argsort(clusters, kind="stable")
+        starts = np.concatenate([[0], np.cumsum(np.bincount(clusters))[:-1]])
         scores = (pull[:, :, None] * self._basis[0])[:, order]
         return np.asarray(np.add.reduceat(scores, starts, axis=1))
-
-    def _whole(self, W: np.ndarray) -> bool:
-        """Say whether all records of every cluster have the same weight."""
-        first = np.unique(self.clusters, return_index=True)[1]
-        return bool(np.array_equal(W[:, first][:, self.clusters], W))
 
     def _minimisers(self, W: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
         """Return the coefficients along Q, (B, d); NaN where Newton's method does not arrive."""
@@ -242,6 +240,12 @@ class Specification:
             if np.all(settled | ~np.isfinite(shift)):
                 break
         return np.where(settled[:, None], beta, np.nan)
+
+
+def _whole(W: np.ndarray, clusters: np.ndarray) -> bool:
+    """Say whether all records of every cluster have the same weight."""
+    first = np.unique(clusters, return_index=True)[1]
+    return bool(np.array_equal(W[:, first][:, clusters], W))
 
 
 def _share(margins: np.ndarray) -> np.ndarray:

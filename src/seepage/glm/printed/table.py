@@ -217,7 +217,7 @@ class RegressionTable:
     @cached_property
     def here(self) -> np.ndarray:
         """The numbers of the table, (K,)."""
-        return self.numbers(np.ones((1, len(self.sets))))[0]
+        return np.asarray(self.numbers(np.ones((1, len(self.sets))))[0])
 
     @cached_property
     def without(self) -> np.ndarray:
@@ -265,7 +265,7 @@ class RegressionTable:
     def size(self) -> int:
         """How many printed numbers vary with the people and do not follow from the others."""
         c = self.influence[~self.alone]
-        return inverse_root(c.T @ c).shape[1]
+        return int(inverse_root(c.T @ c).shape[1])
 
     def rounding(self, u: float) -> np.ndarray:
         """Return ``D``: ``r²/12`` of each number that varies by more than a step, else 0, (K,)."""
