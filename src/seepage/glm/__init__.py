@@ -5,9 +5,9 @@ minimisers), ``estimators`` (with scikit-learn's interface), ``adapters`` (model
 libraries), ``preprocessing`` (raw columns to features), ``jacobian`` (the closed forms of a
 release's Jacobian), ``changes`` (records that leave or are others), ``outsider`` (an attacker who
 does not know the others), ``refining`` (a model that stopped early), ``shaped_noise`` and
-``private_shape`` (noise in the shape of what records tell) and ``reweighting``; ``leakage`` is the
-entry point. Everything that knows the shape of a GLM belongs
-here; what holds for any release does not.
+``private_shape`` (noise in the shape of what records tell), ``objective_perturbation`` (noise in
+the gradient), ``printed`` (regression tables) and ``reweighting``; ``leakage`` is the entry point.
+Everything that knows the shape of a GLM belongs here; what holds for any release does not.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from seepage.glm.losses import Family as Family
     from seepage.glm.losses import get_family as get_family
     from seepage.glm.losses import register_family as register_family
+    from seepage.glm.objective_perturbation import ObjectivePerturbation as ObjectivePerturbation
     from seepage.glm.private_shape import private_shape_leakage as private_shape_leakage
     from seepage.glm.reweighting import Reweighting as Reweighting
     from seepage.glm.reweighting import reweight as reweight
