@@ -169,7 +169,7 @@ def test_rounding_is_a_variance_while_the_others_vary_more():
     )
     np.testing.assert_allclose(fine, exact, rtol=1e-6)
     assert np.all(coarse <= exact * (1 + 1e-5))
-    assert coarse.max() < 0.95 * exact.max()
+    assert np.median(coarse / exact) < 0.99
     # The covariance of the coefficients by hand, with 1/12 where they vary by more than 1
     theta = refit("gaussian", X, y, 1e-6 * len(X))
     H = X.T @ X + 1e-6 * len(X) * np.eye(4)
