@@ -227,5 +227,6 @@ def test_telling_the_record_s_absence_is_that_of_a_refit(intercept):
     mu = np.linalg.norm(fits[0] - fits[1]) / 0.01
     own, promised = (one for one in found.rows if one.adversary == MEMBERSHIP)
     assert own.value == pytest.approx(2 * norm.cdf(mu / 2) - 1, rel=1e-9)
-    assert own.unit == "advantage" and own.guarantee
+    assert own.unit == "advantage"
+    assert own.guarantee
     assert promised.applies is not intercept  # nothing bounds how far a record moves that
