@@ -1,5 +1,10 @@
 """Releases as they are made: rounded parameters, and predictions with noise or few digits."""
 
+import runpy
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -206,3 +211,31 @@ def test_digits_are_checked():
     assert "to 3 decimals" in repr(rounded)
     with pytest.raises(InputError, match="rounded numbers"):
         rounded.records()
+
+
+# Simulated attackers: the benchmark, small ---------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    folder = Path(__file__).parents[3] / "benchmarks"
+    with patch.object(sys, "path", [str(folder), *sys.path]):
+        yield runpy.run_path(str(folder / "as_made.py"))
+
+
+@pytest.mark.parametrize(
+    ("attacks", "arguments"),
+    [
+        ("noisy_predictions", (2000,)),
+        ("perturbed_objectives", (1000,)),
+        pytest.param("outsiders", (1000, 4), marks=pytest.mark.slow),
+        pytest.param("two_specifications", (1000, 3), marks=pytest.mark.slow),
+    ],
+)
+def test_simulated_attackers_are_not_right_more_often(benchmark, attacks, arguments):
+    found = list(benchmark[attacks](*arguments))
+    assert found
+    for one in found:
+        assert one.least(1 - 0.001 / len(found)) <= one.predicted, one.name
+    # Nor does the prediction lie far above what an attacker can do.
+    assert max(one.predicted - one.right / one.tried for one in found) < 0.08

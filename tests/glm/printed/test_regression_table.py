@@ -12,6 +12,7 @@ from seepage.errors import InputError
 from seepage.glm.printed.specification import Specification
 
 sm = pytest.importorskip("statsmodels.api")
+smf = pytest.importorskip("statsmodels.formula.api")
 
 ERRORS = ("nonrobust", "HC0", "HC1", "HC2", "HC3", "cluster")
 
@@ -257,6 +258,31 @@ def test_two_specifications_that_differ_by_the_group_of_a_record_tell_it():
     ]
     assert right[0] < 0.7
     assert right[1] > 0.85
+
+
+def test_formulas_with_levels_and_missing_values():
+    rng = np.random.default_rng(6)
+    frame = pd.DataFrame({"x": rng.standard_normal(300), "place": rng.choice(list("abc"), 300)})
+    frame["y"] = frame["x"] + (frame["place"] == "b") + rng.standard_normal(300)
+    frame.loc[[4, 50], "x"] = np.nan
+    results = smf.ols("y ~ x + C(place)", frame).fit(cov_type="HC2")
+    table = sp.RegressionTable(results)
+    assert len(table.index) == 298
+    assert 4 not in table.index
+    assert "std err x" in table.labels
+    again = smf.ols("y ~ x + C(place)", frame.drop(9)).fit(cov_type="HC2")
+    place = int(np.flatnonzero(table.index == 9)[0])
+    np.testing.assert_allclose(table.without[place], said(again), rtol=1e-8)
+
+
+def test_a_specification_without_a_column_is_a_further_release():
+    """Every further column of a table adds to what it tells, and never takes away."""
+    X, y, _ = drawn(n=400)
+    one, two = fitted(X, y), fitted(X[:, :2], y)
+    tables = [sp.RegressionTable(one, digits=5), sp.RegressionTable(one, two, digits=5)]
+    once, both = (np.asarray(t.membership(rows=range(50), exact=0)) for t in tables)
+    assert np.all(both > once * (1 - 1e-9))
+    assert np.median(both / once) > 1.02
 
 
 def test_one_table_twice_tells_little_more_than_once():

@@ -84,8 +84,8 @@ class RegressionTable:
         self.together = None if person is None else self._people(person)
         every = np.arange(len(self.index))
         self.sets = list(every[:, None]) if self.together is None else list(self.together.sets)
-        ends = [1.0 if label == "n" else 10.0**-digits for label in self.labels]
-        self.steps = np.array(ends)
+        self.rounded = np.array([label != "n" for label in self.labels])
+        self.steps = np.where(self.rounded, 10.0**-digits, 1.0)
 
     def __repr__(self) -> str:
         many = len(self.specifications)
@@ -182,9 +182,8 @@ class RegressionTable:
 
         For these, who knows all the rest is certain even where n is not printed.
         """
-        others = np.array([label != "n" for label in self.labels])
         before, after = self._printed(self.here), self._printed(self.without)
-        return np.asarray(np.any((after != before)[:, others], axis=1))
+        return np.asarray(np.any((after != before)[:, self.rounded], axis=1))
 
     def rules(self, threshold: int = 10) -> tuple[BrokenRule, ...]:
         """Return which rules of output checking the table breaks, at a threshold of 10 by default.
@@ -268,9 +267,13 @@ class RegressionTable:
         return int(inverse_root(c.T @ c).shape[1])
 
     def rounding(self, u: float) -> np.ndarray:
-        """Return ``D``: ``r²/12`` of each number that varies by more than a step, else 0, (K,)."""
+        """Return ``D``: ``r²/12`` of each number that varies by more than a step, else 0, (K,).
+
+        A count is not rounded.
+        """
         variance = u * np.sum(self.influence[~self.alone] ** 2, axis=0)
-        return np.where(self.steps**2 < variance, self.steps**2 / 12, 0.0)
+        counts = self.rounded & (self.steps**2 < variance)
+        return np.where(counts, self.steps**2 / 12, 0.0)
 
     def _apart(self, u: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return each person's share in what varies, ``μ``, and a root of ``(uG + D)⁻¹``.
@@ -368,7 +371,7 @@ class RegressionTable:
             # How far each number is from the middle of its printed step, and how well that is known
             off = np.abs(there / self.steps - before)
             doubt = 0.1 + 0.2 * np.abs(there - self.here) / self.steps
-            doubt[:, self.steps == 1] = 0.0
+            doubt[:, ~self.rounded] = 0.0
             others = tried != person
             alike = others & np.all(off < 0.5 - doubt, axis=1)
             open_ = others & np.all(off < 0.5 + doubt, axis=1) & ~alike
@@ -408,8 +411,7 @@ class RegressionTable:
         return Together.of("people", identities)
 
     def _words(self, attacker: Attacker, u: float, checked: Resampled) -> tuple[str, ...]:
-        rounded = np.array([label != "n" for label in self.labels])
-        coarse = int(np.sum((self.rounding(u) == 0) & rounded))
+        coarse = int(np.sum((self.rounding(u) == 0) & self.rounded))
         said = [
             f"This is {attacker}: the others come from a population that she knows, and n is "
             "printed. Out means somebody else instead.",
@@ -419,7 +421,7 @@ class RegressionTable:
         ]
         if coarse:
             said.append(
-                f"{coarse:,} of {int(rounded.sum()):,} rounded numbers vary by less than a printed "
+                f"{coarse:,} of {int(self.rounded.sum()):,} rounded numbers vary by less than a printed "
                 "step and count as if they were not rounded. The number for who knows the rest is "
                 "about the digits of this very table, and may be lower."
             )
