@@ -213,7 +213,7 @@ def test_digits_are_checked():
         rounded.records()
 
 
-# Simulated attackers: the benchmark, small ---------------------------------------------------------
+# Simulated attackers: the benchmark, small --------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

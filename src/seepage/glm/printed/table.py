@@ -421,9 +421,9 @@ class RegressionTable:
         ]
         if coarse:
             said.append(
-                f"{coarse:,} of {int(self.rounded.sum()):,} rounded numbers vary by less than a printed "
-                "step and count as if they were not rounded. The number for who knows the rest is "
-                "about the digits of this very table, and may be lower."
+                f"{coarse:,} of {int(self.rounded.sum()):,} rounded numbers vary by less than a "
+                "printed step and count as if they were not rounded. The number for who knows the "
+                "rest is about the digits of this very table, and may be lower."
             )
         known = ~np.isnan(checked.right)
         if known.any():
