@@ -118,6 +118,28 @@ def test_privacy_holds_on_the_grid(delta):
     assert released.epsilon(0.1, 1.0, 0.25) < released.epsilon(0.01, 1.0, 0.25)
 
 
+def test_privacy_is_not_stated_far_too_large_either():
+    """One record that counts, d = 1: the true ε by quadrature, where δ is small."""
+    sigma, ridge, delta = 0.3, 0.3, 1e-6
+    X, y = np.array([[1.0], [0.0]]), np.array([1.0, 0.0])
+    model = sp.glm.LogisticRegression(l2=ridge / 2).fit(X, y)
+    released = sp.glm.ObjectivePerturbation(model, X, y, sp.Gaussian(sigma))
+    epsilon = released.epsilon(delta, lipschitz=1.0, curvature=0.25)
+    theta = np.linspace(-60.0, 60.0, 600_001)
+    slope, curvature = LOSSES["bernoulli"](theta, 1.0)
+    with_it = (ridge + curvature) * np.exp(-((ridge * theta + slope) ** 2) / (2 * sigma**2))
+    without = ridge * np.exp(-((ridge * theta) ** 2) / (2 * sigma**2))
+    scale = (theta[1] - theta[0]) / (sigma * np.sqrt(2 * np.pi))
+
+    def above(bound):
+        pairs = ((with_it, without), (without, with_it))
+        return max(np.sum(np.maximum(a - np.exp(bound) * b, 0)) * scale for a, b in pairs)
+
+    assert above(epsilon) <= delta
+    assert above(0.88 * epsilon) > delta
+    assert released.epsilon(delta, 1.0, 0.5) - epsilon == pytest.approx(np.log(0.8 / 0.55))
+
+
 def test_draws_are_minimisers_with_a_linear_term():
     X, y = drawn("bernoulli", 2)
     model = sp.glm.LogisticRegression(l2=L2, fit_intercept=True).fit(X, y)

@@ -6,7 +6,8 @@ libraries), ``preprocessing`` (raw columns to features), ``jacobian`` (the close
 release's Jacobian), ``changes`` (records that leave or are others), ``outsider`` (an attacker who
 does not know the others), ``refining`` (a model that stopped early), ``shaped_noise`` and
 ``private_shape`` (noise in the shape of what records tell), ``objective_perturbation`` (noise in
-the gradient), ``printed`` (regression tables) and ``reweighting``; ``leakage`` is the entry point.
+the gradient), ``exponential_mechanism`` (a choice among candidates), ``printed`` (regression
+tables) and ``reweighting``; ``leakage`` is the entry point.
 Everything that knows the shape of a GLM belongs here; what holds for any release does not.
 """
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from seepage.glm.estimators import LogisticRegression as LogisticRegression
     from seepage.glm.estimators import PoissonRegression as PoissonRegression
     from seepage.glm.estimators import SoftmaxRegression as SoftmaxRegression
+    from seepage.glm.exponential_mechanism import ExponentialMechanism as ExponentialMechanism
     from seepage.glm.losses import Family as Family
     from seepage.glm.losses import get_family as get_family
     from seepage.glm.losses import register_family as register_family

@@ -110,6 +110,19 @@ def test_as_many_queries_as_parameters_are_the_parameters():
     np.testing.assert_allclose(*(np.asarray(one.records()) for one in both), rtol=1e-6)
 
 
+def test_noisy_predictions_compose_with_other_releases():
+    X, y = drawn("bernoulli")
+    model = model_of("bernoulli", X, y)
+    answers = sp.leakage(model, X, y, noise=sp.Gaussian(0.1), release=sp.Predictions(X[:2]))
+    whole = sp.leakage(model, X, y, noise=sp.Gaussian(0.2))
+    both = sp.compose(answers, whole)
+    i = 3
+    total = sum(np.asarray(one.information(i)) for one in (answers, whole))
+    eta = np.sqrt(np.linalg.eigvalsh(total)[-1])
+    assert np.asarray(both.records())[i] == pytest.approx(eta, rel=1e-8)
+    assert both.membership().mu.shape == (len(X),)
+
+
 def test_units_do_not_matter_to_noisy_predictions():
     X, y = drawn("gaussian")
     scales = np.array([1e4, 1.0, 1e-4])

@@ -137,6 +137,23 @@ def test_who_knows_the_rest_sees_somebody_else_instead():
     assert np.isinf(np.asarray(fine)).all()
 
 
+@pytest.mark.parametrize(("logistic", "knows"), [(False, 0.0), (False, 0.5), (True, 0.0)])
+def test_distances_by_hand(logistic, knows):
+    """Differences by statsmodels, and the covariance of the others alone."""
+    X, y, _ = drawn(logistic, n=110)
+    table = sp.RegressionTable(fitted(X, y, logistic), digits=9)
+    found = np.asarray(table.membership(sp.Attacker(knows=knows), exact=0))
+    here = said(fitted(X, y, logistic))[:-1]
+    without = [
+        said(fitted(np.delete(X, i, 0), np.delete(y, i), logistic))[:-1] for i in range(len(X))
+    ]
+    made = here - np.array(without)
+    for i in (0, 1, 2):
+        S = (1 - knows) * np.cov(np.delete(made, i, axis=0).T) * (len(X) - 2)
+        move = made[i] - made.mean(axis=0)
+        assert found[i] == pytest.approx(np.sqrt(move @ np.linalg.solve(S, move)), rel=1e-4)
+
+
 def normal_test(inside, outside):
     """Return how often a test between two normal laws is right, taught on one half of the draws."""
     hits = []

@@ -1,0 +1,163 @@
+"""The exponential mechanism: one of a few candidate models is published, drawn by how well it fits.
+
+Candidate k has parameters ``θ_k`` that do not come from these records, and its utility is ``−L_k``,
+the negative loss on the records. It is drawn with probability (McSherry and Talwar 2007)::
+
+    p_k ∝ exp(−τ L_k),      L_k = Σ_j ℓ(x̃_jᵀθ_k, y_j)
+
+so that ``∂ log p_k/∂z = −τ(∂L_k/∂z − Σ_l p_l ∂L_l/∂z)``: the Fisher information about a record is
+the covariance of ``τ ∂ℓ/∂z`` over the candidates, exactly. A record's absence takes ``ℓ_k`` off
+each ``L_k``; how often who knows all the rest is right is a finite sum.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+from scipy.special import log_softmax
+
+from seepage.core.result import Result
+from seepage.errors import InputError
+from seepage.glm.losses import Categorical, Family, get_family
+from seepage.support.number_check import check_number
+from seepage.tables.source import as_numpy, read_table
+
+
+class ExponentialMechanism:
+    """A model chosen among candidates with probabilities that fall with its loss on the records.
+
+    Adversaries know all other records and the candidates. Numbers are exact.
+
+    Parameters
+    ----------
+    candidates
+        The parameters of each candidate, one line for each: the coefficients and, where the lines
+        have one number more than the table has columns, an intercept. They must not come from the
+        records.
+    X, y
+        The records and their labels, as numbers of the family.
+    temperature
+        ``τ``, by which a loss counts. With losses between 0 and B for every possible record the
+        choice is 2τB-differentially private if one record changes.
+    family
+        The loss: a name of :func:`seepage.glm.get_family`, or a family of one output.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage as sp
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((50, 2))
+    >>> y = (X @ [1.0, -1.0] > 0).astype(float)
+    >>> chosen = sp.glm.ExponentialMechanism([[1, -1], [1, 0], [0, 0]], X, y, 0.1, "bernoulli")
+    >>> chosen.probabilities.round(2).tolist()
+    [0.65, 0.22, 0.13]
+    >>> chosen.records()
+    <50 records: FIL η, exact about all columns and the label: ...
+    """
+
+    def __init__(
+        self,
+        candidates: Any,
+        X: Any,
+        y: Any,
+        temperature: float,
+        family: str | Family,
+    ) -> None:
+        check_number(temperature, "temperature")
+        if temperature <= 0:
+            raise InputError(f"temperature must be above zero, not {temperature!r}.")
+        named = get_family(family) if isinstance(family, str) else family
+        if isinstance(named, Categorical):
+            raise InputError("Candidates are measured for families of one output.")
+        self.table, self.family, self.temperature = read_table(X), named, float(temperature)
+        self.X = np.asarray(as_numpy(self.table.values), dtype=float)
+        self.y = np.asarray(as_numpy(y), dtype=float).reshape(-1)
+        self.candidates = np.atleast_2d(np.asarray(as_numpy(candidates), dtype=float))
+        (n, d), wide = self.X.shape, self.candidates.shape[1]
+        if len(self.y) != n:
+            raise InputError(f"There are {n:,} records, but {len(self.y):,} labels.")
+        if len(self.candidates) < 2 or wide not in (d, d + 1):
+            raise InputError(
+                f"Candidates are at least two lines of {d} coefficients, with or without an "
+                f"intercept, not an array of shape {self.candidates.shape}."
+            )
+        if not (np.isfinite(self.candidates).all() and np.isfinite(self.X).all()):
+            raise InputError("Candidates and records must be finite numbers.")
+        named.check_labels(self.y)
+        self.margins = self.X @ self.candidates[:, :d].T
+        if wide > d:
+            self.margins = self.margins + self.candidates[:, d]
+
+    def draw(self, seed: int | None = None) -> int:
+        """Return the position of a candidate to publish; a seed is for experiments only."""
+        every = range(len(self.candidates))
+        source = random.SystemRandom() if seed is None else random.Random(seed)  # noqa: S311
+        return source.choices(every, weights=self.probabilities.tolist())[0]
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        """``p_k``."""
+        return np.asarray(np.exp(self._log_odds(self._losses.sum(axis=0))))
+
+    @property
+    def _losses(self) -> np.ndarray:
+        """``ℓ`` of every record under every candidate, (n, K)."""
+        return np.asarray(self.family.loss(self.margins, self._labels))
+
+    @property
+    def _labels(self) -> np.ndarray:
+        return np.broadcast_to(self.y[:, None], self.margins.shape)
+
+    def _log_odds(self, losses: np.ndarray) -> np.ndarray:
+        return np.asarray(log_softmax(-self.temperature * losses, axis=-1))
+
+    def records(self) -> Result:
+        """Return η about all columns and the label of each record."""
+        return self._largest(slice(None), "all columns and the label")
+
+    def labels(self) -> Result:
+        """Return η about each record's label, its columns known."""
+        return self._largest(slice(-1, None), "the label")
+
+    def information(self) -> np.ndarray:
+        """Return the information about each record, (n, d + 1, d + 1): columns, then the label."""
+        d, p = self.X.shape[1], self.probabilities
+        slope = np.asarray(self.family.slope(self.margins, self._labels))
+        near = 1e-6 * np.maximum(np.abs(self._labels), 1.0)
+        ends = [np.asarray(self.family.loss(self.margins, self._labels + h)) for h in (near, -near)]
+        moved = slope[:, :, None] * self.candidates[None, :, :d]
+        scores = np.concatenate([moved, ((ends[0] - ends[1]) / (2 * near))[:, :, None]], axis=2)
+        scores = self.temperature * (scores - np.einsum("k,nki->ni", p, scores)[:, None, :])
+        return np.asarray(np.einsum("k,nki,nkj->nij", p, scores, scores))
+
+    def membership(self) -> Result:
+        """Return how often who knows all other records is right about each, at equal priors.
+
+        Out means that nobody comes instead.
+        """
+        losses = self._losses
+        inside = np.exp(self._log_odds(losses.sum(axis=0)))
+        outside = np.exp(self._log_odds(losses.sum(axis=0) - losses))
+        right = (2 + np.sum(np.abs(inside - outside), axis=1)) / 4
+        return self._result(right, "right", "membership")
+
+    def _largest(self, part: slice, about: str) -> Result:
+        values = np.linalg.eigvalsh(self.information()[:, part, part])[:, -1]
+        return self._result(np.sqrt(np.maximum(values, 0.0)), "fil", about)
+
+    def _result(self, values: np.ndarray, measure: str, about: str) -> Result:
+        return Result(
+            values,
+            "rows",
+            measure,
+            "exact",
+            about,
+            self.table.index,
+            assumptions=(
+                "The candidates do not come from these records, and only the choice leaves.",
+                "Everything outside the view is known to the adversary.",
+            ),
+            library=self.table.library,
+        )
