@@ -259,7 +259,8 @@ def leakage(
 def _noise_of_answers(leak: Leakage[Any], queries: Any, noise: Noise) -> Gaussian:
     """Return noise on the parameters that hides as much as noise on the answers to queries."""
     release = leak.release.inner if isinstance(leak.release, RawRelease) else leak.release
-    if not isinstance(release, GLMRelease) or isinstance(release.fit.family, Categorical):
+    several = isinstance(release, GLMRelease) and isinstance(release.fit.family, Categorical)
+    if not isinstance(release, GLMRelease) or release.problem is not None or several:
         raise InputError(
             "Noise on predictions is measured for models of one output on tables in memory; "
             "measure the parameters instead, which tell no less."

@@ -78,6 +78,22 @@ def test_a_whole_cluster_twice_is_two_clusters():
     np.testing.assert_allclose(one.numbers(weights[None])[0], said(again)[:-1], rtol=1e-9)
 
 
+@pytest.mark.parametrize("errors", ERRORS)
+def test_survey_weights_belong_to_the_records(errors):
+    X, y, clusters = drawn()
+    weight = np.random.default_rng(8).uniform(0.2, 3.0, len(X))
+    kwargs = {"cov_type": errors}
+
+    def results(rows):
+        if errors == "cluster":
+            kwargs["cov_kwds"] = {"groups": clusters[rows]}
+        return sm.WLS(y[rows], X[rows], weights=weight[rows]).fit(**kwargs)
+
+    table = sp.RegressionTable(results(np.arange(len(X))))
+    again = results(np.delete(np.arange(len(X)), 6))
+    np.testing.assert_allclose(table.without[6], said(again), rtol=1e-9)
+
+
 def test_badly_scaled_columns_cost_no_digits():
     X, y, _ = drawn()
     scaled = X * [1.0, 1e4, 1e-3] + [0.0, 1e5, 0.0]
@@ -239,6 +255,44 @@ def test_tables_of_a_population(logistic, robust, person, label):
     assert np.mean(predicted) > measured - 0.02
 
 
+@pytest.mark.slow
+def test_clustered_tables_of_people_with_several_records():
+    """Panels of 400 people with four records each, who differ in level; one of them far off."""
+    people, rows, rng, tables = 400, 4, np.random.default_rng(9), []
+    owner = np.repeat(np.arange(people), rows)
+    for inside in (True, False):
+        drawings = []
+        for _ in range(8):
+            X = rng.standard_normal((500, people * rows, 2))
+            X[:, :, 0] = 1.0
+            level = rng.standard_normal((500, people))
+            y = X @ [0.2, 1.0] + level[:, owner] + rng.standard_normal((500, people * rows))
+            if inside:
+                X[:, :rows, 1], y[:, :rows] = [1.5, 1.0, 2.0, 0.5], [4.0, 3.0, 5.0, 3.5]
+                example = X[:6], y[:6]
+            back = np.linalg.inv(np.swapaxes(X, 1, 2) @ X)
+            theta = np.einsum("bij,bnj,bn->bi", back, X, y)
+            rest = y - np.einsum("bnd,bd->bn", X, theta)
+            sums = (X * rest[:, :, None]).reshape(500, people, rows, 2).sum(axis=2)
+            few = people / (people - 1) * (people * rows - 1) / (people * rows - 2)
+            covariance = few * back @ np.swapaxes(sums, 1, 2) @ sums @ back
+            spread = np.sum((y - y.mean(axis=1, keepdims=True)) ** 2, axis=1)
+            fit = 1 - np.sum(rest**2, axis=1) / spread
+            deviations = np.sqrt(np.einsum("bii->bi", covariance))
+            drawings.append(np.round(np.column_stack([theta, deviations, fit]), 3))
+        tables.append(np.concatenate(drawings))
+    measured = normal_test(*tables)
+    predicted = []
+    for X, y in zip(*example, strict=True):
+        results = fitted(X, y, errors="cluster", clusters=owner)
+        risk = sp.RegressionTable(results, person=owner).membership(rows=[0])
+        assert risk.mu.view == "people"
+        predicted.append(float(np.asarray(risk.accuracy())[0]))
+    assert measured > 0.58
+    assert np.mean(predicted) == pytest.approx(measured, abs=0.035)
+    assert np.mean(predicted) > measured - 0.02
+
+
 def test_two_specifications_that_differ_by_one_record_tell_it():
     X, y, _ = drawn(n=400)
     frame = pd.DataFrame(X, columns=["const", "age", "dose"], index=[f"p{i}" for i in range(400)])
@@ -364,7 +418,7 @@ def test_what_cannot_be_read_is_refused():
     X, y, clusters = drawn()
     with pytest.raises(InputError, match="at least one fit"):
         sp.RegressionTable()
-    with pytest.raises(InputError, match="statsmodels' OLS or Logit"):
+    with pytest.raises(InputError, match="statsmodels' OLS, WLS or Logit"):
         sp.RegressionTable(sp.glm.LinearRegression().fit(X, y))
     with pytest.raises(InputError, match="cov_type='HAC'"):
         sp.RegressionTable(sm.OLS(y, X).fit(cov_type="HAC", cov_kwds={"maxlags": 1}))

@@ -8,7 +8,8 @@ errors come from ``A = Σ ω_j a_j x_j x_jᵀ``, the meat ``B`` and for least sq
     HC0 … HC3    A⁻¹BA⁻¹,  B = Σ ω_j f_j r_j² x_j x_jᵀ,  f = 1, n/(n − d), 1/(1 − h), 1/(1 − h)²
     cluster      A⁻¹BA⁻¹,  B = Σ_g s_g s_gᵀ,  s_g the sum of r_j x_j in a cluster
 
-A weight of zero leaves a record out, and a weight of two puts one in twice.
+A weight of zero leaves a record out, and a weight of two puts one in twice. Survey weights of
+weighted least squares belong to the records: rows and labels are multiplied by their roots.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Specification:
     Parameters
     ----------
     X, y
-        The design, with its column of ones, and the labels.
+        The design, with its column of ones, and the labels; both times ``scale``.
     names
         The names of the columns.
     logistic
@@ -46,6 +47,8 @@ class Specification:
         The cluster of every record, from 0, where standard errors are clustered.
     corrected
         Whether clustered ones are corrected for few clusters.
+    scale
+        The roots of survey weights.
     """
 
     X: np.ndarray
@@ -56,15 +59,16 @@ class Specification:
     constant: bool
     clusters: np.ndarray | None = None
     corrected: bool = True
+    scale: np.ndarray | None = None
 
     @classmethod
     def of(cls, results: Any) -> Specification:
-        """Read the results of an OLS or a Logit of statsmodels, and check them number by number."""
+        """Read results of statsmodels' OLS, WLS or Logit, and check them number by number."""
         model: Any = getattr(results, "model", None)
         kind = None if model is None else own_name(model, "statsmodels")
-        if kind not in ("OLS", "Logit") or not hasattr(results, "bse"):
+        if kind not in ("OLS", "WLS", "Logit") or not hasattr(results, "bse"):
             raise InputError(
-                "A regression table is read from the results of statsmodels' OLS or Logit, such as "
+                "A regression table is read from results of statsmodels' OLS, WLS or Logit, such as "
                 f"sm.OLS(y, X).fit(), not from a value of type {type(results).__name__}."
             )
         errors = str(results.cov_type)
@@ -80,15 +84,18 @@ class Specification:
                 raise InputError("Standard errors clustered two ways are not known here.")
             clusters = np.unique(groups, return_inverse=True)[1]
             corrected = bool(results.cov_kwds.get("use_correction", True))
+        scale = np.sqrt(np.asarray(model.weights, dtype=float)) if kind == "WLS" else None
+        X, y = np.asarray(model.exog, dtype=float), np.asarray(model.endog, dtype=float)
         one = cls(
-            np.asarray(model.exog, dtype=float),
-            np.asarray(model.endog, dtype=float),
+            X if scale is None else X * scale[:, None],
+            y if scale is None else y * scale,
             tuple(map(str, model.exog_names)),
             kind == "Logit",
             errors,
             bool(model.k_constant),
             clusters,
             corrected,
+            scale,
         )
         one.check(np.concatenate([results.params, results.bse]))
         return one
@@ -175,8 +182,9 @@ class Specification:
             else:
                 r, a = self.y - margins, np.ones_like(margins)
                 rss = np.sum(W * r**2, axis=1)
-                mean = (W @ self.y / n)[:, None] * self.constant
-                said = [1 - rss / np.sum(W * (self.y - mean) ** 2, axis=1)]
+                one = np.ones(len(self.y)) if self.scale is None else self.scale
+                mean = (W @ (one * self.y) / (W @ one**2))[:, None] * self.constant
+                said = [1 - rss / np.sum(W * (self.y - one * mean) ** 2, axis=1)]
             bread = _inverses((Q.T * (W * a)[:, None, :]) @ Q)
             if self.errors == "nonrobust":
                 covariance = bread

@@ -52,8 +52,8 @@ class RegressionTable:
     Parameters
     ----------
     results
-        Results of statsmodels' ``OLS`` or ``Logit``. Several are several columns of one table;
-        their records are matched by the labels of the rows, and without labels by position.
+        Results of statsmodels' ``OLS``, ``WLS`` or ``Logit``. Several are several columns of one
+        table; their records are matched by the labels of the rows, and without labels by position.
     digits
         How many decimals are printed; of a table that prints more in places, the most.
     person
