@@ -241,7 +241,7 @@ def benchmark():
     [
         ("noisy_predictions", (2000,)),
         ("perturbed_objectives", (1000,)),
-        pytest.param("outsiders", (1000, 4), marks=pytest.mark.slow),
+        pytest.param("outsiders", (500, 2), marks=pytest.mark.slow),
         pytest.param("two_specifications", (1000, 3), marks=pytest.mark.slow),
     ],
 )

@@ -68,8 +68,8 @@ class Specification:
         kind = None if model is None else own_name(model, "statsmodels")
         if kind not in ("OLS", "WLS", "Logit") or not hasattr(results, "bse"):
             raise InputError(
-                "A regression table is read from results of statsmodels' OLS, WLS or Logit, such as "
-                f"sm.OLS(y, X).fit(), not from a value of type {type(results).__name__}."
+                "A regression table is read from results of statsmodels' OLS, WLS or Logit, such "
+                f"as sm.OLS(y, X).fit(), not from a value of type {type(results).__name__}."
             )
         errors = str(results.cov_type)
         if errors not in ("nonrobust", "cluster", *_ROBUST):
