@@ -9,6 +9,7 @@ at a level of 99.9 % for all tests together.
   is the exact one.
 - **Objective perturbation**, to who knows all the rest: linear, logistic and Poisson models; the
   ratio of the exact densities, with the determinants.
+- **The exponential mechanism**, to who knows all the rest: a choice among five candidates.
 - **Printed numbers**, to an outsider: tables of 300 people are drawn from a population, with a
   person in them or somebody else instead, by least squares and logistic regression. What is printed
   are coefficients (to 1, 2 and 3 decimals), predictions for the person (2 decimals), and regression
@@ -161,6 +162,24 @@ def perturbed_objectives(releases: int) -> Iterator[Attack]:
             right = int(np.sum(ratios[0] > 0) + np.sum(ratios[1] < 0))
             name = f"{family}, objective perturbation: membership of {i}"
             yield Attack(name, float(np.asarray(told)[i]), right, 2 * releases)
+
+
+def choices(releases: int) -> Iterator[Attack]:
+    """Yield attacks on a choice among five candidates."""
+    rng, temperature = np.random.default_rng(6), 0.3
+    candidates = rng.standard_normal((5, 3))
+    X, y = small_table("bernoulli")
+    chosen = sp.glm.ExponentialMechanism(candidates, X, y, temperature, "bernoulli")
+    told = np.asarray(chosen.membership()).tolist()
+    loss = np.logaddexp(0, X @ candidates.T) - y[:, None] * (X @ candidates.T)
+    for i in (0, 3, 9):
+        total = loss.sum(axis=0)
+        worlds = [np.exp(-temperature * one) for one in (total, total - loss[i])]
+        inside, outside = (one / one.sum() for one in worlds)
+        drawn_in, drawn_out = (rng.choice(5, size=releases, p=one) for one in (inside, outside))
+        likely = inside > outside
+        right = int(np.sum(likely[drawn_in]) + np.sum(~likely[drawn_out]))
+        yield Attack(f"exponential mechanism: membership of {i}", told[i], right, 2 * releases)
 
 
 # An outsider ------------------------------------------------------------------------------------
@@ -348,6 +367,7 @@ def main() -> int:
     attacks = [
         *noisy_predictions(releases),
         *perturbed_objectives(releases),
+        *choices(releases),
         *outsiders(releases),
         *two_specifications(releases),
     ]

@@ -220,6 +220,12 @@ def test_digits_are_checked():
             several, X, np.arange(60) % 3, noise=sp.Gaussian(1.0), release=sp.Predictions(X[:1])
         )
     model = model_of("bernoulli", X, y)
+    noisy = {"noise": sp.Gaussian(0.5), "attacker": OUTSIDER}
+    with pytest.raises(InputError, match="another release for every record"):
+        _ = sp.leakage(model, X, y, release=sp.Predictions(), **noisy).informed
+    given = sp.leakage(model, X, y, release=sp.Predictions(X[:2]), **noisy)
+    known = sp.leakage(model, X, y, noise=sp.Gaussian(0.5), release=sp.Predictions(X[:2]))
+    np.testing.assert_allclose(given.informed.records(), known.records())
     rounded = sp.leakage(model, X, y, attacker=OUTSIDER, release=sp.Parameters(digits=3))
     assert "to 3 decimals" in repr(rounded)
     with pytest.raises(InputError, match="rounded numbers"):

@@ -198,6 +198,11 @@ class OutsiderLeakage:
                 "Without noise, an attacker who knows all other records recognises every record "
                 "whose absence moves the model: certainty. Pass noise= for less than that."
             )
+        if isinstance(self.predictions, Predictions) and self._queries is None:
+            raise InputError(
+                "Each record's own prediction is another release for every record; give "
+                "sp.Predictions the queries for a leakage to an attacker who knows all others."
+            )
         return self._informed
 
     def __getattr__(self, name: str) -> Any:
