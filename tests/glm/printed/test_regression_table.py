@@ -409,6 +409,7 @@ def test_coarse_digits_are_not_counted_as_protection():
     np.testing.assert_allclose(np.asarray(coarse), np.asarray(fine), rtol=1e-6)
     assert "vary by less than a printed step" in " ".join(coarse.mu.assumptions)
     assert "promises nothing" in " ".join(fine.mu.assumptions)
+    assert "No tables on resampled people" in " ".join(fine.mu.assumptions)
 
 
 # Words ----------------------------------------------------------------------------------------
@@ -434,6 +435,12 @@ def test_what_cannot_be_read_is_refused():
         sp.RegressionTable(dependent)
     with pytest.raises(InputError, match="converged"):
         sp.RegressionTable(early)
+    single = np.column_stack([X, np.arange(len(X)) == 3])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        endless = fitted(single, y, errors="HC3")
+    with pytest.raises(InputError, match="HC3 divides by zero"):
+        sp.RegressionTable(endless)
     twice = pd.DataFrame(X, index=np.zeros(len(X)))
     with pytest.raises(InputError, match="same label"):
         sp.RegressionTable(fitted(twice, pd.Series(y, index=twice.index)))

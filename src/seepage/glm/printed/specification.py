@@ -109,6 +109,11 @@ class Specification:
                 "The columns of a specification are linearly dependent, or there are no more "
                 "records than columns; leave out a column."
             )
+        if self.errors in ("HC2", "HC3") and np.any(self.design_leverage > 1 - 1e-9):
+            raise InputError(
+                f"Somebody alone decides what is fitted to them, where {self.errors} divides by "
+                "zero; leave out that record or its column, or take HC1."
+            )
         here = self.numbers(np.ones((1, len(self.X))))[0, : len(printed)]
         if not np.allclose(here, printed, rtol=1e-4, atol=1e-7 * np.abs(printed).max()):
             raise InputError(

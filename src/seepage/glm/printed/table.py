@@ -192,10 +192,7 @@ class RegressionTable:
         exactly or nearly so; specifications that differ by few people (differencing).
         """
         check_count(threshold, "threshold", 2)
-        owner = np.empty(len(self.index), dtype=int)
-        for k, rows in enumerate(self.sets):
-            owner[rows] = k
-        return broken_rules(self.specifications, self.rows, owner, self._names, threshold)
+        return broken_rules(self.specifications, self.rows, self.owner, self._names, threshold)
 
     # Numbers ----------------------------------------------------------------------------------
 
@@ -204,14 +201,19 @@ class RegressionTable:
 
         NaN in a specification that has no unique fit.
         """
+        found = []
+        for one, rows in zip(self.specifications, self.rows, strict=True):
+            here = weights[:, self.owner[rows]]
+            found += [one.numbers(here), here.sum(axis=1)[:, None]]
+        return np.hstack(found)
+
+    @cached_property
+    def owner(self) -> np.ndarray:
+        """The person of every record, by position."""
         owner = np.empty(len(self.index), dtype=int)
         for k, rows in enumerate(self.sets):
             owner[rows] = k
-        found = []
-        for one, rows in zip(self.specifications, self.rows, strict=True):
-            here = weights[:, owner[rows]]
-            found += [one.numbers(here), here.sum(axis=1)[:, None]]
-        return np.hstack(found)
+        return owner
 
     @cached_property
     def here(self) -> np.ndarray:
@@ -426,7 +428,9 @@ class RegressionTable:
                 "rest is about the digits of this very table, and may be lower."
             )
         known = ~np.isnan(checked.right)
-        if known.any():
+        if not known.any():
+            said.append("No tables on resampled people have checked it; exact=10 asks for them.")
+        else:
             apart = checked.right[known] - checked.predicted[known]
             worst = apart[np.argmax(np.abs(apart))]
             said.append(
