@@ -123,10 +123,8 @@ class Worlds:
                 q[piece] = [np.sum((one @ root(rows)) ** 2) for one, rows in people]
             else:
                 q[piece] = np.sum((c @ root(others.sets[0])) ** 2, axis=1)
-        left = 1 - self.share * q
-        # Rounding ends at about 1e-8, a distance of 10⁴: nobody else has what this person has.
-        certain = (others.alone & others.present) | (left < 1e-8)
-        mu = np.where(certain, np.inf, np.sqrt(q / np.where(certain, 1.0, left)))
+        mu = distance_without_own(q, self.share, others.alone & others.present)
+        certain = np.isinf(mu)
         worlds = TwoNormals.apart(mu)
         uneven = np.flatnonzero((others.leverage >= 0.1) & ~certain)
         if len(uneven):
@@ -186,6 +184,18 @@ def _joined(pairs: list[tuple[np.ndarray, np.ndarray]]) -> TwoNormals:
     size = max(len(shift) for shift, _ in tidy)
     both = [[np.pad(one, (0, size - len(one))) for one in pair] for pair in tidy]
     return TwoNormals(np.stack([m for m, _ in both]), np.stack([e for _, e in both]))
+
+
+def distance_without_own(q: np.ndarray, share: float, alone: np.ndarray) -> np.ndarray:
+    """Return ``μ = √(q/(1 − αq))`` of each person, whose own part in what varies is left out.
+
+    ``q`` is the squared length of what they change, in units of what varies with all people in it,
+    and ``share`` is ``α = u n/(n − 1)``. Infinite for who is alone.
+    """
+    left = 1 - share * q
+    # Rounding ends at about 1e-8, a distance of 10⁴: nobody else has what this person has.
+    certain = alone | (left < 1e-8)
+    return np.where(certain, np.inf, np.sqrt(q / np.where(certain, 1.0, left)))
 
 
 def inverse_root(matrix: np.ndarray) -> np.ndarray:

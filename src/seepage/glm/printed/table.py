@@ -33,7 +33,7 @@ from seepage.core.risk_views import Membership
 from seepage.errors import InputError
 from seepage.glm.outsider.leakage import OutsiderMembership
 from seepage.glm.outsider.resampled import DRAWS, Resampled, cross_judged
-from seepage.glm.outsider.worlds import inverse_root
+from seepage.glm.outsider.worlds import distance_without_own, inverse_root
 from seepage.glm.printed.output_rules import BrokenRule, broken_rules
 from seepage.glm.printed.specification import Specification
 from seepage.risks import guessing
@@ -284,11 +284,9 @@ class RegressionTable:
         """
         c, N = np.where(self.alone[:, None], 0.0, self.influence), len(self.sets)
         root = inverse_root(u * c.T @ c + np.diag(self.rounding(u)))
-        share = u * N / (N - 1) * np.sum((c @ root) ** 2, axis=1)
-        certain = self.alone | (share > 1 - 1e-8)
-        left = np.where(certain, 1.0, 1 - share)
-        mu = np.where(certain, np.inf, np.sqrt(share * (N - 1) / (u * N) / left))
-        return share, mu, root
+        q, alpha = np.sum((c @ root) ** 2, axis=1), u * N / (N - 1)
+        mu = distance_without_own(q, alpha, self.alone)
+        return alpha * q, mu, root
 
     def _unknown(self, attacker: Attacker) -> float:
         N = len(self.sets)
