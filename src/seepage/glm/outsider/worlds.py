@@ -95,19 +95,25 @@ class Worlds:
     def told_apart(self) -> tuple[np.ndarray, TwoNormals]:
         """Return ``αq``, the share of each person in what is seen to vary, and the two worlds."""
         others, root = self.others, self.root_for()
-        q = np.zeros(len(others.sets))
+        q, spread = np.zeros(len(others.sets)), others.spread(self.unknown)
         for piece, c in others.centred():
-            if self.own:
-                people = zip(c, others.sets[piece], strict=True)
-                q[piece] = [np.sum((one @ root(rows)) ** 2) for one, rows in people]
+            people = others.sets[piece]
+            if not self.own:
+                q[piece] = np.sum((c @ root(people[0])) ** 2, axis=1)
+            elif others.single and others.model.outputs.count == 1:  # (xᵀH⁻¹c)²/xᵀSx
+                A = others.directions(np.concatenate(people)).T
+                moves = np.sum((A @ others.model.inverse) * c, axis=1)
+                variances = np.sum((A @ spread) * A, axis=1)
+                q[piece] = moves**2 / np.where(variances > 0, variances, np.inf)
             else:
-                q[piece] = np.sum((c @ root(others.sets[0])) ** 2, axis=1)
+                each = zip(c, people, strict=True)
+                q[piece] = [np.sum((one @ root(rows)) ** 2) for one, rows in each]
         left = 1 - self.share * q
         # Rounding ends at about 1e-8, a distance of 10⁴: nobody else has what this person has.
         certain = (others.alone & others.present) | (left < 1e-8)
         mu = np.where(certain, np.inf, np.sqrt(q / np.where(certain, 1.0, left)))
         worlds = TwoNormals.apart(mu)
-        uneven = np.flatnonzero((others.leverage >= 0.1) & ~certain)
+        uneven = np.flatnonzero((others.leverage >= 0.1) & others.varies & ~certain)
         if len(uneven):
             shown = progress(uneven, "people of leverage")
             worlds = worlds.put(uneven, _joined([self._pair(int(k), root) for k in shown]))
@@ -160,8 +166,8 @@ def _joined(pairs: list[tuple[np.ndarray, np.ndarray]]) -> TwoNormals:
     tidy = []
     for shift, spread in pairs:
         bent = np.abs(spread) > 1e-9  # else rounding
-        rest = np.linalg.norm(shift[~bent])
-        tidy.append((np.append(rest, shift[bent]), np.append(0.0, spread[bent])))
+        rest = [] if bent.all() else [np.linalg.norm(shift[~bent])]
+        tidy.append((np.append(rest, shift[bent]), np.append(0 * np.array(rest), spread[bent])))
     size = max(len(shift) for shift, _ in tidy)
     both = [[np.pad(one, (0, size - len(one))) for one in pair] for pair in tidy]
     return TwoNormals(np.stack([m for m, _ in both]), np.stack([e for _, e in both]))
