@@ -25,8 +25,10 @@ breast cancer (logistic, λ = 0.01 and 0.1), 3,000 records of UCI Adult (logisti
   weights on the others, or within two standard errors of both.
 - **Partial knowledge.** One known set of 0, 50, 80 or 95 % always stays, and random halves of the
   others come and go: the mean μ of one query within 10 % and two standard errors, each at most 4 %.
-  300 patients and RAND's 3,000. Of the 300, 95 % leave 15 others, and the question is refused: the
-  figure is printed beside the reason, a test by histograms that is more often right than predicted.
+  300 patients and RAND's 3,000. Margins need not be normal where few others are unknown: a test by
+  histograms is judged too, its distance counts where it is larger, and it is not right more often
+  than predicted, on average by nothing and about no record by more than 8 in 100. Of the 300
+  patients, 95 % leave 15 others, and the question is refused.
 
 Refits are made here, by Newton's method on many of them at once, and share no code with what is
 judged. Tables that are done are kept in ``results/outsider.json`` and not run again; ``--again``
@@ -44,7 +46,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, ndtri
+from scipy.special import expit, ndtr, ndtri
 from scipy.stats import rankdata
 from sklearn.datasets import load_breast_cancer
 from tqdm import tqdm
@@ -413,10 +415,12 @@ def partial_knowledge(case: Case) -> list[dict[str, Any]]:
         parts = np.array_split(np.arange(case.shadows), 20)
         apart = np.array([distances(margins[:, part], member[part]) for part in parts])
         # The sign is that which the other refits show.
-        signs = np.sign(apart.sum(axis=0) - apart)
-        means = (signs * apart).mean(axis=1)
-        right = worlds.accuracy()
-        beaten = by_histograms(margins, member) - right
+        apart *= np.sign(apart.sum(axis=0) - apart)
+        right, reached = worlds.accuracy(), by_histograms(margins, member)
+        # Where margins are not normal at all, histograms tell how far apart they are.
+        better = reached > ndtr(apart.mean(axis=0) / 2) + 0.02
+        apart[:, better] = 2 * ndtri(reached[better])
+        means = apart.mean(axis=1)
         found.append(
             {
                 "known": share,
@@ -426,8 +430,9 @@ def partial_knowledge(case: Case) -> list[dict[str, Any]]:
                 "measured": float(means.mean()),
                 "standard error": float(means.std(ddof=1) / np.sqrt(len(means))),
                 "right, predicted": float(right.mean()),
-                "right, by histograms": float((right + beaten).mean()),
-                "most above the prediction": float(beaten.max()),
+                "right, by histograms": float(reached.mean()),
+                "most above the prediction": float((reached - right).max()),
+                "not normal": int(better.sum()),
             }
         )
     return found
@@ -452,7 +457,8 @@ def predicted_worlds(
 
         local = sp.leakage(model, X, y, noise=sp.Gaussian(1.0)).release.finite_changes().model
         others = OtherPeople(local, None, False, known)
-        return Worlds(others, 0.25, own=True).told_apart()[1].of(pool), True
+        worlds = Worlds(others, 0.25, own=True).told_apart()[1]
+        return worlds.of(pool), True
 
 
 def distances(margins: np.ndarray, member: np.ndarray) -> np.ndarray:
@@ -531,12 +537,12 @@ def of_the_known(name: str, row: dict[str, Any]) -> tuple[str, bool]:
     return (
         f"{name}, {100 * row['known']:.0f} % known{beside}: μ {row['predicted']:.3f}, measured "
         f"{row['measured']:.3f} ± {error:.3f}; right {100 * row['right, predicted']:.1f}, by "
-        f"histograms {100 * row['right, by histograms']:.1f} in 100, at most "
-        f"{100 * row['most above the prediction']:+.1f} above",
+        f"histograms {100 * row['right, by histograms']:.1f} in 100 (about one record "
+        f"{100 * row['most above the prediction']:+.1f})",
         off <= 0.1 * row["measured"] + 2 * error
         and error <= 0.04 * row["measured"]
-        # Nobody does better on average than is said, where something is said.
-        and (row["refused"] or row["right, by histograms"] <= row["right, predicted"]),
+        and row["right, by histograms"] <= row["right, predicted"]
+        and row["most above the prediction"] <= 0.08,
     )
 
 

@@ -245,10 +245,12 @@ class OutsiderLeakage:
         if groups is not None and rows is not None:
             raise InputError("All records of a group leave together; leave out rows= or groups=.")
         worlds = self._worlds(together)
-        share, pairs = worlds.told_apart()
+        share, pairs, known = worlds.told_apart()
         asked, index = self._asked(worlds, together, which)
         right = pairs.accuracy()
-        doubtful = share > 0.5  # the person is most of what varies: not the normal law of many
+        # The person is most of what varies: not the normal law of many. Where another one is, both
+        # worlds are already those without them, which refits do not know.
+        doubtful = (share > 0.5) & (known == 0)
         people = self._to_refit(worlds, doubtful, right, asked, exact)
         checked = resampled(worlds, people, right[people])
         decided = ~np.isnan(checked.right) & doubtful[people]
@@ -268,7 +270,12 @@ class OutsiderLeakage:
             "estimate",
             str(self.attacker),
             index,
-            assumptions=(*self._words(worlds), *_agreement(checked), *self._informed.notes),
+            assumptions=(
+                *self._words(worlds),
+                *_agreement(checked),
+                *_hidden_by_few(known[asked]),
+                *self._informed.notes,
+            ),
             library=self._informed.source.library,
             noise=() if self._noise is None else (self._noise,),
             held=self._informed.held,
@@ -449,7 +456,7 @@ class OutsiderLeakage:
                 "People have several records here; the leakage about single records is known "
                 "without person= only."
             )
-        share, _ = worlds.told_apart()
+        share, _, _ = worlds.told_apart()
         result = ask(self._again(Gaussian(self._covariance(worlds))))
         with np.errstate(divide="ignore"):
             factor = 1 / np.sqrt(np.maximum(1 - share, 0.0))
@@ -542,6 +549,16 @@ def _agreement(checked: Resampled) -> tuple[str, ...]:
         f"{100 * worst:+.1f} times in 100 beside the approximation where they differ most "
         f"(standard error {100 * float(checked.error[known].max()):.1f}); where the record is most "
         "of what varies, the refits count.",
+    )
+
+
+def _hidden_by_few(known: np.ndarray) -> tuple[str, ...]:
+    """Return how many people are hidden by hardly more than one other, in words."""
+    if not known.any():
+        return ()
+    return (
+        f"For {np.count_nonzero(known):,} of these, one other person was more than four fifths of "
+        "what hides them, and is taken to be known to her.",
     )
 
 

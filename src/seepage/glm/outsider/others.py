@@ -15,6 +15,7 @@ residuals towards zero, by ``1 − ℓ`` (MacKinnon and White 1985, HC3).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from functools import cached_property
 
 import numpy as np
@@ -80,6 +81,17 @@ class OtherPeople:
                 "knows names some records of a person and not others; name all or none of them."
             )
         return np.asarray(shares == 1)
+
+    def knowing(self, person: int) -> OtherPeople:
+        """Return the same people as somebody sees them who knows one of them too."""
+        others = copy(self)
+        for whole in ("mean", "scatter"):  # of those who vary
+            vars(others).pop(whole, None)
+        others.known = self.known.copy()
+        others.known[person] = True
+        others.varies = self.varies & ~others.known
+        others.count = int(others.varies.sum())
+        return others
 
     def _leave_each_out(self, rows: np.ndarray) -> None:
         solver = self.model.solver

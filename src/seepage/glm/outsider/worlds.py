@@ -21,6 +21,11 @@ record of a model of one output). There both covariances are diagonalised at onc
 
 **Predictions.** Of queries A only ``Aθ̂`` is seen. A root R of ``H⁻¹Aᵀ(ASAᵀ)⁺AH⁻¹``, in place of
 one of ``M⁻¹``, is all that changes.
+
+**Hidden by one other.** Where one other person j is most of what hides a person's own prediction,
+that is not normal: it shows whether j is there, and then hides nothing. With ``z = Rᵀc``, the share
+of j in what varies along the best test's direction is ``α(zᵀz_j)²/q(1 − αq)``. Above four fifths, j
+is taken to be known to the attacker; and so on with who is left.
 """
 
 from __future__ import annotations
@@ -92,32 +97,85 @@ class Worlds:
             whole = seen(self.queries)
         return lambda rows: whole
 
-    def told_apart(self) -> tuple[np.ndarray, TwoNormals]:
-        """Return ``αq``, the share of each person in what is seen to vary, and the two worlds."""
+    def told_apart(
+        self, among: np.ndarray | None = None
+    ) -> tuple[np.ndarray, TwoNormals, np.ndarray]:
+        """Return ``αq``, the share of each person in what is seen to vary, and the two worlds.
+
+        And how many others are taken to be known, since they alone would hide the person. Worlds of
+        people who are not among some, a mask, need not be right.
+        """
+        among = np.ones(len(self.others.sets), dtype=bool) if among is None else among
+        q, hider = self._sizes()
+        worlds = self._normal(q, among)
+        known = np.zeros(len(q), dtype=int)
+        for j in np.unique(hider[among & (hider >= 0)]):
+            hidden = among & (hider == j)
+            known[hidden] = 1
+            places = np.flatnonzero(hidden)
+            if self.others.count <= 3:
+                worlds = worlds.put(places, TwoNormals.apart(np.full(len(places), np.inf)))
+                continue
+            beside = replace(self, others=self.others.knowing(int(j)))
+            _, pairs, more = beside.told_apart(hidden)
+            worlds, known = worlds.put(places, pairs.of(places)), known + hidden * more
+        return self.share * q, worlds, known
+
+    def _sizes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return q of every person, and who is most of what hides them; −1 for nobody."""
         others, root = self.others, self.root_for()
-        q, spread = np.zeros(len(others.sets)), others.spread(self.unknown)
+        q, hider = np.zeros(len(others.sets)), np.full(len(others.sets), -1)
+        heavy, of_heavy = self._heavy() if self.own else (hider[:0], others.mean[None][:0])
+        spread, inverse = others.spread(self.unknown), others.model.inverse
         for piece, c in others.centred():
             people = others.sets[piece]
             if not self.own:
                 q[piece] = np.sum((c @ root(people[0])) ** 2, axis=1)
-            elif others.single and others.model.outputs.count == 1:  # (xᵀH⁻¹c)²/xᵀSx
+                continue
+            if others.single and others.model.outputs.count == 1:  # R = H⁻¹x/√xᵀSx
                 A = others.directions(np.concatenate(people)).T
-                moves = np.sum((A @ others.model.inverse) * c, axis=1)
                 variances = np.sum((A @ spread) * A, axis=1)
-                q[piece] = moves**2 / np.where(variances > 0, variances, np.inf)
+                R = A @ inverse / np.sqrt(np.where(variances > 0, variances, np.inf))[:, None]
+                z = np.sum(R * c, axis=1)
+                q[piece], products = z**2, z[:, None] * (R @ of_heavy.T)
             else:
-                each = zip(c, people, strict=True)
-                q[piece] = [np.sum((one @ root(rows)) ** 2) for one, rows in each]
+                roots = [root(rows) for rows in people]
+                each = [one @ R for one, R in zip(c, roots, strict=True)]
+                q[piece] = [np.sum(z**2) for z in each]
+                products = np.array([of_heavy @ (R @ z) for z, R in zip(each, roots, strict=True)])
+            products[np.arange(len(q))[piece, None] == heavy] = 0.0  # nobody hides themselves
+            hidden = q[piece] * np.maximum(1 - self.share * q[piece], 0.0)
+            shares = self.share * products**2 / np.where(hidden > 0, hidden, np.inf)[:, None]
+            if len(heavy):
+                most = np.argmax(shares, axis=1)
+                hider[piece] = np.where(shares.max(axis=1) > 0.8, heavy[most], -1)
+        return q, hider
+
+    def _heavy(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the people who may hide others alone, and their c: ``αcᵀM⁻¹c`` above 0.4.
+
+        By Cauchy and Schwarz nobody else is four fifths of what hides a person who is less than
+        half of what is seen to vary.
+        """
+        root = replace(self, queries=None, own=False).root_for()(self.others.sets[0])
+        c = np.concatenate([one for _, one in self.others.centred()])
+        shares = self.share * np.sum((c @ root) ** 2, axis=1)
+        heavy = np.flatnonzero((shares > 0.4) & ~self.others.alone)
+        return heavy, c[heavy]
+
+    def _normal(self, q: np.ndarray, among: np.ndarray) -> TwoNormals:
+        """Return the two worlds of people, both normal."""
+        others, root = self.others, self.root_for()
         left = 1 - self.share * q
         # Rounding ends at about 1e-8, a distance of 10⁴: nobody else has what this person has.
         certain = (others.alone & others.present) | (left < 1e-8)
         mu = np.where(certain, np.inf, np.sqrt(q / np.where(certain, 1.0, left)))
         worlds = TwoNormals.apart(mu)
-        uneven = np.flatnonzero((others.leverage >= 0.1) & others.varies & ~certain)
+        uneven = np.flatnonzero((others.leverage >= 0.1) & others.varies & among & ~certain)
         if len(uneven):
             shown = progress(uneven, "people of leverage")
             worlds = worlds.put(uneven, _joined([self._pair(int(k), root) for k in shown]))
-        return self.share * q, worlds
+        return worlds
 
     def _pair(
         self, person: int, root: Callable[[np.ndarray], np.ndarray]
