@@ -230,9 +230,10 @@ class Attacker:
         return not isinstance(self.knows, str) and np.ndim(self.knows) > 0
 
     @property
-    def _share(self) -> Any:
-        """The share of those that may be unknown to her that she knows."""
-        return 0.0 if self.names_records else self.knows
+    def _share(self) -> float:
+        """The share that she knows of those who are not named."""
+        share: float = 0.0 if self.names_records else self.knows
+        return share
 
     @property
     def knows_all(self) -> bool:

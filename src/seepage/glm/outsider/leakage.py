@@ -332,14 +332,12 @@ class OutsiderLeakage:
         self, worlds: Worlds, together: Together | None, which: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the positions of the people who are asked about, and what they are called."""
-        known = worlds.others.known
-        asked = np.arange(len(known))
+        known, index = worlds.others.known, self._informed.source.index
         if together is not None:
             asked = np.flatnonzero(np.isin(together.names, together.holding(which).names))
             index = together.names
         else:
-            asked = asked if which is None else which
-            index = self._informed.source.index
+            asked = np.arange(len(known)) if which is None else which
             index = np.arange(len(known)) if index is None else np.asarray(index)
         if which is None:
             asked = asked[~known[asked]]
