@@ -15,7 +15,7 @@ breast cancer (logistic, λ = 0.01 and 0.1), 3,000 records of UCI Adult (logisti
   of the others of the whole table.
 - **LiRA's own error.** LiRA estimates two means and two deviations for each record. Where the means
   are closer than that, it often has the sign wrong, and its area falls short of the best test's:
-  after 4,000 shadow models by a sixth on average over IWPC. So the mean is compared twice, as it
+  after 4,000 shadow models by a seventh on average over IWPC. So the mean is compared twice, as it
   is, and with every predicted area replaced by what LiRA would reach on as many normal margins that
   far apart. That is a function of one number, which knows nothing of tables or fits, and it is
   convex: it makes relative differences larger. Shown on drawn margins whose distances are known:
