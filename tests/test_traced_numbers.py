@@ -347,6 +347,7 @@ def what_one_fit_predicts_of_lira():
         *("mean area, predicted", "mean area, LiRA", "top 1 %, predicted", "top 1 %, LiRA"),
         *("correlation", "correlation, corrected"),
     )
+    yield "top 1 %, predicted"
     for key, name in names.items():
         yield row(name, *(f"{found[key][figure]:.3f}" for figure in figures))
     every = {one["shadow models"] for key, one in found.items() if "Adult" not in key}
@@ -382,7 +383,10 @@ def what_refits_say_of_the_coefficients():
 
 @tied("docs/how-to/outsider.md")
 def what_known_sets_leave():
-    few, many = kept("outsider")["partial knowledge"].values()
+    found = kept("outsider")["partial knowledge"]
+    few, many = found["300 patients, 0.1"], found["RAND, 0.01"]
+    assert [one["others unknown"] for one in (few[0], many[0])] == [299, 2999]
+    yield "300 patients, predicted | measured | RAND, 3,000 people, predicted"
     for pair in zip(few, many, strict=True):
         cells = []
         for one in pair:
