@@ -216,6 +216,22 @@ def test_only_who_is_unknown_is_asked_about():
     )
 
 
+def test_what_she_learnt_the_kind_of_people_from():
+    """The mean of m unknown people is open to her by m/50 of their own variance."""
+    attacker = sp.Attacker(knows=half_known(200), reference=50, fraction=0.5)
+    assert attacker.unknown(100) == pytest.approx(0.5 * (1 + 100 / 50))
+    X, y = drawn("gaussian", n=200)
+    model = sp.glm.LinearRegression(l2=0.02).fit(X, y)
+    known = np.arange(200) >= 100
+    exactly, learnt = (
+        sp.leakage(model, X, y, attacker=sp.Attacker(knows=known, reference=m)).membership(exact=0)
+        for m in (None, 100)
+    )
+    np.testing.assert_allclose(
+        exactly.worlds.distance, np.sqrt(2) * learnt.worlds.distance, rtol=1e-6
+    )
+
+
 def test_what_is_known_is_described_with_care():
     X, y = drawn("gaussian", n=200)
     model = sp.glm.LinearRegression(l2=0.02).fit(X, y)
@@ -234,8 +250,9 @@ def test_what_is_known_is_described_with_care():
         asked([3, 200])
     with pytest.raises(sp.InputError, match="fewer than three people whom she does not know"):
         asked(np.ones(200, dtype=bool))
-    with pytest.raises(sp.InputError, match="all but 20 of 199 others"):
-        asked(np.arange(200) >= 21, release=sp.Predictions())
+    with pytest.raises(sp.InputError, match="all but 29 of 199 others"):
+        asked(np.arange(200) >= 30, release=sp.Predictions())
+    assert len(asked(np.arange(200) >= 31, release=sp.Predictions())) == 31
     with pytest.raises(sp.InputError, match="21 people whom she does not know are too few"):
         asked(np.arange(200) >= 21)
     with pytest.raises(sp.InputError, match="all or none of them"):
