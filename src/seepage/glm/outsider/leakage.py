@@ -245,7 +245,8 @@ class OutsiderLeakage:
         if groups is not None and rows is not None:
             raise InputError("All records of a group leave together; leave out rows= or groups=.")
         worlds = self._worlds(together)
-        share, pairs, known = worlds.told_apart()
+        share, pairs = worlds.told_apart()
+        known = worlds.taken_for_known
         asked, index = self._asked(worlds, together, which)
         right = pairs.accuracy()
         # The person is most of what varies: not the normal law of many. Where another one is, both
@@ -454,7 +455,7 @@ class OutsiderLeakage:
                 "People have several records here; the leakage about single records is known "
                 "without person= only."
             )
-        share, _, _ = worlds.told_apart()
+        share, _ = worlds.told_apart()
         result = ask(self._again(Gaussian(self._covariance(worlds))))
         with np.errstate(divide="ignore"):
             factor = 1 / np.sqrt(np.maximum(1 - share, 0.0))

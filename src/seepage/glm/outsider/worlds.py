@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -82,11 +83,11 @@ class Worlds:
 
     def root_for(self) -> Callable[[np.ndarray], np.ndarray]:
         """Return the function that gives R for a person's records, (P, k)."""
-        inverse, spread = self.others.model.inverse, self.others.spread(self.unknown)
+        inverse = self.others.model.inverse
 
         def seen(A: np.ndarray) -> np.ndarray:
             through = A @ inverse
-            return np.asarray(through.T @ inverse_root(A @ spread @ A.T))
+            return np.asarray(through.T @ inverse_root(self._varies(A)))
 
         if self.own:
             return lambda rows: seen(self.others.directions(rows).T)
@@ -97,15 +98,30 @@ class Worlds:
             whole = seen(self.queries)
         return lambda rows: whole
 
-    def told_apart(
-        self, among: np.ndarray | None = None
-    ) -> tuple[np.ndarray, TwoNormals, np.ndarray]:
-        """Return ``αq``, the share of each person in what is seen to vary, and the two worlds.
+    def _varies(self, A: np.ndarray) -> np.ndarray:
+        """Return ``ASAᵀ``: how answers vary, (m, m)."""
+        return np.asarray(A @ self._spread @ A.T)
 
-        And how many others are taken to be known, since they alone would hide the person. Worlds of
-        people who are not among some, a mask, need not be right.
-        """
-        among = np.ones(len(self.others.sets), dtype=bool) if among is None else among
+    @cached_property
+    def _spread(self) -> np.ndarray:
+        return self.others.spread(self.unknown)
+
+    def told_apart(self) -> tuple[np.ndarray, TwoNormals]:
+        """Return ``αq``, the share of each person in what is seen to vary, and the two worlds."""
+        share, worlds, _ = self._of_all
+        return share, worlds
+
+    @property
+    def taken_for_known(self) -> np.ndarray:
+        """How many others are taken to be known, since they alone would hide a person."""
+        return self._of_all[2]
+
+    @cached_property
+    def _of_all(self) -> tuple[np.ndarray, TwoNormals, np.ndarray]:
+        return self._of(np.ones(len(self.others.sets), dtype=bool))
+
+    def _of(self, among: np.ndarray) -> tuple[np.ndarray, TwoNormals, np.ndarray]:
+        """Return shares, worlds and how many are taken to be known, right for people among some."""
         q, hider = self._sizes()
         worlds = self._normal(q, among)
         known = np.zeros(len(q), dtype=int)
@@ -117,7 +133,7 @@ class Worlds:
                 worlds = worlds.put(places, TwoNormals.apart(np.full(len(places), np.inf)))
                 continue
             beside = replace(self, others=self.others.knowing(int(j)))
-            _, pairs, more = beside.told_apart(hidden)
+            _, pairs, more = beside._of(hidden)
             worlds, known = worlds.put(places, pairs.of(places)), known + hidden * more
         return self.share * q, worlds, known
 
@@ -126,7 +142,7 @@ class Worlds:
         others, root = self.others, self.root_for()
         q, hider = np.zeros(len(others.sets)), np.full(len(others.sets), -1)
         heavy, of_heavy = self._heavy() if self.own else (hider[:0], others.mean[None][:0])
-        spread, inverse = others.spread(self.unknown), others.model.inverse
+        inverse = others.model.inverse
         for piece, c in others.centred():
             people = others.sets[piece]
             if not self.own:
@@ -134,7 +150,7 @@ class Worlds:
                 continue
             if others.single and others.model.outputs.count == 1:  # R = H⁻¹x/√xᵀSx
                 A = others.directions(np.concatenate(people)).T
-                variances = np.sum((A @ spread) * A, axis=1)
+                variances = np.array([float(self._varies(a[None])[0, 0]) for a in A])
                 R = A @ inverse / np.sqrt(np.where(variances > 0, variances, np.inf))[:, None]
                 z = np.sum(R * c, axis=1)
                 q[piece], products = z**2, z[:, None] * (R @ of_heavy.T)
