@@ -269,6 +269,7 @@ COMMANDS = {
     "audit_sizes.py": "whole audits beside pandas and scikit-learn (`--wide`: wide tables too)",
     "finite_changes.py": "membership and label guesses of all records against refitting them",
     "lira_limit.py": "an attack on membership beside its exact limit",
+    "outsider.py": "what one fit predicts of LiRA's shadow models, of refits and of known sets",
     "attack_audits.py": "audits of a forest and of boosting by attack",
     "whitebox.py": "the white-box attack against refitting every candidate",
     "accountant.py": "an accounted step of private SGD against a plain one",

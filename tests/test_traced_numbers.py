@@ -333,6 +333,77 @@ def what_remedies_leave():
     yield "named at least four of the five layers in every run"
 
 
+@tied("docs/how-to/outsider.md")
+def what_one_fit_predicts_of_lira():
+    found = kept("outsider")["tables"]
+    names = {
+        "breast cancer, 0.01": "Breast cancer, λ = 0.01",
+        "breast cancer, 0.1": "Breast cancer, λ = 0.1",
+        "IWPC, 0.01": "IWPC, linear",
+        "RAND, 0.01": "RAND, Poisson",
+        "Adult, 0.01": "Adult, 3,000 records",
+    }
+    figures = (
+        *("mean area, predicted", "mean area, LiRA", "top 1 %, predicted", "top 1 %, LiRA"),
+        *("correlation", "correlation, corrected"),
+    )
+    yield "top 1 %, predicted"
+    for key, name in names.items():
+        yield row(name, *(f"{found[key][figure]:.3f}" for figure in figures))
+    every = {one["shadow models"] for key, one in found.items() if "Adult" not in key}
+    assert every == {80_000}
+    assert found["Adult, 0.01"]["shadow models"] == 40_000
+    yield "on 80,000 shadow models of a table (40,000 of Adult)"
+    off = [100 * one["off by"] for one in found.values()]
+    yield f"is between {min(off):.1f} and {max(off):.1f} % above LiRA's"
+    cost = kept("outsider")["cost"].values()
+    ours, theirs = (
+        [one["seconds"][what] for one in cost] for what in ("prediction", "2,000 shadow models")
+    )
+    yield f"takes {min(ours):.2f} to {max(ours):.2f} seconds after the fit"
+    yield f"2,000 shadow models {min(theirs):.1f} to {max(theirs):.1f} seconds"
+
+
+@tied("docs/how-to/outsider.md")
+def what_refits_say_of_the_coefficients():
+    found = kept("outsider")["white box"].values()
+    off = [abs(x - y) for one in found for x, y in zip(one["given"], one["refitted"], strict=True)]
+    errors = [
+        math.hypot(x, y)
+        for one in found
+        for x, y in zip(
+            one["given, standard errors"], one["refitted, standard errors"], strict=True
+        )
+    ]
+    agree = sum(x <= 0.03 or x <= 2 * y for x, y in zip(off, errors, strict=True))
+    assert all(sum(one["most exposed"]) == 10 and len(one["records"]) == 20 for one in found)
+    yield f"membership of 20 records a table, the 10 most exposed among them: {agree} of {len(off)}"
+    yield "within 3 in 100 of refits on other people, or within two standard errors"
+    yield f"the furthest is {100 * max(off):.1f} off"
+
+
+@tied("docs/how-to/outsider.md")
+def what_known_sets_leave():
+    found = kept("outsider")["partial knowledge"]
+    few, many = found["300 patients, 0.1"], found["RAND, 0.01"]
+    assert [one["others unknown"] for one in (few[0], many[0])] == [299, 2999]
+    yield "300 patients, predicted | measured | RAND, 3,000 people, predicted"
+    for pair in zip(few, many, strict=True):
+        cells = []
+        for one in pair:
+            predicted = "refused" if one["refused"] else f"{one['predicted']:.3f}"
+            cells += [predicted, f"{one['measured']:.3f}"]
+        yield row(f"{100 * pair[0]['known']:.0f} %", *cells)
+    answered = [one for one in (*few, *many) if not one["refused"]]
+    most = max(one["most above the prediction"] for one in answered)
+    yield f"is right about a single record up to {100 * most:.0f} in 100 more often than predicted"
+    assert all(one["right, by histograms"] <= one["right, predicted"] for one in answered)
+    (refused,) = (one for one in (*few, *many) if one["refused"])
+    told, said = (100 * refused[f"right, {how}"] for how in ("by histograms", "predicted"))
+    count = refused["others unknown"]
+    yield f"With {count} unknown others it is right {told:.0f} times in 100 where {said:.0f} would"
+
+
 @tied("docs/how-to/risks.md")
 def the_attack_beside_the_limit():
     found = kept("lira_limit")

@@ -179,7 +179,7 @@ class Laplace(Noise):
         return f"Laplace({_short(self.scale)})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Attacker:
     """What somebody knows who wants to tell whether a record was in the data.
 
@@ -187,7 +187,9 @@ class Attacker:
     ----------
     knows
         The share of the other records (or people) that she knows: 1 for all of them, 0 for an
-        outsider, who only knows what kind of people they are.
+        outsider, who only knows what kind of people they are. Or which records she knows, as a
+        mask or by position: only the records she does not know then vary, and only they are asked
+        about. (A share is an average over which ones she knows.)
     reference
         How many records she learnt that from. Without it, she is taken to know the population
         exactly, which no attacker does: that errs on the side of the person.
@@ -202,12 +204,15 @@ class Attacker:
     0.1
     """
 
-    knows: float = 1.0
+    knows: Any = 1.0
     reference: int | None = None
     fraction: float = 0.0
 
     def __post_init__(self) -> None:
-        for value, name in ((self.knows, "knows"), (self.fraction, "fraction")):
+        if self.names_records:
+            object.__setattr__(self, "knows", _checked_records(self.knows))
+        shares = {"knows": self._share, "fraction": self.fraction}
+        for name, value in shares.items():
             check_number(value, name)
             if isinstance(value, bool) or not 0 <= value <= 1:
                 raise InputError(f"{name} is a share, from 0 to 1, not {value!r}.")
@@ -220,27 +225,55 @@ class Attacker:
             check_count(self.reference, "reference")
 
     @property
+    def names_records(self) -> bool:
+        """Whether ``knows`` says which records she knows, not how large a share."""
+        return not isinstance(self.knows, str) and np.ndim(self.knows) > 0
+
+    @property
+    def _share(self) -> float:
+        """The share that she knows of those who are not named."""
+        share: float = 0.0 if self.names_records else self.knows
+        return share
+
+    @property
     def knows_all(self) -> bool:
         """Whether she knows all other records."""
-        return self.knows == 1
+        return bool(self._share == 1)
 
     def unknown(self, people: int) -> float:
         """Return ``(1 − f)(u + u²n/m)``: the share of the others' randomness left to her.
 
         ``u = 1 − knows`` is the share of the others she does not know, ``n`` how many people there
         are, ``m`` her reference records: what they leave open about the population adds to what the
-        others leave open.
+        others leave open. Where ``knows`` names records, ``people`` are those she does not know,
+        and u is 1.
         """
-        u = round(1 - self.knows, 12)  # so that knows=0.9 leaves 0.1, not 0.09999…
+        u = round(1 - self._share, 12)  # so that knows=0.9 leaves 0.1, not 0.09999…
         learnt = 0.0 if self.reference is None else u**2 * people / self.reference
         return (1 - self.fraction) * (u + learnt)
 
     def __str__(self) -> str:
         if self.knows_all:
             return "an attacker who knows all other records"
+        if self.names_records:
+            known = self.knows.sum() if self.knows.dtype == bool else len(self.knows)
+            return f"an attacker who knows {known:,} of the records"
         if self.knows == 0:
             return "an outsider, who knows none of the others"
         return f"an attacker who knows {100 * self.knows:.3g} % of the others"
+
+
+def _checked_records(knows: Any) -> np.ndarray:
+    """Return the records that an attacker knows, as a mask or positions."""
+    known = np.array(knows)
+    if not (known.any() if known.dtype == bool else known.size):
+        raise InputError("knows names no record; an attacker who knows none has knows=0.0.")
+    if known.ndim != 1 or known.dtype.kind not in "biu":
+        raise InputError(
+            "knows is a share, from 0 to 1, or the records that she knows: a boolean mask, or row "
+            "positions (whole numbers)."
+        )
+    return known
 
 
 def check_noise_kind(noise: Any) -> None:

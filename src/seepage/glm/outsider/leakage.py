@@ -110,15 +110,7 @@ class OutsiderMembership(Membership):
             mu=self.mu.top(count),
             lower=self.lower[order],
             worlds=self.worlds.of(order),
-            informed=Membership(
-                replace(
-                    self.informed.mu,
-                    values=np.asarray(self.informed)[order],
-                    index=self.informed.mu.labels()[order],
-                    accuracy=None,
-                ),
-                self.informed.lower[order],
-            ),
+            informed=_entries(self.informed, order),
             checked=self.checked.of(kept, places),
             scale=None if self.scale is None else self.scale[order],
         )
@@ -263,16 +255,12 @@ class OutsiderLeakage:
             raise InputError("All records of a group leave together; leave out rows= or groups=.")
         worlds = self._worlds(together)
         share, pairs = worlds.told_apart()
-        if together is None:
-            asked = np.arange(len(share)) if which is None else which
-            index = self._informed.source.index
-            index = asked if index is None else np.asarray(index)[asked]
-        else:
-            chosen = together.holding(which)
-            asked = np.flatnonzero(np.isin(together.names, chosen.names))
-            index = chosen.names
+        known = worlds.taken_for_known
+        asked, index = self._asked(worlds, together, which)
         right = pairs.accuracy()
-        doubtful = share > 0.5  # the person is most of what varies: not the normal law of many
+        # The person is most of what varies: not the normal law of many. Where another one is, both
+        # worlds are already those without them, which refits do not know.
+        doubtful = (share > 0.5) & (known == 0)
         people = self._to_refit(worlds, doubtful, right, asked, exact)
         checked = resampled(worlds, people, right[people])
         decided = ~np.isnan(checked.right) & doubtful[people]
@@ -292,12 +280,18 @@ class OutsiderLeakage:
             "estimate",
             str(self.attacker),
             index,
-            assumptions=(*self._words(worlds), *_agreement(checked), *self._informed.notes),
+            assumptions=(
+                *self._words(worlds),
+                *_agreement(checked),
+                *_hidden_by_few(known[asked]),
+                *self._informed.notes,
+            ),
             library=self._informed.source.library,
             noise=() if self._noise is None else (self._noise,),
             held=self._informed.held,
         )
-        scale = values**2 * worlds.unknown / (1 - self.attacker.fraction)
+        unknown, others = worlds.others.count - 1, int(worlds.others.present.sum()) - 1
+        scale = values**2 * worlds.unknown / (1 - self.attacker.fraction) * (unknown / others)
         informed = self._informed_membership(worlds, which, groups, asked, mu_result)
         return OutsiderMembership(
             mu_result,
@@ -305,7 +299,7 @@ class OutsiderLeakage:
             pairs,
             informed,
             checked,
-            worlds.others.count - 1,
+            others,
             scale if self._noise is None else None,
             worlds.numbers,
         )
@@ -336,6 +330,34 @@ class OutsiderLeakage:
 
     # Behind them ------------------------------------------------------------------------------
 
+    def _known(self) -> np.ndarray | None:
+        """Return which records she knows, if that is said."""
+        if not self.attacker.names_records:
+            return None
+        known = np.zeros(len(self._informed.source), dtype=bool)
+        known[row_positions(self.attacker.knows, len(known))] = True
+        return known
+
+    def _asked(
+        self, worlds: Worlds, together: Together | None, which: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions of the people who are asked about, and what they are called."""
+        known, index = worlds.others.known, self._informed.source.index
+        if together is not None:
+            asked = np.flatnonzero(np.isin(together.names, together.holding(which).names))
+            index = together.names
+        else:
+            asked = np.arange(len(known)) if which is None else which
+            index = np.arange(len(known)) if index is None else np.asarray(index)
+        if which is None:
+            asked = asked[~known[asked]]
+        elif known[asked].any():
+            raise InputError(
+                f"She knows {index[asked[known[asked]][0]]!s}, so that whether it is in the data "
+                "is no question to her; ask about records that knows= does not name."
+            )
+        return asked, index[asked]
+
     def _together(self, groups: Any) -> Together | None:
         if groups is not None:
             labels = group_labels(groups, self._informed.source)
@@ -347,9 +369,13 @@ class OutsiderLeakage:
         """Return the two worlds of all people, or say why they are not known."""
         sets = None if together is None else [np.asarray(one) for one in together.sets]
         answers = isinstance(self.predictions, Predictions)
-        others = OtherPeople(self._model, sets, self._noise is not None and not answers)
+        noisy = self._noise is not None and not answers
+        others = OtherPeople(self._model, sets, noisy, self._known())
+        whom = " whom she does not know" if self.attacker.names_records else ""
         if others.count < 3:
-            raise InputError("There are fewer than three people: nobody is hidden among others.")
+            raise InputError(
+                f"There are fewer than three people{whom}: nobody is hidden among others."
+            )
         own = answers and self._queries is None
         queries = self._query_map() if answers and not own else None
         step = None
@@ -361,15 +387,17 @@ class OutsiderLeakage:
         # With ten people a number μ² is about twice too high (least squares), and soon useless.
         if not own and others.count < 10 * worlds.numbers:
             raise InputError(
-                f"{others.count:,} people are too few for {worlds.numbers:,} released numbers: "
-                "below 10 people a number the others' randomness is not known "
+                f"{others.count:,} people{whom} are too few for {worlds.numbers:,} released "
+                "numbers: below 10 people a number the others' randomness is not known "
                 "well enough. Ask what each record's own prediction tells, with "
                 "release=sp.Predictions()."
             )
-        unknown = round((1 - self.attacker.knows) * (others.count - 1), 6)
-        if self.attacker.knows > 0 and unknown < max(30, worlds.numbers):
+        named, rest = self.attacker.names_records, int(others.present.sum()) - 1
+        unknown = others.count - 1 if named else round((1 - self.attacker.knows) * rest, 6)
+        # Fewer are not normal together: a test that knows their law is right more often.
+        if unknown < min(max(30, worlds.numbers), rest):
             raise InputError(
-                f"She would know all but {unknown:.0f} of {others.count - 1:,} others, which is "
+                f"She would know all but {unknown:.0f} of {rest:,} others, which is "
                 "practically everybody: so few hide nobody in a way that can be estimated. Take "
                 "the risk from an attacker who knows all other records (without noise: certainty)."
             )
@@ -438,9 +466,10 @@ class OutsiderLeakage:
         like: Result,
     ) -> Membership:
         """Return the risk from an attacker who knows all the rest."""
-        if self._noise is not None and not worlds.own:
-            return self._informed.membership(which, groups=groups)
         others = worlds.others
+        if self._noise is not None and not worlds.own:
+            whole = self._informed.membership(which, groups=groups)
+            return _entries(whole, ~others.known) if which is None else whole
         moved = np.concatenate([g for _, g in others.gradients()])
         if self._noise is None and self._digits is not None:
             fixed = worlds.queries
@@ -481,9 +510,11 @@ class OutsiderLeakage:
         values = np.asarray(result)
         factor = factor.reshape(-1, *[1] * (values.ndim - 1))
         values = np.where(values > 0, values * factor, 0.0)
+        asked, index = self._asked(worlds, None, None)
         return replace(
             result,
-            values=values,
+            values=values[asked],
+            index=index,
             kind="estimate",
             assumptions=(*self._words(worlds), *self._informed.notes),
             accuracy=None,
@@ -577,6 +608,23 @@ def _agreement(checked: Resampled) -> tuple[str, ...]:
         f"(standard error {100 * float(checked.error[known].max()):.1f}); where the record is most "
         "of what varies, the refits count.",
     )
+
+
+def _hidden_by_few(known: np.ndarray) -> tuple[str, ...]:
+    """Return how many people are hidden by hardly more than one other, in words."""
+    if not known.any():
+        return ()
+    return (
+        f"For {np.count_nonzero(known):,} of these, one other person was more than four fifths of "
+        "what hides them, and is taken to be known to her.",
+    )
+
+
+def _entries(whole: Membership, which: np.ndarray) -> Membership:
+    """Return some entries of a risk."""
+    mu = whole.mu
+    values, index = np.asarray(mu)[which], mu.labels()[which]
+    return Membership(replace(mu, values=values, index=index, accuracy=None), whole.lower[which])
 
 
 def _local_model(leak: Leakage[Any]) -> LocalModel:

@@ -6,7 +6,8 @@ gradients. With ``u`` the share of that randomness left to the attacker and Σ o
     S = u H⁻¹GH⁻¹ + Σ,     G = Σ_j (g_j − ḡ)(g_j − ḡ)ᵀ
 
 The sandwich covariance (Huber 1967), and where people have several records the cluster-robust one:
-g_j is then the sum over the records of a person. A person's gradient is taken at the minimiser
+g_j is then the sum over the records of a person. Where she knows certain people, the sum and the
+mean are over the others alone, and ``u`` is 1. A person's gradient is taken at the minimiser
 without them, one Newton step away, ``g = H H₋ⱼ⁻¹ g(θ̂)``: at θ̂ the fit has already drawn their
 residuals towards zero, by ``1 − ℓ`` (MacKinnon and White 1985, HC3).
 """
@@ -14,10 +15,12 @@ residuals towards zero, by ``1 − ℓ`` (MacKinnon and White 1985, HC3).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from functools import cached_property
 
 import numpy as np
 
+from seepage.errors import InputError
 from seepage.glm.changes.local_model import LocalModel
 from seepage.glm.changes.outputs import symmetric_root
 from seepage.glm.changes.solver import others_decide
@@ -35,16 +38,27 @@ class OtherPeople:
         The records of each person; every record is a person of its own if not given.
     noisy
         Whether noise is added to the parameters.
+    known
+        The records that the attacker knows, as a mask; ``None`` where she knows a share of them.
+        Who is known to her does not vary: G and ḡ are those of the people she does not know.
     """
 
-    def __init__(self, model: LocalModel, sets: list[np.ndarray] | None, noisy: bool) -> None:
+    def __init__(
+        self,
+        model: LocalModel,
+        sets: list[np.ndarray] | None,
+        noisy: bool,
+        known: np.ndarray | None = None,
+    ) -> None:
         self.model, self.noisy = model, noisy
         every = np.arange(len(model.X))
         self.sets = list(every[:, None]) if sets is None else sets
         self.single = all(len(rows) == 1 for rows in self.sets)
         taken = [bool(np.any(model.weight[rows] > 0)) for rows in self.sets]
         self.present = np.array(taken)  # a record of weight zero is not in the data
-        self.count = int(self.present.sum())
+        self.known = self._are_known(known)
+        self.varies = self.present & ~self.known
+        self.count = int(self.varies.sum())
         self.size = len(model.inverse)
         # How strongly every record pulls on the fit without its person, ω ℓ', (n, c); each person's
         # largest share in the curvature; and whether the others have no minimiser of their own.
@@ -56,6 +70,28 @@ class OtherPeople:
         else:
             for k, rows in enumerate(self.sets):
                 self._leave_out(k, rows)
+
+    def _are_known(self, known: np.ndarray | None) -> np.ndarray:
+        """Return whom the attacker knows, (people,)."""
+        if known is None:
+            return np.zeros(len(self.sets), dtype=bool)
+        shares = np.array([np.mean(known[rows]) for rows in self.sets])
+        if np.any((shares > 0) & (shares < 1)):
+            raise InputError(
+                "knows names some records of a person and not others; name all or none of them."
+            )
+        return np.asarray(shares == 1)
+
+    def knowing(self, person: int) -> OtherPeople:
+        """Return the same people as somebody sees them who knows one of them too."""
+        others = copy(self)
+        for whole in ("mean", "scatter"):  # of those who vary
+            vars(others).pop(whole, None)
+        others.known = self.known.copy()
+        others.known[person] = True
+        others.varies = self.varies & ~others.known
+        others.count = int(others.varies.sum())
+        return others
 
     def _leave_each_out(self, rows: np.ndarray) -> None:
         solver = self.model.solver
@@ -130,12 +166,13 @@ class OtherPeople:
     @cached_property
     def mean(self) -> np.ndarray:
         """``ḡ``, (P,)."""
-        return np.asarray(sum(g.sum(axis=0) for _, g in self.gradients()) / self.count)
+        total = sum(g[self.varies[piece]].sum(axis=0) for piece, g in self.gradients())
+        return np.asarray(total / self.count)
 
     def centred(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield ``c = g − ḡ`` of some people at a time; zero for who is not in the data."""
+        """Yield ``c = g − ḡ`` of some people at a time; zero for who does not vary."""
         for piece, g in self.gradients():
-            yield piece, np.where(self.present[piece, None], g - self.mean, 0.0)
+            yield piece, np.where(self.varies[piece, None], g - self.mean, 0.0)
 
     @cached_property
     def scatter(self) -> np.ndarray:

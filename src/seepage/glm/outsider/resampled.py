@@ -1,11 +1,11 @@
 """Refits on other people: what the normal approximation is checked by.
 
 The others get random weights of mean 1 and variance ``u`` (the Bayesian bootstrap of Rubin 1981,
-gamma weights where the attacker knows some of them), scaled to sum to the number of people; the
-model is fitted with the person and with somebody else instead. Half of the fits of either kind
-teach a test: two normal distributions in the coordinates that tell the worlds apart
-(:meth:`~seepage.glm.outsider.worlds.Worlds.coordinates`); it is judged on the other half, and the
-halves then change places.
+gamma weights where the attacker knows a share of them), scaled to sum to the number of people; who
+is known to her has weight 1. The model is fitted with the person and with somebody else instead.
+Half of the fits of either kind teach a test: two normal distributions in the coordinates that tell
+the worlds apart (:meth:`~seepage.glm.outsider.worlds.Worlds.coordinates`); it is judged on the
+other half, and the halves then change places.
 """
 
 from __future__ import annotations
@@ -93,8 +93,10 @@ class ResampledFits:
         self.model = worlds.others.model
         u = worlds.unknown
         self.weights = self.rng.gamma(1 / u, u, size=(DRAWS, len(self.others.sets)))
-        self.weights *= self.others.present
+        varies = self.others.varies
+        self.weights *= varies
         self.weights *= self.others.count / self.weights.sum(axis=1, keepdims=True)
+        self.weights += self.others.present & ~varies  # whom she knows is always there, once
         self.of_records = np.zeros(len(self.model.X), dtype=int)
         for k, records in enumerate(self.others.sets):
             self.of_records[records] = k
@@ -119,7 +121,9 @@ class ResampledFits:
         weights, rows = self.weights.copy(), self.others.sets[person]
         change = float(inside) - weights[:, person]
         weights[:, person] = 0.0
-        weights *= (self.others.count - inside) / weights.sum(axis=1, keepdims=True)
+        varying = weights[:, self.others.varies]
+        scale = (self.others.count - inside) / varying.sum(axis=1, keepdims=True)
+        weights[:, self.others.varies] = scale * varying
         weights[:, person] = float(inside)
         moves = np.empty_like(self.base)
         for piece in self._pieces(DRAWS):

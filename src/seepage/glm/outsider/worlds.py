@@ -23,12 +23,18 @@ record of a model of one output). There both covariances are diagonalised at onc
 of one of ``M⁻¹``, is all that changes. ``D`` is the covariance of noise on the answers, and
 ``r²/12`` of numbers that are rounded to a step r, where they vary by more than a step; a coarser
 step counts as none, which errs on the side of the person.
+
+**Hidden by one other.** Where one other person j is most of what hides a person's own prediction,
+that is not normal: it shows whether j is there, and then hides nothing. With ``z = Rᵀc``, the share
+of j in what varies along the best test's direction is ``α(zᵀz_j)²/q(1 − αq)``. Above four fifths, j
+is taken to be known to the attacker; and so on with who is left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -86,11 +92,11 @@ class Worlds:
 
     def root_for(self) -> Callable[[np.ndarray], np.ndarray]:
         """Return the function that gives R for a person's records, (P, k)."""
-        inverse, spread = self.others.model.inverse, self.others.spread(self.unknown)
+        inverse = self.others.model.inverse
 
         def seen(A: np.ndarray) -> np.ndarray:
-            through, varies = A @ inverse, A @ spread @ A.T
-            return np.asarray(through.T @ inverse_root(varies + self._blur(A, varies)))
+            through = A @ inverse
+            return np.asarray(through.T @ inverse_root(self._varies(A)))
 
         if self.own:
             return lambda rows: seen(self.others.directions(rows).T)
@@ -101,36 +107,106 @@ class Worlds:
             whole = seen(self.queries)
         return lambda rows: whole
 
-    def _blur(self, A: np.ndarray, varies: np.ndarray) -> np.ndarray:
-        """Return ``D``, (m, m)."""
-        blur = np.zeros_like(varies)
+    def _varies(self, A: np.ndarray) -> np.ndarray:
+        """Return ``ASAᵀ + D``: how answers vary, (m, m)."""
+        varies = A @ self._spread @ A.T
         if self.noise is not None:
             root = self.noise.root(len(A))
             whiten = root if np.ndim(root) == 2 else np.eye(len(A)) * root
-            blur += np.linalg.inv(whiten.T @ whiten)
+            varies = varies + np.linalg.inv(whiten.T @ whiten)
         if self.step is not None:
             steps = self.step(A @ self.others.parameters) ** 2
-            blur += np.diag(np.where(steps < np.diagonal(varies + blur), steps / 12, 0.0))
-        return blur
+            varies = varies + np.diag(np.where(steps < np.diagonal(varies), steps / 12, 0.0))
+        return np.asarray(varies)
+
+    @cached_property
+    def _spread(self) -> np.ndarray:
+        return self.others.spread(self.unknown)
 
     def told_apart(self) -> tuple[np.ndarray, TwoNormals]:
         """Return ``αq``, the share of each person in what is seen to vary, and the two worlds."""
+        share, worlds, _ = self._of_all
+        return share, worlds
+
+    @property
+    def taken_for_known(self) -> np.ndarray:
+        """How many others are taken to be known, since they alone would hide a person."""
+        return self._of_all[2]
+
+    @cached_property
+    def _of_all(self) -> tuple[np.ndarray, TwoNormals, np.ndarray]:
+        return self._of(np.ones(len(self.others.sets), dtype=bool))
+
+    def _of(self, among: np.ndarray) -> tuple[np.ndarray, TwoNormals, np.ndarray]:
+        """Return shares, worlds and how many are taken to be known, right for people among some."""
+        q, hider = self._sizes()
+        worlds = self._normal(q, among)
+        known = np.zeros(len(q), dtype=int)
+        for j in np.unique(hider[among & (hider >= 0)]):
+            hidden = among & (hider == j)
+            known[hidden] = 1
+            places = np.flatnonzero(hidden)
+            if self.others.count <= 3:
+                worlds = worlds.put(places, TwoNormals.apart(np.full(len(places), np.inf)))
+                continue
+            beside = replace(self, others=self.others.knowing(int(j)))
+            _, pairs, more = beside._of(hidden)
+            worlds, known = worlds.put(places, pairs.of(places)), known + hidden * more
+        return self.share * q, worlds, known
+
+    def _sizes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return q of every person, and who is most of what hides them; −1 for nobody."""
         others, root = self.others, self.root_for()
-        q = np.zeros(len(others.sets))
+        q, hider = np.zeros(len(others.sets)), np.full(len(others.sets), -1)
+        heavy, of_heavy = self._heavy() if self.own else (hider[:0], others.mean[None][:0])
+        inverse = others.model.inverse
         for piece, c in others.centred():
-            if self.own:
-                people = zip(c, others.sets[piece], strict=True)
-                q[piece] = [np.sum((one @ root(rows)) ** 2) for one, rows in people]
+            people = others.sets[piece]
+            if not self.own:
+                q[piece] = np.sum((c @ root(people[0])) ** 2, axis=1)
+                continue
+            if others.single and others.model.outputs.count == 1:  # R = H⁻¹x/√xᵀSx
+                A = others.directions(np.concatenate(people)).T
+                variances = np.array([float(self._varies(a[None])[0, 0]) for a in A])
+                R = A @ inverse / np.sqrt(np.where(variances > 0, variances, np.inf))[:, None]
+                z = np.sum(R * c, axis=1)
+                q[piece], products = z**2, z[:, None] * (R @ of_heavy.T)
             else:
-                q[piece] = np.sum((c @ root(others.sets[0])) ** 2, axis=1)
+                roots = [root(rows) for rows in people]
+                each = [one @ R for one, R in zip(c, roots, strict=True)]
+                q[piece] = [np.sum(z**2) for z in each]
+                products = np.array([of_heavy @ (R @ z) for z, R in zip(each, roots, strict=True)])
+            products[np.arange(len(q))[piece, None] == heavy] = 0.0  # nobody hides themselves
+            hidden = q[piece] * np.maximum(1 - self.share * q[piece], 0.0)
+            shares = self.share * products**2 / np.where(hidden > 0, hidden, np.inf)[:, None]
+            if len(heavy):
+                most = np.argmax(shares, axis=1)
+                hider[piece] = np.where(shares.max(axis=1) > 0.8, heavy[most], -1)
+        return q, hider
+
+    def _heavy(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the people who may hide others alone, and their c: ``αcᵀM⁻¹c`` above 0.4.
+
+        By Cauchy and Schwarz nobody else is four fifths of what hides a person who is less than
+        half of what is seen to vary.
+        """
+        root = replace(self, queries=None, own=False).root_for()(self.others.sets[0])
+        c = np.concatenate([one for _, one in self.others.centred()])
+        shares = self.share * np.sum((c @ root) ** 2, axis=1)
+        heavy = np.flatnonzero((shares > 0.4) & ~self.others.alone)
+        return heavy, c[heavy]
+
+    def _normal(self, q: np.ndarray, among: np.ndarray) -> TwoNormals:
+        """Return the two worlds of people, both normal."""
+        others, root = self.others, self.root_for()
         mu = distance_without_own(q, self.share, others.alone & others.present)
         certain = np.isinf(mu)
         worlds = TwoNormals.apart(mu)
-        uneven = np.flatnonzero((others.leverage >= 0.1) & ~certain)
+        uneven = np.flatnonzero((others.leverage >= 0.1) & others.varies & among & ~certain)
         if len(uneven):
             shown = progress(uneven, "people of leverage")
             worlds = worlds.put(uneven, _joined([self._pair(int(k), root) for k in shown]))
-        return self.share * q, worlds
+        return worlds
 
     def _pair(
         self, person: int, root: Callable[[np.ndarray], np.ndarray]
@@ -179,8 +255,8 @@ def _joined(pairs: list[tuple[np.ndarray, np.ndarray]]) -> TwoNormals:
     tidy = []
     for shift, spread in pairs:
         bent = np.abs(spread) > 1e-9  # else rounding
-        rest = np.linalg.norm(shift[~bent])
-        tidy.append((np.append(rest, shift[bent]), np.append(0.0, spread[bent])))
+        rest = [] if bent.all() else [np.linalg.norm(shift[~bent])]
+        tidy.append((np.append(rest, shift[bent]), np.append(0 * np.array(rest), spread[bent])))
     size = max(len(shift) for shift, _ in tidy)
     both = [[np.pad(one, (0, size - len(one))) for one in pair] for pair in tidy]
     return TwoNormals(np.stack([m for m, _ in both]), np.stack([e for _, e in both]))

@@ -135,6 +135,11 @@ class RegressionTable:
                 "membership() is about an attacker who does not know all others, such as "
                 "sp.Attacker(knows=0.0); informed() is about one who does."
             )
+        if attacker.names_records:
+            raise InputError(
+                "Of a printed table, what she knows is a share of the others; give knows= as a "
+                "number from 0 to 1."
+            )
         u = self._unknown(attacker)
         share, mu, root = self._apart(u)
         asked = self._asked(rows)
