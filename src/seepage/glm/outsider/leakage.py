@@ -19,7 +19,7 @@ from seepage.core.noise import Attacker, Gaussian, Noise
 from seepage.core.people import Together
 from seepage.core.result import Result, held_sentences
 from seepage.core.risk_views import Membership
-from seepage.errors import InputError
+from seepage.errors import InputError, TooFewPeopleError
 from seepage.glm.changes.changed_records import ChangedRecords
 from seepage.glm.changes.local_model import LocalModel, callers_moves
 from seepage.glm.changes.rebalanced import RebalancedRecords
@@ -347,7 +347,7 @@ class OutsiderLeakage:
         worlds = Worlds(others, self.attacker.unknown(others.count), queries, own)
         # With ten people a number μ² is about twice too high (least squares), and soon useless.
         if not own and others.count < 10 * worlds.numbers:
-            raise InputError(
+            raise TooFewPeopleError(
                 f"{others.count:,} people are too few for {worlds.numbers:,} released numbers: "
                 "below 10 people a number the others' randomness is not known "
                 "well enough. Ask what each record's own prediction tells, with "
