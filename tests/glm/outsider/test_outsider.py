@@ -515,7 +515,7 @@ def test_what_cannot_be_answered_is_refused():
     with pytest.raises(sp.InputError, match="Gaussian"):
         sp.leakage(model, X, y, noise=sp.Laplace(1.0), attacker=OUTSIDER)
     leak = sp.leakage(model, X, y, attacker=OUTSIDER)
-    for view in ("columns", "groups", "guess", "within", "dataset", "jacobian"):
+    for view in ("columns", "subset", "dataset", "jacobian"):
         with pytest.raises(sp.InputError, match="is not known"):
             getattr(leak, view)
     with pytest.raises(sp.InputError, match="certainty"):

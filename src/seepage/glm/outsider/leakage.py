@@ -10,24 +10,37 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from seepage.core.jacobian import Alternatives
 from seepage.core.leakage import Leakage, group_labels, row_positions
 from seepage.core.noise import Attacker, Gaussian, Noise
 from seepage.core.people import Together
 from seepage.core.result import Result, held_sentences
-from seepage.core.risk_views import Membership
+from seepage.core.risk_views import (
+    Candidates,
+    Changes,
+    Guess,
+    Membership,
+    Prior,
+    among_levels,
+    belief_of,
+    changes_of,
+    to_within,
+)
 from seepage.errors import InputError, TooFewPeopleError
 from seepage.glm.changes.changed_records import ChangedRecords
 from seepage.glm.changes.local_model import LocalModel, callers_moves
 from seepage.glm.changes.rebalanced import RebalancedRecords
+from seepage.glm.outsider.guesses import OutsiderGuess, Rivals
 from seepage.glm.outsider.others import OtherPeople
 from seepage.glm.outsider.predictions import Predictions
 from seepage.glm.outsider.resampled import DRAWS, Resampled, resampled
-from seepage.glm.outsider.worlds import Worlds
-from seepage.glm.preprocessing.jacobian import RawChanges
+from seepage.glm.outsider.worlds import Worlds, inverse_root
+from seepage.glm.preprocessing.jacobian import RawChanges, RawRelease
 from seepage.risks import guessing
 from seepage.risks.two_normals import TwoNormals
 from seepage.tables.source import as_numpy, build_frame, read_table
@@ -156,8 +169,8 @@ class OutsiderMembership(Membership):
 class OutsiderLeakage:
     """The leakage of a release to an attacker who does not know all other records.
 
-    Membership, and the leakage about each record. For other views ask ``informed``: the leakage to
-    an attacker who knows all other records, which is never less.
+    Membership, guesses, and the leakage about each record, person or group. For other views ask
+    ``informed``: the leakage to an attacker who knows all other records, which is never less.
 
     Parameters
     ----------
@@ -203,8 +216,9 @@ class OutsiderLeakage:
         if name in known and not name.startswith("_"):  # notebooks look for some of these
             raise InputError(
                 f"{name} is not known to an attacker who does not know all others; there are "
-                "membership(), records(), labels() and cells(). leak.informed has everything, for "
-                "an attacker who knows all other records."
+                "membership(), guess(), within(), records(), labels(), cells(), people() and "
+                "groups(). leak.informed has everything, for an attacker who knows all other "
+                "records."
             )
         raise AttributeError(name)
 
@@ -325,6 +339,73 @@ class OutsiderLeakage:
         """Return the leakage about each single cell, all else of the record known."""
         return self._each(lambda leak: leak.cells(columns))
 
+    def people(
+        self,
+        columns: Any = None,
+        label: bool | None = None,
+        measure: str = "fil",
+        simplex: bool = False,
+    ) -> Result:
+        """Return the leakage about all records of each person, whose others count as noise.
+
+        As :meth:`records`, with all records of a person at once.
+        """
+        return self._each(lambda leak: leak.people(columns, label, measure, simplex), people=True)
+
+    def groups(
+        self,
+        labels: Any,
+        columns: Any = None,
+        label: bool | None = None,
+        measure: str = "fil",
+        simplex: bool = False,
+    ) -> Result:
+        """Return the leakage about each group of records together; who is not in it is noise.
+
+        The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ`` and G₋ of the records outside of
+        the group alone.
+        """
+        return self._of_groups(labels, columns, label, measure, simplex)
+
+    def guess(
+        self, column: Any = None, prior: Prior = "frequencies", *, rows: Any = None
+    ) -> OutsiderGuess:
+        """Return how often the best guess of a category or class is right, for every record.
+
+        Of the record she knows all that is not asked about. The arguments are those of
+        :meth:`seepage.core.leakage.Leakage.guess`; ``informed`` has the guess of an attacker who
+        knows all other records.
+        """
+        changes = changes_of(self._informed, True)
+        candidates = among_levels(self._informed, changes, column, 1e-4)
+        ask = partial(Leakage.guess, column=column, prior=prior, refit="model")
+        return self._guessed(candidates, changes, prior, rows, ask)
+
+    def within(
+        self,
+        column: Any,
+        tolerance: float,
+        prior: Prior = "frequencies",
+        *,
+        values: Any = None,
+        rows: Any = None,
+    ) -> OutsiderGuess:
+        """Return how often the best guess of a number is right to within a tolerance.
+
+        As :meth:`guess`; the arguments are those of :meth:`seepage.core.leakage.Leakage.within`.
+        """
+        changes = changes_of(self._informed, True)
+        candidates = to_within(self._informed, changes, column, tolerance, values, prior)
+        ask = partial(
+            Leakage.within,
+            column=column,
+            tolerance=tolerance,
+            prior=prior,
+            values=values,
+            refit="model",
+        )
+        return self._guessed(candidates, changes, prior, rows, ask)
+
     # Behind them ------------------------------------------------------------------------------
 
     def _together(self, groups: Any) -> Together | None:
@@ -417,18 +498,124 @@ class OutsiderLeakage:
             mu = np.where(others.alone, np.inf, lengths)
         return Membership(replace(like, values=mu[asked], about="membership"), mu[asked])
 
-    def _each(self, ask: Callable[[Leakage[Any]], Result]) -> Result:
-        """Return a measure of each record with the others as noise."""
-        if self.predictions is not None:
-            raise InputError("Of predictions only membership() is known to such an attacker.")
+    def _about_records(self) -> Worlds:
+        """Return the two worlds of all records, each a person of its own."""
         worlds = self._worlds(self._together(None))
         if worlds.others.single is False:
             raise InputError(
-                "People have several records here; the leakage about single records is known "
+                "People have several records here; what is said about single records is known "
                 "without person= only."
             )
+        return worlds
+
+    def _refuse_predictions(self) -> None:
+        if self.predictions is not None:
+            raise InputError("Of predictions only membership() is known to such an attacker.")
+
+    def _guessed(
+        self,
+        candidates: Candidates,
+        changes: Changes,
+        prior: Prior,
+        rows: Any,
+        ask: Callable[..., Guess],
+    ) -> OutsiderGuess:
+        """Return how often the best guess among candidates is right; ``ask`` who knows the rest."""
+        self._refuse_predictions()
+        worlds, informed = self._about_records(), self._informed
+        which = row_positions(rows, len(informed.source)) if rows is not None else None
+        asked = np.arange(len(informed.source)) if which is None else which
+        given: Any = prior
+        if not isinstance(prior, str):
+            given = np.asarray(prior, dtype=float)
+            given = given[asked] if given.ndim == 2 and len(given) > len(asked) else given
+        here = informed.release.finite_changes()
+        believed, _ = belief_of(given, here, asked, candidates.others, candidates.shares)
+        found = Rivals(worlds, self._features_with).guessed(asked, candidates, believed)
+        baseline = candidates.baseline(believed)
+        index = informed.source.index
+        right = Result(
+            np.clip(found.right + found.error, baseline, 1.0),
+            "rows",
+            "right",
+            "estimate",
+            candidates.about,
+            asked if index is None else np.asarray(index)[asked],
+            assumptions=(*self._words(worlds, guess=True), *informed.notes),
+            library=informed.source.library,
+            noise=() if self._noise is None else (self._noise,),
+            held=informed.held,
+        )
+        if self._noise is not None:
+            rest = ask(informed, rows=which)
+        else:
+            certain = np.where(found.differ, 1.0, baseline)
+            mu = None if candidates.covered is not None else np.where(found.differ, np.inf, 0.0)
+            rest = Guess(replace(right, values=certain), certain, baseline, candidates.levels, mu)
+        least = np.clip(found.right - found.error, baseline, 1.0)
+        mu = None if candidates.covered is not None else found.mu
+        return OutsiderGuess(right, least, baseline, candidates.levels, mu, rest)
+
+    def _features_with(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
+        """Return the model's columns of records with each alternative in their place, (m, K, d)."""
+        model = self._model
+        if isinstance(self._informed.release, RawRelease) and others.columns:
+            features, _ = self._informed.release.template.followed.features_with(rows, others)
+            return features if model.centre is None else features - model.centre
+        features = np.repeat(model.X[rows][:, None, :], len(others), axis=1)
+        if others.values is not None:
+            features[:, :, list(others.columns)] = model.near(others)
+        return features
+
+    def _of_groups(
+        self, labels: Any, columns: Any, label: bool | None, measure: str, simplex: bool
+    ) -> Result:
+        self._refuse_predictions()
+        together, worlds = self._together(labels), self._about_records()
+        others, values = worlds.others, []
+        assert together is not None  # noqa: S101 - told to the type checker
+        gradients = np.concatenate([g for _, g in others.gradients()])
+        inverse = self._model.inverse
+        for rows in together.sets:
+            outside = others.present & ~np.isin(np.arange(len(gradients)), rows)
+            left = int(outside.sum())
+            if left < 10 * worlds.numbers:
+                raise TooFewPeopleError(
+                    f"Outside of a group there are {left:,} people, too few for "
+                    f"{worlds.numbers:,} released numbers: below 10 people a number their "
+                    "randomness is not known well enough. Ask about smaller groups."
+                )
+            g = gradients[outside & ~others.alone]
+            half = (g - g.mean(axis=0)) @ inverse
+            spread = worlds.unknown * half.T @ half + others.noise_spread
+            # Along some direction nobody outside varies: nobody else has what they have.
+            still = inverse_root(spread).shape[1] < len(spread)
+            if still or others.alone[rows].any():
+                values.append(np.inf)
+                continue
+            leak = self._again(Gaussian(self._covariance(spread)))
+            value = leak.subset(np.asarray(rows), columns, label, measure, simplex)
+            values.append(float(np.asarray(value).reshape(-1)[0]))
+        like = self._informed.subset(together.sets[0], columns, label, measure, simplex)
+        return replace(
+            like,
+            values=np.array(values),
+            view="groups",
+            about=self._informed.unknowns(columns, label, simplex)[1],
+            index=together.names,
+            kind="estimate",
+            assumptions=(*self._words(worlds), *self._informed.notes),
+            accuracy=None,
+            noise=() if self._noise is None else (self._noise,),
+        )
+
+    def _each(self, ask: Callable[[Leakage[Any]], Result], people: bool = False) -> Result:
+        """Return a measure of each record, or person, with the others as noise."""
+        self._refuse_predictions()
+        worlds = self._worlds(self._together(None)) if people else self._about_records()
         share, _ = worlds.told_apart()
-        result = ask(self._again(Gaussian(self._covariance(worlds))))
+        spread = worlds.others.spread(worlds.unknown)
+        result = ask(self._again(Gaussian(self._covariance(spread))))
         with np.errstate(divide="ignore"):
             factor = 1 / np.sqrt(np.maximum(1 - share, 0.0))
         factor = np.where(worlds.others.alone, np.inf, factor)
@@ -444,9 +631,9 @@ class OutsiderLeakage:
             noise=() if self._noise is None else (self._noise,),
         )
 
-    def _covariance(self, worlds: Worlds) -> np.ndarray:
+    def _covariance(self, S: np.ndarray) -> np.ndarray:
         """Return S of all released parameters, in the caller's columns."""
-        model, S = self._model, worlds.others.spread(worlds.unknown)
+        model = self._model
         for _ in range(2):
             S = callers_moves(model.outputs.of_all(S), model.centre).T
         basis = model.outputs.basis
@@ -457,15 +644,20 @@ class OutsiderLeakage:
             S = S + common * np.trace(S) / len(S)
         return np.asarray((S + S.T) / 2)
 
-    def _words(self, worlds: Worlds) -> tuple[str, ...]:
-        """Return what the numbers assume."""
+    def _words(self, worlds: Worlds, guess: bool = False) -> tuple[str, ...]:
+        """Return what the numbers assume: of membership and η, or of a guess."""
         known = "exactly"
         if self.attacker.reference is not None:
             known = f"from {self.attacker.reference:,} records"
         noise = "without noise" if self._noise is None else "with the stated noise on it"
         return (
             f"This is {self.attacker}: the others come from a population that she knows {known}, "
-            "and how many there are. Out means somebody else instead.",
+            "and how many there are. "
+            + (
+                "Of the record she knows all that is not asked about."
+                if guess
+                else "Out means somebody else instead."
+            ),
             "A normal approximation from one fit: an estimate, which promises nothing.",
             *held_sentences(self._informed.held),
             f"Nothing leaves but what was measured, {noise}; what it teaches about the population "
