@@ -7,6 +7,7 @@ from dataclasses import replace
 import dp_accounting
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 import seepage as sp
 from seepage.bounds import (
@@ -61,7 +62,8 @@ def test_every_line_is_the_bound_it_names():
         "van Trees, spread": van_trees_rows(LEAK, data, [i], draws=16)[0],
         "van Trees, within": van_trees_rows(LEAK, wide, [i], draws=16)[0],
         "two points": two_point(promise, [2.0] * 3),
-        "advantage": promise.total_variation(),
+        "advantage, this": LEAK.membership(rows=[i]).advantage()[0],
+        "advantage, any": promise.total_variation(),
     }
     cells = [g for g in TABLE.rows if g.adversary == ONE_CELL]
     for name, value in want.items():
@@ -211,3 +213,20 @@ def test_what_does_not_leak_has_infinite_bounds():
     assert np.isinf(line(table, "FIL").value)
     shown = next(text for text in str(table).split("\n") if text.startswith("  FIL, 1/η²"))
     assert shown.split()[2:4] == ["∞", "±∞"]
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_telling_the_record_s_absence_is_that_of_a_refit(intercept):
+    """Where nothing is promised to everybody, something is still known of this record."""
+    model = sp.glm.LinearRegression(l2=0.05, fit_intercept=intercept).fit(X, Y)
+    found = guarantees(sp.leakage(model, X, Y, noise=sp.Gaussian(0.01)), row=7, draws=8)
+    x = np.hstack([X, np.ones((len(X), 1))]) if intercept else X
+    penalty = np.diag(np.r_[np.full(3, len(X) * 0.05), np.zeros(int(intercept))])
+    kept = np.arange(len(X)) != 7
+    fits = [np.linalg.solve(x[w].T @ x[w] + penalty, x[w].T @ Y[w]) for w in (kept, kept | ~kept)]
+    mu = np.linalg.norm(fits[0] - fits[1]) / 0.01
+    own, promised = (one for one in found.rows if one.adversary == MEMBERSHIP)
+    assert own.value == pytest.approx(2 * norm.cdf(mu / 2) - 1, rel=1e-9)
+    assert own.unit == "advantage"
+    assert own.guarantee
+    assert promised.applies is not intercept  # nothing bounds how far a record moves that

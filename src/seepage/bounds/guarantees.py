@@ -106,6 +106,7 @@ def guarantees(
         *_van_trees(leak, prior, spread, limits, which, position, sampling),
         _promised("two points", EVERY_ADVERSARY, two_point, *promised),
         *_cell(leak, limits, which, position),
+        _absence(leak, position),
         _membership(promise, no_promise),
     ]
     index = leak.source.index
@@ -450,8 +451,21 @@ def _cell(
     yield _where_it_applies(name, ONE_CELL, line)
 
 
+def _absence(leak: Leakage[Any], position: int) -> Guarantee:
+    """Return the line of telling the release from that without this record."""
+    name, unit = "advantage, this record", "advantage"
+
+    def line() -> Guarantee:
+        found = leak.membership(rows=[position])
+        value = float(np.asarray(found.advantage())[0])
+        return Guarantee(name, value, MEMBERSHIP, found.mu.assumptions, unit=unit)
+
+    return replace(_where_it_applies(name, MEMBERSHIP, line), unit=unit)
+
+
 def _membership(promise: PrivacyStatement | None, reason: str) -> Guarantee:
-    name, unit = "advantage, at most", "advantage"
+    """Return the line of what is promised to everybody."""
+    name, unit = "advantage, any record", "advantage"
     if promise is None:
         return Guarantee(name, None, MEMBERSHIP, (), reason=reason, unit=unit)
     value, safe = membership_advantage(promise), promise.guarantee

@@ -156,7 +156,9 @@ def make_guarantees(name: str = "age") -> Guarantees:
         ),
         Guarantee("van Trees", 0.8, "every adversary", (known, ranges), guarantee=False),
         Guarantee(f"Cramér–Rao, {name}", 0.4, "an unbiased adversary, one cell", (known,)),
-        Guarantee("advantage, at most", 0.31, "membership inference", (ranges,), unit="advantage"),
+        Guarantee(
+            "advantage, any record", 0.31, "membership inference", (ranges,), unit="advantage"
+        ),
     )
     return Guarantees(rows, 3, "7", False, 569, "all columns", 8, 1.0)
 
