@@ -477,7 +477,8 @@ class TrainedModel:
         noise = None if sigma is None else Gaussian(sigma)
         again = partial(leakage, self.model, self.source, person=self.owner)
         known = self.leakage(self.source, 1.0 if sigma is None else sigma)
-        return OutsiderLeakage(known, noise, attacker, predictions, None, again)
+        fits = cast("GLMRelease", known.release).fits_in_chunks()
+        return OutsiderLeakage(known, noise, attacker, predictions, None, again, fits)
 
     def refitted(
         self, settings: FitSettings | None = None, source: RowSource | None = None

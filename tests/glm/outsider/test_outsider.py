@@ -540,15 +540,6 @@ def test_who_knows_all_but_a_few_knows_practically_everybody():
         leak.membership()
 
 
-def test_data_read_in_chunks_are_refused(tmp_path):
-    X, y = drawn("gaussian")
-    frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(y=y)
-    frame.to_parquet(tmp_path / "table.parquet")
-    model = sp.glm.LinearRegression(l2=0.02).fit(X, y)
-    with pytest.raises(sp.InputError, match="in memory"):
-        sp.leakage(model, sp.parquet(tmp_path / "table.parquet", target="y"), attacker=OUTSIDER)
-
-
 def test_too_few_people_get_predictions_only():
     X, y = drawn("gaussian", n=29)
     model = sp.glm.LinearRegression(l2=0.02).fit(X, y)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ from seepage.glm.outsider.guesses import OutsiderGuess, Rivals
 from seepage.glm.outsider.others import OtherPeople
 from seepage.glm.outsider.predictions import Predictions
 from seepage.glm.outsider.resampled import DRAWS, Resampled, resampled
+from seepage.glm.outsider.streamed import ChunkFits, StreamedWorlds
 from seepage.glm.outsider.worlds import Worlds, inverse_root
 from seepage.glm.preprocessing.jacobian import RawChanges, RawRelease
 from seepage.risks import guessing
@@ -186,6 +187,8 @@ class OutsiderLeakage:
         The queries as the model takes them.
     again
         Gives the leakage at another noise.
+    fits
+        The fit on a chunk's records, where they are read in chunks: membership alone is known then.
     """
 
     def __init__(
@@ -196,10 +199,18 @@ class OutsiderLeakage:
         predictions: Predictions | None,
         queries: Any,
         again: Callable[..., Leakage[Any]],
+        fits: ChunkFits | None = None,
     ) -> None:
         self.attacker, self.predictions, self._again = attacker, predictions, again
         self._informed, self._noise, self._queries = informed, noise, queries
-        self._model = _local_model(informed)
+        self._fits = fits
+        if fits is None:
+            _ = self._model  # refused now, if it is not known
+
+    @cached_property
+    def _model(self) -> LocalModel:
+        """The fit to second order on all records, which are in memory."""
+        return _local_model(self._informed)
 
     @property
     def informed(self) -> Leakage[Any]:
@@ -266,8 +277,14 @@ class OutsiderLeakage:
         which = None if rows is None else row_positions(rows, len(self._informed.source))
         if groups is not None and rows is not None:
             raise InputError("All records of a group leave together; leave out rows= or groups=.")
-        worlds = self._worlds(together)
-        share, pairs = worlds.told_apart()
+        rest: np.ndarray | None = None
+        worlds: Worlds | StreamedWorlds
+        if self._fits is None:
+            worlds = self._worlds(together)
+            share, pairs = worlds.told_apart()
+        else:
+            worlds = self._in_chunks(self._fits, together, exact)
+            share, pairs, rest = worlds.told()
         if together is None:
             asked = np.arange(len(share)) if which is None else which
             index = self._informed.source.index
@@ -278,8 +295,12 @@ class OutsiderLeakage:
             index = chosen.names
         right = pairs.accuracy()
         doubtful = share > 0.5  # the person is most of what varies: not the normal law of many
-        people = self._to_refit(worlds, doubtful, right, asked, exact)
-        checked = resampled(worlds, people, right[people])
+        people = np.zeros(0, dtype=int)
+        if isinstance(worlds, Worlds):
+            people = self._to_refit(worlds, doubtful, right, asked, exact)
+            checked = resampled(worlds, people, right[people])
+        else:
+            checked = Resampled(people, *np.zeros((3, 0)))
         decided = ~np.isnan(checked.right) & doubtful[people]
         if decided.any():
             mu = guessing.distance(checked.right[decided], 0.5)
@@ -290,6 +311,7 @@ class OutsiderLeakage:
         alike = guessing.distance(pairs.accuracy(), 0.5)
         uneven = np.any(pairs.spread != 0, axis=1)
         values = np.where(uneven, alike, pairs.distance)
+        agreement = _agreement(checked, rest is None)
         mu_result = Result(
             values,
             "rows" if together is None else together.view,
@@ -297,13 +319,17 @@ class OutsiderLeakage:
             "estimate",
             str(self.attacker),
             index,
-            assumptions=(*self._words(worlds), *_agreement(checked), *self._informed.notes),
+            assumptions=(
+                *self._words(worlds),
+                *agreement,
+                *self._informed.notes,
+            ),
             library=self._informed.source.library,
             noise=() if self._noise is None else (self._noise,),
             held=self._informed.held,
         )
         scale = values**2 * worlds.unknown / (1 - self.attacker.fraction)
-        informed = self._informed_membership(worlds, which, groups, asked, mu_result)
+        informed = self._informed_membership(worlds, which, groups, asked, mu_result, rest)
         return OutsiderMembership(
             mu_result,
             values,
@@ -419,13 +445,36 @@ class OutsiderLeakage:
         """Return the two worlds of all people, or say why they are not known."""
         sets = None if together is None else [np.asarray(one) for one in together.sets]
         others = OtherPeople(self._model, sets, self._noise is not None)
-        if others.count < 3:
-            raise InputError("There are fewer than three people: nobody is hidden among others.")
         own = self.predictions is not None and self.predictions.queries is None
         queries = None
         if self.predictions is not None and not own:
             queries = self._query_map()
         worlds = Worlds(others, self.attacker.unknown(others.count), queries, own)
+        self._check_people(worlds, own)
+        return worlds
+
+    def _in_chunks(
+        self, fits: ChunkFits, together: Together | None, exact: bool | int
+    ) -> StreamedWorlds:
+        """Return the two worlds of all records that are read in chunks, after the first pass."""
+        own = self.predictions is not None and self.predictions.queries is None
+        if together is not None or exact or (self.predictions is not None and not own):
+            raise InputError(
+                "Of records that are read in chunks, only single ones are measured, without "
+                "refits, as they tell of all parameters or of one query each; take the rows into "
+                "memory for groups, people, queries and exact=."
+            )
+        source = self._informed.source
+        noisy = self._noise is not None
+        worlds = StreamedWorlds.of(source, fits, noisy, self.attacker, own)
+        self._check_people(worlds, own)
+        return worlds
+
+    def _check_people(self, worlds: Worlds | StreamedWorlds, own: bool) -> None:
+        """Refuse people who are too few, or too few that she does not know."""
+        others = worlds.others
+        if others.count < 3:
+            raise InputError("There are fewer than three people: nobody is hidden among others.")
         # With ten people a number μ² is about twice too high (least squares), and soon useless.
         if not own and others.count < 10 * worlds.numbers:
             raise TooFewPeopleError(
@@ -441,7 +490,6 @@ class OutsiderLeakage:
                 "practically everybody: so few hide nobody in a way that can be estimated. Take "
                 "the risk from an attacker who knows all other records (without noise: certainty)."
             )
-        return worlds
 
     def _query_map(self) -> np.ndarray:
         """Return A: the queries as rows, one for each output that matters."""
@@ -479,15 +527,19 @@ class OutsiderLeakage:
 
     def _informed_membership(
         self,
-        worlds: Worlds,
+        worlds: Worlds | StreamedWorlds,
         which: np.ndarray | None,
         groups: Any,
         asked: np.ndarray,
         like: Result,
+        rest: np.ndarray | None,
     ) -> Membership:
-        """Return the risk from an attacker who knows all the rest."""
+        """Return the risk from an attacker who knows all the rest; ``rest`` where it is known."""
         if self._noise is not None and self.predictions is None:
             return self._informed.membership(which, groups=groups)
+        if rest is not None or not isinstance(worlds, Worlds):
+            mu = np.asarray(rest)
+            return Membership(replace(like, values=mu[asked], about="membership"), mu[asked])
         others = worlds.others
         moved = np.concatenate([g for _, g in others.gradients()])
         if self._noise is None:
@@ -644,7 +696,7 @@ class OutsiderLeakage:
             S = S + common * np.trace(S) / len(S)
         return np.asarray((S + S.T) / 2)
 
-    def _words(self, worlds: Worlds, guess: bool = False) -> tuple[str, ...]:
+    def _words(self, worlds: Worlds | StreamedWorlds, guess: bool = False) -> tuple[str, ...]:
         """Return what the numbers assume: of membership and η, or of a guess."""
         known = "exactly"
         if self.attacker.reference is not None:
@@ -696,9 +748,11 @@ def checked_attacker(attacker: Any, noise: Any, release: Any) -> Attacker:
     return Attacker() if attacker is None else attacker
 
 
-def _agreement(checked: Resampled) -> tuple[str, ...]:
+def _agreement(checked: Resampled, in_reach: bool) -> tuple[str, ...]:
     """Return how far refits and the normal approximation are apart, in words."""
     known = ~np.isnan(checked.right)
+    if not in_reach:
+        return ("No refits on other people have checked it: these need all records in memory.",)
     if not len(checked.people):
         return ("No refits on other people have checked it; exact=10 checks the most exposed.",)
     if not known.any():
