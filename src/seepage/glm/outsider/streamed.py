@@ -111,7 +111,14 @@ class StreamedWorlds:
 
     def told(self) -> tuple[np.ndarray, TwoNormals, np.ndarray]:
         """Return ``αq`` and the two worlds of every record, and the distance to who knows all."""
-        ask = partial(_told_apart, worlds=self)
+        ask = partial(
+            _told_apart,
+            fits=self.fits,
+            noisy=self.noisy,
+            total=self.others,
+            unknown=self.unknown,
+            own=self.own,
+        )
         parts = list(self.source.each(ask, "membership"))
         joined = TwoNormals.joined([part.worlds for part in parts])
         shares, _, rests = zip(*parts, strict=True)
@@ -129,19 +136,17 @@ def _total(chunk: Chunk, fits: ChunkFits, noisy: bool) -> OthersTotal:
     return OthersTotal(others.count, int(known.sum()), total, square, outputs)
 
 
-def _told_apart(chunk: Chunk, worlds: StreamedWorlds) -> _Told:
-    others = OtherPeople(worlds.fits(chunk).model, None, worlds.noisy)
+def _told_apart(
+    chunk: Chunk, fits: ChunkFits, noisy: bool, total: OthersTotal, unknown: float, own: bool
+) -> _Told:
+    others = OtherPeople(fits(chunk).model, None, noisy)
     # In place of what would be worked out from the records of this chunk alone.
-    others.count, others.mean, others.scatter = (
-        worlds.others.count,
-        worlds.others.mean,
-        worlds.others.scatter,
-    )
-    here = Worlds(others, worlds.unknown, None, worlds.own)
+    others.count, others.mean, others.scatter = total.count, total.mean, total.scatter
+    here = Worlds(others, unknown, None, own)
     share, pairs = here.told_apart()
     moved = np.concatenate([g for _, g in others.gradients()])
     rest = np.where(np.any(moved != 0, axis=1) | others.alone, np.inf, 0.0)
-    if worlds.noisy:
+    if noisy:
         root = here.with_unknown(0.0).root_for()
         lengths = [np.linalg.norm(g @ root(s)) for g, s in zip(moved, others.sets, strict=True)]
         rest = np.where(others.alone, np.inf, lengths)
