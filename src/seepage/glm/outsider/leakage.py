@@ -18,7 +18,7 @@ import numpy as np
 from seepage.core.jacobian import Alternatives
 from seepage.core.leakage import Leakage, group_labels, row_positions
 from seepage.core.noise import Attacker, Gaussian, Noise
-from seepage.core.people import Together
+from seepage.core.people import Identities, Together
 from seepage.core.result import Result, held_sentences
 from seepage.core.risk_views import (
     Candidates,
@@ -222,8 +222,18 @@ class OutsiderLeakage:
             )
         return self._informed
 
+    @property
+    def noise(self) -> tuple[Noise, ...]:
+        """The noise that is added, if any."""
+        return () if self._noise is None else (self._noise,)
+
+    @property
+    def person(self) -> Identities | None:
+        """Whom the records are about, if that is known."""
+        return self._informed.person
+
     def __getattr__(self, name: str) -> Any:
-        known = {*vars(Leakage), "release", "source", "noise", "attributes", "notes", "person"}
+        known = {*vars(Leakage), "release", "source", "attributes", "notes"}
         if name in known and not name.startswith("_"):  # notebooks look for some of these
             raise InputError(
                 f"{name} is not known to an attacker who does not know all others; there are "
@@ -277,14 +287,7 @@ class OutsiderLeakage:
         which = None if rows is None else row_positions(rows, len(self._informed.source))
         if groups is not None and rows is not None:
             raise InputError("All records of a group leave together; leave out rows= or groups=.")
-        rest: np.ndarray | None = None
-        worlds: Worlds | StreamedWorlds
-        if self._fits is None:
-            worlds = self._worlds(together)
-            share, pairs = worlds.told_apart()
-        else:
-            worlds = self._in_chunks(self._fits, together, exact)
-            share, pairs, rest = worlds.told()
+        worlds, share, pairs, rest = self._told(together, exact)
         if together is None:
             asked = np.arange(len(share)) if which is None else which
             index = self._informed.source.index
@@ -308,9 +311,7 @@ class OutsiderLeakage:
         pairs = pairs.of(asked)
         places = {int(old): new for new, old in enumerate(asked)}
         checked = checked.of(np.ones(len(people), dtype=bool), places)
-        alike = guessing.distance(pairs.accuracy(), 0.5)
-        uneven = np.any(pairs.spread != 0, axis=1)
-        values = np.where(uneven, alike, pairs.distance)
+        values = _distances(pairs)
         agreement = _agreement(checked, rest is None)
         mu_result = Result(
             values,
@@ -325,9 +326,12 @@ class OutsiderLeakage:
                 *self._informed.notes,
             ),
             library=self._informed.source.library,
-            noise=() if self._noise is None else (self._noise,),
+            noise=self.noise,
             held=self._informed.held,
         )
+        if self._noise is not None:
+            again = partial(self._rescaled_membership, mu_result, together, asked)
+            mu_result = replace(mu_result, rescaled=again)
         scale = values**2 * worlds.unknown / (1 - self.attacker.fraction)
         informed = self._informed_membership(worlds, which, groups, asked, mu_result, rest)
         return OutsiderMembership(
@@ -440,6 +444,36 @@ class OutsiderLeakage:
             return Together.of("groups", labels)
         person = self._informed.person
         return None if person is None else person.together
+
+    def _told(
+        self, together: Together | None, exact: bool | int
+    ) -> tuple[Worlds | StreamedWorlds, np.ndarray, TwoNormals, np.ndarray | None]:
+        """Return the two worlds of all people, ``αq``, and the pairs of normal distributions.
+
+        And of a table that is read in chunks the distance to an attacker who knows all others.
+        """
+        if self._fits is None:
+            worlds = self._worlds(together)
+            return worlds, *worlds.told_apart(), None
+        streamed = self._in_chunks(self._fits, together, exact)
+        return streamed, *streamed.told()
+
+    def _scaled(self, factor: float) -> OutsiderLeakage:
+        """Return the same with ``factor`` times the noise."""
+        noise = self.noise[0].scaled(factor)
+        known: Any = self._again(noise)
+        fits = None if self._fits is None else known.release.fits_in_chunks()
+        return OutsiderLeakage(
+            known, noise, self.attacker, self.predictions, self._queries, self._again, fits
+        )
+
+    def _rescaled_membership(
+        self, like: Result, together: Together | None, asked: np.ndarray, factor: float
+    ) -> Result:
+        """Return μ with other noise, by the normal approximation alone."""
+        scaled = self._scaled(factor)
+        pairs = scaled._told(together, False)[2].of(asked)
+        return replace(like, values=_distances(pairs), noise=scaled.noise)
 
     def _worlds(self, together: Together | None) -> Worlds:
         """Return the two worlds of all people, or say why they are not known."""
@@ -595,7 +629,7 @@ class OutsiderLeakage:
             asked if index is None else np.asarray(index)[asked],
             assumptions=(*self._words(worlds, guess=True), *informed.notes),
             library=informed.source.library,
-            noise=() if self._noise is None else (self._noise,),
+            noise=self.noise,
             held=informed.held,
         )
         if self._noise is not None:
@@ -658,7 +692,10 @@ class OutsiderLeakage:
             kind="estimate",
             assumptions=(*self._words(worlds), *self._informed.notes),
             accuracy=None,
-            noise=() if self._noise is None else (self._noise,),
+            noise=self.noise,
+            rescaled=lambda other: self._scaled(other)._of_groups(
+                labels, columns, label, measure, simplex
+            ),
         )
 
     def _each(self, ask: Callable[[Leakage[Any]], Result], people: bool = False) -> Result:
@@ -680,7 +717,8 @@ class OutsiderLeakage:
             kind="estimate",
             assumptions=(*self._words(worlds), *self._informed.notes),
             accuracy=None,
-            noise=() if self._noise is None else (self._noise,),
+            noise=self.noise,
+            rescaled=lambda other: self._scaled(other)._each(ask, people),
         )
 
     def _covariance(self, S: np.ndarray) -> np.ndarray:
@@ -746,6 +784,13 @@ def checked_attacker(attacker: Any, noise: Any, release: Any) -> Attacker:
             "sp.Gaussian."
         )
     return Attacker() if attacker is None else attacker
+
+
+def _distances(pairs: TwoNormals) -> np.ndarray:
+    """Return the distances of pairs of equal spread that are told apart as often."""
+    alike = guessing.distance(pairs.accuracy(), 0.5)
+    uneven = np.any(pairs.spread != 0, axis=1)
+    return np.asarray(np.where(uneven, alike, pairs.distance))
 
 
 def _agreement(checked: Resampled, in_reach: bool) -> tuple[str, ...]:
