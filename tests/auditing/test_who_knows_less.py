@@ -89,6 +89,19 @@ def test_too_few_people_leave_predictions_alone():
     assert "up to certainty" in told
 
 
+def test_predictions_of_a_noisy_model_tell_no_more_than_who_knows_all_learns():
+    encoded = encoded_people("linear", n=45)
+    for sigma in (0.05, 2.0):
+        audit = audit_table(encoded, name="t", l2=0.01, sigma=sigma, attacker=OUTSIDER)
+        found, risks = audit.outsider, audit.risks
+        assert (found.seen, found.sigma, found.must_know) == ("predictions", sigma, None)
+        assert (found.informed, found.informed_median) == (risks.membership, risks.median)
+        assert found.membership <= found.informed
+        assert found.median <= found.informed_median
+        (told,) = (a.text for a in AuditReport(audit).verdict.answers if "everybody" in a.question)
+        assert "counted without the noise" in told
+
+
 def test_people_with_several_rows_are_the_unit():
     table = people(300)
     table = table.append_column("id", pa.array(np.arange(300) // 2))

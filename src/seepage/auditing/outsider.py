@@ -73,7 +73,8 @@ def find_outsider(
     try:
         seen, found = "parameters", trained.leakage_to(attacker, sigma).membership(exact=exact)
     except TooFewPeopleError:
-        alone = trained.leakage_to(attacker, sigma, Predictions())
+        # Without the noise, which hides more: no less than she is right about.
+        alone = trained.leakage_to(attacker, None, Predictions())
         seen, found = "predictions", alone.membership(exact=exact)
     right, rest = np.asarray(found.accuracy()).copy(), np.asarray(found.informed.accuracy())
     checked, known = found.checked, ~np.isnan(found.checked.right)
@@ -81,17 +82,22 @@ def find_outsider(
     right[people] = np.maximum(right[people], checked.right[known])
     apart = checked.right[known] - checked.predicted[known]
     worst = int(np.argmax(right))
+    membership, median = float(right[worst]), float(np.median(right))
     informed, middle = float(np.max(rest)), float(np.median(rest))
-    if sigma is not None and risks is not None and seen == "parameters":
-        # What the audit says about her elsewhere, which may be about the whole procedure
-        informed, middle = max(informed, risks.membership), max(middle, risks.median)
+    if sigma is not None and risks is not None:
+        # What the audit says of who knows all others, which may be about the whole procedure
+        if seen == "parameters":
+            informed, middle = max(informed, risks.membership), max(middle, risks.median)
+        else:
+            informed, middle = risks.membership, risks.median
+            membership, median = min(membership, informed), min(median, middle)
     return OutsiderFinding(
         attacker=str(attacker),
         sigma=sigma,
         seen=seen,
-        membership=float(right[worst]),
+        membership=membership,
         row=records.row_at(worst),
-        median=float(np.median(right)),
+        median=median,
         informed=informed,
         informed_median=middle,
         others=found.others,

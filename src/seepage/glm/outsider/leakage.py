@@ -454,7 +454,8 @@ class OutsiderLeakage:
         """
         if self._fits is None:
             worlds = self._worlds(together)
-            return worlds, *worlds.told_apart(), None
+            share, pairs, *_ = worlds.told_apart()
+            return worlds, share, pairs, None
         streamed = self._in_chunks(self._fits, together, exact)
         return streamed, *streamed.told()
 

@@ -143,7 +143,7 @@ def _told_apart(
     # In place of what would be worked out from the records of this chunk alone.
     others.count, others.mean, others.scatter = total.count, total.mean, total.scatter
     here = Worlds(others, unknown, None, own)
-    share, pairs = here.told_apart()
+    share, pairs, *_ = here.told_apart()
     moved = np.concatenate([g for _, g in others.gradients()])
     rest = np.where(np.any(moved != 0, axis=1) | others.alone, np.inf, 0.0)
     if noisy:
