@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -39,6 +40,7 @@ from seepage.glm.outsider.guesses import OutsiderGuess, Rivals
 from seepage.glm.outsider.others import OtherPeople
 from seepage.glm.outsider.predictions import Predictions
 from seepage.glm.outsider.resampled import DRAWS, Resampled, resampled
+from seepage.glm.outsider.stacked import stacked
 from seepage.glm.outsider.streamed import ChunkFits, StreamedWorlds
 from seepage.glm.outsider.worlds import Worlds, inverse_root
 from seepage.glm.preprocessing.jacobian import RawChanges, RawRelease
@@ -204,6 +206,7 @@ class OutsiderLeakage:
         self.attacker, self.predictions, self._again = attacker, predictions, again
         self._informed, self._noise, self._queries = informed, noise, queries
         self._fits = fits
+        self._beside: tuple[OutsiderLeakage, ...] = ()  # releases that leave together with this one
         if fits is None:
             _ = self._model  # refused now, if it is not known
 
@@ -215,6 +218,10 @@ class OutsiderLeakage:
     @property
     def informed(self) -> Leakage[Any]:
         """The leakage to an attacker who knows all other records."""
+        if self._beside:
+            raise InputError(
+                "Ask each release by itself for its leakage to an attacker who knows all others."
+            )
         if self._noise is None:
             raise InputError(
                 "Without noise, an attacker who knows all other records recognises every record "
@@ -225,7 +232,22 @@ class OutsiderLeakage:
     @property
     def noise(self) -> tuple[Noise, ...]:
         """The noise that is added, if any."""
-        return () if self._noise is None else (self._noise,)
+        own = () if self._noise is None else (self._noise,)
+        return (*own, *(noise for other in self._beside for noise in other.noise))
+
+    def beside(self, *others: OutsiderLeakage) -> OutsiderLeakage:
+        """Return several releases about the same people together: ``sp.compose``.
+
+        The others' randomness is common to all of them (:mod:`seepage.glm.outsider.stacked`);
+        membership alone is known of such releases. They may be fits on other columns, but of the
+        same records in the same order.
+        """
+        parts = [part for one in (self, *others) for part in _parts(one)]
+        for part in parts:
+            _check_beside(part, self)
+        together = copy(self)
+        together._beside = tuple(parts[1:])
+        return together
 
     @property
     def person(self) -> Identities | None:
@@ -244,6 +266,9 @@ class OutsiderLeakage:
         raise AttributeError(name)
 
     def __repr__(self) -> str:
+        if self._beside:
+            count = len(self._beside) + 1
+            return f"<Leakage of {count} releases about the same records to {self.attacker}>"
         noise = "no noise" if self._noise is None else repr(self._noise)
         what = f"{self._informed.release.template.size} numbers"
         if self.predictions is not None:
@@ -299,7 +324,8 @@ class OutsiderLeakage:
         right = pairs.accuracy()
         doubtful = share > 0.5  # the person is most of what varies: not the normal law of many
         people = np.zeros(0, dtype=int)
-        if isinstance(worlds, Worlds):
+        refits = self._fits is None and not self._beside
+        if refits and isinstance(worlds, Worlds):
             people = self._to_refit(worlds, doubtful, right, asked, exact)
             checked = resampled(worlds, people, right[people])
         else:
@@ -312,7 +338,7 @@ class OutsiderLeakage:
         places = {int(old): new for new, old in enumerate(asked)}
         checked = checked.of(np.ones(len(people), dtype=bool), places)
         values = _distances(pairs)
-        agreement = _agreement(checked, rest is None)
+        agreement = _agreement(checked, refits)
         mu_result = Result(
             values,
             "rows" if together is None else together.view,
@@ -329,7 +355,7 @@ class OutsiderLeakage:
             noise=self.noise,
             held=self._informed.held,
         )
-        if self._noise is not None:
+        if self._noise is not None and not self._beside:
             again = partial(self._rescaled_membership, mu_result, together, asked)
             mu_result = replace(mu_result, rescaled=again)
         scale = values**2 * worlds.unknown / (1 - self.attacker.fraction)
@@ -341,7 +367,7 @@ class OutsiderLeakage:
             informed,
             checked,
             worlds.others.count - 1,
-            scale if self._noise is None else None,
+            None if self.noise else scale,
             worlds.numbers,
         )
 
@@ -453,7 +479,12 @@ class OutsiderLeakage:
         And of a table that is read in chunks the distance to an attacker who knows all others.
         """
         if self._fits is None:
+            if self._beside and exact:
+                raise InputError("Several releases are not checked by refits; leave out exact=.")
             worlds = self._worlds(together)
+            if self._beside:
+                worlds = stacked([worlds, *(part._worlds(together) for part in self._beside)])
+                self._check_people(worlds, False)
             share, pairs, *_ = worlds.told_apart()
             return worlds, share, pairs, None
         streamed = self._in_chunks(self._fits, together, exact)
@@ -570,6 +601,13 @@ class OutsiderLeakage:
         rest: np.ndarray | None,
     ) -> Membership:
         """Return the risk from an attacker who knows all the rest; ``rest`` where it is known."""
+        if self._beside:  # independent noise: squared distances add
+            mu = np.zeros(len(asked))
+            for part in (_alone(self), *self._beside):
+                own = part._worlds(part._together(groups))
+                one = part._informed_membership(own, which, groups, asked, like, None)
+                mu = np.hypot(mu, np.asarray(one))
+            return Membership(replace(like, values=mu, about="membership"), mu)
         if self._noise is not None and self.predictions is None:
             return self._informed.membership(which, groups=groups)
         if rest is not None or not isinstance(worlds, Worlds):
@@ -596,6 +634,11 @@ class OutsiderLeakage:
         return worlds
 
     def _refuse_predictions(self) -> None:
+        if self._beside:
+            raise InputError(
+                "Of several releases to an attacker who does not know all others, membership() "
+                "alone is known; ask about each release by itself."
+            )
         if self.predictions is not None:
             raise InputError("Of predictions only membership() is known to such an attacker.")
 
@@ -740,7 +783,7 @@ class OutsiderLeakage:
         known = "exactly"
         if self.attacker.reference is not None:
             known = f"from {self.attacker.reference:,} records"
-        noise = "without noise" if self._noise is None else "with the stated noise on it"
+        noise = "with the stated noise on it" if self.noise else "without noise"
         return (
             f"This is {self.attacker}: the others come from a population that she knows {known}, "
             "and how many there are. "
@@ -787,6 +830,55 @@ def checked_attacker(attacker: Any, noise: Any, release: Any) -> Attacker:
     return Attacker() if attacker is None else attacker
 
 
+def _parts(leak: Any) -> tuple[OutsiderLeakage, ...]:
+    """Return the single releases of one or several."""
+    if not isinstance(leak, OutsiderLeakage):
+        raise InputError(
+            "Releases compose to one attacker: pass the same attacker= for each of them, or for "
+            "none."
+        )
+    return _alone(leak), *leak._beside
+
+
+def _alone(leak: OutsiderLeakage) -> OutsiderLeakage:
+    """Return a release without those beside it."""
+    alone = copy(leak)
+    alone._beside = ()
+    return alone
+
+
+def _check_beside(part: OutsiderLeakage, first: OutsiderLeakage) -> None:
+    """Raise unless a release is to the same attacker and about the same records as another."""
+    same = part.attacker is first.attacker or (
+        part.attacker.reference == first.attacker.reference
+        and part.attacker.fraction == first.attacker.fraction
+        and np.array_equal(part.attacker.knows, first.attacker.knows)
+    )
+    if not same:
+        raise InputError(
+            f"One release is to {first.attacker}, another to {part.attacker}; pass the same "
+            "attacker= for both."
+        )
+    answers = part.predictions is not None
+    if part._fits is not None or (answers and (part._queries is None or part.noise)):
+        raise InputError(
+            "Parameters, and the noiseless answers to stated queries, compose to an attacker who "
+            "does not know all others, for tables in memory."
+        )
+    mine, yours = first._informed, part._informed
+    if len(mine.source) != len(yours.source):
+        raise InputError(
+            f"Only releases about the same records compose: one has {len(mine.source):,} of them, "
+            f"another {len(yours.source):,}."
+        )
+    if mine.person is None or yours.person is None:
+        alike = mine.person is yours.person
+    else:
+        alike = mine.person.same(yours.person)
+    if not alike:
+        raise InputError("These releases state different people; pass the same person= to each.")
+
+
 def _distances(pairs: TwoNormals) -> np.ndarray:
     """Return the distances of pairs of equal spread that are told apart as often."""
     alike = guessing.distance(pairs.accuracy(), 0.5)
@@ -798,7 +890,10 @@ def _agreement(checked: Resampled, in_reach: bool) -> tuple[str, ...]:
     """Return how far refits and the normal approximation are apart, in words."""
     known = ~np.isnan(checked.right)
     if not in_reach:
-        return ("No refits on other people have checked it: these need all records in memory.",)
+        return (
+            "No refits on other people have checked it: these need all records in memory, and one "
+            "release.",
+        )
     if not len(checked.people):
         return ("No refits on other people have checked it; exact=10 checks the most exposed.",)
     if not known.any():
