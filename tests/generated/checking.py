@@ -38,6 +38,7 @@ class Verdict:
     answers: int = 0
     once: int = 0  # answers that are off by more than their stated accuracy
     ten: int = 0  # and by more than ten times that
+    undecided: int = 0  # questions for whose truth 60 digits are too few
     refusals: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     worst: float = 0.0  # the error over the stated accuracy

@@ -45,6 +45,7 @@ def _shown(verdicts: list[Verdict]) -> int:
         _table(key, verdicts)
     answers, once = (sum(getattr(v, key) for v in verdicts) for key in ("answers", "once"))
     print(f"\nbeyond what is stated: {once:,} of {answers:,} numbers, {once / max(answers, 1):.2%}")
+    print(f"questions that 60 digits do not decide: {sum(v.undecided for v in verdicts):,}")
     reasons = Counter(reason for verdict in verdicts for reason in verdict.refusals)
     print("refusals by reason")
     for reason, times in reasons.most_common():

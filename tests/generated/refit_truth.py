@@ -22,6 +22,7 @@ from truth import (
     Digits60,
     LongDoubles,
     NoMinimiserError,
+    UndecidedError,
     cholesky,
     contrasts,
     derivatives,
@@ -72,7 +73,7 @@ class Refits:
         ``near`` are others' to start from. Raises where there is no unique minimiser.
         """
         self._check_labels(weights)
-        with suppress(NoMinimiserError):  # in long doubles
+        with suppress(NoMinimiserError, UndecidedError):  # in long doubles
             near = self._rough.of(weights).minimiser(near)
         return self._exact.of(weights).minimiser(near)
 
@@ -213,7 +214,9 @@ class _Arithmetic:
             if curved and not settled and shift > CONTRACTS * last:
                 factor = None
             last = shift
-        raise NoMinimiserError("Newton's method does not settle")
+        # A penalty holds every fit; without one, margins that grow by 1 a step never arrive.
+        reason = "Newton's method does not settle"
+        raise NoMinimiserError(reason) if self.free else UndecidedError(reason)
 
 
 def _span(rows: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ import mpmath
 import numpy as np
 from checking import TIMES_STATED, Verdict, reason_of
 from frames import Frame, draw
-from truth import DIGITS, NoMinimiserError
+from truth import DIGITS, NoMinimiserError, UndecidedError
 
 import seepage as sp
 
@@ -68,9 +68,14 @@ def judge(seed: int, kind: str | None = None) -> Verdict:
             frame.candidates  # noqa: B018 - the refit of all records
         except NoMinimiserError:
             return verdict
+        except UndecidedError:
+            verdict.undecided += 1
+            return verdict
         for question in (_membership, _people, _column, _label):
             try:
                 question(frame, leak, verdict)
+            except UndecidedError:
+                verdict.undecided += 1
             except sp.InputError as error:
                 verdict.refusals.append(reason_of(error))
                 verdict.broken.append(f"{question.__name__}: {error}")

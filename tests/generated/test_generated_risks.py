@@ -46,6 +46,10 @@ def test_a_few_of_every_kind(kind: str) -> None:
         (520, "as for the views"),
         # A move 53 orders of magnitude below the coefficients: the refits' own digits end there.
         (40075, "class weights"),
+        # More columns than records and a weak penalty: the inverse had no Cholesky factor.
+        (350337, "wide"),
+        # What only this record carries is taken away: a small difference of products.
+        (351687, "nearly interpolating"),
     ],
 )
 def test_problems_that_once_broke_a_rule(seed: int, kind: str) -> None:

@@ -28,6 +28,10 @@ class NoMinimiserError(Exception):
     """The objective has no minimiser, or more than one."""
 
 
+class UndecidedError(Exception):
+    """There is a minimiser, and 60 digits are too few to find it."""
+
+
 class Digits60:
     """Decimals of 60 digits, in NumPy arrays of objects: the standard library's, written in C."""
 

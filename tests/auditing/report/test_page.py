@@ -249,6 +249,12 @@ def test_values_are_shown_only_when_given_and_then_with_a_second_warning(figures
     assert "Keep this page private" in page
 
 
+def test_no_file_of_an_audit_is_offered_for_sharing(figures):
+    page = AuditReport(make_audit()).page(figures)
+    assert "Share the model card" not in page
+    assert "All of them are private" in page
+
+
 HOSTILE = [
     "<script>alert(1)</script>",
     "</script></style>--><svg onload=alert(1)><img src=x onerror=alert(1)>",

@@ -10,6 +10,7 @@ import pytest
 from sklearn.linear_model import Ridge
 
 import seepage as sp
+from sampled import sampled
 from seepage.glm.changes.batched_refits import Change
 
 SIGMA = 0.1
@@ -42,7 +43,7 @@ def check_interval(found, truth, rounding=1e-12):
         assert np.max(np.abs(high / truth - 1)) <= stated + rounding
 
 
-@pytest.mark.parametrize("alpha", [1e-4, 1e-5])
+@pytest.mark.parametrize("alpha", sampled([1e-4, 1e-5], [1e-5]))
 def test_a_wide_ridge_has_the_membership_of_the_dual_form(alpha):
     X, y = wide(300, 900)
     found = ridge_leakage(X, y, alpha).membership()

@@ -74,6 +74,8 @@ class Replacements:
     before: np.ndarray  # the margins under θ̂
     given: np.ndarray  # the margins under the fit without the record
     given_error: np.ndarray  # and their errors
+    along_error: np.ndarray  # the error of ``along``, and
+    lengths_error: np.ndarray  # that of ``lengths``: sums of products that may cancel, (m, K)
     labels: np.ndarray
     still: np.ndarray  # which are the record as it is
 
@@ -113,6 +115,14 @@ class Replacements:
         Z = Z.reshape(*distinct.shape[:2], -1, k * c)
         xz = by_inverse[:, None, : k * c, :] @ Z
         zx, update = np.swapaxes(xz, 2, 3), rest.update[:, None]
+        # Where z̃ is nearly what only this record carries, x̃ᵀH⁻¹z̃ is a small difference.
+        rounding, sizes = 8 * EPS * by_inverse.shape[1], np.abs(by_inverse[:, None]) @ np.abs(Z)
+        lost = rounding * np.linalg.norm(sizes[:, :, : k * c], axis=(2, 3))
+        along_error = np.linalg.norm(rest.update, axis=(1, 2))[:, None] * lost
+        lengths_error = 2 * along_error * np.linalg.norm(xz, axis=(2, 3))
+        lengths_error += rounding * np.linalg.norm(
+            np.swapaxes(np.abs(Z), 2, 3) @ sizes, axis=(2, 3)
+        )
         lengths = np.swapaxes(Z, 2, 3) @ (by_inverse[:, None] @ Z) + zx @ (update @ xz)
         Z[:, :, : k * c, :] += update @ xz
         before = model.margins_before(rows, change, others.columns).reshape(m, K, k * c)
@@ -125,7 +135,8 @@ class Replacements:
         root = 8 * EPS * k if c == 1 else SOLVED
         own = np.linalg.norm(own, axis=1)[:, None]
         error = own + rest.removal_error[:, None] * shift + root * largest
-        return cls(Z, lengths, before, given, error, labels, still)
+        error = error + lost * np.linalg.norm(rest.removal, axis=1)[:, None]
+        return cls(Z, lengths, before, given, error, along_error, lengths_error, labels, still)
 
 
 @dataclass(frozen=True)
@@ -161,9 +172,9 @@ class Centres:
         rest = WithoutRecord.of(model, rows, by_inverse[:, :w, :w])
         by_own, error, left = by_noise[:, :w, :w], rest.error, rest.left
         removed = np.sqrt(np.maximum(quadratic(rest.removal[:, None, :], by_own), 0.0))
+        sight_own = np.sqrt(np.maximum(np.einsum("mkk->m", by_own), 0.0))
         if rows.shape[1] > 1:  # vectors that nearly cancel are off by more than their sum
-            most = np.sqrt(np.maximum(np.einsum("mkk->m", by_own), 0.0))
-            removed = (np.linalg.norm(rest.removal, axis=1) * most)[:, None]
+            removed = (np.linalg.norm(rest.removal, axis=1) * sight_own)[:, None]
         rounding = rest.removal_error[:, None] * removed
         added = by_inverse.shape[1] - w
         coefs = np.concatenate([rest.removal, np.zeros((len(rows), added))], axis=1)[:, None, :]
@@ -179,6 +190,9 @@ class Centres:
             noise_zz = np.swapaxes(Z, 2, 3) @ (by_noise[:, None] @ Z)
             if rows.shape[1] > 1:
                 new = new.off_by_residual(margin, slope, weight)
+            size = np.linalg.norm(slope, axis=2)
+            new = replace(new, given_error=new.given_error + new.lengths_error * size)
+            rounding = rounding + new.along_error * size * sight_own[:, None]
             rounding = rounding + _arrival_error(error, noise_zz, slope, curved, new)
             shift = np.where(unsolved[:, :, None], np.nan, margin - new.before)
             own = OwnRecord.at(joint, curved, noise_zz, new, shift)

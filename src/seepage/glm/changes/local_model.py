@@ -226,7 +226,10 @@ class LocalModel:
     @cached_property
     def stretch(self) -> float:
         """The root of ``max_e (Σ ω q tᵀa t)^½`` over e of H-norm 1: for the Q of errors."""
-        root = np.linalg.cholesky(self.inverse)
+        # Of a unit diagonal, and never below what rounding hides: a root of ``H⁻¹``, or of more.
+        sizes = np.sqrt(np.diagonal(self.inverse))
+        values, vectors = np.linalg.eigh(self.inverse / np.outer(sizes, sizes))
+        root = sizes[:, None] * vectors * np.sqrt(np.maximum(values, len(values) * EPS))
         values = np.linalg.eigvalsh(root.T @ self.largest_shifts.quartic @ root)
         return float(max(values[-1], 0.0) ** 0.25)
 
