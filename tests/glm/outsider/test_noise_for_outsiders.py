@@ -72,6 +72,18 @@ def test_who_knows_all_the_others_needs_noise_in_proportion(table, model):
     assert float(np.max(np.asarray(again.accuracy()))) == pytest.approx(0.6, abs=1e-6)
 
 
+def test_each_record_alone_in_a_query_takes_noise_too(table, model):
+    leak = sp.leakage(
+        model, *table, attacker=OUTSIDER, noise=sp.Gaussian(0.1), release=sp.Predictions()
+    )
+    found = leak.membership(exact=0)
+    noise = sp.calibrate(leak, right=0.55, grid=None, view=found.mu)
+    again = sp.leakage(model, *table, attacker=OUTSIDER, noise=noise, release=sp.Predictions())
+    reached = again.membership(exact=0)
+    assert float(np.max(np.asarray(reached.accuracy()))) == pytest.approx(0.55, abs=1e-6)
+    assert found.informed.mu.rescaled is None  # which is in proportion to 1/σ
+
+
 def test_leakage_and_groups_meet_their_target(table, model):
     leak = sp.leakage(model, *table, attacker=OUTSIDER, noise=sp.Gaussian(0.1))
     groups = np.arange(300) % 4

@@ -20,7 +20,7 @@ from seepage.core.jacobian import Alternatives
 from seepage.core.leakage import Leakage, group_labels, row_positions
 from seepage.core.noise import Attacker, Gaussian, Noise
 from seepage.core.people import Identities, Together
-from seepage.core.result import Result, held_sentences
+from seepage.core.result import Result, held_sentences, joined
 from seepage.core.risk_views import (
     Candidates,
     Changes,
@@ -235,6 +235,15 @@ class OutsiderLeakage:
         own = () if self._noise is None else (self._noise,)
         return (*own, *(noise for other in self._beside for noise in other.noise))
 
+    @property
+    def _held(self) -> tuple[str, ...]:
+        """What is held fixed, in any of the releases."""
+        return joined(*(part._informed.held for part in (self, *self._beside)))
+
+    @property
+    def _notes(self) -> tuple[str, ...]:
+        return joined(*(part._informed.notes for part in (self, *self._beside)))
+
     def beside(self, *others: OutsiderLeakage) -> OutsiderLeakage:
         """Return several releases about the same people together: ``sp.compose``.
 
@@ -346,20 +355,16 @@ class OutsiderLeakage:
             "estimate",
             str(self.attacker),
             index,
-            assumptions=(
-                *self._words(worlds),
-                *agreement,
-                *self._informed.notes,
-            ),
+            assumptions=(*self._words(worlds), *agreement, *self._notes),
             library=self._informed.source.library,
             noise=self.noise,
-            held=self._informed.held,
+            held=self._held,
         )
+        scale = values**2 * worlds.unknown / (1 - self.attacker.fraction)
+        informed = self._informed_membership(worlds, which, groups, asked, mu_result, rest)
         if self._noise is not None and not self._beside:
             again = partial(self._rescaled_membership, mu_result, together, asked)
             mu_result = replace(mu_result, rescaled=again)
-        scale = values**2 * worlds.unknown / (1 - self.attacker.fraction)
-        informed = self._informed_membership(worlds, which, groups, asked, mu_result, rest)
         return OutsiderMembership(
             mu_result,
             values,
@@ -793,7 +798,7 @@ class OutsiderLeakage:
                 else "Out means somebody else instead."
             ),
             "A normal approximation from one fit: an estimate, which promises nothing.",
-            *held_sentences(self._informed.held),
+            *held_sentences(self._held),
             f"Nothing leaves but what was measured, {noise}; what it teaches about the population "
             "is not counted.",
         )
