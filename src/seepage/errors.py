@@ -14,6 +14,10 @@ class NotTheMinimiserError(InputError):
     """A fitted model's coefficients do not minimise the stated objective on the given data."""
 
 
+class TooFewPeopleError(InputError):
+    """There are too few people for what many released numbers tell to be estimated."""
+
+
 class NotConvergedWarning(UserWarning):
     """A model is near the minimiser of its objective but not at it."""
 

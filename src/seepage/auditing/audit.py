@@ -30,6 +30,7 @@ from seepage.auditing.findings import (
 )
 from seepage.auditing.measures import measure
 from seepage.auditing.neighbours import find_other_noise
+from seepage.auditing.outsider import find_outsider
 from seepage.auditing.report.showing import ReportRendering
 from seepage.auditing.tradeoff import (
     REMEDIES,
@@ -49,6 +50,7 @@ from seepage.auditing.trained_model import (
     settings_of,
 )
 from seepage.bounds.guarantees import Guarantees, guarantees
+from seepage.core.noise import Attacker
 from seepage.core.people import Together
 from seepage.core.result import NOISE, PENALTY, held_sentences, joined, round_up
 from seepage.core.risk_views import (
@@ -153,6 +155,7 @@ def audit_table(
     intercept: bool = True,
     sigma: float | None = None,
     target_eta: float | None = None,
+    attacker: Attacker | None = None,
     sensitive: Sequence[str] | None = None,
     fitted: Any = None,
     show_values: bool = False,
@@ -165,7 +168,9 @@ def audit_table(
 
     By default the kind of model follows from the target (see :func:`choose_model`), the penalty λ
     is 0.001 (0.01 if the classes can be separated without error), and the noise is the least with
-    which no record leaks more than ``target_eta`` (1 by default). ``sensitive`` are columns (the
+    which no record leaks more than ``target_eta`` (1 by default). ``attacker`` is somebody who does
+    not know all others: what she is right about stands beside the rest, for the noise that was
+    stated, or without noise where none was. ``sensitive`` are columns (the
     target may be one) for which the error on every record is reported; by default those of
     ``table``. ``fitted`` is a model of ours to audit instead of fitting one. With ``show_values``
     the audit carries the caller's own values, for a table in memory; ``effort`` says what else is
@@ -189,6 +194,7 @@ def audit_table(
         name=name,
         sigma=sigma,
         target_eta=target_eta,
+        attacker=attacker,
         values=_values(trained) if show_values else None,
         effort=effort,
         seed=seed,
@@ -228,6 +234,7 @@ def audit_model(
     name: str,
     sigma: float | None,
     target_eta: float | None,
+    attacker: Attacker | None = None,
     values: dict[str, list[str]] | None = None,
     effort: Effort = EVERYTHING,
     seed: int = 0,
@@ -316,6 +323,14 @@ def audit_model(
             f"refitted without each of {risks.looked_at:,} {'people' if people else 'records'}, "
             f"the most exposed ones, with {unchanged} unchanged."
         )
+    outsider, outsider_reason = None, ""
+    if attacker is not None:
+        say("an attacker who knows less")
+        stated = None if sigma is None and target_eta is None else noise
+        try:
+            outsider = find_outsider(trained, attacker, stated, records, risks, effort.refits)
+        except InputError as problem:
+            outsider_reason = str(problem)
     # Last: they take longest, and nothing else waits for them.
     advice = advise() if advise is not None else ()
     give_back_memory()  # the figures of a report take memory
@@ -344,6 +359,8 @@ def audit_model(
         risks=risks,
         held=joined(chosen, trained.learnt),
         risks_reason=risks_reason,
+        outsider=outsider,
+        outsider_reason=outsider_reason,
         disclosures=disclosures,
         usefulness=useful,
         versions=find_versions(),

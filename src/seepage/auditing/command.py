@@ -27,6 +27,7 @@ from seepage.auditing.intake.table import (
     encode,
     plan_columns,
 )
+from seepage.auditing.outsider import attacker_of
 from seepage.auditing.questions import ColumnQuestion, Limits, Question
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.figures import load_beside
@@ -62,7 +63,8 @@ def answer(question: Question, *, effort: Effort = EVERYTHING, client: Any = Non
             "--refit pipeline refits the model without each record, but one from a file was "
             "fitted elsewhere; use sp.audit(pipeline, X, y, refit='pipeline') for that one."
         )
-    with progress(1 + effort.stages) as tell:
+    attacker = None if question.attacker is None else attacker_of(question.attacker)
+    with progress(1 + effort.stages + (attacker is not None)) as tell:
         tell("reading")
         fitted = _given_model(question)
         encoded = _read(question, fitted, client)
@@ -76,6 +78,7 @@ def answer(question: Question, *, effort: Effort = EVERYTHING, client: Any = Non
                 intercept=question.intercept,
                 sigma=question.sigma,
                 target_eta=question.target_eta,
+                attacker=attacker,
                 fitted=fitted,
                 show_values=question.show_values,
                 effort=effort,

@@ -312,6 +312,34 @@ class RiskFinding:
 
 
 @dataclass(frozen=True)
+class OutsiderFinding:
+    """How often an attacker who does not know all others is right about membership: an estimate."""
+
+    attacker: str  # who she is, in words
+    sigma: float | None  # the noise on the release; ``None`` for a model that is published as it is
+    # What she sees: the ``parameters``, or where people are too few for these, ``predictions``:
+    # the model's answer for the record itself alone
+    seen: str
+    # How often she is right about the most exposed record, which that is, and the median; a coin
+    # has 0.5
+    membership: float
+    row: int
+    median: float
+    # The same of an attacker who knows all others
+    informed: float
+    informed_median: float
+    others: int  # how many others there are
+    # How many of them she must know to be right about the median record 90 times in 100; ``None``
+    # with noise
+    must_know: int | None
+    # How many of the most exposed were checked by refits on other people, and how often these were
+    # right beyond the approximation where the two differ most
+    checked: int
+    apart: float | None
+    assumptions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Gate:
     """One limit the caller set: what it is, what was measured, and which records exceed it."""
 
@@ -552,6 +580,9 @@ class Audit:
     risks
         Probabilities that a record is recognised as a member and its categories guessed right;
         ``None`` where they are not known, and ``risks_reason`` says why.
+    outsider
+        The estimate for an attacker who does not know all others, where one was asked about;
+        ``None`` where it is not known, and ``outsider_reason`` says why.
     usefulness
         How much better the noisy model is than a constant prediction, if that was tried.
     codes
@@ -590,6 +621,8 @@ class Audit:
     held: tuple[str, ...] = ()
     risks: RiskFinding | None = None
     risks_reason: str = ""
+    outsider: OutsiderFinding | None = None
+    outsider_reason: str = ""
     disclosures: DisclosureCheck | None = None
     ledger: LedgerFinding | None = None
     usefulness: UsefulnessFinding | None = None
@@ -609,6 +642,12 @@ class Audit:
     def unit(self) -> str:
         """What statements are about: a ``row``, or a ``person`` with all of their rows."""
         return self.records.unit
+
+    @property
+    def published_as_it_is(self) -> bool:
+        """Whether somebody asks about the model without noise: an attacker was named, no noise."""
+        asked = self.outsider is not None or bool(self.outsider_reason)
+        return asked and self.noise.how == "default"
 
     @property
     def meets_target(self) -> bool:

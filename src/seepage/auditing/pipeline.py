@@ -21,6 +21,7 @@ from seepage.auditing.intake.identities import (
     people_of_rows,
 )
 from seepage.auditing.intake.table import check_groups
+from seepage.auditing.outsider import check_outsider
 from seepage.auditing.trained_model import (
     ROW,
     TARGET_OF,
@@ -33,7 +34,7 @@ from seepage.auditing.trained_model import (
     TrainedModel,
     settings_of,
 )
-from seepage.core.noise import Gaussian
+from seepage.core.noise import Attacker, Gaussian
 from seepage.core.people import identities
 from seepage.core.result import held_sentences, joined
 from seepage.errors import InputError
@@ -60,6 +61,7 @@ def audit(
     *,
     noise: float | Gaussian | None = None,
     target_eta: float | None = None,
+    attacker: Attacker | None = None,
     sensitive: Sequence[str] = (),
     groups: Mapping[str, Any] | Sequence[str] | None = None,
     categorical: Sequence[str] = (),
@@ -89,6 +91,10 @@ def audit(
         that meets ``target_eta``.
     target_eta
         The leakage that no record should exceed; 1 by default: one standard deviation.
+    attacker
+        Somebody who does not know all other records, such as ``sp.Attacker(knows=0.0)``: how often
+        she is right about membership is estimated beside the rest (``result.outsider``). With
+        neither ``noise`` nor ``target_eta``, of the model published as it is, without noise.
     sensitive
         Columns of ``X`` for which the error on every record is reported.
     groups
@@ -135,6 +141,8 @@ def audit(
         )
     if refit not in (None, "model", "pipeline"):
         raise InputError(f"refit is 'pipeline', 'model' or left out, not {refit!r}.")
+    if attacker is not None:
+        check_outsider(attacker)
     if not (is_search(estimator) or is_pipeline(estimator)):
         kind_of(estimator)  # before the table: a network's batch need not be one
     frame, _ = read_frame(X)
@@ -210,7 +218,13 @@ def audit(
     if refit != "model":
         anew = _anew(estimator, X, y, weights, categorical, refit)
     result = audit_model(
-        trained, name=source, sigma=sigma, target_eta=target_eta, seed=seed, anew=anew
+        trained,
+        name=source,
+        sigma=sigma,
+        target_eta=target_eta,
+        attacker=attacker,
+        seed=seed,
+        anew=anew,
     )
     result = replace(result, labels=own_index(rows))
     bounds = result.guarantees

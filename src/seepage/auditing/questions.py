@@ -161,6 +161,11 @@ class Question(CalibrationQuestion):
     ] = ()
     group: Annotated[Sequence[str], "A column to compare groups by; repeat for more."] = ()
     sigma: Annotated[float | None, "The standard deviation of the noise on every number."] = None
+    attacker: Annotated[
+        str | None,
+        "Beside the attacker who knows all other records, one who knows less: outsider (none of "
+        "them), or knows=0.9 (that share). Without --sigma, for the model published as it is.",
+    ] = None
     # The intercept is not penalised
     intercept: Annotated[
         bool,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow as pa
 from seepage.auditing.findings import ONE_PERSON, ONE_ROW
 from seepage.core.jacobian import MeasuredRelease, ReleaseJacobian
 from seepage.core.leakage import Leakage
-from seepage.core.noise import Gaussian
+from seepage.core.noise import Attacker, Gaussian
 from seepage.core.questions import members
 from seepage.core.result import LEVELS, SCALING
 from seepage.core.unknowns import Attributes, Unknowns
@@ -28,6 +29,8 @@ from seepage.glm.estimators import (
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.leakage import leakage, release_of
 from seepage.glm.losses import Categorical, Family, squared_hinge
+from seepage.glm.outsider.leakage import OutsiderLeakage
+from seepage.glm.outsider.predictions import Predictions
 from seepage.glm.preprocessing.jacobian import RawJacobian, RawRelease
 from seepage.tables.source import MemorySource, Table, distinct
 
@@ -463,6 +466,19 @@ class TrainedModel:
         if not self.per_record:
             leak.release = replace(cast(Any, leak.release), kept=())
         return leak
+
+    def leakage_to(
+        self, attacker: Attacker, sigma: float | None, predictions: Predictions | None = None
+    ) -> OutsiderLeakage:
+        """Return the same to an attacker who does not know all others; without noise if σ is none.
+
+        ``predictions`` are what is released, if not the parameters.
+        """
+        noise = None if sigma is None else Gaussian(sigma)
+        again = partial(leakage, self.model, self.source, person=self.owner)
+        known = self.leakage(self.source, 1.0 if sigma is None else sigma)
+        fits = cast("GLMRelease", known.release).fits_in_chunks()
+        return OutsiderLeakage(known, noise, attacker, predictions, None, again, fits)
 
     def refitted(
         self, settings: FitSettings | None = None, source: RowSource | None = None

@@ -9,20 +9,21 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
-from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Laplace, Noise
 from seepage.core.record_stream import RecordStream
 from seepage.core.result import GRID, Result, round_up
 from seepage.errors import InputError
+from seepage.risks.guessing import distance
 
 _FURTHEST = 60.0  # the logarithm of the largest factor tried: double precision ends beyond
 
 
 def calibrate(
-    leak: Leakage[Any],
+    leak: Any,
     *,
     eta: float | None = None,
     mse: float | None = None,
+    right: float | None = None,
     over: str | float = "max",
     view: Result | RecordStream | None = None,
     grid: Sequence[float] | None = GRID,
@@ -43,11 +44,17 @@ def calibrate(
     Parameters
     ----------
     leak
-        The leakage at any noise.
+        The :class:`~seepage.core.leakage.Leakage` at any noise; also to an attacker who does not
+        know all others, to whom these hide a record besides the noise.
     eta
         The target leakage.
     mse
         Instead of ``eta``, the target bound on the mean squared error: ``eta = 1/√mse``.
+    right
+        Instead of ``eta``, how often membership inference may be right (above 0.5, which is
+        chance). To an attacker who knows all others ``μ`` is inversely proportional to σ; to any
+        other it is an estimate, recomputed without refits: check the noise that is found with
+        ``membership(exact=10)``.
     over
         What the target is about: the ``"max"`` over the view, its ``"mean"``, or a quantile
         between 0 and 1 (0.99: all but the most exposed hundredth meet the target). With ``mse``,
@@ -73,14 +80,28 @@ def calibrate(
     >>> float(np.max(sp.leakage(model, X, y, noise=noise).records()).round(12))
     0.01
     """
-    if (eta is None) == (mse is None):
-        raise InputError("Give either eta (the target leakage) or mse (the target error bound).")
+    if sum(one is not None for one in (eta, mse, right)) != 1:
+        raise InputError(
+            "Give one of eta (the target leakage), mse (the target error bound) and right (how "
+            "often membership inference may be right)."
+        )
+    if right is not None:
+        if not 0.5 < right < 1:
+            raise InputError(f"right is a probability between 0.5 and 1, not {right!r}.")
+        eta = float(distance(right, 0.5))
     target = eta if mse is None else mse
     if target is None or not math.isfinite(target) or target <= 0:
         raise InputError(f"The target must be a finite number above zero, not {target}.")
+    if not leak.noise:
+        raise InputError(
+            "There is no noise to be scaled; measure with noise=sp.Gaussian(1.0), or of any size, "
+            "first."
+        )
     if len(leak.noise) != 1:
         raise InputError("Only a single release can be calibrated; calibrate each part alone.")
-    if view is None:
+    if view is None and right is not None:
+        view = leak.membership().mu
+    elif view is None:
         view = leak.records(measure="fil") if leak.person is None else leak.people()
     result = view.result()
     if result.noise != leak.noise:
@@ -95,6 +116,11 @@ def calibrate(
         if now == 0:
             raise InputError(
                 "Nothing leaks in this view, so no noise is needed to meet the target."
+            )
+        if right is not None and math.isinf(now):
+            raise InputError(
+                "No noise is enough: without some record there is no model, so its membership is "
+                "certain. Leave out its column, or add a penalty."
             )
         factor = now / (eta if eta is not None else target**-0.5)
     return leak.noise[0].scaled(factor) if grid is None else _coarse(leak.noise[0], factor, grid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any, overload
 
 from array_api_compat import array_namespace
 
@@ -22,12 +23,22 @@ from seepage.errors import InputError
 from seepage.tables.source import Array, Chunk, RowSource
 
 
-def compose(first: Leakage, *others: Leakage) -> Leakage:
+@overload
+def compose(first: Leakage, *others: Leakage) -> Leakage: ...
+
+
+@overload
+def compose(first: Any, *others: Any) -> Any: ...
+
+
+def compose(first: Any, *others: Any) -> Any:
     """Return the leakage of several independent releases about the same table, together.
 
     Fisher information adds over independent releases, exactly and for every view. All releases
     must be about the same table with the same columns in the same order (data read in chunks must
-    be the same source object).
+    be the same source object). To an attacker who does not know all others, whose ignorance is
+    common to all releases, information does not add: they are measured together, and membership
+    alone is known.
 
     Examples
     --------
@@ -39,8 +50,15 @@ def compose(first: Leakage, *others: Leakage) -> Leakage:
     >>> float(twice.dataset()) / float(leak.dataset())
     1.414...
     """
+    if not isinstance(first, Leakage):
+        return first.beside(*others)
     parts: list[MeasuredRelease] = []
     for leak in (first, *others):
+        if not isinstance(leak, Leakage):
+            raise InputError(
+                "Releases compose to one attacker: pass the same attacker= for each of them, or "
+                "for none."
+            )
         _check_same_table(first, leak)
         for part in leak.release.parts:
             _add(parts, part)

@@ -408,7 +408,7 @@ def within(
     """Return how often the best guess of a number is right to within a tolerance."""
     way = way_of(leak, refit)
     changes = way.changes()
-    candidates = _to_within(leak, changes, column, tolerance, values, prior)
+    candidates = to_within(leak, changes, column, tolerance, values, prior)
     return guess_among(leak, changes, candidates, [prior], rows, exact, way=way)[0]
 
 
@@ -614,7 +614,7 @@ def _guess_each(
         for prior in priors:
             own = not isinstance(prior, str) and prior.ndim == 2
             given = prior[places] if own else prior
-            believed, doubt = _prior(given, here, some, others, candidates.shares, refits)
+            believed, doubt = belief_of(given, here, some, others, candidates.shares, refits)
             first = int(places[0])
             low, high, error = candidates.answer(moves, believed, doubt, first, integrals)
             numbers += [low, high, candidates.baseline(believed), error]
@@ -819,7 +819,7 @@ def among_levels(
     return Candidates(others, levels, shares, about, precision, together=together)
 
 
-def _to_within(
+def to_within(
     leak: MeasuredTable,
     changes: Changes,
     column: Any,
@@ -874,7 +874,7 @@ def _is_label(leak: MeasuredTable, column: Any) -> bool:
     )
 
 
-def _prior(
+def belief_of(
     prior: Prior,
     changes: FiniteChanges,
     rows: np.ndarray,

@@ -253,7 +253,9 @@ def leakage(
         found = informed(Gaussian(1.0) if noise is None else noise)
     if known.knows_all:
         return found
-    return OutsiderLeakage(found, cast(Gaussian | None, noise), known, release, queries, informed)
+    fits = found.release.fits_in_chunks() if isinstance(found.release, GLMRelease) else None
+    added = cast(Gaussian | None, noise)
+    return OutsiderLeakage(found, added, known, release, queries, informed, fits)
 
 
 def _noise_of_answers(leak: Leakage[Any], queries: Any, noise: Noise) -> Gaussian:
@@ -487,10 +489,16 @@ class GLMRelease(MeasuredRelease):
             return RebalancedRecords(self.optimum, X, self.noise, balance)
         return ChangedRecords(LocalModel(self.optimum, X, self.noise))
 
+    def fits_in_chunks(self) -> Callable[..., ChangedRecords] | None:
+        """Return the fit to second order on a chunk's records; none where all are in memory."""
+        if self.problem is None:
+            return None
+        return partial(_changes_of_chunk, release=self, problem=self.problem)
+
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], ChangedRecords]:
         """Return the certified moves of a chunk's records; one pass finds what they share."""
-        problem = self.problem
-        if problem is None or len(self.noise) != 1:
+        ask = self.fits_in_chunks()
+        if ask is None or len(self.noise) != 1:
             raise InputError(
                 "Risks of several releases of the same numbers are not known for data read in "
                 "chunks; ask about each release by itself."
@@ -500,7 +508,6 @@ class GLMRelease(MeasuredRelease):
                 "What this model would be without a record takes refits, which need all records in "
                 "memory; these are read in chunks."
             )
-        ask = partial(_changes_of_chunk, release=self, problem=problem)
         shifts = source.total(partial(_shifts_of_chunk, ask=ask), "norms")
         return partial(ask, shifts=shifts)
 
@@ -674,20 +681,27 @@ def _plain_jacobians(
 
 
 def _changes_of_chunk(
-    chunk: Chunk, release: GLMRelease, problem: PenalisedLoss, shifts: LargestShifts
+    chunk: Chunk,
+    release: GLMRelease,
+    problem: PenalisedLoss,
+    shifts: LargestShifts | None = None,
 ) -> ChangedRecords:
-    """Return the certified moves of the records of a chunk; with refits if all were gathered."""
+    """Return the certified moves of the records of a chunk; with refits if all were gathered.
+
+    ``shifts`` are those of all records; without them nothing is certified.
+    """
     fit = about(release.optimum.near, problem, chunk)
     if chunk.gathered:
         return ChangedRecords(LocalModel(release.optimum, chunk.X, release.noise, fit))
-    model = LocalModel(release.optimum, chunk.X, release.noise, fit, shifts)
+    shared = LargestShifts() if shifts is None else shifts
+    model = LocalModel(release.optimum, chunk.X, release.noise, fit, shared)
     changes = ChangedRecords(model)
     changes.work = math.inf  # a refit takes all records
     return changes
 
 
 def _shifts_of_chunk(chunk: Chunk, ask: Callable[..., ChangedRecords]) -> LargestShifts:
-    return ask(chunk, shifts=LargestShifts()).model.shifts_here()
+    return ask(chunk).model.shifts_here()
 
 
 def _jacobian_at(

@@ -13,7 +13,7 @@ in :mod:`seepage.risks.guessing`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -49,6 +49,13 @@ class TwoNormals:
         """Return pairs of equal spread at these distances."""
         shift = np.asarray(mu, dtype=float)[:, None]
         return cls(shift, np.zeros_like(shift))
+
+    @classmethod
+    def joined(cls, parts: Sequence[TwoNormals]) -> TwoNormals:
+        """Return the pairs of several as one."""
+        size = max(part.shift.shape[1] for part in parts)
+        shift = np.concatenate([_padded(part.shift, size) for part in parts])
+        return cls(shift, np.concatenate([_padded(part.spread, size) for part in parts]))
 
     def of(self, which: np.ndarray) -> TwoNormals:
         """Return some of the pairs."""

@@ -518,7 +518,7 @@ def test_what_cannot_be_answered_is_refused():
     with pytest.raises(sp.InputError, match="Gaussian"):
         sp.leakage(model, X, y, noise=sp.Laplace(1.0), attacker=OUTSIDER)
     leak = sp.leakage(model, X, y, attacker=OUTSIDER)
-    for view in ("columns", "groups", "guess", "within", "dataset", "jacobian"):
+    for view in ("columns", "subset", "dataset", "jacobian"):
         with pytest.raises(sp.InputError, match="is not known"):
             getattr(leak, view)
     with pytest.raises(sp.InputError, match="certainty"):
@@ -541,15 +541,6 @@ def test_who_knows_all_but_a_few_knows_practically_everybody():
     leak = sp.leakage(model, X, y, attacker=sp.Attacker(knows=0.9))
     with pytest.raises(sp.InputError, match="all but 16 of 159 others"):
         leak.membership()
-
-
-def test_data_read_in_chunks_are_refused(tmp_path):
-    X, y = drawn("gaussian")
-    frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(y=y)
-    frame.to_parquet(tmp_path / "table.parquet")
-    model = sp.glm.LinearRegression(l2=0.02).fit(X, y)
-    with pytest.raises(sp.InputError, match="in memory"):
-        sp.leakage(model, sp.parquet(tmp_path / "table.parquet", target="y"), attacker=OUTSIDER)
 
 
 def test_too_few_people_get_predictions_only():

@@ -222,3 +222,15 @@ def test_a_cluster_audits_parquet_only(threads, tmp_path):
     told = CliRunner().invoke(app, ["audit", str(table), "--target", "y", "--dask", where])
     assert told.exit_code == 2
     assert "write the table as Parquet first" in told.stderr
+
+
+def test_membership_to_an_outsider_is_that_of_one_machine(threads):
+    rng = np.random.default_rng(4)
+    X = rng.standard_normal((400, 3))
+    y = X @ [1.0, -0.5, 0.2] + rng.standard_normal(400)
+    model = sp.glm.LinearRegression(l2=0.01, fit_intercept=True).fit(X, y)
+    data = dask_rows(da.from_array(X, chunks=(150, 3)), da.from_array(y, chunks=150))
+    outsider = sp.Attacker(knows=0.0)
+    here = sp.leakage(model, X, y, attacker=outsider).membership(exact=0)
+    there = sp.leakage(model, data, attacker=outsider).membership()
+    np.testing.assert_allclose(np.asarray(there), np.asarray(here), rtol=1e-9)

@@ -27,6 +27,7 @@ _LINEAR_ONLY = [
     "workers",
     "show_values",
     "person",
+    "attacker",
 ]
 
 

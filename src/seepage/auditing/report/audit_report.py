@@ -273,6 +273,8 @@ class AuditReport(Report):
             | {"recognised": risks.recognised, "recognised_row": risks.recognised_row}
             | {"guesses": [asdict(guess) | {"gain": guess.gain} for guess in risks.guesses]},
             "risks_reason": audit.risks_reason or None,
+            "outsider": audit.outsider and asdict(audit.outsider),
+            "outsider_reason": audit.outsider_reason or None,
             "disclosures": audit.disclosures and asdict(audit.disclosures),
             "ledger": audit.ledger and asdict(audit.ledger),
             "usefulness": audit.usefulness and asdict(audit.usefulness),

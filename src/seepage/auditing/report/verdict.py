@@ -73,6 +73,9 @@ def judge(audit: Audit) -> Verdict:
         tone, label = "caution", "Membership not measured"
         who = "person" if audit.unit == ONE_PERSON else "row"
         headline = f"{headline[:-1]}, but whether a {who} can be recognised was not measured."
+    if audit.published_as_it_is and not failed:
+        tone, label = "caution", f"{label} with noise" if tone == "good" else label
+        headline = f"{headline} {tell('as_it_is', audit)}"
     worse, private = warn_of_constant(audit), tone == "good"
     if worse and not failed and not over:
         tone, label = "caution", f"{label}, {'but' if private else 'and'} useless"
@@ -126,6 +129,7 @@ def _answers(audit: Audit) -> Iterator[tuple[str, str]]:
     """Yield the answers to a privacy officer's questions."""
     people = audit.unit == ONE_PERSON
     yield f"Is any {'person' if people else 'row'} at risk?", tell("membership", audit)
+    yield "And to an attacker who does not know everybody else?", tell_outsider(audit)
     yield "Who?" if people else "Which one?", tell("who", audit)
     yield "How sure could an attacker be, with this release and without?", _tell_sure(audit)
     yield "What would fix it?", _tell_fixes(audit)
@@ -236,6 +240,12 @@ def tell_codes(audit: Audit) -> str:
 def tell_noise(audit: Audit) -> str:
     """Say why the noise is what it is."""
     return tell("noise", audit)
+
+
+def tell_outsider(audit: Audit) -> str:
+    """Say what an attacker is right about who knows less; nothing if nobody asked."""
+    asked = audit.outsider is not None or audit.outsider_reason
+    return tell("outsider", audit) if asked else ""
 
 
 def tell_not_measured(audit: Audit) -> str:

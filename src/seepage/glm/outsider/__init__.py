@@ -1,9 +1,11 @@
 """What a fit tells somebody who does not know the other records, and to whom they are like noise.
 
 ``others`` has the gradients of the records and how far they make the minimiser vary, ``worlds`` the
-two normal distributions of a release with and without a person, ``predictions`` a release of
-answers to queries alone, ``resampled`` the refits on other people that check it, and ``leakage``
-the views. The symbols of :mod:`seepage.glm.changes` hold here too, and::
+two normal distributions of a release with and without a person, ``guesses`` those of a record with
+each value it may have, ``predictions`` a release of answers to queries alone, ``resampled`` the
+refits on other people that check it, ``stacked`` several releases at once, ``streamed`` tables
+that are read in chunks, and ``leakage`` the views. The symbols of
+:mod:`seepage.glm.changes` hold here too, and::
 
     u      share of the others' randomness that is left to the attacker
     g, c   gradient of a person's loss; the same less the mean of all

@@ -9,27 +9,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
+from seepage.core.jacobian import Alternatives
 from seepage.core.leakage import Leakage, group_labels, row_positions
-from seepage.core.noise import Attacker, Gaussian
-from seepage.core.people import Together
-from seepage.core.result import Result, held_sentences
-from seepage.core.risk_views import Membership
-from seepage.errors import InputError
+from seepage.core.noise import Attacker, Gaussian, Noise
+from seepage.core.people import Identities, Together
+from seepage.core.result import Result, held_sentences, joined
+from seepage.core.risk_views import (
+    Candidates,
+    Changes,
+    Guess,
+    Membership,
+    Prior,
+    among_levels,
+    belief_of,
+    changes_of,
+    to_within,
+)
+from seepage.errors import InputError, TooFewPeopleError
 from seepage.glm.changes.changed_records import ChangedRecords
 from seepage.glm.changes.local_model import LocalModel, callers_moves
 from seepage.glm.changes.rebalanced import RebalancedRecords
 from seepage.glm.losses import Categorical, Family
+from seepage.glm.outsider.guesses import OutsiderGuess, Rivals
 from seepage.glm.outsider.others import OtherPeople
 from seepage.glm.outsider.predictions import Parameters, Predictions, check_queries
 from seepage.glm.outsider.resampled import DRAWS, Resampled, resampled
 from seepage.glm.outsider.rounding import changed_digits, step_of
-from seepage.glm.outsider.worlds import Worlds
-from seepage.glm.preprocessing.jacobian import RawChanges
+from seepage.glm.outsider.stacked import stacked
+from seepage.glm.outsider.streamed import ChunkFits, StreamedWorlds
+from seepage.glm.outsider.worlds import Worlds, inverse_root
+from seepage.glm.preprocessing.jacobian import RawChanges, RawRelease
 from seepage.risks import guessing
 from seepage.risks.two_normals import TwoNormals
 from seepage.tables.source import as_numpy, build_frame, read_table
@@ -150,8 +166,8 @@ class OutsiderMembership(Membership):
 class OutsiderLeakage:
     """The leakage of a release to an attacker who does not know all other records.
 
-    Membership, and the leakage about each record. For other views ask ``informed``: the leakage to
-    an attacker who knows all other records, which is never less.
+    Membership, guesses, and the leakage about each record, person or group. For other views ask
+    ``informed``: the leakage to an attacker who knows all other records, which is never less.
 
     Parameters
     ----------
@@ -167,6 +183,8 @@ class OutsiderLeakage:
         The queries as the model takes them.
     again
         Gives the leakage at another noise.
+    fits
+        The fit on a chunk's records, where they are read in chunks: membership alone is known then.
     """
 
     def __init__(
@@ -177,14 +195,27 @@ class OutsiderLeakage:
         predictions: Predictions | Parameters | None,
         queries: Any,
         again: Callable[..., Leakage[Any]],
+        fits: ChunkFits | None = None,
     ) -> None:
         self.attacker, self.predictions, self._again = attacker, predictions, again
         self._informed, self._noise, self._queries = informed, noise, queries
-        self._model = _local_model(informed)
+        self._fits = fits
+        self._beside: tuple[OutsiderLeakage, ...] = ()  # releases that leave together with this one
+        if fits is None:
+            _ = self._model  # refused now, if it is not known
+
+    @cached_property
+    def _model(self) -> LocalModel:
+        """The fit to second order on all records, which are in memory."""
+        return _local_model(self._informed)
 
     @property
     def informed(self) -> Leakage[Any]:
         """The leakage to an attacker who knows all other records."""
+        if self._beside:
+            raise InputError(
+                "Ask each release by itself for its leakage to an attacker who knows all others."
+            )
         if self._noise is None:
             raise InputError(
                 "Without noise, an attacker who knows all other records recognises every record "
@@ -197,17 +228,55 @@ class OutsiderLeakage:
             )
         return self._informed
 
+    @property
+    def noise(self) -> tuple[Noise, ...]:
+        """The noise that is added, if any."""
+        own = () if self._noise is None else (self._noise,)
+        return (*own, *(noise for other in self._beside for noise in other.noise))
+
+    @property
+    def _held(self) -> tuple[str, ...]:
+        """What is held fixed, in any of the releases."""
+        return joined(*(part._informed.held for part in (self, *self._beside)))
+
+    @property
+    def _notes(self) -> tuple[str, ...]:
+        return joined(*(part._informed.notes for part in (self, *self._beside)))
+
+    def beside(self, *others: OutsiderLeakage) -> OutsiderLeakage:
+        """Return several releases about the same people together: ``sp.compose``.
+
+        The others' randomness is common to all of them (:mod:`seepage.glm.outsider.stacked`);
+        membership alone is known of such releases. They may be fits on other columns, but of the
+        same records in the same order.
+        """
+        parts = [part for one in (self, *others) for part in _parts(one)]
+        for part in parts:
+            _check_beside(part, self)
+        together = copy(self)
+        together._beside = tuple(parts[1:])
+        return together
+
+    @property
+    def person(self) -> Identities | None:
+        """Whom the records are about, if that is known."""
+        return self._informed.person
+
     def __getattr__(self, name: str) -> Any:
-        known = {*vars(Leakage), "release", "source", "noise", "attributes", "notes", "person"}
+        known = {*vars(Leakage), "release", "source", "attributes", "notes"}
         if name in known and not name.startswith("_"):  # notebooks look for some of these
             raise InputError(
                 f"{name} is not known to an attacker who does not know all others; there are "
-                "membership(), records(), labels() and cells(). leak.informed has everything, for "
-                "an attacker who knows all other records."
+                "membership(), guess(), within(), records(), labels(), cells(), people() and "
+                "groups(). leak.informed has everything, for an attacker who knows all other "
+                "records."
             )
         raise AttributeError(name)
 
     def __repr__(self) -> str:
+        if self._beside:
+            count = len(self._beside) + 1
+            return f"<Leakage of {count} releases about the same records to {self.attacker}>"
         noise = "no noise" if self._noise is None else repr(self._noise)
         what = f"{self._informed.release.template.size} numbers"
         if isinstance(self.predictions, Predictions):
@@ -253,16 +322,20 @@ class OutsiderLeakage:
         which = None if rows is None else row_positions(rows, len(self._informed.source))
         if groups is not None and rows is not None:
             raise InputError("All records of a group leave together; leave out rows= or groups=.")
-        worlds = self._worlds(together)
-        share, pairs = worlds.told_apart()
-        known = worlds.taken_for_known
-        asked, index = self._asked(worlds, together, which)
+        worlds, share, pairs, rest = self._told(together, exact)
+        asked, index = self._asked(together, which)
         right = pairs.accuracy()
         # The person is most of what varies: not the normal law of many. Where another one is, both
         # worlds are already those without them, which refits do not know.
+        known = worlds.taken_for_known
         doubtful = (share > 0.5) & (known == 0)
-        people = self._to_refit(worlds, doubtful, right, asked, exact)
-        checked = resampled(worlds, people, right[people])
+        people = np.zeros(0, dtype=int)
+        refits = self._fits is None and not self._beside
+        if refits and isinstance(worlds, Worlds):
+            people = self._to_refit(worlds, doubtful, right, asked, exact)
+            checked = resampled(worlds, people, right[people])
+        else:
+            checked = Resampled(people, *np.zeros((3, 0)))
         decided = ~np.isnan(checked.right) & doubtful[people]
         if decided.any():
             mu = guessing.distance(checked.right[decided], 0.5)
@@ -270,9 +343,8 @@ class OutsiderLeakage:
         pairs = pairs.of(asked)
         places = {int(old): new for new, old in enumerate(asked)}
         checked = checked.of(np.ones(len(people), dtype=bool), places)
-        alike = guessing.distance(pairs.accuracy(), 0.5)
-        uneven = np.any(pairs.spread != 0, axis=1)
-        values = np.where(uneven, alike, pairs.distance)
+        values = _distances(pairs)
+        agreement = _agreement(checked, refits)
         mu_result = Result(
             values,
             "rows" if together is None else together.view,
@@ -282,17 +354,20 @@ class OutsiderLeakage:
             index,
             assumptions=(
                 *self._words(worlds),
-                *_agreement(checked),
+                *agreement,
                 *_hidden_by_few(known[asked]),
-                *self._informed.notes,
+                *self._notes,
             ),
             library=self._informed.source.library,
-            noise=() if self._noise is None else (self._noise,),
-            held=self._informed.held,
+            noise=self.noise,
+            held=self._held,
         )
-        unknown, others = worlds.others.count - 1, int(worlds.others.present.sum()) - 1
+        unknown, others = worlds.others.count - 1, worlds.others.present_count - 1
         scale = values**2 * worlds.unknown / (1 - self.attacker.fraction) * (unknown / others)
-        informed = self._informed_membership(worlds, which, groups, asked, mu_result)
+        informed = self._informed_membership(worlds, which, groups, asked, mu_result, rest)
+        if self._noise is not None and not self._beside:
+            again = partial(self._rescaled_membership, mu_result, together, asked)
+            mu_result = replace(mu_result, rescaled=again)
         return OutsiderMembership(
             mu_result,
             values,
@@ -300,7 +375,7 @@ class OutsiderLeakage:
             informed,
             checked,
             others,
-            scale if self._noise is None else None,
+            None if self.noise else scale,
             worlds.numbers,
         )
 
@@ -328,6 +403,73 @@ class OutsiderLeakage:
         """Return the leakage about each single cell, all else of the record known."""
         return self._each(lambda leak: leak.cells(columns))
 
+    def people(
+        self,
+        columns: Any = None,
+        label: bool | None = None,
+        measure: str = "fil",
+        simplex: bool = False,
+    ) -> Result:
+        """Return the leakage about all records of each person, whose others count as noise.
+
+        As :meth:`records`, with all records of a person at once.
+        """
+        return self._each(lambda leak: leak.people(columns, label, measure, simplex), people=True)
+
+    def groups(
+        self,
+        labels: Any,
+        columns: Any = None,
+        label: bool | None = None,
+        measure: str = "fil",
+        simplex: bool = False,
+    ) -> Result:
+        """Return the leakage about each group of records together; who is not in it is noise.
+
+        The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ`` and G₋ of the records outside of
+        the group alone.
+        """
+        return self._of_groups(labels, columns, label, measure, simplex)
+
+    def guess(
+        self, column: Any = None, prior: Prior = "frequencies", *, rows: Any = None
+    ) -> OutsiderGuess:
+        """Return how often the best guess of a category or class is right, for every record.
+
+        Of the record she knows all that is not asked about. The arguments are those of
+        :meth:`seepage.core.leakage.Leakage.guess`; ``informed`` has the guess of an attacker who
+        knows all other records.
+        """
+        changes = changes_of(self._informed, True)
+        candidates = among_levels(self._informed, changes, column, 1e-4)
+        ask = partial(Leakage.guess, column=column, prior=prior, refit="model")
+        return self._guessed(candidates, changes, prior, rows, ask)
+
+    def within(
+        self,
+        column: Any,
+        tolerance: float,
+        prior: Prior = "frequencies",
+        *,
+        values: Any = None,
+        rows: Any = None,
+    ) -> OutsiderGuess:
+        """Return how often the best guess of a number is right to within a tolerance.
+
+        As :meth:`guess`; the arguments are those of :meth:`seepage.core.leakage.Leakage.within`.
+        """
+        changes = changes_of(self._informed, True)
+        candidates = to_within(self._informed, changes, column, tolerance, values, prior)
+        ask = partial(
+            Leakage.within,
+            column=column,
+            tolerance=tolerance,
+            prior=prior,
+            values=values,
+            refit="model",
+        )
+        return self._guessed(candidates, changes, prior, rows, ask)
+
     # Behind them ------------------------------------------------------------------------------
 
     def _known(self) -> np.ndarray | None:
@@ -339,16 +481,19 @@ class OutsiderLeakage:
         return known
 
     def _asked(
-        self, worlds: Worlds, together: Together | None, which: np.ndarray | None
+        self, together: Together | None, which: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the positions of the people who are asked about, and what they are called."""
-        known, index = worlds.others.known, self._informed.source.index
+        count, index, known = len(self._informed.source), self._informed.source.index, self._known()
         if together is not None:
             asked = np.flatnonzero(np.isin(together.names, together.holding(which).names))
             index = together.names
+            known = None if known is None else np.array([known[r].all() for r in together.sets])
         else:
-            asked = np.arange(len(known)) if which is None else which
-            index = np.arange(len(known)) if index is None else np.asarray(index)
+            asked = np.arange(count) if which is None else which
+            index = np.arange(count) if index is None else np.asarray(index)
+        if known is None:
+            return asked, index[asked]
         if which is None:
             asked = asked[~known[asked]]
         elif known[asked].any():
@@ -365,17 +510,48 @@ class OutsiderLeakage:
         person = self._informed.person
         return None if person is None else person.together
 
+    def _told(
+        self, together: Together | None, exact: bool | int
+    ) -> tuple[Worlds | StreamedWorlds, np.ndarray, TwoNormals, np.ndarray | None]:
+        """Return the two worlds of all people, ``αq``, and the pairs of normal distributions.
+
+        And of a table that is read in chunks the distance to an attacker who knows all others.
+        """
+        if self._fits is None:
+            if self._beside and exact:
+                raise InputError("Several releases are not checked by refits; leave out exact=.")
+            worlds = self._worlds(together)
+            if self._beside:
+                worlds = stacked([worlds, *(part._worlds(together) for part in self._beside)])
+                self._check_people(worlds, False)
+            share, pairs = worlds.told_apart()
+            return worlds, share, pairs, None
+        streamed = self._in_chunks(self._fits, together, exact)
+        return streamed, *streamed.told()
+
+    def _scaled(self, factor: float) -> OutsiderLeakage:
+        """Return the same with ``factor`` times the noise."""
+        noise: Any = self.noise[0].scaled(factor)
+        known: Any = self._again(noise)
+        fits = None if self._fits is None else known.release.fits_in_chunks()
+        return OutsiderLeakage(
+            known, noise, self.attacker, self.predictions, self._queries, self._again, fits
+        )
+
+    def _rescaled_membership(
+        self, like: Result, together: Together | None, asked: np.ndarray, factor: float
+    ) -> Result:
+        """Return μ with other noise, by the normal approximation alone."""
+        scaled = self._scaled(factor)
+        pairs = scaled._told(together, False)[2].of(asked)
+        return replace(like, values=_distances(pairs), noise=scaled.noise)
+
     def _worlds(self, together: Together | None) -> Worlds:
         """Return the two worlds of all people, or say why they are not known."""
         sets = None if together is None else [np.asarray(one) for one in together.sets]
         answers = isinstance(self.predictions, Predictions)
         noisy = self._noise is not None and not answers
         others = OtherPeople(self._model, sets, noisy, self._known())
-        whom = " whom she does not know" if self.attacker.names_records else ""
-        if others.count < 3:
-            raise InputError(
-                f"There are fewer than three people{whom}: nobody is hidden among others."
-            )
         own = answers and self._queries is None
         queries = self._query_map() if answers and not own else None
         step = None
@@ -384,15 +560,42 @@ class OutsiderLeakage:
             queries = self._parameter_map() if isinstance(self.predictions, Parameters) else queries
         noise = self._noise if answers else None
         worlds = Worlds(others, self.attacker.unknown(others.count), queries, own, step, noise)
+        self._check_people(worlds, own)
+        return worlds
+
+    def _in_chunks(
+        self, fits: ChunkFits, together: Together | None, exact: bool | int
+    ) -> StreamedWorlds:
+        """Return the two worlds of all records that are read in chunks, after the first pass."""
+        named = self.attacker.names_records
+        if together is not None or exact or self.predictions is not None or named:
+            raise InputError(
+                "Of records that are read in chunks, only single ones are measured, by what all "
+                "parameters tell an attacker who knows a share of the others, without refits; take "
+                "the rows into memory for groups, people, named records, predictions and exact=."
+            )
+        source = self._informed.source
+        worlds = StreamedWorlds.of(source, fits, self._noise is not None, self.attacker)
+        self._check_people(worlds, False)
+        return worlds
+
+    def _check_people(self, worlds: Worlds | StreamedWorlds, own: bool) -> None:
+        """Refuse people who are too few, or too few that she does not know."""
+        others = worlds.others
+        whom = " whom she does not know" if self.attacker.names_records else ""
+        if others.count < 3:
+            raise InputError(
+                f"There are fewer than three people{whom}: nobody is hidden among others."
+            )
         # With ten people a number μ² is about twice too high (least squares), and soon useless.
         if not own and others.count < 10 * worlds.numbers:
-            raise InputError(
+            raise TooFewPeopleError(
                 f"{others.count:,} people{whom} are too few for {worlds.numbers:,} released "
                 "numbers: below 10 people a number the others' randomness is not known "
                 "well enough. Ask what each record's own prediction tells, with "
                 "release=sp.Predictions()."
             )
-        named, rest = self.attacker.names_records, int(others.present.sum()) - 1
+        named, rest = self.attacker.names_records, others.present_count - 1
         unknown = others.count - 1 if named else round((1 - self.attacker.knows) * rest, 6)
         # Fewer are not normal together: a test that knows their law is right more often.
         if unknown < min(max(30, worlds.numbers), rest):
@@ -401,7 +604,6 @@ class OutsiderLeakage:
                 "practically everybody: so few hide nobody in a way that can be estimated. Take "
                 "the risk from an attacker who knows all other records (without noise: certainty)."
             )
-        return worlds
 
     @property
     def _digits(self) -> int | None:
@@ -459,17 +661,29 @@ class OutsiderLeakage:
 
     def _informed_membership(
         self,
-        worlds: Worlds,
+        worlds: Worlds | StreamedWorlds,
         which: np.ndarray | None,
         groups: Any,
         asked: np.ndarray,
         like: Result,
+        rest: np.ndarray | None,
     ) -> Membership:
-        """Return the risk from an attacker who knows all the rest."""
-        others = worlds.others
+        """Return the risk from an attacker who knows all the rest; ``rest`` where it is known."""
+        if self._beside:  # independent noise: squared distances add
+            mu = np.zeros(len(asked))
+            for part in (_alone(self), *self._beside):
+                own = part._worlds(part._together(groups))
+                one = part._informed_membership(own, which, groups, asked, like, None)
+                mu = np.hypot(mu, np.asarray(one))
+            return Membership(replace(like, values=mu, about="membership"), mu)
         if self._noise is not None and not worlds.own:
             whole = self._informed.membership(which, groups=groups)
-            return _entries(whole, ~others.known) if which is None else whole
+            named = which is None and self.attacker.names_records
+            return _entries(whole, asked) if named else whole
+        if rest is not None or not isinstance(worlds, Worlds):
+            mu = np.asarray(rest)
+            return Membership(replace(like, values=mu[asked], about="membership"), mu[asked])
+        others = worlds.others
         moved = np.concatenate([g for _, g in others.gradients()])
         if self._noise is None and self._digits is not None:
             fixed = worlds.queries
@@ -489,28 +703,152 @@ class OutsiderLeakage:
             mu = np.where(others.alone, np.inf, lengths)
         return Membership(replace(like, values=mu[asked], about="membership"), mu[asked])
 
-    def _each(self, ask: Callable[[Leakage[Any]], Result]) -> Result:
-        """Return a measure of each record with the others as noise."""
+    def _about_records(self) -> Worlds:
+        """Return the two worlds of all records, each a person of its own."""
+        together = self._together(None)
+        if together is not None and any(len(rows) > 1 for rows in together.sets):
+            raise InputError(
+                "People have several records here; what is said about single records is known "
+                "without person= only."
+            )
+        return self._worlds(None)
+
+    def _refuse_predictions(self) -> None:
+        if self._beside:
+            raise InputError(
+                "Of several releases to an attacker who does not know all others, membership() "
+                "alone is known; ask about each release by itself."
+            )
         if self.predictions is not None:
             raise InputError(
                 "Of predictions and of rounded numbers only membership() is known to such an "
                 "attacker."
             )
-        worlds = self._worlds(self._together(None))
-        if worlds.others.single is False:
+
+    def _refuse_names(self) -> None:
+        if self.attacker.names_records:
             raise InputError(
-                "People have several records here; the leakage about single records is known "
-                "without person= only."
+                "Guesses and groups are estimated for an attacker who knows a share of the others; "
+                "give knows= as a number from 0 to 1."
             )
+
+    def _guessed(
+        self,
+        candidates: Candidates,
+        changes: Changes,
+        prior: Prior,
+        rows: Any,
+        ask: Callable[..., Guess],
+    ) -> OutsiderGuess:
+        """Return how often the best guess among candidates is right; ``ask`` who knows the rest."""
+        self._refuse_predictions()
+        self._refuse_names()
+        worlds, informed = self._about_records(), self._informed
+        which = row_positions(rows, len(informed.source)) if rows is not None else None
+        asked = np.arange(len(informed.source)) if which is None else which
+        given: Any = prior
+        if not isinstance(prior, str):
+            given = np.asarray(prior, dtype=float)
+            given = given[asked] if given.ndim == 2 and len(given) > len(asked) else given
+        here = informed.release.finite_changes()
+        believed, _ = belief_of(given, here, asked, candidates.others, candidates.shares)
+        found = Rivals(worlds, self._features_with).guessed(asked, candidates, believed)
+        baseline = candidates.baseline(believed)
+        index = informed.source.index
+        right = Result(
+            np.clip(found.right + found.error, baseline, 1.0),
+            "rows",
+            "right",
+            "estimate",
+            candidates.about,
+            asked if index is None else np.asarray(index)[asked],
+            assumptions=(*self._words(worlds, guess=True), *informed.notes),
+            library=informed.source.library,
+            noise=self.noise,
+            held=informed.held,
+        )
+        if self._noise is not None:
+            rest = ask(informed, rows=which)
+        else:
+            certain = np.where(found.differ, 1.0, baseline)
+            mu = None if candidates.covered is not None else np.where(found.differ, np.inf, 0.0)
+            rest = Guess(replace(right, values=certain), certain, baseline, candidates.levels, mu)
+        least = np.clip(found.right - found.error, baseline, 1.0)
+        mu = None if candidates.covered is not None else found.mu
+        return OutsiderGuess(right, least, baseline, candidates.levels, mu, rest)
+
+    def _features_with(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
+        """Return the model's columns of records with each alternative in their place, (m, K, d)."""
+        model = self._model
+        if isinstance(self._informed.release, RawRelease) and others.columns:
+            features, _ = self._informed.release.template.followed.features_with(rows, others)
+            return features if model.centre is None else features - model.centre
+        features = np.repeat(model.X[rows][:, None, :], len(others), axis=1)
+        if others.values is not None:
+            features[:, :, list(others.columns)] = model.near(others)
+        return features
+
+    def _of_groups(
+        self, labels: Any, columns: Any, label: bool | None, measure: str, simplex: bool
+    ) -> Result:
+        self._refuse_predictions()
+        self._refuse_names()
+        together, worlds = self._together(labels), self._about_records()
+        others, values = worlds.others, []
+        assert together is not None  # noqa: S101 - told to the type checker
+        gradients = np.concatenate([g for _, g in others.gradients()])
+        inverse = self._model.inverse
+        for rows in together.sets:
+            outside = others.present & ~np.isin(np.arange(len(gradients)), rows)
+            left = int(outside.sum())
+            if left < 10 * worlds.numbers:
+                raise TooFewPeopleError(
+                    f"Outside of a group there are {left:,} people, too few for "
+                    f"{worlds.numbers:,} released numbers: below 10 people a number their "
+                    "randomness is not known well enough. Ask about smaller groups."
+                )
+            g = gradients[outside & ~others.alone]
+            half = (g - g.mean(axis=0)) @ inverse
+            spread = worlds.unknown * half.T @ half + others.noise_spread
+            # Along some direction nobody outside varies: nobody else has what they have.
+            still = inverse_root(spread).shape[1] < len(spread)
+            if still or others.alone[rows].any():
+                values.append(np.inf)
+                continue
+            leak = self._again(Gaussian(self._covariance(spread)))
+            value = leak.subset(np.asarray(rows), columns, label, measure, simplex)
+            values.append(float(np.asarray(value).reshape(-1)[0]))
+        like = self._informed.subset(together.sets[0], columns, label, measure, simplex)
+        return replace(
+            like,
+            values=np.array(values),
+            view="groups",
+            about=self._informed.unknowns(columns, label, simplex)[1],
+            index=together.names,
+            kind="estimate",
+            assumptions=(*self._words(worlds), *self._informed.notes),
+            accuracy=None,
+            noise=self.noise,
+            rescaled=lambda other: self._scaled(other)._of_groups(
+                labels, columns, label, measure, simplex
+            ),
+        )
+
+    def _each(self, ask: Callable[[Leakage[Any]], Result], people: bool = False) -> Result:
+        """Return a measure of each record, or person, with the others as noise."""
+        self._refuse_predictions()
+        together = self._together(None) if people else None
+        worlds = self._worlds(together) if people else self._about_records()
         share, _ = worlds.told_apart()
-        result = ask(self._again(Gaussian(self._covariance(worlds))))
+        spread = worlds.others.spread(worlds.unknown)
+        result = ask(self._again(Gaussian(self._covariance(spread))))
         with np.errstate(divide="ignore"):
             factor = 1 / np.sqrt(np.maximum(1 - share, 0.0))
         factor = np.where(worlds.others.alone, np.inf, factor)
         values = np.asarray(result)
         factor = factor.reshape(-1, *[1] * (values.ndim - 1))
         values = np.where(values > 0, values * factor, 0.0)
-        asked, index = self._asked(worlds, None, None)
+        asked, index = self._asked(together, None)
         return replace(
             result,
             values=values[asked],
@@ -518,12 +856,13 @@ class OutsiderLeakage:
             kind="estimate",
             assumptions=(*self._words(worlds), *self._informed.notes),
             accuracy=None,
-            noise=() if self._noise is None else (self._noise,),
+            noise=self.noise,
+            rescaled=lambda other: self._scaled(other)._each(ask, people),
         )
 
-    def _covariance(self, worlds: Worlds) -> np.ndarray:
+    def _covariance(self, S: np.ndarray) -> np.ndarray:
         """Return S of all released parameters, in the caller's columns."""
-        model, S = self._model, worlds.others.spread(worlds.unknown)
+        model = self._model
         for _ in range(2):
             S = callers_moves(model.outputs.of_all(S), model.centre).T
         basis = model.outputs.basis
@@ -534,17 +873,22 @@ class OutsiderLeakage:
             S = S + common * np.trace(S) / len(S)
         return np.asarray((S + S.T) / 2)
 
-    def _words(self, worlds: Worlds) -> tuple[str, ...]:
-        """Return what the numbers assume."""
+    def _words(self, worlds: Worlds | StreamedWorlds, guess: bool = False) -> tuple[str, ...]:
+        """Return what the numbers assume: of membership and η, or of a guess."""
         known = "exactly"
         if self.attacker.reference is not None:
             known = f"from {self.attacker.reference:,} records"
-        noise = "without noise" if self._noise is None else "with the stated noise on it"
+        noise = "with the stated noise on it" if self.noise else "without noise"
         return (
             f"This is {self.attacker}: the others come from a population that she knows {known}, "
-            "and how many there are. Out means somebody else instead.",
+            "and how many there are. "
+            + (
+                "Of the record she knows all that is not asked about."
+                if guess
+                else "Out means somebody else instead."
+            ),
             "A normal approximation from one fit: an estimate, which promises nothing.",
-            *held_sentences(self._informed.held),
+            *held_sentences(self._held),
             f"Nothing leaves but what was measured, {noise}; what it teaches about the population "
             "is not counted.",
             *self._rounded_words(),
@@ -593,9 +937,71 @@ def checked_attacker(attacker: Any, noise: Any, release: Any) -> Attacker:
     return Attacker() if attacker is None else attacker
 
 
-def _agreement(checked: Resampled) -> tuple[str, ...]:
+def _parts(leak: Any) -> tuple[OutsiderLeakage, ...]:
+    """Return the single releases of one or several."""
+    if not isinstance(leak, OutsiderLeakage):
+        raise InputError(
+            "Releases compose to one attacker: pass the same attacker= for each of them, or for "
+            "none."
+        )
+    return _alone(leak), *leak._beside
+
+
+def _alone(leak: OutsiderLeakage) -> OutsiderLeakage:
+    """Return a release without those beside it."""
+    alone = copy(leak)
+    alone._beside = ()
+    return alone
+
+
+def _check_beside(part: OutsiderLeakage, first: OutsiderLeakage) -> None:
+    """Raise unless a release is to the same attacker and about the same records as another."""
+    same = part.attacker is first.attacker or (
+        part.attacker.reference == first.attacker.reference
+        and part.attacker.fraction == first.attacker.fraction
+        and np.array_equal(part.attacker.knows, first.attacker.knows)
+    )
+    if not same:
+        raise InputError(
+            f"One release is to {first.attacker}, another to {part.attacker}; pass the same "
+            "attacker= for both."
+        )
+    answers = part.predictions is not None
+    rounded = part._digits is not None
+    if part._fits is not None or rounded or (answers and (part._queries is None or part.noise)):
+        raise InputError(
+            "Parameters, and the noiseless answers to stated queries, compose to an attacker who "
+            "does not know all others, unrounded, for tables in memory."
+        )
+    mine, yours = first._informed, part._informed
+    if len(mine.source) != len(yours.source):
+        raise InputError(
+            f"Only releases about the same records compose: one has {len(mine.source):,} of them, "
+            f"another {len(yours.source):,}."
+        )
+    if mine.person is None or yours.person is None:
+        alike = mine.person is yours.person
+    else:
+        alike = mine.person.same(yours.person)
+    if not alike:
+        raise InputError("These releases state different people; pass the same person= to each.")
+
+
+def _distances(pairs: TwoNormals) -> np.ndarray:
+    """Return the distances of pairs of equal spread that are told apart as often."""
+    alike = guessing.distance(pairs.accuracy(), 0.5)
+    uneven = np.any(pairs.spread != 0, axis=1)
+    return np.asarray(np.where(uneven, alike, pairs.distance))
+
+
+def _agreement(checked: Resampled, in_reach: bool) -> tuple[str, ...]:
     """Return how far refits and the normal approximation are apart, in words."""
     known = ~np.isnan(checked.right)
+    if not in_reach:
+        return (
+            "No refits on other people have checked it: these need all records in memory, and one "
+            "release.",
+        )
     if not len(checked.people):
         return ("No refits on other people have checked it; exact=10 checks the most exposed.",)
     if not known.any():

@@ -71,6 +71,11 @@ class OtherPeople:
             for k, rows in enumerate(self.sets):
                 self._leave_out(k, rows)
 
+    @property
+    def present_count(self) -> int:
+        """How many people are in the data, known to her or not."""
+        return int(self.present.sum())
+
     def _are_known(self, known: np.ndarray | None) -> np.ndarray:
         """Return whom the attacker knows, (people,)."""
         if known is None:

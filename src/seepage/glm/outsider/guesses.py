@@ -1,0 +1,210 @@
+"""What a record is, as an attacker guesses it who does not know all others: a value, or a number.
+
+Of the record she knows all that is not asked about. With value v the release is::
+
+    N(θ₋ − H₋⁻¹x̃_v r_v, uH_v⁻¹G₋ᵢH_v⁻¹ + Σ),      H_v = H₋ + x̃_v a_v x̃_vᵀ
+
+with θ₋ and H₋ of the others alone, and ``r_v`` and ``a_v`` the slope and the curvature of the loss
+at the root of ``m + x̃_vᵀH₋⁻¹x̃_v ℓ'(m, y_v) = x̃_vᵀθ₋``: what the others have to say about the
+record, pulled by the record itself. G₋ᵢ is common to all values.
+
+**One covariance** will do while no value has a design leverage of 0.1: with ``b_v = H(θ_v − θ₋)``
+everything follows from ``b_vᵀ(uG₋ᵢ + HΣH)⁻¹b_w``. Otherwise each value has its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from seepage.core.jacobian import Alternatives
+from seepage.core.risk_views import Candidates, Guess
+from seepage.glm.changes.outputs import symmetric_root
+from seepage.glm.outsider.worlds import Worlds
+from seepage.risks import guessing
+from seepage.risks.guessing import best_guess
+from seepage.risks.several_normals import best_among
+from seepage.risks.tolerance import best_within
+from seepage.support.chunks import row_slices
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OutsiderGuess(Guess):
+    """How often the best guess of an attacker is right who does not know all others.
+
+    Parameters
+    ----------
+    informed
+        The same of an attacker who knows all other records.
+    """
+
+    informed: Guess = None  # type: ignore[assignment]
+
+    def top(self, count: int = 10) -> OutsiderGuess:
+        """Return the ``count`` entries whose guess gains most from the release, the worst first."""
+        order = self.gain().worst_first()[:count]
+        own, rest = super().top(count), self.informed
+        picked = replace(
+            rest.right,
+            values=np.asarray(rest.right)[order],
+            index=rest.right.labels()[order],
+            accuracy=None,
+        )
+        mu = None if rest.mu is None else rest.mu[order]
+        known = Guess(picked, rest.lower[order], rest.baseline[order], rest.levels, mu)
+        return replace(self, **{**vars(own), "informed": known})
+
+    def __repr__(self) -> str:
+        rest = 100 * np.asarray(self.informed.right)
+        return (
+            f"{super().__repr__()[:-1]}; who knows all the rest: {np.median(rest):.1f} (median), "
+            f"{rest.max():.1f}>"
+        )
+
+
+class Guessed(NamedTuple):
+    """How often guesses about some records are right, (m,) each."""
+
+    right: np.ndarray
+    error: np.ndarray  # half the width of the 99 % interval; zero where nothing was drawn
+    mu: np.ndarray  # the largest distance of two candidates
+    differ: np.ndarray  # whether any candidate moves the release
+
+
+class Rivals:
+    """Where every candidate value puts the release, one record at a time.
+
+    Parameters
+    ----------
+    worlds
+        The others, as the attacker sees the release vary through them.
+    features
+        The features of records with each alternative in their place, (m, K, d), in the model's
+        columns.
+    """
+
+    def __init__(
+        self, worlds: Worlds, features: Callable[[np.ndarray, Alternatives], np.ndarray]
+    ) -> None:
+        self.worlds, self.features = worlds, features
+
+    def guessed(self, rows: np.ndarray, candidates: Candidates, believed: np.ndarray) -> Guessed:
+        """Return how often the best guesses about some records are right."""
+        size = self.worlds.others.size * (self.worlds.others.size + len(candidates.others))
+        pieces = row_slices(len(rows), size, what="guesses")
+        found = [self._of_some(rows[s], candidates, believed[s]) for s in pieces]
+        return Guessed(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+    @cached_property
+    def _root(self) -> np.ndarray:
+        return self.worlds.root_for()(self.worlds.others.sets[0])
+
+    @cached_property
+    def _seen(self) -> np.ndarray:
+        """``HR``: what is seen of the parameters, in units of how far it varies, (P, k)."""
+        return np.asarray(np.linalg.solve(self.worlds.others.model.inverse, self._root))
+
+    def _of_some(self, rows: np.ndarray, candidates: Candidates, believed: np.ndarray) -> Guessed:
+        others, share = self.worlds.others, self.worlds.share
+        centred = np.stack([others.gradient(np.array([row])) for row in rows]) - others.mean
+        z = centred @ self._root
+        left = 1 - share * np.sum(z**2, axis=1)
+        certain = others.alone[rows] | (left < 1e-8)  # nobody else has what the record has
+        beside = self._beside(rows, candidates.others)
+        seen = beside.moves @ self._seen
+        differ = np.any(np.ptp(seen, axis=1) > 0, axis=1)
+        along = np.einsum("mvk,mk->mv", seen, z)
+        factor = share / np.where(certain, 1.0, left)
+        gram = seen @ np.swapaxes(seen, 1, 2)
+        gram = gram + factor[:, None, None] * along[:, :, None] * along[:, None, :]
+        lengths = np.einsum("mvv->mv", gram)
+        between = (lengths[:, :, None] + lengths[:, None, :] - 2 * gram).max(axis=(1, 2))
+        right, error, mu = np.ones(len(rows)), np.zeros(len(rows)), np.sqrt(np.maximum(between, 0))
+        uneven = (np.maximum(beside.leverage, others.leverage[rows]) >= 0.1) & ~certain
+        even = ~uneven & ~certain
+        covered = candidates.covered
+        if even.any() and covered is None:
+            right[even], error[even] = best_guess(gram[even], believed[even], candidates.precision)
+        elif even.any() and covered is not None:
+            rng = np.random.default_rng(int(rows[0]))
+            right[even], error[even] = best_within(gram[even], believed[even], covered, rng=rng)
+        for k in np.flatnonzero(uneven):
+            spreads = beside.spreads(int(k), self.worlds, centred[k], self._seen)
+            right[k], error[k], mu[k] = _apart(seen[k], spreads, candidates, believed[k], rows[k])
+        return Guessed(right, error, np.where(certain, np.inf, mu), differ | certain)
+
+    def _beside(self, rows: np.ndarray, alternatives: Alternatives) -> _Beside:
+        """Return what every candidate makes of the fit on the others alone."""
+        others, model = self.worlds.others, self.worlds.others.model
+        c, weight = model.outputs.count, model.weight[rows][:, None]
+        x = model.gram_solver.design(model.X[rows])
+        curvature = model.gram_solver.curvature[rows]
+        Y = np.einsum("mp,mkl->mpkl", x, symmetric_root(curvature)).reshape(len(rows), -1, c)
+        solved = model.inverse @ Y
+        inner = np.eye(c) - np.swapaxes(Y, 1, 2) @ solved
+        inner[others.alone[rows]] = np.eye(c)  # there is no fit on the others
+        rest = model.inverse + solved @ np.linalg.solve(inner, np.swapaxes(solved, 1, 2))
+        pull = (x[:, :, None] * (weight * model.slopes[rows])[:, None, :]).reshape(len(rows), -1)
+        theta = model.outputs.within(model.theta).reshape(-1)
+        theta = theta + np.einsum("mpq,mq->mp", rest, pull)
+        features = self.features(rows, alternatives)
+        shape = features.shape[:2]
+        z = model.gram_solver.design(features.reshape(-1, features.shape[2]))
+        lifted = np.einsum("vp,kl->vpkl", z, np.eye(c)).reshape(*shape, -1, c)
+        lengths = np.swapaxes(lifted, 2, 3) @ (rest[:, None] @ lifted)
+        labels = model.target[rows][:, None]
+        if alternatives.labels is not None:
+            labels = np.asarray(alternatives.labels, dtype=float)[None]
+        labels = np.broadcast_to(labels, (*shape, *model.target.shape[1:]))
+        given = np.einsum("mp,mvpk->mvk", theta, lifted)
+        heavy = weight[:, :, None, None] * lengths
+        margins, _ = model.outputs.own_margin(given, heavy, labels)
+        slopes = weight[:, :, None] * model.outputs.slope(margins, labels)
+        bent = weight[:, :, None, None] * model.outputs.curvature(margins, labels)
+        moves = -np.einsum("mvpk,mvk->mvp", lifted, slopes) @ rest
+        grown = np.linalg.eigvals(np.eye(c) + bent @ lengths).real.max(axis=(1, 2))
+        return _Beside(rest, lifted, lengths, bent, moves, 1 - 1 / grown)
+
+
+class _Beside(NamedTuple):
+    """Records of every candidate value beside the fit on the others alone."""
+
+    rest: np.ndarray  # H₋⁻¹, (m, P, P)
+    lifted: np.ndarray  # x̃, (m, K, P, c)
+    lengths: np.ndarray  # x̃ᵀH₋⁻¹x̃, (m, K, c, c)
+    curvature: np.ndarray  # a, weighted, (m, K, c, c)
+    moves: np.ndarray  # θ_v − θ₋, (m, K, P)
+    leverage: np.ndarray  # the largest of the candidates, (m,)
+
+    def spreads(
+        self, record: int, worlds: Worlds, centred: np.ndarray, seen: np.ndarray
+    ) -> np.ndarray:
+        """Return the covariances of what is seen with each candidate of a record, (K, k, k)."""
+        others, rest, x = worlds.others, self.rest[record], self.lifted[record]
+        scatter = worlds.unknown * others.scatter - worlds.share * np.outer(centred, centred)
+        # H_v⁻¹ = H₋⁻¹ − H₋⁻¹x̃ (I + a x̃ᵀH₋⁻¹x̃)⁻¹a x̃ᵀH₋⁻¹
+        a, length = self.curvature[record], self.lengths[record]
+        inner = np.linalg.solve(np.eye(a.shape[-1]) + a @ length, a)
+        half = rest @ seen - rest @ x @ (inner @ (np.swapaxes(x, 1, 2) @ (rest @ seen)))
+        made = np.swapaxes(half, 1, 2) @ scatter @ half + seen.T @ others.noise_spread @ seen
+        return np.asarray((made + np.swapaxes(made, 1, 2)) / 2)
+
+
+def _apart(
+    means: np.ndarray,
+    spreads: np.ndarray,
+    candidates: Candidates,
+    believed: np.ndarray,
+    seed: int,
+) -> tuple[float, float, float]:
+    covered = np.eye(len(means)) if candidates.covered is None else candidates.covered
+    try:
+        rng = np.random.default_rng(int(seed))
+        found = best_among(means, spreads, believed, covered, rng=rng)
+    except np.linalg.LinAlgError:  # along some direction nothing varies
+        return 1.0, 0.0, np.inf
+    return found.right, found.error, float(guessing.distance(found.told_apart, 0.5))

@@ -1,0 +1,55 @@
+"""The people of one table, as several releases about it vary through them.
+
+What an attacker does not know is common to all releases: the fits vary together, and information
+does not add. The parameters of all of them are stacked, with::
+
+    H = diag(H₁, H₂, …),     g = (g₁, g₂, …),     Σ = diag(Σ₁, Σ₂, …),     YYᵀ = diag(Y₁Y₁ᵀ, …)
+
+and :mod:`~seepage.glm.outsider.worlds` holds as it stands. Of predictions ``A = diag(A₁, …)`` is
+seen, with the identity for parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from scipy.linalg import block_diag
+
+from seepage.glm.outsider.others import OtherPeople
+from seepage.glm.outsider.worlds import Worlds
+
+
+class StackedPeople(OtherPeople):
+    """The people, with the gradients and the curvatures of all fits."""
+
+    def __init__(self, parts: Sequence[OtherPeople]) -> None:
+        # Who they are, and which of them she knows, is the same for all.
+        vars(self).update(vars(parts[0]))
+        for whole in ("mean", "scatter", "noise_spread"):
+            vars(self).pop(whole, None)
+        self.parts = tuple(parts)
+        self.size = sum(part.size for part in parts)
+        self.model: Any = SimpleNamespace(inverse=block_diag(*(p.model.inverse for p in parts)))
+        self.leverage = np.max([part.leverage for part in parts], axis=0)
+        self.alone = np.any([part.alone for part in parts], axis=0)
+        self.noise_spread = np.asarray(block_diag(*(part.noise_spread for part in parts)))
+
+    def _gradients(self, rows: np.ndarray) -> np.ndarray:
+        return np.hstack([part._gradients(rows) for part in self.parts])
+
+    def curvature_root(self, rows: np.ndarray) -> np.ndarray:
+        """Return ``diag(Y₁, Y₂, …)`` of some records."""
+        return np.asarray(block_diag(*(part.curvature_root(rows) for part in self.parts)))
+
+
+def stacked(parts: Sequence[Worlds]) -> Worlds:
+    """Return the worlds of several releases as one."""
+    queries = None
+    if any(part.queries is not None for part in parts):
+        maps = [np.eye(p.others.size) if p.queries is None else p.queries for p in parts]
+        queries = np.asarray(block_diag(*maps))
+    return replace(parts[0], others=StackedPeople([p.others for p in parts]), queries=queries)
