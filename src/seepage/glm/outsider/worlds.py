@@ -135,8 +135,8 @@ class Worlds:
                 groups.setdefault(key, []).append(int(places[place]))
                 known[places[place]] = len(key)
         worlds = self._normal(q, others.present)
-        for those, hidden in groups.items():
-            beside = replace(self, others=others.knowing(list(those)))
+        for hiders, hidden in groups.items():
+            beside = replace(self, others=others.knowing(list(hiders)))
             sets = [others.sets[k] for k in hidden]
             c = np.array([others.gradient(rows) for rows in sets]) - beside.others.mean
             again, among = q.copy(), np.zeros(len(q), dtype=bool)
