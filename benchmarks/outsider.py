@@ -472,7 +472,7 @@ def predicted_worlds(
         local = sp.leakage(model, X, y, noise=sp.Gaussian(1.0)).release.finite_changes().model
         others = OtherPeople(local, None, False, known)
         worlds = Worlds(others, 0.25, own=True)
-        normal = worlds._normal(worlds._sizes()[0], ~known)
+        normal = worlds._normal(worlds.told_apart()[0] / worlds.share, ~known)
         return normal.of(pool), True
 
 

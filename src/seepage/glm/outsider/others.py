@@ -87,13 +87,13 @@ class OtherPeople:
             )
         return np.asarray(shares == 1)
 
-    def knowing(self, person: int) -> OtherPeople:
-        """Return the same people as somebody sees them who knows one of them too."""
+    def knowing(self, people: list[int]) -> OtherPeople:
+        """Return the same people as somebody sees them who knows some of them too."""
         others = copy(self)
         for whole in ("mean", "scatter"):  # of those who vary
             vars(others).pop(whole, None)
         others.known = self.known.copy()
-        others.known[person] = True
+        others.known[people] = True
         others.varies = self.varies & ~others.known
         others.count = int(others.varies.sum())
         return others

@@ -32,7 +32,7 @@ is taken to be known to the attacker; and so on with who is left.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -135,54 +135,69 @@ class Worlds:
 
     @cached_property
     def _of_all(self) -> tuple[np.ndarray, TwoNormals, np.ndarray]:
-        return self._of(np.ones(len(self.others.sets), dtype=bool))
-
-    def _of(self, among: np.ndarray) -> tuple[np.ndarray, TwoNormals, np.ndarray]:
-        """Return shares, worlds and how many are taken to be known, right for people among some."""
-        q, hider = self._sizes()
-        worlds = self._normal(q, among)
-        known = np.zeros(len(q), dtype=int)
-        for j in np.unique(hider[among & (hider >= 0)]):
-            hidden = among & (hider == j)
-            known[hidden] = 1
-            places = np.flatnonzero(hidden)
-            if self.others.count <= 3:
-                worlds = worlds.put(places, TwoNormals.apart(np.full(len(places), np.inf)))
-                continue
-            beside = replace(self, others=self.others.knowing(int(j)))
-            _, pairs, more = beside._of(hidden)
-            worlds, known = worlds.put(places, pairs.of(places)), known + hidden * more
-        return self.share * q, worlds, known
-
-    def _sizes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return q of every person, and who is most of what hides them; −1 for nobody."""
         others, root = self.others, self.root_for()
-        q, hider = np.zeros(len(others.sets)), np.full(len(others.sets), -1)
-        heavy, of_heavy = self._heavy() if self.own else (hider[:0], others.mean[None][:0])
-        inverse = others.model.inverse
+        q, known = np.zeros(len(others.sets)), np.zeros(len(others.sets), dtype=int)
+        heavy, of_heavy = self._heavy() if self.own else (known[:0], others.mean[None][:0])
+        groups: dict[tuple[int, ...], list[int]] = {}
         for piece, c in others.centred():
             people = others.sets[piece]
             if not self.own:
                 q[piece] = np.sum((c @ root(people[0])) ** 2, axis=1)
                 continue
-            if others.single and others.model.outputs.count == 1:  # R = H⁻¹x/√xᵀSx
-                A = others.directions(np.concatenate(people)).T
-                variances = np.array([float(self._varies(a[None])[0, 0]) for a in A])
-                R = A @ inverse / np.sqrt(np.where(variances > 0, variances, np.inf))[:, None]
-                z = np.sum(R * c, axis=1)
-                q[piece], products = z**2, z[:, None] * (R @ of_heavy.T)
-            else:
-                roots = [root(rows) for rows in people]
-                each = [one @ R for one, R in zip(c, roots, strict=True)]
-                q[piece] = [np.sum(z**2) for z in each]
-                products = np.array([of_heavy @ (R @ z) for z, R in zip(each, roots, strict=True)])
-            products[np.arange(len(q))[piece, None] == heavy] = 0.0  # nobody hides themselves
-            hidden = q[piece] * np.maximum(1 - self.share * q[piece], 0.0)
-            shares = self.share * products**2 / np.where(hidden > 0, hidden, np.inf)[:, None]
-            if len(heavy):
-                most = np.argmax(shares, axis=1)
-                hider[piece] = np.where(shares.max(axis=1) > 0.8, heavy[most], -1)
-        return q, hider
+            q[piece], products = self._products(people, c, of_heavy, root)
+            places = np.arange(len(q))[piece]
+            products[places[:, None] == heavy] = 0.0  # nobody hides themselves
+            for place, those in self._hiders(q[piece], products):
+                key = tuple(sorted(int(k) for k in heavy[those]))
+                groups.setdefault(key, []).append(int(places[place]))
+                known[places[place]] = len(key)
+        worlds = self._normal(q, others.present)
+        for hiders, hidden in groups.items():
+            beside = replace(self, others=others.knowing(list(hiders)))
+            sets = [others.sets[k] for k in hidden]
+            c = np.array([others.gradient(rows) for rows in sets]) - beside.others.mean
+            again, among = q.copy(), np.zeros(len(q), dtype=bool)
+            again[hidden], _ = beside._products(sets, c, of_heavy[:0], beside.root_for())
+            among[hidden] = True
+            worlds = worlds.put(np.array(hidden), beside._normal(again, among).of(np.array(hidden)))
+        return self.share * q, worlds, known
+
+    def _products(
+        self,
+        people: list[np.ndarray],
+        c: np.ndarray,
+        of_others: np.ndarray,
+        root: Callable[[np.ndarray], np.ndarray],
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``q = zᵀz`` of some people, by their own queries, and ``zᵀz_j`` with others."""
+        others = self.others
+        if others.single and others.model.outputs.count == 1:  # R = H⁻¹x/√xᵀSx
+            A = others.directions(np.concatenate(people)).T
+            variances = np.array([float(self._varies(a[None])[0, 0]) for a in A])
+            R = A @ others.model.inverse
+            R /= np.sqrt(np.where(variances > 0, variances, np.inf))[:, None]
+            z = np.sum(R * c, axis=1)
+            return z**2, z[:, None] * (R @ of_others.T)
+        roots = [root(rows) for rows in people]
+        each = [one @ R for one, R in zip(c, roots, strict=True)]
+        products = [of_others @ (R @ z) for z, R in zip(each, roots, strict=True)]
+        return np.array([np.sum(z**2) for z in each]), np.array(products)
+
+    def _hiders(self, q: np.ndarray, products: np.ndarray) -> Iterator[tuple[int, list[int]]]:
+        """Yield who of some people is hidden by few others, and by whom, by their positions."""
+        variances = self.share * products**2 / np.where(q > 0, q, np.inf)[:, None]
+        left = 1 - self.share * q
+        for place in np.flatnonzero(variances.max(axis=1, initial=0.0) > 0.8 * left):
+            those: list[int] = []
+            hidden = float(left[place])
+            for k in np.argsort(-variances[place]):
+                alone = variances[place, k] <= 0.8 * hidden
+                if alone or hidden < 1e-8 or len(those) > self.others.count - 4:
+                    break
+                those.append(int(k))
+                hidden -= float(variances[place, k])
+            if those:
+                yield int(place), those
 
     def _heavy(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the people who may hide others alone, and their c: ``αcᵀM⁻¹c`` above 0.4.
