@@ -309,3 +309,14 @@ def test_two_normals_among_several(spread):
     pair = TwoNormals(means[1:], np.full((1, 2), spread - 1))
     assert found.right == pytest.approx(float(pair.accuracy()[0]), abs=2 * found.error)
     assert found.told_apart == pytest.approx(found.right, abs=0.01)
+
+
+def test_guesses_and_groups_are_refused_for_named_records():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((80, 2))
+    y = X[:, 0] + rng.standard_normal(80)
+    model = sp.glm.LinearRegression(l2=0.02).fit(X, y)
+    leak = sp.leakage(model, X, y, attacker=sp.Attacker(knows=np.arange(20)))
+    for ask in (lambda: leak.within(0, 1.0), lambda: leak.groups(np.arange(80) % 2)):
+        with pytest.raises(sp.InputError, match="a share of the others"):
+            ask()

@@ -98,9 +98,7 @@ def test_what_needs_all_records_is_refused(tmp_path):
             model, chunks, attacker=OUTSIDER, release=sp.Predictions(X[:2])
         ).membership(),
         # One other person may hide a record's own prediction, and may be in another chunk.
-        lambda: sp.leakage(
-            model, chunks, attacker=OUTSIDER, release=sp.Predictions()
-        ).membership(),
+        lambda: sp.leakage(model, chunks, attacker=OUTSIDER, release=sp.Predictions()).membership(),
         lambda: sp.leakage(model, chunks, attacker=sp.Attacker(knows=[1, 2])).membership(),
     ]
     for ask in asked:
