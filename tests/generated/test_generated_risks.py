@@ -50,6 +50,10 @@ def test_a_few_of_every_kind(kind: str) -> None:
         (350337, "wide"),
         # What only this record carries is taken away: a small difference of products.
         (351687, "nearly interpolating"),
+        # Separable without one record, and a start from which Newton's method does not arrive
+        (361005, "class weights"),
+        # A slope that dies away exponentially: Newton's method ended steps before the minimiser.
+        (360972, "as for the views"),
     ],
 )
 def test_problems_that_once_broke_a_rule(seed: int, kind: str) -> None:

@@ -15,6 +15,7 @@ many columns as there are refits. Moves are those of the parameters that matter
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -58,7 +59,8 @@ class BatchedRefits:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the moves and the last steps of Newton's method, (B, P) each: their errors.
 
-        Infinite where no unique minimiser is left. ``starts (B, P)`` are first guesses.
+        Infinite where no unique minimiser is left, NaN where there is one that was not found.
+        ``starts (B, P)`` are first guesses.
         """
         moves, errors = np.zeros((2, len(changes), len(self.inverse)))
         starts = np.zeros_like(moves) if starts is None else starts
@@ -221,12 +223,18 @@ class BatchedRefits:
             curved = np.isfinite(objective.hessian(objective.margins(guess))).all()
         guess = guess if curved else model.theta  # a start too far away, as of exponentials
         nothing = np.full(start.shape, np.inf), np.zeros(start.shape)
+        unknown = np.full(start.shape, np.nan), np.zeros(start.shape)
         if not len(X):
             return nothing
-        try:
-            theta = np.asarray(minimise(objective, guess, fit.feature_names).parameters)
-        except InputError:  # no minimiser
-            return nothing
+        theta = None
+        # Under a penalty there is a minimiser; a start far off may have kept it from being found.
+        for begin in (guess, model.theta) if fit.ridge > 0 else (guess,):
+            with suppress(InputError):  # no minimiser, or none that is found from there
+                theta = np.asarray(minimise(objective, begin, fit.feature_names).parameters)
+                break
+        if theta is None:
+            held = fit.ridge > 0 and (fit.intercept is None or self._labels_decide)
+            return unknown if held else nothing
         margins = objective.margins(theta)
         if fit.ridge > 0 and fit.intercept is not None and not self._labels_decide:
             curvature = outputs.curvature(outputs.within(margins), target)
@@ -236,10 +244,21 @@ class BatchedRefits:
         H = objective.definite(objective.hessian(margins))
         factor = cholesky_factor(H) or damped_factor(H)
         step = factor.solve(objective.gradient(theta, objective.slopes(margins)).reshape(-1))
+        # Where a slope dies away exponentially, steps go on by about 1 in its margin, and the last
+        # says nothing of how many are left.
+        jump = np.abs(objective.margins(step.reshape(theta.shape))).max()
+        if fit.ridge > 0 and not self._bend * jump < 0.1:
+            return unknown
         # A difference of two sets of parameters, each as exact as rounding leaves its gradient.
         lost = (4 * np.abs(step) + 4e-15 * np.abs(theta).reshape(-1)).reshape(theta.shape)
         lost = lost if outputs.basis is None else lost @ np.abs(outputs.basis)
         return outputs.within(theta - model.theta).reshape(-1), lost.reshape(-1)
+
+    @property
+    def _bend(self) -> float:
+        """How much curvatures may change, in logarithms, where a margin shifts by 1."""
+        constant = self.model.fit.family.self_concordance
+        return 1.0 if constant is None else constant
 
     # Many at a time ---------------------------------------------------------------------------
 
@@ -294,6 +313,8 @@ class BatchedRefits:
                 tolerance = 0.1 * np.maximum(np.broadcast_to(curved, late.shape)[late], EPS)
                 step[late] = self._solve(batch, curvature, -gradient, tolerance)
                 moved[late] += step[late]
+                jump = self.outputs.spans(batch.shifts(step[late])).max(axis=0)
+                last[late] = np.maximum(last[late], self._bend * jump)
         # Where classes are separable the gradient dies away, but steps do not.
         return moved, step, np.where(last > 1e-2, np.inf, left)
 

@@ -246,13 +246,14 @@ class ChangedRecords(FiniteChanges):
         model, refits = self.model, self.refits
         seen = np.zeros((*moved.shape, model.theta.size))
         lost = np.zeros(moved.shape, dtype=bool)
+        unknown = lost.copy()
         errors, reach, pull_errors = np.zeros((3, *moved.shape))
         if changes:
             steps, short = refits.moves(changes, None if starts is None else starts[moved])
-            failed = ~np.isfinite(steps).all(axis=1)
+            unknown[moved], failed = np.isnan(steps).any(axis=1), ~np.isfinite(steps).all(axis=1)
             seen[moved] = model.seen(np.where(failed[:, None], 0.0, steps))
             short = np.linalg.norm(model.seen(np.where(failed[:, None], 0.0, short)), axis=1)
-            lost[moved], errors[moved] = failed, short
+            lost[moved], errors[moved] = failed & ~unknown[moved], short
             pull_errors[moved], reach[moved] = self._pull_errors(changes), np.inf
             if model.fit.intercept is None and model.fit.ridge > 0:
                 reach[moved] = model.whiten.largest * refits.steepness(changes) / model.fit.ridge
@@ -267,7 +268,8 @@ class ChangedRecords(FiniteChanges):
         rounding = (rounding + pull_errors) * model.whiten.skew
         rounding = np.maximum(1e-9 * size, rounding * size.max(axis=1, keepdims=True)) + slopes
         radius = np.where(size > 0, rounding, 0.0) + errors
-        radius = np.where(lost & np.isfinite(reach), reach, radius)
+        radius = np.where(unknown, np.inf, radius)
+        radius = np.where((lost | unknown) & np.isfinite(reach), reach, radius)
         return RefittedMoves(seen, radius, lost & np.isinf(reach))
 
     def _pull_errors(self, changes: list[Change]) -> np.ndarray:
