@@ -206,6 +206,14 @@ def test_the_command_prints_writes_and_refuses(tmp_path):
     assert found["attacker"] == "an attacker who knows 50 % of the others"
     assert 0.5 < found["median"] < found["membership"] <= found["informed"] == 1
     assert summary["outsider_reason"] is None
+    over = CliRunner().invoke(app, [*call, "--out", str(out), "--max-outsider", "0.51"])
+    assert over.exit_code == 1
+    gate = json.loads((out / "summary.json").read_text("utf-8"))["gates"][0]
+    assert (gate["name"], gate["passed"]) == ("--max-outsider", False)
+    assert gate["measured"] == found["membership"]
+    alone = CliRunner().invoke(app, [*call[:-2], "--max-outsider", "0.6"])
+    assert alone.exit_code == 2
+    assert "--max-outsider cannot be checked" in alone.output
     bad = CliRunner().invoke(app, [*call[:-1], "everything"])
     assert bad.exit_code == 2
     forest = CliRunner().invoke(app, [*call, "--model-kind", "forest"])

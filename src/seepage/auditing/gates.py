@@ -46,6 +46,11 @@ def check_limits(limits: Limits, grouped: bool) -> float | None:
             "--max-guess-tpr is a share above 0.01, which chance reaches, and up to 1 (no limit), "
             f"not {rate:g}."
         )
+    if (right := limits.max_outsider) is not None and not 0.5 < right <= 1:
+        raise InputError(
+            "--max-outsider is a probability above 0.5, a coin toss, and up to 1 (no limit), "
+            f"not {right:g}."
+        )
     if ratio is not None and not grouped:
         raise InputError("--max-group-ratio compares groups: name a column with --group.")
     return min(etas) if etas else None
@@ -141,6 +146,15 @@ def _guess_tpr(audit: Audit, limit: float) -> Gate:
     return replace(gate, enough=round_up(audit.sigma * worst.mu / allowed))
 
 
+def _outsider(audit: Audit, limit: float) -> Gate:
+    found = audit.outsider
+    if found is None:
+        why = audit.outsider_reason or "Say who it is for with --attacker, such as outsider."
+        raise InputError(f"--max-outsider cannot be checked. {why}")
+    passed = found.membership <= limit * (1 + SAME)
+    return Gate("--max-outsider", limit, found.membership, passed, rows=(found.row,))
+
+
 def _known_risks(audit: Audit, option: str) -> RiskFinding:
     if audit.risks is None:
         why = tell_not_measured(audit)
@@ -155,4 +169,5 @@ _GATES = {
     "max_membership": _membership,
     "max_guess_gain": _guess_gain,
     "max_guess_tpr": _guess_tpr,
+    "max_outsider": _outsider,
 }

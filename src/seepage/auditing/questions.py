@@ -261,6 +261,11 @@ class Limits:
         "Gate: how often a value of a class or category may be recognised at 1 % false positives, "
         "however rare it is. Without it, the verdict uses 0.5.",
     ] = None
+    max_outsider: Annotated[
+        float | None,
+        "Gate: how often the attacker of --attacker may be right about membership. An estimate: "
+        "being over it fails, being within it proves nothing.",
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -176,6 +176,8 @@ class Centres:
         if rows.shape[1] > 1:  # vectors that nearly cancel are off by more than their sum
             removed = (np.linalg.norm(rest.removal, axis=1) * sight_own)[:, None]
         rounding = rest.removal_error[:, None] * removed
+        cancelled = model.solver.lost_to_cancelling(rows)[:, None]
+        rounding = rounding + cancelled * np.linalg.norm(rest.removal, axis=1)[:, None]
         added = by_inverse.shape[1] - w
         coefs = np.concatenate([rest.removal, np.zeros((len(rows), added))], axis=1)[:, None, :]
         own, unsolved = None, np.zeros((len(rows), 1), dtype=bool)
@@ -192,7 +194,7 @@ class Centres:
                 new = new.off_by_residual(margin, slope, weight)
             size = np.linalg.norm(slope, axis=2)
             new = replace(new, given_error=new.given_error + new.lengths_error * size)
-            rounding = rounding + new.along_error * size * sight_own[:, None]
+            rounding = rounding + (new.along_error * sight_own[:, None] + cancelled) * size
             rounding = rounding + _arrival_error(error, noise_zz, slope, curved, new)
             shift = np.where(unsolved[:, :, None], np.nan, margin - new.before)
             own = OwnRecord.at(joint, curved, noise_zz, new, shift)

@@ -105,11 +105,24 @@ class Solver:
 
     def solved_each(self, rows: np.ndarray) -> np.ndarray:
         """Return ``H⁻¹x̃`` of single records, one vector for each output, (m, c, P)."""
-        x, c, P = self.X[rows], self.outputs, len(self.inverse)
-        by_column = self.inverse.reshape(P // c, c * P)
-        d = x.shape[1]
+        return self._times_rows(self.inverse, self.X[rows])
+
+    def _times_rows(self, matrix: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Return ``Ax̃`` of rows of columns, one vector for each output, (m, c, P)."""
+        c, P, d = self.outputs, len(matrix), x.shape[1]
+        by_column = matrix.reshape(P // c, c * P)
         shift = by_column[d:].sum(axis=0)  # that of the intercept, if there is one
         return np.asarray(x @ by_column[:d] + shift).reshape(len(x), c, P)
+
+    def lost_to_cancelling(self, rows: np.ndarray) -> np.ndarray:
+        """Return how much rounding moves the whitened ``H⁻¹x̃`` of sets of records, (m, k) → (m,).
+
+        Every number of it is a sum over the columns that may cancel, ``Σ_j |H⁻¹_ij x̃_j|`` being
+        larger than it: of columns in very different units, the noise may see those numbers alone.
+        """
+        sizes = self._times_rows(np.abs(self.inverse), np.abs(self.X[rows.reshape(-1)]))
+        sizes = self.whiten(sizes).reshape(len(rows), -1)
+        return np.asarray(4 * EPS * np.linalg.norm(sizes, axis=1))
 
     def solved_columns(self, columns: list[int]) -> np.ndarray:
         """Return ``H⁻¹e`` of columns, for each and each output, (len(columns)·c, P)."""
@@ -271,6 +284,10 @@ class SingularValues(Solver):
         moved = self._along[rows] @ self.directions
         at_mean = np.where(self.shares[rows] > 0, 1 / self.total, 0.0)
         return self._with_intercept(moved, at_mean)[:, None, :]
+
+    def lost_to_cancelling(self, rows: np.ndarray) -> np.ndarray:
+        """Return zeros: the errors of the singular vectors are in :attr:`error`."""
+        return np.zeros(len(rows))
 
     def solved_columns(self, columns: list[int]) -> np.ndarray:
         """Return ``H⁻¹e`` of some columns, (len(columns), P)."""
