@@ -154,7 +154,10 @@ def _factor(result: Result, target: float, error: bool, over: str | float) -> fl
     while excess(low) > 0:
         low *= 2
         if low < -_FURTHEST:
-            raise InputError("The target is met with no noise at all; none is needed for it.")
+            raise InputError(
+                "Against this attacker the target is met with no noise at all; whoever knows more "
+                "may need some."
+            )
     while excess(high) < 0:
         high *= 2
         if high > _FURTHEST:

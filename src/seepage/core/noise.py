@@ -256,11 +256,15 @@ class Attacker:
         if self.knows_all:
             return "an attacker who knows all other records"
         if self.names_records:
-            known = self.knows.sum() if self.knows.dtype == bool else len(self.knows)
-            return f"an attacker who knows {known:,} of the records"
+            known = self.knows.sum() if self.knows.dtype == bool else len(np.unique(self.knows))
+            what = "one of the records" if known == 1 else f"{known:,} of the records"
+            return f"an attacker who knows {what}"
+        learnt = ""
+        if self.reference is not None:
+            learnt = f", and the population from {self.reference:,} records"
         if self.knows == 0:
-            return "an outsider, who knows none of the others"
-        return f"an attacker who knows {100 * self.knows:.3g} % of the others"
+            return f"an outsider, who knows none of the others{learnt}"
+        return f"an attacker who knows {100 * self.knows:.3g} % of the others{learnt}"
 
 
 def _checked_records(knows: Any) -> np.ndarray:

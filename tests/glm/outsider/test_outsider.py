@@ -519,7 +519,7 @@ def test_what_cannot_be_answered_is_refused():
         sp.leakage(model, X, y, noise=sp.Laplace(1.0), attacker=OUTSIDER)
     leak = sp.leakage(model, X, y, attacker=OUTSIDER)
     for view in ("columns", "subset", "dataset", "jacobian"):
-        with pytest.raises(sp.InputError, match="is not known"):
+        with pytest.raises(sp.InputError, match=r"leak\.informed has"):
             getattr(leak, view)
     with pytest.raises(sp.InputError, match="certainty"):
         _ = leak.informed
@@ -544,7 +544,8 @@ def test_who_knows_all_but_a_few_knows_practically_everybody():
 
 
 def test_too_few_people_get_predictions_only():
-    X, y = drawn("gaussian", n=29)
+    X, y = drawn("gaussian", n=39)
+    X = np.hstack([X, X**2])
     model = sp.glm.LinearRegression(l2=0.02).fit(X, y)
     leak = sp.leakage(model, X, y, attacker=OUTSIDER)
     with pytest.raises(sp.InputError, match=r"release=sp\.Predictions\(\)"):
@@ -555,3 +556,41 @@ def test_too_few_people_get_predictions_only():
     assert np.isfinite(np.asarray(own.membership(exact=0))).all()
     with pytest.raises(sp.InputError, match="too few"):
         sp.leakage(model, X, y, attacker=OUTSIDER, release=sp.Predictions(X)).membership()
+
+
+def test_few_others_hide_nobody_in_a_way_that_can_be_estimated():
+    X, y = drawn("gaussian", n=29)
+    model = sp.glm.LinearRegression(l2=0.02).fit(X, y)
+    own = sp.leakage(model, X, y, attacker=OUTSIDER, release=sp.Predictions())
+    with pytest.raises(sp.InputError, match="There are only 28 others"):
+        own.membership(exact=0)
+
+
+def test_who_is_recognised_by_an_outsider_need_not_be_known_more_of():
+    X, y = drawn("gaussian", n=40)
+    y = y.copy()
+    y[7] += 200.0  # nobody is like them
+    model = sp.glm.LinearRegression(l2=0.02).fit(X[:, :1], y)
+    release = sp.Predictions()
+    risk = sp.leakage(model, X[:, :1], y, attacker=OUTSIDER, release=release).membership(exact=0)
+    right = np.asarray(risk.accuracy())
+    needed = risk.must_know(0.55)
+    assert right[7] > 0.55
+    assert needed[7] == 0
+    assert np.all(needed[right < 0.54] > 0)
+
+
+def test_counts_of_refits_are_checked():
+    X, y = drawn("gaussian", n=80)
+    leak = sp.leakage(sp.glm.LinearRegression(l2=0.02).fit(X, y), X, y, attacker=OUTSIDER)
+    for exact in (-1, 2.5, "all"):
+        with pytest.raises(sp.InputError, match="exact must be"):
+            leak.membership(exact=exact)
+
+
+def test_a_column_that_one_record_carries_is_named_where_eta_has_no_noise():
+    X, y = drawn("gaussian", n=120)
+    X[:, 0] = np.arange(len(X)) == 5
+    model = sp.glm.LinearRegression(l2=0.0, fit_intercept=True).fit(X, y)
+    with pytest.raises(sp.InputError, match="alone carries a column"):
+        sp.leakage(model, X, y, attacker=OUTSIDER).records()

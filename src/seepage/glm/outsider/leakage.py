@@ -48,6 +48,7 @@ from seepage.glm.outsider.worlds import Worlds, inverse_root
 from seepage.glm.preprocessing.jacobian import RawChanges, RawRelease
 from seepage.risks import guessing
 from seepage.risks.two_normals import TwoNormals
+from seepage.support.number_check import check_count, check_number
 from seepage.tables.source import as_numpy, build_frame, read_table
 
 
@@ -105,15 +106,18 @@ class OutsiderMembership(Membership):
         The normal approximation needs at least max(30, numbers that leave) unknown others; where
         fewer are left, she must know practically everybody, and the count is that of all others.
         """
+        check_number(right, "right")
         if self.scale is None:
             raise InputError(
-                "How many of the others must be known is counted for releases without noise."
+                "How many of the others must be known is counted for releases without noise or "
+                "rounding."
             )
         if not 0.5 < right < 1:
             raise InputError(f"right is a probability between 0.5 and 1, not {right!r}.")
         wanted = float(guessing.distance(right, 0.5))
         unknown = np.floor(self.others * np.minimum(self.scale / wanted**2, 1.0))
-        unknown[unknown < max(30, self.numbers)] = 0
+        few = unknown < max(30, self.numbers)
+        unknown[few & (unknown < self.others)] = 0  # unless she need not know anybody
         return np.asarray(self.others - unknown, dtype=int)
 
     def top(self, count: int = 10) -> OutsiderMembership:
@@ -266,10 +270,9 @@ class OutsiderLeakage:
         known = {*vars(Leakage), "release", "source", "attributes", "notes"}
         if name in known and not name.startswith("_"):  # notebooks look for some of these
             raise InputError(
-                f"{name} is not known to an attacker who does not know all others; there are "
-                "membership(), guess(), within(), records(), labels(), cells(), people() and "
-                "groups(). leak.informed has everything, for an attacker who knows all other "
-                "records."
+                "To an attacker who does not know all others there are membership(), guess(), "
+                "within(), records(), labels(), cells(), people() and groups(). leak.informed has "
+                "everything, for an attacker who knows all other records."
             )
         raise AttributeError(name)
 
@@ -322,6 +325,8 @@ class OutsiderLeakage:
         which = None if rows is None else row_positions(rows, len(self._informed.source))
         if groups is not None and rows is not None:
             raise InputError("All records of a group leave together; leave out rows= or groups=.")
+        if not isinstance(exact, bool):
+            check_count(exact, "exact", least=0)
         worlds, share, pairs, rest = self._told(together, exact)
         asked, index = self._asked(together, which)
         right = pairs.accuracy()
@@ -375,7 +380,7 @@ class OutsiderLeakage:
             informed,
             checked,
             others,
-            None if self.noise else scale,
+            None if self.noise or self._digits is not None else scale,
             worlds.numbers,
         )
 
@@ -598,11 +603,16 @@ class OutsiderLeakage:
         named, rest = self.attacker.names_records, others.present_count - 1
         unknown = others.count - 1 if named else round((1 - self.attacker.knows) * rest, 6)
         # Fewer are not normal together: a test that knows their law is right more often.
-        if unknown < min(max(30, worlds.numbers), rest):
+        if unknown < max(30, worlds.numbers):
+            there = f"There are only {rest:,} others"
+            if unknown < rest:
+                there = (
+                    f"She would know all but {unknown:.0f} of {rest:,} others, which is "
+                    "practically everybody"
+                )
             raise InputError(
-                f"She would know all but {unknown:.0f} of {rest:,} others, which is "
-                "practically everybody: so few hide nobody in a way that can be estimated. Take "
-                "the risk from an attacker who knows all other records (without noise: certainty)."
+                f"{there}: so few hide nobody in a way that can be estimated. Take the risk from "
+                "an attacker who knows all other records (without noise: certainty)."
             )
 
     @property
@@ -841,6 +851,12 @@ class OutsiderLeakage:
         worlds = self._worlds(together) if people else self._about_records()
         share, _ = worlds.told_apart()
         spread = worlds.others.spread(worlds.unknown)
+        if inverse_root(spread).shape[1] < len(spread):
+            raise InputError(
+                "Along some direction nobody varies but a record that alone carries a column, so "
+                "the others hide nothing there: membership() names it. Leave out the column, or "
+                "add noise=."
+            )
         result = ask(self._again(Gaussian(self._covariance(spread))))
         with np.errstate(divide="ignore"):
             factor = 1 / np.sqrt(np.maximum(1 - share, 0.0))
@@ -900,7 +916,9 @@ class OutsiderLeakage:
         return (
             f"The numbers are rounded to {self._digits} decimals: a variance of r²/12 where they "
             "vary by more than a step r, and nothing where the step is coarser. Who knows all the "
-            "rest is certain of those whose absence changes a digit.",
+            "rest is certain of those whose absence changes a digit of this very table, and tosses "
+            "a coin about the others; how often one is right who knows less is a mean over tables "
+            "of other people.",
         )
 
 
@@ -1007,12 +1025,13 @@ def _agreement(checked: Resampled, in_reach: bool) -> tuple[str, ...]:
     if not known.any():
         return ("Refits on other people often had no minimiser, and checked nothing.",)
     apart = checked.right[known] - checked.predicted[known]
-    worst = apart[np.argmax(np.abs(apart))]
+    worst = float(apart[np.argmax(np.abs(apart))])
+    often = "more" if worst > 0 else "less"
     return (
-        f"Refits on other people checked {int(known.sum()):,} of the most exposed: right "
-        f"{100 * worst:+.1f} times in 100 beside the approximation where they differ most "
-        f"(standard error {100 * float(checked.error[known].max()):.1f}); where the record is most "
-        "of what varies, the refits count.",
+        f"Refits on other people checked {int(known.sum()):,} of the most exposed: where they "
+        f"differ most, she was right {100 * abs(worst):.1f} times in 100 {often} often than the "
+        f"approximation says (standard error {100 * float(checked.error[known].max()):.1f}); where "
+        "the record is most of what varies, the refits count.",
     )
 
 
