@@ -67,13 +67,14 @@ class BatchedRefits:
         starts = np.where(np.isfinite(starts), starts, 0.0)
         # So many share a pass that their margins stay in a processor's cache; at least two.
         size = max(2, (1 << 17) // (len(self.model.X) * self.outputs.count))
+        undecided = max(1e-9, 10 * self.model.gram_solver.rounding)  # a share as good as 1
         for begin in range(0, len(changes), size):
             some = slice(begin, begin + size)
             moves[some], errors[some], left = self._newton(changes[some], starts[some])
             for k, change in enumerate(changes[some]):
                 if not self._holds_intercept(change):
                     moves[begin + k], errors[begin + k] = np.inf, 0.0
-                elif not left[k] <= _ROUNDING or self._share(change.removed) >= 1 - 1e-9:
+                elif not left[k] <= _ROUNDING or self._share(change.removed) >= 1 - undecided:
                     moves[begin + k], errors[begin + k] = self._alone(change, starts[begin + k])
         return moves, errors
 
@@ -242,12 +243,15 @@ class BatchedRefits:
             if not free[0] > 1e-9 * self._curved.sum():
                 return nothing
         H = objective.definite(objective.hessian(margins))
-        factor = cholesky_factor(H) or damped_factor(H)
+        factor = cholesky_factor(H)
+        if factor is None and fit.ridge == 0:  # no curvature is left along some direction
+            return unknown
+        factor = factor or damped_factor(H)
         step = factor.solve(objective.gradient(theta, objective.slopes(margins)).reshape(-1))
         # Where a slope dies away exponentially, steps go on by about 1 in its margin, and the last
         # says nothing of how many are left.
         jump = np.abs(objective.margins(step.reshape(theta.shape))).max()
-        if fit.ridge > 0 and not self._bend * jump < 0.1:
+        if not self._bend * jump < 0.1:
             return unknown
         # A difference of two sets of parameters, each as exact as rounding leaves its gradient.
         lost = (4 * np.abs(step) + 4e-15 * np.abs(theta).reshape(-1)).reshape(theta.shape)

@@ -232,7 +232,7 @@ class SingularValues(Solver):
         self.curved = S**2 + ridge
         kept, shrunk, rate = S**2 / self.curved, ridge / self.curved, S / self.curved
         self.whole = len(S) + int(intercept) == len(d)
-        U, sure = self._precise_rows(U, S, table, e)
+        U, sure, unseen = self._precise_rows(U, S, table, e)
 
         self.shares, self.left = np.zeros(len(X)), np.ones(len(X))
         self.shares[counted] = e**2 + U**2 @ kept
@@ -249,8 +249,10 @@ class SingularValues(Solver):
             error = self.scale * (solved + rate.max(initial=0.0) + 2 * missed * size / left) + 1
             if not self.whole:
                 error += 2 / left
+            # What the computed directions miss of a record's own row, only the penalty holds.
+            lost = np.where(unseen > 0, unseen / ridge / size, 0.0)
         self.error = np.zeros(len(X))
-        self.error[counted] = _BACKWARD * np.where(np.isnan(error), np.inf, error)
+        self.error[counted] = _BACKWARD * np.where(np.isnan(error), np.inf, error) + lost
 
     def _outside(self, U: np.ndarray, e: np.ndarray) -> np.ndarray:
         """Return how much of every record lies outside the span of e and U, squared, (n,)."""
@@ -265,8 +267,11 @@ class SingularValues(Solver):
 
     def _precise_rows(
         self, U: np.ndarray, S: np.ndarray, table: np.ndarray, e: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return U with the more precise of two rows for every record, and what its error is worth.
+
+        And how much of a record's own row, where that is used, no computed direction sees: those of
+        a record of hardly any curvature are lost in the rounding of the others.
 
         An error ΔA of the table moves ``w = H⁻¹Aᵀe_i`` by ``H⁻¹ΔAᵀ(e_i − Aw) − H⁻¹AᵀΔAw``. With the
         record's own row in place of ``Aᵀe_i`` the first term is ``H⁻¹ΔAᵀAw``, and the row's own
@@ -276,8 +281,10 @@ class SingularValues(Solver):
         own = np.linalg.norm(U * S**2 / self.curved, axis=1)
         own += np.linalg.norm(table, axis=1) / max(self.scale, 1e-300)
         by_row = own < missed
-        rows = table @ self.directions.T / np.where(S > 0, S, 1.0)
-        return np.where(by_row[:, None], rows, U), np.minimum(own, missed)
+        rows = table @ self.directions.T
+        unseen = np.where(by_row, np.linalg.norm(table - rows @ self.directions, axis=1), 0.0)
+        rows = rows / np.where(S > 0, S, 1.0)
+        return np.where(by_row[:, None], rows, U), np.minimum(own, missed), unseen
 
     def solved_each(self, rows: np.ndarray) -> np.ndarray:
         """Return ``H⁻¹x̃`` of some records, (m, 1, P); zero for records without curvature."""
