@@ -293,7 +293,7 @@ class BatchedRefits:
                     break
                 batch, here, shift = batch.of(going), here[going], shift[:, going]
                 gradient, curvature, active = gradient[going], curvature[:, going], active[going]
-                step = self._solve(batch, curvature, -gradient, np.minimum(0.1, now[going]))
+                step, _ = self._solve(batch, curvature, -gradient, np.minimum(0.1, now[going]))
                 near = now[going] < 1e-3  # a whole step is right; only rounding interferes
                 length = 1.0 if near.all() else batch.length(here, shift, step, gradient)
                 step *= np.where(near, 1.0, length)[:, None]
@@ -315,17 +315,23 @@ class BatchedRefits:
                 batch, here = whole.of(late), moved[late]
                 gradient, curvature = batch.derivatives(here, batch.shifts(here))
                 tolerance = 0.1 * np.maximum(np.broadcast_to(curved, late.shape)[late], EPS)
-                step[late] = self._solve(batch, curvature, -gradient, tolerance)
+                step[late], rest_of_it = self._solve(batch, curvature, -gradient, tolerance)
                 moved[late] += step[late]
                 jump = self.outputs.spans(batch.shifts(step[late])).max(axis=0)
-                last[late] = np.maximum(last[late], self._bend * jump)
+                # A refit that hardly anything determines is beyond conjugate gradients.
+                unsolved = rest_of_it > (1e-8 if constant is None else 10 * tolerance)
+                jump = np.where(unsolved, np.inf, self._bend * jump)
+                last[late] = np.maximum(last[late], jump)
         # Where classes are separable the gradient dies away, but steps do not.
         return moved, step, np.where(last > 1e-2, np.inf, left)
 
     def _solve(
         self, batch: _Batch, curvature: np.ndarray, right: np.ndarray, tolerance: np.ndarray
-    ) -> np.ndarray:
-        """Solve with each refit's own Hessian by preconditioned conjugate gradients, (B, P)."""
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Solve with each refit's own Hessian by preconditioned conjugate gradients, (B, P).
+
+        Also return what is left of the right side, in the norm of ``H⁻¹``, as a share of it, (B,).
+        """
         solution, residual = np.zeros_like(right), right.copy()
         direction = z = residual @ self.inverse
         first = old = np.sum(residual * z, axis=1)
@@ -341,7 +347,7 @@ class BatchedRefits:
                 break
             rate = np.where(old > 0, new / np.where(old > 0, old, 1.0), 0.0)[:, None]
             direction, old = z + rate * direction, new
-        return solution
+        return solution, np.sqrt(np.abs(new) / np.where(first > 0, first, np.inf))
 
 
 class _Batch:

@@ -215,7 +215,8 @@ class ChangedRecords(FiniteChanges):
         model, K = self.model, 1 if others is None else len(others)
         starts, left = np.zeros((len(rows), K, len(model.inverse))), np.ones(len(rows))
         if not self.certifies:
-            return None, left
+            shares = [model.gram_solver.largest_share(np.atleast_1d(some)) for some in rows]
+            return None, np.clip(1 - np.array(shares), 0.0, 1.0)
         for which, sets in of_one_size(rows):
             if (sets.shape[1] * model.outputs.count) ** 3 > self.work:
                 # Newton's method takes no longer from where the model is.
