@@ -421,14 +421,13 @@ def test_coarse_digits_are_not_counted_as_protection():
     assert "No tables on resampled people" in " ".join(fine.mu.assumptions)
 
 
-@pytest.mark.parametrize("digits", [0, 1])
-def test_an_outsider_tells_no_more_than_who_knows_the_rest(digits):
+def test_an_outsider_tells_no_more_than_who_knows_the_rest():
     X, y, _ = drawn(n=400)
-    table = sp.RegressionTable(fitted(X, y), digits=digits, log_likelihood=False)
-    risk = table.membership(exact=0)
+    table = sp.RegressionTable(fitted(X, y), digits=0, log_likelihood=False)
+    risk = table.membership(rows=range(60), exact=0)
     assert np.all(np.asarray(risk) <= np.asarray(risk.informed))
     assert "is lowered to it" in " ".join(risk.mu.assumptions)
-    fine = sp.RegressionTable(fitted(X, y), digits=6).membership(exact=0)
+    fine = sp.RegressionTable(fitted(X, y), digits=6).membership(rows=range(60), exact=0)
     assert "is lowered to it" not in " ".join(fine.mu.assumptions)
 
 
