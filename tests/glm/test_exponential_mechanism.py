@@ -91,6 +91,7 @@ def test_bad_input_is_refused():
         ((candidates * np.nan, X, y, 1.0, "bernoulli"), "finite"),
         ((candidates, X, y + 5, 1.0, "bernoulli"), "does not suit"),
         ((candidates, X, y, "abc", "bernoulli"), "sharpness must be a finite number above zero"),
+        ((candidates, X, [None] * 12, 1.0, "bernoulli"), "labels must be finite"),
         ((candidates, X, ["a"] * 12, 1.0, "bernoulli"), "y holds the labels as numbers"),
         ((candidates, X, y.astype(str), 1.0, "bernoulli"), "y holds the labels as numbers"),
         (([[1.0, 0.0], [1.0]], X, y, 1.0, "bernoulli"), "all of the same length, not"),

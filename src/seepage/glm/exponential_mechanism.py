@@ -91,8 +91,8 @@ class ExponentialMechanism:
                 f"Candidates are at least two lines of {d} coefficients, with or without an "
                 f"intercept, not an array of shape {self.candidates.shape}."
             )
-        if not (np.isfinite(self.candidates).all() and np.isfinite(self.X).all()):
-            raise InputError("Candidates and records must be finite numbers.")
+        if not all(np.isfinite(one).all() for one in (self.candidates, self.X, self.y)):
+            raise InputError("Candidates, records and labels must be finite numbers.")
         named.check_labels(self.y)
         self.margins = self.X @ self.candidates[:, :d].T
         if wide > d:

@@ -17,6 +17,7 @@ import numpy as np
 from seepage.core.people import Together, identities
 from seepage.errors import InputError
 
+_OUTCOME = " (endogenous)"
 _REMEDY = (
     "fit all specifications on rows of one data frame and keep its index (no reset_index after "
     "rows were left out)"
@@ -54,14 +55,17 @@ def matched(results: Sequence[Any]) -> tuple[list[np.ndarray], np.ndarray]:
 
 def people_of(person: Any, index: np.ndarray) -> Together:
     """Return the records of each person, for identities in order or by label."""
-    if np.ndim(person) == 0:
+    try:
+        values = np.asarray(person)
+    except ValueError:  # lists of different lengths
+        values = np.empty(())
+    if values.ndim == 0:
         raise InputError(
             f"person must hold an identity for each record, not {person!r}; pass the column "
             "itself, such as person=data['id']."
         )
-    if hasattr(person, "reindex") and hasattr(person, "iloc") and np.ndim(person) == 1:
-        person = _by_label(person, index)
-    values = np.asarray(person)
+    if hasattr(person, "reindex") and hasattr(person, "iloc") and values.ndim == 1:
+        values = _by_label(person, index)
     if values.shape != index.shape:
         raise InputError(
             f"person has {len(values):,} identities (shape {values.shape}), but the table is about "
@@ -105,7 +109,7 @@ def _named_columns(model: Any) -> dict[str, np.ndarray]:
         found = dict(zip(map(str, model.exog_names), values.T, strict=True))
     outcome = given.orig_endog
     if hasattr(outcome, "columns") or getattr(outcome, "name", None) is not None:
-        found[f"{model.endog_names} (endogenous)"] = np.asarray(model.endog, dtype=float)
+        found[f"{model.endog_names}{_OUTCOME}"] = np.asarray(model.endog, dtype=float)
     return found
 
 
@@ -117,7 +121,8 @@ def _check_same(
 ) -> None:
     """Raise where one label means different records in two specifications.
 
-    A record may change its group, and a column its scale: neither is refused.
+    A record may change its group, and a column its scale: neither is refused. Nor are columns that
+    are learnt anew from fewer records, such as splines, where an outcome of many values agrees.
     """
     names = [name for name in columns[0] if name in columns[1]]
     common, *places = np.intersect1d(*rows, return_indices=True)
@@ -125,10 +130,13 @@ def _check_same(
         return
     where = f"Specifications {numbers[0]} and {numbers[1]}"
     differs = np.zeros((len(names), len(common)), dtype=bool)
-    for k, name in enumerate(names):
+    for k, name in reversed(list(enumerate(names))):  # the outcome first
         first, second = (one[name][at] for one, at in zip(columns, places, strict=True))
         size = np.abs(first).max() or 1.0
         differs[k] = ~np.isclose(first / size, second / size)
+        many = 2 * len(np.unique(first)) > len(common)
+        if name.endswith(_OUTCOME) and many and not differs[k].any():
+            return
         if 2 * differs[k].sum() > len(common) and not _rescaled(first, second):
             raise InputError(
                 f"{where} have different values of {name} under {differs[k].sum():,} of "
@@ -136,11 +144,14 @@ def _check_same(
                 f"{_REMEDY}, or rename the column if it means something else."
             )
     moved = _elsewhere(columns, names, places, np.flatnonzero(differs.any(axis=0)))
-    if len(moved) > 1 and 2 * len(moved) > differs.any(axis=0).sum():
+    # A single record may have changed its group, and be like another by chance.
+    vary = np.array([np.ptp(columns[0][name]) > 0 for name in names])
+    sure = len(moved) > 1 or (vary.sum() > 1 and bool(differs[vary][:, moved].all()))
+    if sure and 2 * len(moved) > differs.any(axis=0).sum():
         worst = names[int(np.argmax(differs[:, moved].sum(axis=1)))]
         raise InputError(
-            f"{where} have the same records under different row labels, {len(moved):,} of them "
-            f"(the first is row {index[common[moved[0]]]!r}, seen by column {worst}); {_REMEDY}."
+            f"{where} have the same records under different row labels (column {worst} shows "
+            f"it first at row {index[common[moved[0]]]!r}); {_REMEDY}."
         )
 
 
