@@ -166,15 +166,15 @@ def perturbed_objectives(releases: int) -> Iterator[Attack]:
 
 def choices(releases: int) -> Iterator[Attack]:
     """Yield attacks on a choice among five candidates."""
-    rng, temperature = np.random.default_rng(6), 0.3
+    rng, sharpness = np.random.default_rng(6), 0.3
     candidates = rng.standard_normal((5, 3))
     X, y = small_table("bernoulli")
-    chosen = sp.glm.ExponentialMechanism(candidates, X, y, temperature, "bernoulli")
+    chosen = sp.glm.ExponentialMechanism(candidates, X, y, sharpness, "bernoulli")
     told = np.asarray(chosen.membership()).tolist()
     loss = np.logaddexp(0, X @ candidates.T) - y[:, None] * (X @ candidates.T)
     for i in (0, 3, 9):
         total = loss.sum(axis=0)
-        worlds = [np.exp(-temperature * one) for one in (total, total - loss[i])]
+        worlds = [np.exp(-sharpness * one) for one in (total, total - loss[i])]
         inside, outside = (one / one.sum() for one in worlds)
         drawn_in, drawn_out = (rng.choice(5, size=releases, p=one) for one in (inside, outside))
         likely = inside > outside
@@ -206,7 +206,9 @@ def fits(X: np.ndarray, y: np.ndarray, logistic: bool) -> dict[str, np.ndarray]:
         rss = np.sum(r**2, axis=1)
         classical = back * (rss / (n - d))[:, None, None]
         robust = robust * n / (n - d)
-        said = (1 - rss / np.sum((y - y.mean(axis=1)[:, None]) ** 2, axis=1))[:, None]
+        spread = np.sum((y - y.mean(axis=1)[:, None]) ** 2, axis=1)
+        likely = -n / 2 * (np.log(2 * np.pi * rss / n) + 1)
+        said = np.column_stack([1 - rss / spread, likely])
     errors = [np.sqrt(np.einsum("bii->bi", V)) for V in (classical, robust)]
     return {"coefficients": theta, "classical": errors[0], "robust": errors[1], "fit": said}
 
@@ -335,8 +337,9 @@ def two_specifications(releases: int, tables: int = 20) -> Iterator[Attack]:
                 errors = np.sqrt(np.einsum("bii->bi", back) * (rss / (n - 3))[:, None])
                 mean = labels.sum(axis=1) / n
                 spread = np.sum(labels**2, axis=1) - n * mean**2
+                likely = -n / 2 * (np.log(2 * np.pi * rss / n) + 1)
                 numbers += [
-                    np.round(np.column_stack([theta, errors, 1 - rss / spread]), 3),
+                    np.round(np.column_stack([theta, errors, 1 - rss / spread, likely]), 3),
                     n[:, None],
                 ]
             prints[world].append(np.hstack(numbers))

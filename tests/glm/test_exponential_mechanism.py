@@ -20,10 +20,10 @@ def case(family, intercept=False):
     return candidates, X, y.get(family, rng.poisson(1.0, 12).astype(float))
 
 
-def shares(family, candidates, X, y, temperature):
+def shares(family, candidates, X, y, sharpness):
     padded = np.hstack([X, np.ones((len(X), 1))])[:, : candidates.shape[1]]
     loss = LOSSES[family](padded @ candidates.T, y[:, None]).sum(axis=0)
-    odds = np.exp(-temperature * (loss - loss.min()))
+    odds = np.exp(-sharpness * (loss - loss.min()))
     return odds / odds.sum()
 
 
@@ -72,6 +72,15 @@ def test_losses_of_any_size_are_compared():
     assert np.isfinite(np.asarray(far.records())).all()
 
 
+def test_the_sharper_the_surer():
+    candidates, X, y = case("bernoulli")
+    most = [
+        sp.glm.ExponentialMechanism(candidates, X, y, sharpness=one, family="bernoulli")
+        for one in (0.02, 0.2, 2.0)
+    ]
+    assert np.all(np.diff([one.probabilities.max() for one in most]) > 0)
+
+
 def test_bad_input_is_refused():
     candidates, X, y = case("bernoulli")
     for wrong, sentence in (
@@ -81,6 +90,15 @@ def test_bad_input_is_refused():
         ((candidates, X, y[:3], 1.0, "bernoulli"), "12 records, but 3 labels"),
         ((candidates * np.nan, X, y, 1.0, "bernoulli"), "finite"),
         ((candidates, X, y + 5, 1.0, "bernoulli"), "does not suit"),
+        ((candidates, X, y, "abc", "bernoulli"), "sharpness must be a finite number above zero"),
+        ((candidates, X, [None] * 12, 1.0, "bernoulli"), "labels must be finite"),
+        ((candidates, X, ["a"] * 12, 1.0, "bernoulli"), "y holds the labels as numbers"),
+        ((candidates, X, y.astype(str), 1.0, "bernoulli"), "y holds the labels as numbers"),
+        (([[1.0, 0.0], [1.0]], X, y, 1.0, "bernoulli"), "all of the same length, not"),
+        (("abc", X, y, 1.0, "bernoulli"), "lines of numbers, .* not 'abc'"),
+        (([candidates] * 2, X, y, 1.0, "bernoulli"), "at least two lines"),
+        ((candidates, X, y, 1.0, None), "name of a family, .* not None"),
+        ((candidates, X, y, 1.0, "abc"), "no family 'abc'"),
     ):
         with pytest.raises(InputError, match=sentence):
             sp.glm.ExponentialMechanism(*wrong)

@@ -3,7 +3,7 @@
 Candidate k has parameters ``θ_k`` that do not come from these records, and its utility is ``−L_k``,
 the negative loss on the records. It is drawn with probability (McSherry and Talwar 2007)::
 
-    p_k ∝ exp(−τ L_k),      L_k = Σ_j ℓ(x̃_jᵀθ_k, y_j)
+    p_k ∝ exp(−τ L_k),      L_k = Σ_j ℓ(x̃_jᵀθ_k, y_j),      τ = ε/2Δ
 
 so that ``∂ log p_k/∂z = −τ(∂L_k/∂z − Σ_l p_l ∂L_l/∂z)``: the Fisher information about a record is
 the covariance of ``τ ∂ℓ/∂z`` over the candidates, exactly. A record's absence takes ``ℓ_k`` off
@@ -21,7 +21,7 @@ from scipy.special import log_softmax
 from seepage.core.result import Result
 from seepage.errors import InputError
 from seepage.glm.losses import Categorical, Family, get_family
-from seepage.support.number_check import check_number
+from seepage.support.number_check import check_positive
 from seepage.tables.source import as_numpy, read_table
 
 
@@ -38,9 +38,11 @@ class ExponentialMechanism:
         records.
     X, y
         The records and their labels, as numbers of the family.
-    temperature
-        ``τ``, by which a loss counts. With losses between 0 and B for every possible record the
-        choice is 2τB-differentially private if one record changes.
+    sharpness
+        ``τ``, by which a loss counts: the larger, the more often the best candidate is drawn, and
+        the more the choice tells. It is ``ε/2Δ`` of the exponential mechanism: with losses between
+        0 and Δ for every possible record the choice is 2τΔ-differentially private if one record
+        changes.
     family
         The loss: a name of :func:`seepage.glm.get_family`, or a family of one output.
 
@@ -62,29 +64,35 @@ class ExponentialMechanism:
         candidates: Any,
         X: Any,
         y: Any,
-        temperature: float,
+        sharpness: float,
         family: str | Family,
     ) -> None:
-        check_number(temperature, "temperature")
-        if temperature <= 0:
-            raise InputError(f"temperature must be above zero, not {temperature!r}.")
+        check_positive(sharpness, "sharpness")
+        if not isinstance(family, str | Family | Categorical):
+            raise InputError(
+                "family must be the name of a family, such as 'bernoulli', or a family itself, not "
+                f"{family!r}."
+            )
         named = get_family(family) if isinstance(family, str) else family
         if isinstance(named, Categorical):
             raise InputError("Candidates are measured for families of one output.")
-        self.table, self.family, self.temperature = read_table(X), named, float(temperature)
+        self.table, self.family, self.sharpness = read_table(X), named, float(sharpness)
         self.X = np.asarray(as_numpy(self.table.values), dtype=float)
-        self.y = np.asarray(as_numpy(y), dtype=float).reshape(-1)
-        self.candidates = np.atleast_2d(np.asarray(as_numpy(candidates), dtype=float))
-        (n, d), wide = self.X.shape, self.candidates.shape[1]
+        self.y = _numbers(y, "y holds the labels as numbers of the family, one for each record")
+        self.y = self.y.reshape(-1)
+        self.candidates = np.atleast_2d(
+            _numbers(candidates, "Candidates are lines of numbers, all of the same length")
+        )
+        (n, d), wide = self.X.shape, self.candidates.shape[-1]
         if len(self.y) != n:
             raise InputError(f"There are {n:,} records, but {len(self.y):,} labels.")
-        if len(self.candidates) < 2 or wide not in (d, d + 1):
+        if self.candidates.ndim > 2 or len(self.candidates) < 2 or wide not in (d, d + 1):
             raise InputError(
                 f"Candidates are at least two lines of {d} coefficients, with or without an "
                 f"intercept, not an array of shape {self.candidates.shape}."
             )
-        if not (np.isfinite(self.candidates).all() and np.isfinite(self.X).all()):
-            raise InputError("Candidates and records must be finite numbers.")
+        if not all(np.isfinite(one).all() for one in (self.candidates, self.X, self.y)):
+            raise InputError("Candidates, records and labels must be finite numbers.")
         named.check_labels(self.y)
         self.margins = self.X @ self.candidates[:, :d].T
         if wide > d:
@@ -111,7 +119,7 @@ class ExponentialMechanism:
         return np.broadcast_to(self.y[:, None], self.margins.shape)
 
     def _log_odds(self, losses: np.ndarray) -> np.ndarray:
-        return np.asarray(log_softmax(-self.temperature * losses, axis=-1))
+        return np.asarray(log_softmax(-self.sharpness * losses, axis=-1))
 
     def records(self) -> Result:
         """Return η about all columns and the label of each record."""
@@ -129,7 +137,7 @@ class ExponentialMechanism:
         ends = [np.asarray(self.family.loss(self.margins, self._labels + h)) for h in (near, -near)]
         moved = slope[:, :, None] * self.candidates[None, :, :d]
         scores = np.concatenate([moved, ((ends[0] - ends[1]) / (2 * near))[:, :, None]], axis=2)
-        scores = self.temperature * (scores - np.einsum("k,nki->ni", p, scores)[:, None, :])
+        scores = self.sharpness * (scores - np.einsum("k,nki->ni", p, scores)[:, None, :])
         return np.asarray(np.einsum("k,nki,nkj->nij", p, scores, scores))
 
     def membership(self) -> Result:
@@ -161,3 +169,15 @@ class ExponentialMechanism:
             ),
             library=self.table.library,
         )
+
+
+def _numbers(values: Any, rule: str) -> np.ndarray:
+    """Return values as numbers, or say which rule they break; text is none."""
+    try:
+        found = as_numpy(values)
+        if found.dtype.kind in "biufO":
+            return np.asarray(found, dtype=float)
+    except (TypeError, ValueError):
+        pass
+    shown = repr(values)
+    raise InputError(f"{rule}, not {shown if len(shown) < 60 else 'text or other values'}.")

@@ -37,8 +37,8 @@ def fitted(X, y, logistic=False, errors="nonrobust", clusters=None):
 def said(results):
     """Return the numbers of a table as statsmodels has them."""
     logistic = hasattr(results, "prsquared")
-    fit = [results.prsquared, results.llf] if logistic else [results.rsquared]
-    return np.concatenate([results.params, results.bse, fit, [results.nobs]])
+    fit = results.prsquared if logistic else results.rsquared
+    return np.concatenate([results.params, results.bse, [fit, results.llf, results.nobs]])
 
 
 # Numbers --------------------------------------------------------------------------------------
@@ -120,17 +120,20 @@ def test_people_leave_with_all_their_records():
 def test_absences_change_digits_as_refits_do():
     X, y, _ = drawn(n=400)
     for digits in (1, 2):
-        table = sp.RegressionTable(fitted(X, y), digits=digits)
-        np.testing.assert_array_equal(table.printed[:-1], np.round(said(fitted(X, y)), digits)[:-1])
-        shows = [
-            np.any(
-                np.round(said(fitted(np.delete(X, i, 0), np.delete(y, i)))[:-1], digits)
-                != np.round(said(fitted(X, y))[:-1], digits)
-            )
-            for i in range(len(X))
-        ]
-        np.testing.assert_array_equal(table.absences(), shows)
-        assert 0 < np.sum(shows) < len(shows)
+        here = np.round(said(fitted(X, y)), digits)
+        changed = np.array(
+            [
+                np.round(said(fitted(np.delete(X, i, 0), np.delete(y, i))), digits) != here
+                for i in range(len(X))
+            ]
+        )
+        for likelihood, count in ((True, -1), (False, -2)):
+            table = sp.RegressionTable(fitted(X, y), digits=digits, log_likelihood=likelihood)
+            np.testing.assert_array_equal(table.printed[:-1], here[:count])
+            shows = changed[:, :count].any(axis=1)
+            np.testing.assert_array_equal(table.absences(), shows)
+            assert shows.all() == likelihood
+            assert shows.any()
 
 
 def test_who_knows_the_rest_sees_somebody_else_instead():
@@ -199,7 +202,9 @@ def squares(X, y, robust):
         covariance = back * (np.sum(rest**2, axis=1) / (n - d))[:, None, None]
     spread = np.sum((y - y.mean(axis=1, keepdims=True)) ** 2, axis=1)
     deviations = np.sqrt(np.einsum("bii->bi", covariance))
-    return np.column_stack([theta, deviations, 1 - np.sum(rest**2, axis=1) / spread])
+    rss = np.sum(rest**2, axis=1)
+    likely = -n / 2 * (np.log(2 * np.pi * rss / n) + 1)
+    return np.column_stack([theta, deviations, 1 - rss / spread, likely])
 
 
 def shares(X, y, robust):
@@ -277,9 +282,11 @@ def test_clustered_tables_of_people_with_several_records():
             few = people / (people - 1) * (people * rows - 1) / (people * rows - 2)
             covariance = few * back @ np.swapaxes(sums, 1, 2) @ sums @ back
             spread = np.sum((y - y.mean(axis=1, keepdims=True)) ** 2, axis=1)
-            fit = 1 - np.sum(rest**2, axis=1) / spread
+            rss = np.sum(rest**2, axis=1)
+            likely = -people * rows / 2 * np.log(rss)  # but for a constant
             deviations = np.sqrt(np.einsum("bii->bi", covariance))
-            drawings.append(np.round(np.column_stack([theta, deviations, fit]), 3))
+            numbers = [theta, deviations, 1 - rss / spread, likely]
+            drawings.append(np.round(np.column_stack(numbers), 3))
         tables.append(np.concatenate(drawings))
     measured = normal_test(*tables)
     predicted = []
@@ -403,8 +410,10 @@ def test_the_more_she_knows_the_more_the_table_tells():
 def test_coarse_digits_are_not_counted_as_protection():
     X, y, _ = drawn(n=400)
     fine, coarse = (
-        sp.RegressionTable(fitted(X, y), digits=digits).membership(rows=range(20), exact=0)
-        for digits in (8, 0)
+        sp.RegressionTable(fitted(X, y), digits=digits, log_likelihood=False).membership(
+            rows=range(20), exact=0
+        )
+        for digits in (8, 1)
     )
     np.testing.assert_allclose(np.asarray(coarse), np.asarray(fine), rtol=1e-6)
     assert "vary by less than a printed step" in " ".join(coarse.mu.assumptions)
@@ -412,7 +421,138 @@ def test_coarse_digits_are_not_counted_as_protection():
     assert "No tables on resampled people" in " ".join(fine.mu.assumptions)
 
 
+def test_an_outsider_tells_no_more_than_who_knows_the_rest():
+    X, y, _ = drawn(n=400)
+    table = sp.RegressionTable(fitted(X, y), digits=0, log_likelihood=False)
+    risk = table.membership(rows=range(60), exact=0)
+    assert np.all(np.asarray(risk) <= np.asarray(risk.informed))
+    assert "is lowered to it" in " ".join(risk.mu.assumptions)
+    fine = sp.RegressionTable(fitted(X, y), digits=6).membership(rows=range(60), exact=0)
+    assert "is lowered to it" not in " ".join(fine.mu.assumptions)
+
+
+def test_a_perfect_fit_tells_an_outsider_no_more_than_who_knows_the_rest():
+    X, _, _ = drawn(n=200)
+    risk = sp.RegressionTable(fitted(X, X @ [1.0, 2.0, -1.0])).membership(exact=0)
+    assert np.all(np.asarray(risk) <= np.asarray(risk.informed))
+
+
+# Labels and people ----------------------------------------------------------------------------
+
+
+def people(n=300, seed=3):
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"age": rng.standard_normal(n), "dose": rng.integers(0, 3, n) * 1.0})
+    frame["effect"] = np.exp(frame["age"] / 3 - 0.1 * frame["dose"] + rng.standard_normal(n) / 9)
+    return frame
+
+
+def regress(formula, frame):
+    return smf.ols(formula, frame).fit()
+
+
+@pytest.mark.parametrize("row", [7, 200, 290, 298])
+def test_one_label_must_mean_one_record(row):
+    frame = people()
+    anew = frame.drop(index=row).reset_index(drop=True)
+    for formula in ("effect ~ age + dose", "effect ~ dose"):
+        with pytest.raises(InputError, match="keep its index"):
+            sp.RegressionTable(regress("effect ~ age + dose", frame), regress(formula, anew))
+    kept = regress("effect ~ age + dose", frame.drop(index=row))
+    assert len(sp.RegressionTable(regress("effect ~ age + dose", frame), kept).index) == len(frame)
+
+
+def test_labels_of_other_people_are_refused():
+    first, second = (regress("effect ~ age", people(seed=seed)) for seed in (3, 4))
+    with pytest.raises(InputError, match="under 300 of 300"):
+        sp.RegressionTable(first, second)
+
+
+def test_sorted_columns_whose_labels_were_counted_anew_are_refused():
+    frame = people().sort_values("age", ignore_index=True)
+    anew = frame.drop(index=7).reset_index(drop=True)
+    X, Z = (sm.add_constant(one[["age"]]) for one in (frame, anew))
+    y, z = (pd.Series(one["effect"].to_numpy()) for one in (frame, anew))  # without a name
+    with pytest.raises(InputError, match="age"):
+        sp.RegressionTable(fitted(X, y), fitted(Z, z))
+
+
+def test_recoded_columns_and_other_outcomes_are_no_contradiction():
+    frame = people()
+    older = frame[frame["age"] > 0]
+    first = regress("effect ~ center(age) + dose", frame)
+    sp.RegressionTable(first, regress("effect ~ center(age) + dose", older))
+    bent = "effect ~ bs(age, df=4) + center(age):center(dose)"
+    sp.RegressionTable(regress(bent, frame), regress(bent, older))
+    X = sm.add_constant(frame[["age", "dose"]])
+    sp.RegressionTable(fitted(X, frame["effect"]), fitted(X, np.log(frame["effect"])))
+    other = pd.Series(np.random.default_rng(1).standard_normal(len(frame)))
+    unnamed = pd.Series(frame["effect"].to_numpy())
+    sp.RegressionTable(fitted(X, unnamed), fitted(X, other))
+    arrays = X.to_numpy()
+    sp.RegressionTable(
+        fitted(arrays[:, [0, 1]], frame["effect"]), fitted(arrays[:, [0, 2]], frame["effect"])
+    )
+    moved = X.copy()
+    moved.loc[[3, 9], "dose"] = 5.0
+    sp.RegressionTable(fitted(X, frame["effect"]), fitted(moved, frame["effect"]))
+
+
+@pytest.mark.parametrize(
+    ("person", "sentence"),
+    [
+        (3, "identity for each record, not 3"),
+        ("id", "identity for each record, not 'id'"),
+        ([[1, 2], [3]], "identity for each record, not"),
+        (np.full(300, np.nan), "300 of 300 records have no identity"),
+        ([None, *range(299)], "1 of 300 records have no identity"),
+        (np.zeros(300), "all records one identity"),
+        (pd.Series(["a", *range(299)]), "mix text and numbers"),
+        (pd.Series(range(300), index=[0, *range(299)]), "same label"),
+        (pd.Series(range(300), index=range(10, 310)), "no identity for 10 of 300 .*row 0"),
+        (pd.Series(range(9)), "no identity for 291 of 300"),
+        (np.arange(9), "9 identities"),
+        (np.zeros((300, 2)), r"shape \(300, 2\)"),
+        (pd.DataFrame({"id": range(300)}), r"shape \(300, 1\)"),
+    ],
+)
+def test_identities_that_say_nothing_are_refused(person, sentence):
+    results = regress("effect ~ age", people())
+    with pytest.raises(InputError, match=sentence):
+        sp.RegressionTable(results, person=person)
+
+
+def test_identities_come_by_label_in_any_order():
+    frame = people()
+    owner = pd.Series(np.arange(300) // 2, index=frame.index)
+    results = regress("effect ~ age", frame)
+    tables = [
+        sp.RegressionTable(results, person=one)
+        for one in (owner, owner[::-1], owner.to_numpy(), pd.Index(owner))
+    ]
+    for table in tables:
+        np.testing.assert_array_equal(table.owner, owner)
+
+
+@pytest.mark.parametrize("exact", [-1, "all", 2.5, None])
+def test_a_number_of_checks_that_is_none_is_refused(exact):
+    table = sp.RegressionTable(regress("effect ~ age", people()))
+    with pytest.raises(InputError, match="exact must be True, False or a whole number"):
+        table.membership(exact=exact)
+    if exact is not None:
+        with pytest.raises(InputError, match=r"row"):
+            table.membership(rows=-301 if exact == -1 else exact)
+
+
 # Words ----------------------------------------------------------------------------------------
+
+
+def test_refusals_name_the_model():
+    X, y, _ = drawn()
+    with pytest.raises(InputError, match="not from results of GLS"):
+        sp.RegressionTable(sm.GLS(y, X).fit())
+    with pytest.raises(InputError, match="log_likelihood must be True or False"):
+        sp.RegressionTable(fitted(X, y), log_likelihood="no")
 
 
 def test_what_cannot_be_read_is_refused():

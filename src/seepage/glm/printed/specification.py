@@ -49,6 +49,8 @@ class Specification:
         Whether clustered ones are corrected for few clusters.
     scale
         The roots of survey weights.
+    likelihood
+        Whether the log-likelihood is printed.
     """
 
     X: np.ndarray
@@ -60,16 +62,20 @@ class Specification:
     clusters: np.ndarray | None = None
     corrected: bool = True
     scale: np.ndarray | None = None
+    likelihood: bool = True
 
     @classmethod
-    def of(cls, results: Any) -> Specification:
+    def of(cls, results: Any, likelihood: bool = True) -> Specification:
         """Read results of statsmodels' OLS, WLS or Logit, and check them number by number."""
         model: Any = getattr(results, "model", None)
         kind = None if model is None else own_name(model, "statsmodels")
         if kind not in ("OLS", "WLS", "Logit") or not hasattr(results, "bse"):
+            instead = f"a value of type {type(results).__name__}"
+            if hasattr(results, "bse") and model is not None:
+                instead = f"results of {type(model).__name__}"
             raise InputError(
                 "A regression table is read from results of statsmodels' OLS, WLS or Logit, such "
-                f"as sm.OLS(y, X).fit(), not from a value of type {type(results).__name__}."
+                f"as sm.OLS(y, X).fit(), not from {instead}."
             )
         errors = str(results.cov_type)
         if errors not in ("nonrobust", "cluster", *_ROBUST):
@@ -96,6 +102,7 @@ class Specification:
             clusters,
             corrected,
             scale,
+            likelihood,
         )
         one.check(np.concatenate([results.params, results.bse]))
         return one
@@ -124,7 +131,7 @@ class Specification:
     @property
     def labels(self) -> tuple[str, ...]:
         """What each number is."""
-        fit = ("pseudo-R²", "log-likelihood") if self.logistic else ("R²",)
+        fit = ("pseudo-R²" if self.logistic else "R²", *("log-likelihood",) * self.likelihood)
         coefs, errors = (tuple(f"{w} {n}" for n in self.names) for w in ("coef", "std err"))
         return (*coefs, *errors, *fit)
 
@@ -190,6 +197,10 @@ class Specification:
                 one = np.ones(len(self.y)) if self.scale is None else self.scale
                 mean = (W @ (one * self.y) / (W @ one**2))[:, None] * self.constant
                 said = [1 - rss / np.sum(W * (self.y - one * mean) ** 2, axis=1)]
+                # What rounding leaves of a perfect fit has no logarithm to speak of.
+                floor = 1e-28 * (W @ self.y**2) + np.finfo(float).tiny
+                known = W @ np.log(np.where(one > 0, one, 1.0))
+                said.append(known - n / 2 * (np.log(2 * np.pi * np.maximum(rss, floor) / n) + 1))
             bread = _inverses((Q.T * (W * a)[:, None, :]) @ Q)
             if self.errors == "nonrobust":
                 covariance = bread
@@ -198,7 +209,7 @@ class Specification:
             else:
                 covariance = bread @ self._meat(W, r, bread, n) @ bread
             spread = np.einsum("ij,bjk,ik->bi", back, covariance, back)
-            found = np.column_stack([beta @ back.T, np.sqrt(spread), *said])
+            found = np.column_stack([beta @ back.T, np.sqrt(spread), *said[: 1 + self.likelihood]])
         return np.where(decided[:, None] & np.isfinite(found).all(axis=1)[:, None], found, np.nan)
 
     def _meat(self, W: np.ndarray, r: np.ndarray, bread: np.ndarray, n: np.ndarray) -> np.ndarray:

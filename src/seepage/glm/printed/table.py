@@ -19,46 +19,52 @@ shows in it, and :meth:`RegressionTable.absences` says whose would show in the o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
 from seepage.core.leakage import row_positions
 from seepage.core.noise import Attacker
-from seepage.core.people import Together
 from seepage.core.result import Result
 from seepage.core.risk_views import Membership
 from seepage.errors import InputError
 from seepage.glm.outsider.leakage import OutsiderMembership
 from seepage.glm.outsider.resampled import DRAWS, Resampled, cross_judged
 from seepage.glm.outsider.worlds import distance_without_own, inverse_root
+from seepage.glm.printed.matching import matched, people_of
 from seepage.glm.printed.output_rules import BrokenRule, broken_rules
 from seepage.glm.printed.specification import Specification
 from seepage.risks import guessing
 from seepage.risks.two_normals import TwoNormals
 from seepage.support.chunks import progress, row_slices
-from seepage.support.number_check import check_count
+from seepage.support.number_check import check_choice, check_count
 
 
 class RegressionTable:
     """A regression table as it is printed: one column for each fitted specification.
 
     Coefficients, standard errors (classical, HC0 to HC3 or clustered, as they were fitted), R² or
-    pseudo-R² and log-likelihood are rounded to ``digits`` decimals, and n is printed. Other numbers
-    of a summary, such as t, p, intervals, AIC and F, follow from these.
+    pseudo-R² and the log-likelihood are rounded to ``digits`` decimals, and n is printed. t, p,
+    intervals, AIC, BIC and, with classical standard errors, F follow from these. Diagnostics of
+    residuals and a robust F are not counted.
 
     Parameters
     ----------
     results
         Results of statsmodels' ``OLS``, ``WLS`` or ``Logit``. Several are several columns of one
         table; their records are matched by the labels of the rows, and without labels by position.
+        One label must mean one record.
     digits
         How many decimals are printed; of a table that prints more in places, the most.
     person
         Whom every record is about, if people have several: an identity for each row of the first
         specification, or a pandas series with the labels of all rows.
+    log_likelihood
+        Whether the log-likelihood, AIC or BIC is printed. ``False`` for a table that has none of
+        them: they alone show almost everybody's absence.
 
     Examples
     --------
@@ -68,20 +74,27 @@ class RegressionTable:
     >>> y = X @ [1.0, -2.0, 0.5] + rng.standard_normal(200)
     >>> table = sp.RegressionTable(sm.OLS(y, X).fit(cov_type="HC1"), digits=3)
     >>> table
-    <Regression table of 1 specification about 200 records: 8 numbers to 3 decimals>
+    <Regression table of 1 specification about 200 records: 9 numbers to 3 decimals>
     >>> table.membership()
     <200 records: membership, estimate, an outsider, who knows none of the others: right ...
     """
 
-    def __init__(self, *results: Any, digits: int = 3, person: Any = None) -> None:
+    def __init__(
+        self,
+        *results: Any,
+        digits: int = 3,
+        person: Any = None,
+        log_likelihood: bool = True,
+    ) -> None:
         if not results:
             raise InputError("A regression table needs the results of at least one fit.")
         check_count(digits, "digits", 0)
+        check_choice(log_likelihood, "log_likelihood", (True, False))
         self.digits = digits
-        self.specifications = [Specification.of(one) for one in results]
-        self.rows, self.index = _matched(results)
+        self.specifications = [Specification.of(one, log_likelihood) for one in results]
+        self.rows, self.index = matched(results)
         self.library = "numpy" if results[0].model.data.row_labels is None else "pandas"
-        self.together = None if person is None else self._people(person)
+        self.together = None if person is None else people_of(person, self.index)
         every = np.arange(len(self.index))
         self.sets = list(every[:, None]) if self.together is None else list(self.together.sets)
         self.rounded = np.array([label != "n" for label in self.labels])
@@ -129,6 +142,10 @@ class RegressionTable:
             first; ``True`` for all. By default those where it is known to fail, and the most
             exposed one.
         """
+        if not isinstance(exact, bool) and not (isinstance(exact, Integral) and exact >= 0):
+            raise InputError(
+                f"exact must be True, False or a whole number of people, 0 or above, not {exact!r}."
+            )
         attacker = Attacker(knows=0.0) if attacker is None else attacker
         if not isinstance(attacker, Attacker) or attacker.knows_all:
             raise InputError(
@@ -152,6 +169,9 @@ class RegressionTable:
         checked = self._resampled(people, right[people], u, root)
         decided = ~np.isnan(checked.right) & doubtful[people]
         mu[people[decided]] = guessing.distance(checked.right[decided], 0.5)
+        informed = self._informed(asked)
+        above = mu[asked] > np.asarray(informed)
+        mu[asked] = np.minimum(mu[asked], np.asarray(informed))
         places = {int(old): new for new, old in enumerate(asked)}
         result = Result(
             mu[asked],
@@ -160,14 +180,14 @@ class RegressionTable:
             "estimate",
             str(attacker),
             self._names(asked),
-            assumptions=self._words(attacker, u, checked),
+            assumptions=self._words(attacker, u, checked, int(above.sum())),
             library=self.library,
         )
         return OutsiderMembership(
             result,
             mu[asked],
             TwoNormals.apart(mu[asked]),
-            self._informed(asked),
+            informed,
             checked.of(np.ones(len(people), dtype=bool), places),
             len(self.sets) - 1,
             None,
@@ -404,18 +424,9 @@ class RegressionTable:
         names = self.index if self.together is None else self.together.names
         return np.asarray(names[people])
 
-    def _people(self, person: Any) -> Together:
-        if hasattr(person, "reindex"):
-            person = person.reindex(self.index)
-        identities = np.asarray(person)
-        if identities.shape != (len(self.index),):
-            raise InputError(
-                f"person has {len(identities):,} identities, but the table is about "
-                f"{len(self.index):,} records; pass a pandas series with the labels of all rows."
-            )
-        return Together.of("people", identities)
-
-    def _words(self, attacker: Attacker, u: float, checked: Resampled) -> tuple[str, ...]:
+    def _words(
+        self, attacker: Attacker, u: float, checked: Resampled, above: int
+    ) -> tuple[str, ...]:
         coarse = int(np.sum((self.rounding(u) == 0) & self.rounded))
         said = [
             f"This is {attacker}: the others come from a population that she knows, and n is "
@@ -427,8 +438,13 @@ class RegressionTable:
         if coarse:
             said.append(
                 f"{coarse:,} of {int(self.rounded.sum()):,} rounded numbers vary by less than a "
-                "printed step and count as if they were not rounded. The number for who knows the "
-                "rest is about the digits of this very table, and may be lower."
+                "printed step and count as if they were not rounded."
+            )
+        if above:
+            said.append(
+                f"Who knows less tells no more: for {above:,} of those asked about, the estimate "
+                "was above the number of who knows all the rest, and is lowered to it. That number "
+                "is about the digits of this very table."
             )
         known = ~np.isnan(checked.right)
         if not known.any():
@@ -458,28 +474,3 @@ def _telling(inside: np.ndarray, outside: np.ndarray) -> Iterator[np.ndarray]:
     apart = white[0].mean(axis=0) - white[1].mean(axis=0)
     axes = np.linalg.qr(np.column_stack([apart, most]))[0]
     yield from (one @ axes for one in white)
-
-
-def _matched(results: Sequence[Any]) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the rows of each specification among all records, and the labels of these."""
-    labels = [one.model.data.row_labels for one in results]
-    sizes = [len(one.model.endog) for one in results]
-    if any(label is None for label in labels):
-        if len(set(sizes)) > 1:
-            raise InputError(
-                "The specifications have different numbers of records, and no labels to match them "
-                "by; fit them on pandas data frames, whose rows have labels."
-            )
-        return [np.arange(size) for size in sizes], np.arange(sizes[0])
-    place: dict[Any, int] = {}
-    rows = []
-    for label in labels:
-        if len(set(label)) < len(label):
-            raise InputError(
-                "Two rows have the same label, so that records cannot be matched; call "
-                "reset_index(drop=True) on the data frame before the fits."
-            )
-        rows.append(np.array([place.setdefault(one, len(place)) for one in label]))
-    index = np.empty(len(place), dtype=object)
-    index[:] = list(place)
-    return rows, index
