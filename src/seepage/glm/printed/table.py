@@ -408,6 +408,11 @@ class RegressionTable:
         if hasattr(person, "reindex"):
             person = person.reindex(self.index)
         identities = np.asarray(person)
+        if identities.ndim != 1:
+            raise InputError(
+                f"person must be one identity for each of the {len(self.index):,} records, not of "
+                f"shape {identities.shape}; pass a pandas series with the labels of all rows."
+            )
         if identities.shape != (len(self.index),):
             raise InputError(
                 f"person has {len(identities):,} identities, but the table is about "
