@@ -173,7 +173,7 @@ def check_columns(model: Any, X: Any, what: str = "X", known: Sequence[Any] | No
 def _used(model: Any, size: int) -> Sequence[int]:
     """Return the positions of the columns that the first step of a pipeline uses."""
     step = model
-    while is_pipeline(step):
+    while own_name(step, "sklearn", ("Pipeline",)) is not None:
         step = step.steps[0][1]
     if own_name(step, "sklearn", ("ColumnTransformer",)) is None:
         return range(size)
