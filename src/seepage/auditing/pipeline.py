@@ -51,7 +51,14 @@ from seepage.glm.preprocessing.raw_columns import (
 )
 from seepage.support.library_classes import is_pipeline, is_search
 from seepage.tables.names import counted, shown
-from seepage.tables.source import as_numpy, check_column, own_index, read_table
+from seepage.tables.source import (
+    as_numpy,
+    check_column,
+    check_order,
+    own_index,
+    read_table,
+    row_labels,
+)
 
 
 def audit(
@@ -149,6 +156,7 @@ def audit(
     rows, whose = X, person
     if isinstance(person, str):
         X, whose = identities_in(X, person, estimator)
+    check_order(row_labels(whose), X, "person")
     opened, followed = _followed(estimator, X, categorical, quantities, person)
     refitted = preprocessing == "refitted" and bool(followed.steps.held)
     features = followed.features
@@ -330,6 +338,8 @@ def _groups(groups: Mapping[str, Any] | Sequence[str] | None, frame: Any) -> dic
         return {}
     if isinstance(groups, Mapping):
         by_name = {str(name): as_numpy(labels) for name, labels in groups.items()}
+        for name, labels in groups.items():
+            check_order(row_labels(labels), frame.to_native(), f"the groups {name!r}")
     else:
         wanted = [groups] if isinstance(groups, str) else list(groups)
         for name in wanted:

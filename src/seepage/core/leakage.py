@@ -13,7 +13,7 @@ Every view is a question put to one chunk of the table after another
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from html import escape
@@ -53,7 +53,17 @@ from seepage.core.risk_views import (
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError, nearest
 from seepage.support.number_check import check_choice
-from seepage.tables.source import Array, Chunk, RowSource, Table, as_numpy, check_length, place_like
+from seepage.tables.source import (
+    Array,
+    Chunk,
+    RowSource,
+    Table,
+    as_numpy,
+    check_length,
+    check_order,
+    place_like,
+    row_labels,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # for its default
@@ -498,7 +508,7 @@ class Leakage(Generic[PerRecord]):
     def row_positions(self, rows: Any) -> Array:
         """Return the positions that ``rows`` names: whole numbers, a mask, or ``None`` for all."""
         like = self.release.template.X
-        positions = row_positions(rows, len(self.source))
+        positions = row_positions(rows, len(self.source), self.source)
         return array_namespace(like).asarray(positions, device=like.device)
 
     def per_record(
@@ -583,7 +593,7 @@ class Leakage(Generic[PerRecord]):
         return blocks
 
     def _positions(self, rows: Any) -> np.ndarray | None:
-        return None if rows is None else row_positions(rows, len(self.source))
+        return None if rows is None else row_positions(rows, len(self.source), self.source)
 
     def _result(
         self,
@@ -637,9 +647,14 @@ def _sortable(labels: np.ndarray) -> np.ndarray:
     return labels
 
 
-def row_positions(rows: Any, count: int) -> np.ndarray:
-    """Return the positions that ``rows`` names among ``count`` rows, sorted, each once."""
+def row_positions(rows: Any, count: int, table: Table | RowSource | None = None) -> np.ndarray:
+    """Return the positions that ``rows`` names among ``count`` rows, sorted, each once.
+
+    The row labels of a mask must be those of the table, where both have any.
+    """
     positions = named_positions(rows, count)
+    if table is not None and as_numpy(rows).dtype == bool:
+        check_order(row_labels(rows), table, "the mask of rows")
     return positions if rows is None else np.unique(positions)
 
 
@@ -664,10 +679,13 @@ def named_positions(rows: Any, count: int) -> np.ndarray:
     return np.asarray(positions % count)
 
 
-def group_labels(labels: Any, table: Sized, what: str = "the group labels") -> np.ndarray:
+def group_labels(
+    labels: Any, table: Table | RowSource, what: str = "the group labels"
+) -> np.ndarray:
     """Return the group of every row as an array, or say which row has none."""
     values = as_numpy(labels)
     check_length(values, table, what)
+    check_order(row_labels(labels), table, what)
     missing = first_missing(values)
     if missing is not None:
         raise InputError(

@@ -8,7 +8,7 @@ which is left to an attacker is all that the formulas ask of her.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from seepage.errors import InputError
 from seepage.support.keyed_stream import KeyedStream, grid_of
 from seepage.support.number_check import check_count, check_number
+from seepage.tables.source import row_labels
 
 Source = KeyedStream | np.random.Generator
 
@@ -207,10 +208,14 @@ class Attacker:
     knows: Any = 1.0
     reference: int | None = None
     fraction: float = 0.0
+    # The row labels of a mask that is a pandas series, until they meet those of the table
+    labels: np.ndarray | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.names_records:
+            labels = row_labels(self.knows)
             object.__setattr__(self, "knows", _checked_records(self.knows))
+            object.__setattr__(self, "labels", labels if self.knows.dtype == bool else None)
         shares = {"knows": self._share, "fraction": self.fraction}
         for name, value in shares.items():
             check_number(value, name)

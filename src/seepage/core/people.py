@@ -15,7 +15,7 @@ import numpy as np
 
 from seepage.core.questions import is_missing, members
 from seepage.errors import InputError
-from seepage.tables.source import Chunk, RowSource, as_numpy, check_length
+from seepage.tables.source import Chunk, RowSource, as_numpy, check_length, check_order, row_labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +89,7 @@ def identities(values: Any, source: RowSource) -> np.ndarray:
     """Return the identity of every record as an array; refuse gaps, and types that do not mix."""
     labels = as_numpy(values)
     check_length(labels, source, "person")
+    check_order(row_labels(values), source, "person")
     gaps = [row for row, value in enumerate(labels.tolist()) if is_missing(value)]
     if gaps:
         raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.utils.validation import column_or_1d, validate_data
 
 from seepage.errors import InputError
 from seepage.glm.losses import class_positions
+from seepage.support.library_classes import is_pipeline, is_search, own_name
 from seepage.tables.source import (
     Array,
     MemorySource,
@@ -21,6 +23,7 @@ from seepage.tables.source import (
     as_numpy,
     check_column,
     check_length,
+    column_names,
     distinct,
     read_table,
     read_vector,
@@ -140,19 +143,65 @@ def check_fitted_columns(model: Any, table: Table) -> None:
         return
     for position, (fitted, given) in enumerate(zip(names, table.names, strict=True)):
         if str(fitted) != given:
-            raise InputError(
-                f"Column {position} of X is {given!r}, but the model was fitted on {str(fitted)!r} "
-                "there; pass the columns in the order of the fit."
-            )
+            raise InputError(_other_name("X", position, given, str(fitted)))
+
+
+def check_columns(model: Any, X: Any, what: str = "X", known: Sequence[Any] | None = None) -> None:
+    """Raise unless a data frame has the columns that a model or pipeline was fitted on, in order.
+
+    ``known`` are the columns it is known to take if it does not say. The columns that a
+    ``ColumnTransformer`` drops need not be there if they were the last.
+    """
+    inside = getattr(model, "best_estimator_", model) if is_search(model) else model
+    fitted, given = getattr(inside, "feature_names_in_", known), column_names(X)
+    size = getattr(inside, "n_features_in_", None) if is_pipeline(inside) else None
+    if fitted is not None and given is not None:
+        size = len(fitted)
+    if size is None:
+        return
+    used, shape = _used(inside, size), np.shape(X)
+    if len(shape) == 2 and not max(used, default=-1) < shape[1] <= size:
+        raise InputError(_other_count(what, shape[1], size))
+    if fitted is None or given is None:
+        return
+    for position in used:
+        if str(given[position]) != str(fitted[position]):
+            names = str(given[position]), str(fitted[position])
+            raise InputError(_other_name(what, position, *names))
+
+
+def _used(model: Any, size: int) -> Sequence[int]:
+    """Return the positions of the columns that the first step of a pipeline uses."""
+    step = model
+    while own_name(step, "sklearn", ("Pipeline",)) is not None:
+        step = step.steps[0][1]
+    if own_name(step, "sklearn", ("ColumnTransformer",)) is None:
+        return range(size)
+    dropped = [n for n, t, _ in step.transformers_ if isinstance(t, str) and t == "drop"]
+    indices = step._transformer_to_input_indices.items()
+    return sorted({int(j) for name, where in indices if name not in dropped for j in where})
 
 
 def check_column_count(fitted: int, table: Table) -> None:
     """Raise unless the table has as many columns as the model was fitted on."""
     if fitted != table.values.shape[1]:
-        raise InputError(
-            f"X has {table.values.shape[1]} columns, but the model was fitted on {fitted}; pass "
-            "the table it was fitted on."
+        raise InputError(_other_count("X", table.values.shape[1], fitted))
+
+
+def _other_name(what: str, position: int, given: str, fitted: str) -> str:
+    return (
+        f"Column {position} of {what} is {given!r}, but the model was fitted on {fitted!r} there; "
+        "pass the columns in the order of the fit."
+    )
+
+
+def _other_count(what: str, given: int, fitted: int) -> str:
+    if what == "X":
+        return (
+            f"X has {given} columns, but the model was fitted on {fitted}; pass the table it was "
+            "fitted on."
         )
+    return f"The queries have {given} columns, but the model has {fitted}."
 
 
 def is_streamed(X: Any) -> bool:

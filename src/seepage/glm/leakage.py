@@ -39,7 +39,7 @@ from seepage.glm.changes.local_model import LargestShifts, LocalModel
 from seepage.glm.changes.rebalanced import RebalancedRecords
 from seepage.glm.fitting.balance import FEW_KEYS
 from seepage.glm.fitting.objective import FittedGLM, PenalisedLoss, wide
-from seepage.glm.inputs import as_source, is_streamed
+from seepage.glm.inputs import as_source, check_columns, is_streamed
 from seepage.glm.jacobian.operator import GLMJacobian, PairedJacobian, TermsJacobian, merged
 from seepage.glm.jacobian.optimum import (
     FittedRecords,
@@ -89,6 +89,7 @@ from seepage.tables.source import (
     Table,
     as_numpy,
     check_column,
+    column_names,
     read_table,
 )
 
@@ -241,9 +242,14 @@ def leakage(
         return informed(noise)
     known = checked_attacker(attacker, noise, release)
     queries = release.queries if isinstance(release, Predictions) else None
-    if queries is not None and not is_streamed(X):
-        steps = unwrap(model, X).steps
-        queries = dense(Chain(steps).transform(queries)) if steps else queries
+    if queries is not None:
+        if np.shape(queries)[:1] == (0,):
+            raise InputError(
+                "The queries are empty; give at least one, or none at all for each record's own "
+                "prediction: sp.Predictions()."
+            )
+        if not is_streamed(X):
+            queries = _queries_of(model, X, queries, person)
     if isinstance(release, Predictions) and noise is not None:
         found = informed(Gaussian(1.0))
         if queries is not None:
@@ -253,9 +259,22 @@ def leakage(
         found = informed(Gaussian(1.0) if noise is None else noise)
     if known.knows_all:
         return found
+    if queries is not None and is_streamed(X):
+        check_columns(model, queries, "the queries", found.source.names)
     fits = found.release.fits_in_chunks() if isinstance(found.release, GLMRelease) else None
     added = cast(Gaussian | None, noise)
     return OutsiderLeakage(found, added, known, release, queries, informed, fits)
+
+
+def _queries_of(model: Any, X: Any, queries: Any, person: Any) -> Any:
+    """Return queries as the model inside takes them, which has the columns of ``X``."""
+    if isinstance(person, str):
+        X, _ = identities_in(X, person, model)
+    if not takes_frame(model, X):
+        check_columns(model, queries, "the queries", column_names(X))
+    check_columns(model, X)
+    steps = unwrap(model, X).steps
+    return dense(Chain(steps).transform(queries)) if steps else queries
 
 
 def _noise_of_answers(leak: Leakage[Any], queries: Any, noise: Noise) -> Gaussian:
@@ -298,9 +317,12 @@ def _to_the_informed(
             f"preprocessing must be {' or '.join(map(repr, PREPROCESSING))}, not {preprocessing!r}."
         )
     beside: str | None = None
-    if isinstance(person, str) and not is_streamed(X):
-        beside = person
-        X, person = identities_in(X, beside, model)
+    if not is_streamed(X):
+        if isinstance(person, str):
+            name = person
+            X, person = identities_in(X, name, model)
+            beside = name if name in (column_names(X) or ()) else None
+        check_columns(model, X)
     try:
         opened = Unwrapped(model) if is_streamed(X) else unwrap(model, X)
         followed = None
@@ -336,8 +358,8 @@ def _to_the_informed(
 def identities_in(X: Any, name: str, model: Any) -> tuple[Any, Any]:
     """Return a data frame as the model takes it, and its column of identities.
 
-    A pipeline or a formula leaves that column out by itself; for a model of all columns it is
-    taken out of the frame.
+    A formula leaves that column out by itself, and so may a pipeline that was fitted on it; for
+    other models it is taken out of the frame.
     """
     frame, named = read_frame(X)
     if not named:
@@ -347,9 +369,15 @@ def identities_in(X: Any, name: str, model: Any) -> tuple[Any, Any]:
     check_column(name, frame.columns)
     column = frame[name].to_numpy()
     inside = best_of(model) if is_search(model) else model
-    if is_pipeline(inside) or takes_frame(model, X):
+    fitted = getattr(inside, "feature_names_in_", ())
+    if is_pipeline(inside):
+        others = len(frame.columns) - 1
+        unnamed = not len(fitted) and getattr(inside, "n_features_in_", None) != others
+        if name in fitted or unnamed:
+            return X, column
+    elif takes_frame(model, X):
         return X, column
-    if name in getattr(model, "feature_names_in_", ()):
+    elif name in fitted:
         raise InputError(is_a_feature(name))
     return frame.drop(name).to_native(), column
 

@@ -253,10 +253,9 @@ def _positive(wanted: np.ndarray) -> np.ndarray:
 
 def _groups(by: Any, table: Table) -> tuple[np.ndarray, np.ndarray]:
     """Return the groups' labels in sorted order, and the position of every record's among them."""
-    values = as_numpy(by)
-    if values.ndim == 0:
+    if as_numpy(by).ndim == 0:
         raise InputError('by must be "class" or hold the group of every row.')
-    values = group_labels(values, table, "by")
+    values = group_labels(by, table, "by")
     try:
         labels, unit = np.unique(values, return_inverse=True)
     except TypeError:

@@ -6,6 +6,7 @@ A table in memory is read without copying it, and answers come in the caller's o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -355,11 +356,17 @@ def check_column(name: str, known: Sequence[str]) -> None:
         raise InputError(f"There is no column {name!r}{nearest(name, known)}.")
 
 
+def column_names(X: Any) -> list[Any] | None:
+    """Return the names of a data frame's columns; an array has none."""
+    # The ``columns`` of an Arrow table are its values.
+    names: Any = getattr(X, "column_names", None)
+    names = getattr(X, "columns", None) if names is None else names
+    return None if names is None else list(names)
+
+
 def check_names(X: Any) -> None:
     """Refuse a data frame with names of columns that are not text."""
-    # The ``columns`` of an Arrow table are its values.
-    names: Any = getattr(X, "column_names", None) or getattr(X, "columns", ())
-    if not all(isinstance(name, str) for name in names):
+    if not all(isinstance(name, str) for name in column_names(X) or ()):
         raise InputError("Column names of X must be text; rename those that are not.")
 
 
@@ -494,6 +501,41 @@ def check_length(vector: Any, table: Sized, what: str) -> None:
         raise InputError(
             f"X has {len(table)} rows but {what} has {shape[0]} entries; they must be equal."
         )
+
+
+def row_labels(values: Any) -> np.ndarray | None:
+    """Return the row labels of a pandas series or table, or of a source read from one."""
+    if isinstance(values, Table | RowSource):
+        if values.library != "pandas":
+            return None
+        return np.arange(len(values)) if values.index is None else values.index
+    if library_class(values, ("pandas",)) is None or not hasattr(values, "index"):
+        return None
+    return np.asarray(values.index)
+
+
+def check_order(labels: np.ndarray | None, table: Any, what: str) -> None:
+    """Refuse row labels that are those of a table in another order, or other ones.
+
+    A table whose labels are the row numbers takes other labels by position, as after
+    ``reset_index``; so does a table without labels.
+    """
+    index = row_labels(table)
+    if labels is None or index is None or _same(labels, index):
+        return
+    reordered = Counter(labels.tolist()) == Counter(index.tolist())
+    if reordered or not _same(index, np.arange(len(index))):
+        other = "those of X in another order" if reordered else "not those of X"
+        raise InputError(
+            f"The row labels of {what} are {other}; pass series.reindex(X.index), or "
+            "series.to_numpy() if its rows are in the order of X."
+        )
+
+
+def _same(labels: np.ndarray, others: np.ndarray) -> bool:
+    if labels.dtype == others.dtype and labels.dtype.kind in "fmM":
+        return np.array_equal(labels, others, equal_nan=True)
+    return bool(labels.tolist() == others.tolist())
 
 
 def as_numpy(values: Any) -> np.ndarray:

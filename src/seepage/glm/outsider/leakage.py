@@ -49,7 +49,7 @@ from seepage.glm.preprocessing.jacobian import RawChanges, RawRelease
 from seepage.risks import guessing
 from seepage.risks.two_normals import TwoNormals
 from seepage.support.number_check import check_count, check_number
-from seepage.tables.source import as_numpy, build_frame, read_table
+from seepage.tables.source import as_numpy, build_frame, check_order, read_table
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -205,8 +205,9 @@ class OutsiderLeakage:
         self._informed, self._noise, self._queries = informed, noise, queries
         self._fits = fits
         self._beside: tuple[OutsiderLeakage, ...] = ()  # releases that leave together with this one
+        _ = self._known()  # refused now, if these are no records of the table
         if fits is None:
-            _ = self._model  # refused now, if it is not known
+            _ = self._model  # the same, if it is not known
 
     @cached_property
     def _model(self) -> LocalModel:
@@ -322,7 +323,11 @@ class OutsiderLeakage:
         <200 records: membership, estimate, an outsider, who knows none of the others: right ...
         """
         together = self._together(groups)
-        which = None if rows is None else row_positions(rows, len(self._informed.source))
+        which = (
+            None
+            if rows is None
+            else row_positions(rows, len(self._informed.source), self._informed.source)
+        )
         if groups is not None and rows is not None:
             raise InputError("All records of a group leave together; leave out rows= or groups=.")
         if not isinstance(exact, bool):
@@ -483,6 +488,7 @@ class OutsiderLeakage:
             return None
         known = np.zeros(len(self._informed.source), dtype=bool)
         known[row_positions(self.attacker.knows, len(known))] = True
+        check_order(self.attacker.labels, self._informed.source, "knows")
         return known
 
     def _asked(
@@ -754,7 +760,9 @@ class OutsiderLeakage:
         self._refuse_predictions()
         self._refuse_names()
         worlds, informed = self._about_records(), self._informed
-        which = row_positions(rows, len(informed.source)) if rows is not None else None
+        which = (
+            row_positions(rows, len(informed.source), informed.source) if rows is not None else None
+        )
         asked = np.arange(len(informed.source)) if which is None else which
         given: Any = prior
         if not isinstance(prior, str):

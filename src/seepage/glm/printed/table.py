@@ -171,7 +171,6 @@ class RegressionTable:
         mu[people[decided]] = guessing.distance(checked.right[decided], 0.5)
         informed = self._informed(asked)
         above = mu[asked] > np.asarray(informed)
-        mu[asked] = np.minimum(mu[asked], np.asarray(informed))
         places = {int(old): new for new, old in enumerate(asked)}
         result = Result(
             mu[asked],
@@ -442,9 +441,9 @@ class RegressionTable:
             )
         if above:
             said.append(
-                f"Who knows less tells no more: for {above:,} of those asked about, the estimate "
-                "was above the number of who knows all the rest, and is lowered to it. That number "
-                "is about the digits of this very table."
+                f"For {above:,} of those asked about, the estimate is above the number of who knows "
+                "all the rest: that number is about the digits of this very table, while the "
+                "estimate is a mean over tables of other people."
             )
         known = ~np.isnan(checked.right)
         if not known.any():
