@@ -441,9 +441,9 @@ class RegressionTable:
             )
         if above:
             said.append(
-                f"For {above:,} of those asked about, the estimate is above the number of who knows "
-                "all the rest: that number is about the digits of this very table, while the "
-                "estimate is a mean over tables of other people."
+                f"For {above:,} of those asked about, the estimate is above the number of who "
+                "knows all the rest: that number is about the digits of this very table, while "
+                "the estimate is a mean over tables of other people."
             )
         known = ~np.isnan(checked.right)
         if not known.any():
