@@ -45,8 +45,10 @@ def test_replacing_a_record_moves_the_gradient_no_further_than_the_sensitivity()
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_line_of_the_table_applies(dtype):
     table = sp.guarantees(_leak(dtype=dtype), domain=(-1, 1), draws=8)
-    assert [line.name for line in table.rows if not line.applies] == []
-    assert all(math.isfinite(line.value) and line.value > 0 for line in table.rows)
+    # Leaving a record out of a step is known of linear models only.
+    assert [line.name for line in table.rows if not line.applies] == ["advantage, this record"]
+    lines = [line for line in table.rows if line.applies]
+    assert all(math.isfinite(line.value) and line.value > 0 for line in lines)
     unbiased = [line.value for line in table.rows if line.adversary == "an unbiased adversary"][:3]
     assert unbiased == sorted(unbiased)
     least, finite = [line.value for line in table.rows if "one cell" in line.adversary]
@@ -58,16 +60,19 @@ def test_every_line_of_the_table_applies(dtype):
 def test_single_precision_tells_the_same():
     kept, found = (sp.guarantees(_leak(dtype=kind), row=2, draws=8) for kind in DTYPES)
     for line, same in zip(found.rows, kept.rows, strict=True):
-        assert line.value == pytest.approx(same.value, rel=1e-3)
+        assert line.applies == same.applies
+        if same.applies:
+            assert line.value == pytest.approx(same.value, rel=1e-3)
 
 
 @pytest.mark.slow
 def test_without_a_clip_nothing_is_promised():
     table = sp.guarantees(_leak(max_grad_norm=None), draws=8)
     refused = {line.name for line in table.rows if not line.applies}
-    assert refused == {"Rényi differential privacy", "two points", "advantage, any record"}
+    promised = {"Rényi differential privacy", "two points", "advantage, any record"}
+    assert refused == {*promised, "advantage, this record"}
     stated = sp.guarantees(_leak(max_grad_norm=None), dp=privacy.GaussianDP(0.5), draws=8)
-    assert all(line.applies for line in stated.rows)
+    assert all(line.applies for line in stated.rows if line.name in promised)
 
 
 @pytest.mark.slow
