@@ -106,7 +106,10 @@ class ObjectivePerturbation:
         self.weight = np.ones(len(self.y)) if given is None else np.asarray(as_numpy(given))
 
     def draw(self, seed: int | None = None) -> np.ndarray:
-        """Return parameters to release: the coefficients, then the intercept if there is one."""
+        """Return parameters to release: the coefficients, then the intercept if there is one.
+
+        A seed is for experiments only: whoever guesses it takes the noise off.
+        """
         return np.asarray(self._minimisers(self.noise.draw((1, self.X.shape[1]), seed))[0])
 
     # What leaks ---------------------------------------------------------------------------------

@@ -1032,14 +1032,9 @@ def _agreement(checked: Resampled, in_reach: bool) -> tuple[str, ...]:
         return ("No refits on other people have checked it; exact=10 checks the most exposed.",)
     if not known.any():
         return ("Refits on other people often had no minimiser, and checked nothing.",)
-    apart = checked.right[known] - checked.predicted[known]
-    worst = float(apart[np.argmax(np.abs(apart))])
-    often = "more" if worst > 0 else "less"
     return (
-        f"Refits on other people checked {int(known.sum()):,} of the most exposed: where they "
-        f"differ most, she was right {100 * abs(worst):.1f} times in 100 {often} often than the "
-        f"approximation says (standard error {100 * float(checked.error[known].max()):.1f}); where "
-        "the record is most of what varies, the refits count.",
+        f"Refits on other people checked {checked.largest_difference()}; where the record is most "
+        "of what varies, the refits count.",
     )
 
 

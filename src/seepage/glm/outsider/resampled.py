@@ -30,6 +30,17 @@ class Resampled:
     error: np.ndarray  # standard errors
     predicted: np.ndarray  # by the normal approximation
 
+    def largest_difference(self) -> str:
+        """Say how many were checked, and how far refits and approximation are apart at most."""
+        known = ~np.isnan(self.right)
+        apart = self.right[known] - self.predicted[known]
+        worst = float(apart[np.argmax(np.abs(apart))])
+        return (
+            f"{int(known.sum()):,} of the most exposed: where they differ most, she was right "
+            f"{100 * abs(worst):.1f} times in 100 {'more' if worst > 0 else 'less'} often than the "
+            f"approximation says (standard error {100 * float(self.error[known].max()):.1f})"
+        )
+
     def of(self, which: np.ndarray, places: dict[int, int]) -> Resampled:
         """Return some of them, at new positions."""
         people = np.array([places[int(k)] for k in self.people[which]], dtype=int)

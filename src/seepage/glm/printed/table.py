@@ -449,12 +449,9 @@ class RegressionTable:
         if not known.any():
             said.append("No tables on resampled people have checked it; exact=10 asks for them.")
         else:
-            apart = checked.right[known] - checked.predicted[known]
-            worst = apart[np.argmax(np.abs(apart))]
             said.append(
-                f"Tables on resampled people checked {int(known.sum()):,} of the most exposed: "
-                f"right {100 * worst:+.1f} times in 100 beside the approximation where they differ "
-                "most; they count where a person has leverage or is most of what varies."
+                f"Tables on resampled people checked {checked.largest_difference()}; they count "
+                "where a person has leverage or is most of what varies."
             )
         return tuple(said)
 
