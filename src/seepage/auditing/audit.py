@@ -587,7 +587,7 @@ def find_risks(
             guess_among, leak, changes, candidates, priors, _rows_of(candidates.together, asked)
         )
         label = partial(label, integrals=_integrals(levels), **largest.asked())
-        found = largest.own(trained.table.target, _asked(label, refits(levels), work))
+        found = largest.own(trained.table.target, priors, _asked(label, refits(levels), work))
         for prior, guess in zip(priors, found, strict=True):
             guesses.append(_finding(trained.table.target, prior, guess, asked, among))
     if trained.basis() is None and trained.held:
@@ -615,7 +615,8 @@ def find_risks(
             those = _rows_of(candidates.together, asked)
             level = partial(guess_among, leak, changes, candidates, ["frequencies"], those)
             level = partial(level, integrals=_integrals(levels), **largest.asked())
-            (guess,) = largest.own(attribute.name, _asked(level, refits(levels), work))
+            answers = _asked(level, refits(levels), work)
+            (guess,) = largest.own(attribute.name, ["frequencies"], answers)
             guesses.append(_finding(attribute.name, "frequencies", guess, asked, among))
     middle = _middle(mu)
     finding = RiskFinding(
@@ -646,7 +647,7 @@ class _LargestGains:
         (self.place,) = np.flatnonzero(guessed == sigma)
         self.gain = np.full(len(guessed), -np.inf)
         self.right, self.baseline = np.full((2, len(guessed)), np.nan)
-        self.names, self.levels = [""] * len(guessed), [0] * len(guessed)
+        self.what = [("", "", 0)] * len(guessed)  # the column, the prior, the number of levels
 
     def asked(self) -> dict[str, Any]:
         """Return what a question about guesses is asked beside, for all of the noises."""
@@ -654,7 +655,7 @@ class _LargestGains:
         beyond[self.place] = -np.inf  # what is found with the noise itself is told of every column
         return {"scales": self.scales.tolist(), "beyond": beyond.tolist()}
 
-    def own(self, name: str, guesses: Sequence[Guess]) -> list[Guess]:
+    def own(self, name: str, priors: Sequence[str], guesses: Sequence[Guess]) -> list[Guess]:
         """Take in the answers, and return those with the noise itself, one for each prior."""
         every = len(self.scales)
         for k, guess in enumerate(guesses):
@@ -666,7 +667,7 @@ class _LargestGains:
             if gains[worst] > self.gain[place]:
                 self.gain[place], self.baseline[place] = gains[worst], guess.baseline[worst]
                 self.right[place] = guess.baseline[worst] + gains[worst]
-                self.names[place], self.levels[place] = name, len(guess.levels)
+                self.what[place] = (name, priors[k // every], len(guess.levels))
         return list(guesses[int(self.place) :: every])
 
     def curve(self, worst: float, middle: np.ndarray) -> RiskCurve | None:
@@ -679,10 +680,17 @@ class _LargestGains:
             membership=np.asarray(accuracy(worst * scales)),
             median=np.array([median_of(np.asarray(accuracy(middle * s))) for s in scales]),
         )
-        if len(self.scales) == 1 or not all(self.names):
+        names, priors, levels = zip(*self.what, strict=True)
+        if len(self.scales) == 1 or not all(names):
             return curve
-        names, levels = tuple(self.names), tuple(self.levels)
-        return replace(curve, right=self.right, baseline=self.baseline, names=names, levels=levels)
+        return replace(
+            curve,
+            right=self.right,
+            baseline=self.baseline,
+            names=names,
+            priors=priors,
+            levels=levels,
+        )
 
 
 def _rows_of(together: Together | None, asked: np.ndarray | None) -> np.ndarray | None:

@@ -281,6 +281,7 @@ class RiskCurve:
     right: np.ndarray | None = None
     baseline: np.ndarray | None = None
     names: tuple[str, ...] = ()
+    priors: tuple[str, ...] = ()  # as in GuessFinding
     levels: tuple[int, ...] = ()  # how many answers there are to choose from
 
 
@@ -468,7 +469,14 @@ class RecordLeakage:
         known = self._in_order(MU) if MU in self._numbers else np.zeros(0)
         return int(np.searchsorted(known, np.nan))
 
-    def reaching(self, distances: Sequence[float]) -> np.ndarray:
+    def recognised(self, count: int) -> list[int]:
+        """Return the row numbers of those whose membership is recognised best, the worst first."""
+        mu = self._numbers[MU]
+        among = np.flatnonzero(mu >= self._in_order(MU)[max(self.examined - count, 0)])
+        order = among[np.argsort(-mu[among], kind="stable")][:count]
+        return [int(row) for row in self._row[order]]
+
+    def reaching(self, distances: Sequence[float] | np.ndarray) -> np.ndarray:
         """Return of how many records the distance μ of membership is at least each of some."""
         known = self._in_order(MU)[: self.examined]
         scaled = np.asarray(distances, float) * self._sigma

@@ -92,9 +92,9 @@ class Browser:
         """Run a script in the page and return what it returns."""
         return self.driver.execute_script(script, *arguments)
 
-    def run_later(self, script: str) -> Any:
+    def run_later(self, script: str, *arguments: object) -> Any:
         """Run a script that calls its last argument when it is done; return what it is given."""
-        return self.driver.execute_async_script(script)
+        return self.driver.execute_async_script(script, *arguments)
 
     def violations(self) -> list[dict[str, Any]]:
         """Return which rules of accessibility the page breaks, having seen that they were asked."""
@@ -106,6 +106,15 @@ class Browser:
         )
         assert found["passes"] > 20  # it did look
         return found["violations"]
+
+    def unfold(self, *names: str) -> None:
+        """Open parts of the page that are folded, and wait until they have noticed."""
+        self.run_later(
+            "const [done, ...names] = [...arguments].reverse();"
+            "for (const name of names) document.getElementById(name).open = true;"
+            "setTimeout(done, 50)",
+            *names,
+        )
 
     def click(self, selector: str) -> None:
         self.driver.find_element("css selector", selector).click()
