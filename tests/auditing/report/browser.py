@@ -31,14 +31,19 @@ def why_not() -> str:
 
 
 def find_axe() -> Path | None:
-    """Return axe-core's script, as ``npm install --no-save axe-core`` leaves it, or None."""
-    places = [Path(os.environ.get("AXE_CORE", "")), ROOT / "node_modules" / "axe-core"]
-    return next((p / "axe.min.js" for p in places if (p / "axe.min.js").is_file()), None)
+    """Return axe-core's script, from PyPI's axe-playwright-python or a folder of one's own."""
+    package = importlib.util.find_spec("axe_playwright_python")  # its driver is not needed
+    places = [
+        os.environ.get("AXE_CORE", ""),
+        *(package.submodule_search_locations if package else ()),
+    ]
+    scripts = (Path(place) / "axe.min.js" for place in places)
+    return next((script for script in scripts if script.is_file()), None)
 
 
 needs_browser = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 needs_axe = pytest.mark.skipif(
-    find_axe() is None, reason="needs axe-core: npm install --no-save axe-core"
+    find_axe() is None, reason="needs axe-core: pip install axe-playwright-python"
 )
 
 

@@ -112,18 +112,18 @@ def show_attack(audit: AttackAudit) -> FirstScreen:
             "Member told from outsider",
             "50 %",
             percent(best.auc),
-            f"chance → {best.method}, an attack",
+            f"chance → {best.method}",
             "bad" if ends.low > 0.5 else "",
-            beyond if ends.low > 0.5 else "not surely above chance; another attack may be",
+            beyond if ends.low > 0.5 else "not surely above chance",
             (f"95 % CI {percent(ends.low)} to {percent(ends.high)}",),
         ),
         Card(
             "Members found at 1 % false alarms",
             "1 %",
             percent(rate.rate),
-            f"chance → {best.method}, an attack",
+            f"chance → {best.method}",
             "bad" if rate.interval.low > 0.01 else "",
-            beyond if rate.interval.low > 0.01 else "not surely above chance; another may be",
+            beyond if rate.interval.low > 0.01 else "not surely above chance",
             (f"95 % CI {percent(rate.interval.low)} to {percent(rate.interval.high)}",),
         ),
         Card(
@@ -132,14 +132,14 @@ def show_attack(audit: AttackAudit) -> FirstScreen:
             f"{0 if found is None else found.records:,} of {audit.records:,}",
             "none → " + ("none found" if found is None else found.name),
             "" if found is None else "bad",
-            "none of those looked for" if found is None else "needs no attack",
+            "none of those looked for" if found is None else "by anybody",
         ),
     )
     return FirstScreen(
         cards,
         _members(best),
         _changes(audit),
-        open=("sensitive values", "usefulness", "what a stronger attack finds"),
+        open=("sensitive values", "usefulness", "stronger attacks"),
     )
 
 
@@ -169,7 +169,7 @@ def _members(attack: MembershipInferenceResult) -> Histogram | None:
     total = int(inside.sum())
     return Histogram(
         bars,
-        "Members of one attacked model, outsiders outlined",
+        "Members of one model (outlined: outsiders)",
         "evidence of membership (heights: logarithmic)",
         below,
         "1 % of outsiders beyond",
@@ -190,7 +190,7 @@ def _changes(audit: AttackAudit) -> Remedies:
     if any(risk.keeper is not None for risk in found):
         lines.append(RemedyLine("a model that keeps no records", ("–", "–"), "", ""))
     lines.append(RemedyLine("a linear model with noise", ("–", "–"), "", ""))
-    note = "–: not tried. Refit, and audit again."
+    note = "–: not tried"
     return Remedies(("told from outsider", "found at 1 %"), tuple(lines), "", note)
 
 
@@ -201,18 +201,13 @@ def judge_attack(audit: AttackAudit) -> Verdict:
     # Certainly far above a coin toss, or certainly finding five times as many members as outsiders
     if ends.low > 0.6 or rate.interval.low > 0.05:
         tone, label = "bad", "Members can be recognised"
-        headline = (
-            "An attack can tell which rows were in the data: do not release this model as it is."
-        )
+        headline = "Do not release: an attack tells which rows were in the data."
     elif ends.low > 0.5:
         tone, label = "caution", "Some members can be recognised"
-        headline = "An attack tells which rows were in the data better than a coin toss."
+        headline = "An attack tells better than a coin toss which rows were in the data."
     else:
         tone, label = "caution", "Nothing was found"
-        headline = (
-            "The attacks tried tell which rows were in the data no better than a coin toss; "
-            "another might."
-        )
+        headline = "No attack tried beats a coin toss; another might."
     found = [risk for risk in audit.structure if risk.found]
     sentences = (
         tell("picks", best, of="attack.j2"),

@@ -201,12 +201,11 @@ def _cards(audit: Audit, stop: int | None = None) -> Iterator[Card]:
             value=say_error(audit, error),
             meaning="constant prediction → model",
             tone="bad" if useless else "good",
-            judged="useless: no better than a constant" if useless else "better than a constant",
-            beside=(f"without noise: {say_error(audit, audit.curve.noiseless_error)}",),
+            judged="useless: no better" if useless else "better",
         )
 
 
-_INFORMED = "by an attacker who knows all others"
+_INFORMED = "attacker knows all others"
 
 
 def _judged(over: bool, limit: str) -> dict[str, str]:
@@ -221,12 +220,16 @@ def _membership(audit: Audit, stop: int | None) -> Card:
         right = float(risks.curve.membership[stop])
     limit = limit_on(audit, "--max-membership", MAX_MEMBERSHIP)
     own = stop is None or float(audit.curve.sigma[stop]) == audit.sigma
+    judged = _judged(right > limit * (1 + SAME), f"limit {percent(limit)}")
+    if own and audit.published_as_it_is and judged["tone"] == "good":
+        # Nobody has said that there will be noise.
+        judged = {"tone": "", "judged": f"only with noise σ = {number(audit.sigma)}"}
     return Card(
         name="Recognised as a member",
         baseline="50 %",
         value=percent(right),
         meaning=f"chance → at most, {whom(audit, risks.recognised_row)}",
-        **_judged(right > limit * (1 + SAME), f"the limit of {percent(limit)}"),
+        **judged,
         beside=(_outsider(audit) if own else _INFORMED, *(_named(audit, limit) if own else ())),
     )
 
@@ -246,9 +249,11 @@ def _outsider(audit: Audit) -> str:
     found = audit.outsider
     if found is None:
         return "outsider: not estimated" if audit.outsider_reason else _INFORMED
-    noise = "without noise: " if found.sigma is None else ""
-    sure = "" if found.sigma is not None else f", who knows all others {percent(found.informed)}"
-    return f"{noise}outsider about {percent(found.membership)} (estimate){sure}"
+    noise = "no noise: " if found.sigma is None else ""
+    return (
+        f"{noise}outsider {percent(found.membership)} (estimate), informed attacker "
+        f"{percent(found.informed)}"
+    )
 
 
 def _value(audit: Audit, stop: int | None) -> Card | None:
@@ -275,7 +280,7 @@ def _value(audit: Audit, stop: int | None) -> Card | None:
         own = (g for g in risks.guesses if (g.name, g.prior) == (name, "model"))
         for guess in own if prior != "model" else ():
             told = f"{percent(guess.baseline)} → {percent(guess.right)}"
-            beside.append(f"predicted from all others: {told}")
+            beside.append(f"if predicted: {told}")
     limit = limit_on(audit, "--max-guess-gain", MAX_GUESS_GAIN)
     if number_card is not None and numbers[0].sensitive:
         beside.append(f"{number_card.name}: {number_card.baseline} → {number_card.value}")
@@ -283,8 +288,8 @@ def _value(audit: Audit, stop: int | None) -> Card | None:
         name=f"“{short(name, 24)}” guessed right",
         baseline=percent(baseline),
         value=percent(right),
-        meaning=f"{_GUESSER[prior]} → with the release{who}",
-        **_judged(right - baseline > limit * (1 + SAME), f"the limit of +{100 * limit:g} points"),
+        meaning=f"{_GUESSER[prior]} → with release{who}",
+        **_judged(right - baseline > limit * (1 + SAME), f"limit +{100 * limit:g} points"),
         beside=tuple(beside),
     )
 
@@ -298,14 +303,14 @@ def _number(audit: Audit, column: AttributeFinding, times: float) -> Card:
         name=f"“{short(column.name, 24)}” known to",
         baseline=f"±{number(column.spread)}",
         value=f"±{number(kept * column.spread)}",
-        meaning=f"without → with the release, {whom(audit, column.easiest_row)}",
+        meaning=f"without → with release, {whom(audit, column.easiest_row)}",
         tone="bad" if ratio < 0.5 else "good",  # as protection() has it
         judged="narrowed by more than half" if ratio < 0.5 else "not narrowed by half",
     )
 
 
 # What a guess starts from without the release
-_GUESSER = {"model": "predicted from all others", "frequencies": "commonest answer"}
+_GUESSER = {"model": "predicted", "frequencies": "commonest answer"}
 
 
 # People -------------------------------------------------------------------------------------------

@@ -85,8 +85,8 @@ def judge(audit: Audit) -> Verdict:
     if exposed and tone == "good":
         tone, label, headline = "caution", "Over the default limit", f"{exposed}."
     if audit.published_as_it_is and not failed:
+        headline = tell("as_it_is", audit, tone == "good")
         tone, label = "caution", f"{label} with noise" if tone == "good" else label
-        headline = f"{headline} {tell('as_it_is', audit)}"
     worse, private = warn_of_constant(audit), tone == "good"
     if worse and not failed and not label.startswith("Above"):
         tone, label = "caution", f"{label}, {'but' if private else 'and'} useless"
@@ -138,7 +138,7 @@ def _stands_out(audit: Audit) -> str:
         return (
             f"“{short(most.name)}” of {whom(audit, most.row, most.unit)} is guessed right "
             f"{percent(most.right)} of the time, {percent(most.baseline)} without the release "
-            f"(limit {100 * gain:g} percentage points more)"
+            f"(limit +{100 * gain:g} points)"
         )
     rate, told = limit_on(audit, "--max-guess-tpr", MAX_GUESS_TPR), risks.told_best
     if told is not None and told.tpr is not None and told.tpr > rate * (1 + SAME):

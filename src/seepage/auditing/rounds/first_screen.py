@@ -40,7 +40,7 @@ def show_recording(audit: RecordingAudit, name: str) -> FirstScreen:
             "Layers that tell it",
             "0",
             f"{len(told)} of {len(found)}",
-            "none → all tests allowed for",
+            "none → in this recording",
             "bad" if told else "",
             "none at the 5 % level" if not told else "",
             () if since is None else (f"since round {since}",),
@@ -58,7 +58,7 @@ def show_recording(audit: RecordingAudit, name: str) -> FirstScreen:
         cards,
         _clients(audit),
         _left(audit),
-        open=("other properties", "usefulness", "stronger adversaries"),
+        open=("accuracy", "other properties", "stronger adversaries"),
     )
 
 
@@ -75,7 +75,7 @@ def _clients(audit: RecordingAudit) -> Histogram | None:
             Bar(f"P {a:.2f} to {b:.2f}", int(count), k == 0)
             for k, ((a, b), count) in enumerate(zip(pairwise(edges), counts, strict=True))
         ),
-        "Clients by how unusual their updates are",
+        "Clients by how unusual",
         "P-value of standing out: left of the line stands out",
         1,
         "P = 0.05",
@@ -92,5 +92,4 @@ def _left(audit: RecordingAudit) -> Remedies:
         for r in [first, *sorted(others, key=lambda r: r.value)]
     ]
     unit = audit.layers.v_information.unit
-    note = "What it costs in accuracy shows in training with it."
-    return Remedies((f"{unit} left (95 % CI)", "P"), tuple(lines), "", note)
+    return Remedies((f"{unit} left (95 % CI)", "P"), tuple(lines), "")
