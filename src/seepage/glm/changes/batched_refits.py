@@ -131,21 +131,26 @@ class BatchedRefits:
         with np.errstate(divide="ignore"):
             return np.asarray(largest / self.least_curvatures(changes))
 
-    def slope_rounding(self, changes: list[Change], further: np.ndarray) -> np.ndarray:
+    def slope_rounding(
+        self, changes: list[Change], left: np.ndarray, weaker: np.ndarray
+    ) -> np.ndarray:
         """Return how far the rounding of the slopes moves refits, in units of the noise, (B,).
 
         A difference of slopes is no more exact than they are, however small it is. Errors e of the
-        slopes move the table's own fit by ``Σ ω e ‖Φ^½H⁻¹x̃‖`` at most, and a refit ``further``
-        times that; and any fit by ``Σ ω e ‖x̃‖`` over its least curvature.
+        slopes move the table's own fit by ``Σ ω e ‖Φ^½H⁻¹x̃‖`` at most, and a refit to which a
+        share ``left`` of the curvature is left, ``weaker`` by the way (:meth:`weakening`), by so
+        many times more. They move any fit by ``(Σ ω e²/a′)^½`` in the norm of its Hessian, whose
+        curvatures a′ are, and by ``Σ ω e ‖x̃‖`` over its least curvature.
         """
-        whiten, (moved, steep) = self.model.whiten, self._rounded_slopes
+        whiten, (moved, energy, steep) = self.model.whiten, self._rounded_slopes
+        least = self.least_curvatures(changes)
         with np.errstate(divide="ignore", invalid="ignore"):
-            anywhere = whiten.reach * steep / self.least_curvatures(changes)
-        return np.asarray(np.fmin(whiten.skew * moved * further, anywhere))
+            anywhere = np.fmin(energy * np.sqrt(weaker / least), steep / least)
+        return np.asarray(np.fmin(whiten.skew * moved * weaker / left, whiten.reach * anywhere))
 
     @cached_property
-    def _rounded_slopes(self) -> tuple[float, float]:
-        """Both sums, with a few roundings of every slope and of the terms of its margin for e."""
+    def _rounded_slopes(self) -> tuple[float, float, float]:
+        """The three sums, with a few roundings of every slope and of its margin's terms for e."""
         model, moved = self.model, 0.0
         parameters = np.abs(model.outputs.within(model.theta))
         margins = np.abs(model.gram_solver.design(model.X)) @ parameters
@@ -156,7 +161,11 @@ class BatchedRefits:
             solved = model.gram_solver.solved(np.arange(len(model.X))[piece, None])
             reach = np.linalg.norm(model.seen(solved), axis=(1, 2))
             moved += float(np.sum(model.weight[piece] * e[piece] * reach))
-        return moved, float(np.sum(model.weight * e * np.sqrt(self._squares)))
+        least = np.maximum(np.linalg.eigvalsh(model.curvatures)[:, 0], 0.0)
+        with np.errstate(divide="ignore"):
+            each = np.where(model.weight * e > 0, model.weight * e**2 / least, 0.0)
+        together = float(np.sum(model.weight * e * np.sqrt(self._squares)))
+        return moved, float(np.sqrt(np.sum(each))), together
 
     @cached_property
     def _squares(self) -> np.ndarray:

@@ -263,10 +263,10 @@ class ChangedRecords(FiniteChanges):
                 reach[moved] = model.whiten.largest * refits.steepness(changes) / model.fit.ridge
         size = np.linalg.norm(seen, axis=2)
         # Rounding does not shrink with the difference of what leaves and what comes.
-        further = weaker / np.clip(left, EPS, 1)[:, None]
-        rounding, slopes = model.gram_solver.rounding * further, np.zeros(moved.shape)
+        stays = np.zeros(moved.shape) + np.clip(left, EPS, 1)[:, None]
+        rounding, slopes = model.gram_solver.rounding * weaker / stays, np.zeros(moved.shape)
         if changes:
-            slopes[moved] = refits.slope_rounding(changes, further[moved])
+            slopes[moved] = refits.slope_rounding(changes, stays[moved], weaker[moved])
         if changes and model.fit.ridge > 0:
             rounding[moved] = np.minimum(rounding[moved], 16 * EPS * refits.conditions(changes))
         rounding = (rounding + pull_errors) * model.whiten.skew
