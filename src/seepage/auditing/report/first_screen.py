@@ -101,6 +101,7 @@ class Remedies:
     lines: tuple[RemedyLine, ...]
     error: str = "error"  # the heading of the cost
     note: str = ""
+    title: str = "What would help"
 
 
 @dataclass(frozen=True)
@@ -280,7 +281,7 @@ def _value(audit: Audit, stop: int | None) -> Card | None:
         own = (g for g in risks.guesses if (g.name, g.prior) == (name, "model"))
         for guess in own if prior != "model" else ():
             told = f"{percent(guess.baseline)} → {percent(guess.right)}"
-            beside.append(f"if predicted: {told}")
+            beside.append(f"predicted from others: {told}")
     limit = limit_on(audit, "--max-guess-gain", MAX_GUESS_GAIN)
     if number_card is not None and numbers[0].sensitive:
         beside.append(f"{number_card.name}: {number_card.baseline} → {number_card.value}")
@@ -310,7 +311,7 @@ def _number(audit: Audit, column: AttributeFinding, times: float) -> Card:
 
 
 # What a guess starts from without the release
-_GUESSER = {"model": "predicted", "frequencies": "commonest answer"}
+_GUESSER = {"model": "predicted from others", "frequencies": "commonest answer"}
 
 
 # People -------------------------------------------------------------------------------------------
@@ -426,6 +427,7 @@ def _remedies(audit: Audit) -> Remedies:
         (now, *better, baseline, *useless),
         "error",
         note,
+        "What would help" if now.protection[0] != "✓ yes" else "Alternatives",
     )
 
 
@@ -444,8 +446,9 @@ def _risks_of(audit: Audit, remedy: Advice) -> tuple[float | None, float | None]
         right = 1.0 if risks.disclosed else float(accuracy_beside(mu, 0.5, risks.epsilon))
     curve = risks.curve
     if gain is None and curve is not None and curve.right is not None:
-        (at,) = np.nonzero(curve.sigma == sigma)
-        gain = float((curve.right - curve.baseline)[at[0]]) if len(at) else None
+        # More noise adds no more to a guess: the next stop before it has the most it can gain.
+        before = np.flatnonzero(curve.sigma <= sigma * (1 + SAME))
+        gain = float((curve.right - curve.baseline)[before[-1]]) if len(before) else None
     return right, gain
 
 
@@ -481,7 +484,7 @@ def _line(
     cells = (
         {"yes": "✓ yes", "no": "✕ no"}.get(met, met),
         "–" if right is None else percent(right),
-        "–" if gain is None else f"+{100 * gain:.3g}",
+        "–" if gain is None else f"≤ {100 * gain:.3g} points",
     )
     if error is None:
         return RemedyLine(name, cells, "–", "not measured")

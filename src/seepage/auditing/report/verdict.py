@@ -78,8 +78,8 @@ def judge(audit: Audit) -> Verdict:
         membership = limit_on(audit, "--max-membership", MAX_MEMBERSHIP)
         gain = limit_on(audit, "--max-guess-gain", MAX_GUESS_GAIN)
         headline = (
-            f"No {one(audit.unit)} is recognised more than {percent(membership)} of the time, and "
-            f"no guess gains more than {100 * gain:g} percentage points."
+            f"No {one(audit.unit)} is recognised more than {percent(membership)} of the time; "
+            f"no guess gains more than {100 * gain:g} points."
         )
     exposed = _stands_out(audit)
     if exposed and tone == "good":
