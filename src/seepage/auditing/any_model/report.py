@@ -132,7 +132,7 @@ def show_attack(audit: AttackAudit) -> FirstScreen:
             f"{0 if found is None else found.records:,} of {audit.records:,}",
             "none → " + ("none found" if found is None else found.name),
             "" if found is None else "bad",
-            "none of those looked for" if found is None else "by anybody",
+            "none of those looked for" if found is None else "needs no attack",
         ),
     )
     return FirstScreen(

@@ -423,7 +423,7 @@ def _remedies(audit: Audit) -> Remedies:
     if left:
         note = f"{left} more did not help or {'was' if left == 1 else 'were'} not tried."
     return Remedies(
-        ("within limits", "recognised", "guess gains"),
+        ("within limits", "recognised", "guess gains, points"),
         (now, *better, baseline, *useless),
         "error",
         note,
@@ -484,7 +484,7 @@ def _line(
     cells = (
         {"yes": "✓ yes", "no": "✕ no"}.get(met, met),
         "–" if right is None else percent(right),
-        "–" if gain is None else f"≤ {100 * gain:.3g} points",
+        "–" if gain is None else f"{100 * gain:.3g}",
     )
     if error is None:
         return RemedyLine(name, cells, "–", "not measured")
