@@ -230,8 +230,8 @@ def release(
     ] = MAX_GUESS_GAIN,
     max_guess_tpr: Annotated[
         float,
-        "Limit: how often a value of a class or category may be recognised at 1 % false positives "
-        "(1: no limit).",
+        "Limit: how often a value of a class or category may be recognised at 1 % false positives; "
+        "exceeded where a published figure rules values of a record out for certain (1: no limit).",
     ] = MAX_GUESS_TPR,
     out: Annotated[Path, "The folder to share: the model and its card, nothing else."] = Path(
         "seepage-release"

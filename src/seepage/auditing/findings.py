@@ -286,6 +286,10 @@ class RiskFinding:
     # the membership of these rows is certain
     disclosed: tuple[int, ...] = ()
     disclosing: tuple[str, ...] = ()
+    # The rows with which a published figure would be another if they had another class or other
+    # numbers, and the names of such figures: those values are ruled out for certain
+    replaced: tuple[int, ...] = ()
+    replacing: tuple[str, ...] = ()
     # What membership holds fixed of that which was learnt from the data: see core.result
     held: tuple[str, ...] = ()
 

@@ -37,7 +37,7 @@ from seepage.auditing.report.words import (
     whom,
 )
 from seepage.core.result import SAME
-from seepage.tables.names import counted, listed
+from seepage.tables.names import listed
 
 
 def judge(audit: Audit) -> Verdict:
@@ -52,10 +52,9 @@ def judge(audit: Audit) -> Verdict:
     useless = useless or (judged is not None and judged.low <= 0)
     if failed:
         tone, label = "bad", "Over the limit"
-        headline = (
-            f"Do not release this model as it is: {len(failed)} of "
-            f"{counted(len(audit.gates), 'limit')} {'is' if len(failed) == 1 else 'are'} exceeded."
-        )
+        which = f"{len(failed)} of {len(audit.gates)} limits" if audit.gates[1:] else "the limit"
+        verb = "is" if len(failed) == 1 else "are"
+        headline = f"Do not release this model as it is: {which} {verb} exceeded."
     elif over:
         tone, label = "caution", "Above " + limit.words
         total = audit.records.count
