@@ -29,6 +29,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 from scipy.optimize import minimize_scalar
+from scipy.special import ndtr
 
 from refits import (
     HeldOut,
@@ -243,6 +244,7 @@ def check(case: Case, loud: bool) -> tuple[pd.DataFrame, Comparison, str]:
     if case.said:
         found.equal("said in the steps", any(case.said in s for s in summary["steps"]), True)
     found.equal("kind of model", summary["model"]["kind"], case.kind)
+    check_fixes(found, summary, words)
     table = table.copy().dropna().reset_index(names="row")
     rows = table.pop("row").to_numpy()
     classes = case.kind in ("logistic", "softmax")
@@ -439,11 +441,39 @@ def check_utility(found: Comparison, summary: dict[str, Any], release: Release, 
         other = release if told["l2"] is None else release.at(told["l2"])
         worst = Etas.of(other).eta.max() * sigma / told["sigma"]
         found.same(f"{name}: η", told["eta"], worst)
-        found.equal(f"{name}: reaches", told["reaches_target"], bool(worst <= target * (1 + 1e-9)))
+        within = told["reaches_target"], bool(worst <= target * (1 + 1e-9))
+        found.equal(f"{name}: reaches", within[0] and not within[1], False)
+        if told["membership"] is not None and len(kept.eta) * release.theta.size**2 <= WORK / FEW:
+            mu = other.left_out(np.argsort(-kept.eta)[:FEW]).max() * sigma / told["sigma"]
+            found.at_most(f"{name}: membership", told["membership"], ndtr(mu / 2), 1e-6)
         if told["error"] is not None:
             after = HeldOut.of(release, other.model.ridge / len(kept.eta), 0)
-            found.same(f"{name}: error", told["error"], after.error(told["sigma"]))
-            found.same(f"{name}: constant", told["constant"], after.constant())
+            error, constant = after.error(told["sigma"]), after.constant()
+            found.same(f"{name}: error", told["error"], error)
+            found.same(f"{name}: constant", told["constant"], constant)
+            found.equal(f"{name}: useless", told["useless"], bool(error >= constant * (1 - 1e-9)))
+    # No model that a constant prediction beats has a green verdict.
+    if tried.error(sigma) >= tried.constant():
+        found.equal("green for a useless model", summary["verdict"]["tone"] == "good", False)
+
+
+def check_fixes(found: Comparison, summary: dict[str, Any], words: str) -> None:
+    """Compare what is offered as a fix, and in which order, with the errors of a constant."""
+    remedies = summary["remedies"]
+    useful = [r["error"] for r in remedies if not r["useless"] and r["error"] and not r["reason"]]
+    found.equal("remedies by their error", useful, sorted(useful))
+    useless = [r["useless"] for r in remedies]
+    found.equal("useless remedies last", useless, sorted(useless))
+    # The command line offers the first remedies of a list; what is useless says so.
+    offered = words.partition("What would fix it?")[2].partition("but ")[0]
+    for told in remedies:
+        if told["useless"] and told["change"]:
+            found.equal(
+                f"{told['name']}: offered", told["change"].lower() in offered.lower(), False
+            )
+            found.equal(
+                f"{told['name']}: said useless", "Useless: a constant" in told["text"], True
+            )
 
 
 def check_risks(

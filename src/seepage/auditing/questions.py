@@ -187,8 +187,8 @@ class Question(CalibrationQuestion):
     ] = None
     remedies: Annotated[
         str | None,
-        "Which remedies to try, however long they take: noise, penalty, weights, shape, or none "
-        "(default: all that keep within their budgets).",
+        "Which remedies to try, however long they take: noise, penalty, combination, weights, "
+        "shape, or none (default: all that keep within their budgets).",
     ] = None
     quick: Annotated[bool, "Fit once: no remedies and no repeated splits."] = False
 
