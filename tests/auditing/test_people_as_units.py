@@ -256,6 +256,7 @@ def test_with_a_person_every_sentence_speaks_of_people(files):
         "0.5",
         "--max-membership",
         "0.51",
+        "--verbose",
         "--out",
         files / "out",
     )

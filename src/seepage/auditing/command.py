@@ -33,6 +33,7 @@ from seepage.auditing.remedies import KINDS
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.figures import load_beside
 from seepage.auditing.report.rendering import json_text
+from seepage.auditing.report.screen import tell_briefly
 from seepage.auditing.report.verdict import tell_noise, warn_of_constant
 from seepage.auditing.report.words import error_at, say_error
 from seepage.auditing.trained_model import MOST_TAKEN, EncodedTable
@@ -263,7 +264,9 @@ def _list_columns(question: Question) -> None:
     typer.echo(text_table(facts, ("column", "kind", "values"), indent=2))
 
 
-def run_audit(question: Question, limits: Limits, *, out: Path | None, as_json: bool) -> bool:
+def run_audit(
+    question: Question, limits: Limits, *, out: Path | None, as_json: bool, verbose: bool = False
+) -> bool:
     """Audit, write the report, print the findings; return whether every gate was passed."""
     share_one_heap()
     if question.sigma is not None and question.target_eta is not None:
@@ -282,7 +285,9 @@ def run_audit(question: Question, limits: Limits, *, out: Path | None, as_json: 
         report = AuditReport(replace(audit, gates=find_gates(limits, audit)))
         page = None if out is None else report.write(out, keep=question.inputs)
         private = "values of the table itself" if question.show_values else None
-        return report.tell(page, as_json=as_json, private=private)
+        if as_json or verbose:
+            return report.tell(page, as_json=as_json, private=private)
+        return tell_briefly(report, page, private)
 
 
 def run_calibration(question: Question, *, as_json: bool) -> None:
