@@ -213,7 +213,9 @@ def audit(
     else:
         from seepage.auditing.any_model.command import run_attack_audit
 
-        passed = run_attack_audit(question, model_kind, out=folder, as_json=as_json)
+        passed = run_attack_audit(
+            question, model_kind, out=folder, as_json=as_json, verbose=verbose
+        )
     _leave(passed)
 
 

@@ -8,6 +8,7 @@ import pty
 import re
 import subprocess
 import sys
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,10 +139,25 @@ def test_the_command_prints_one_screen_and_verbose_prints_the_rest(tmp_path: Pat
     told = " ".join(" ".join(lines).split())
     assert f"about {percent(summary['outsider']['membership'])}" in told
     assert "(estimate)" in told
+    bare = CliRunner().invoke(app, asked[:-2]).stdout  # no σ: for the model as it is
+    said = cells(bare.splitlines())
+    assert ["no noise: who knows all others", "100 %", "50 %, chance"] in said
+    assert any(line[0].startswith("no noise: an attacker who knows 50 %") for line in said)
+    assert len(bare.splitlines()) <= 25
     whole = CliRunner().invoke(app, [*asked, "--verbose"]).stdout
     for words in ("What was done to the data:", "Columns that an unbiased attack", "Is any row"):
         assert words in whole
         assert words not in brief.stdout
+
+
+def test_an_audit_by_attack_prints_one_screen_too(tmp_path: Path) -> None:
+    asked = ["audit", table(tmp_path), "--target", "ill", "--model-kind", "tree"]
+    asked += ["--out", str(tmp_path / "o")]
+    brief, whole = (CliRunner().invoke(app, [*asked, *more]) for more in ([], ["--verbose"]))
+    lines = [part for line in brief.stdout.splitlines() for part in textwrap.wrap(line, 80) or [""]]
+    assert len(lines) <= 25
+    assert "  - class disclosure:" in whole.stdout
+    assert "  - class disclosure:" not in brief.stdout
 
 
 def test_a_terminal_has_colour_and_a_pipe_has_none(tmp_path: Path) -> None:

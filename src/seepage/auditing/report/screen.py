@@ -131,10 +131,12 @@ def _risks(audit: Audit) -> Iterator[tuple[str, str, str, str]]:
         row = whom(audit, risks.recognised_row)
         yield f"{who} recognised as in the data", percent(risks.recognised), chance, row
     if found is not None:
-        said = f"about {percent(found.membership)}"
-        yield f"  by {found.attacker} (estimate)", said, chance, whom(audit, found.row)
-        if risks is None:
-            yield "  by who knows all others", percent(found.informed), chance, ""
+        # An estimate never stands without the attacker who knows all others.
+        noise = "no noise: " if found.sigma is None else "by "
+        if risks is None or found.sigma is None:
+            yield f"  {noise}who knows all others", percent(found.informed), chance, ""
+        about = f"about {percent(found.membership)}"
+        yield f"  {noise}{found.attacker} (estimate)", about, chance, whom(audit, found.row)
     for guess in _guesses(audit):
         baseline = f"{percent(guess.baseline)} without it"
         name = f"“{short(guess.name, 24)}” guessed right"
