@@ -29,6 +29,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 from scipy.optimize import minimize_scalar
+from scipy.special import ndtr
 
 from refits import (
     HeldOut,
@@ -222,7 +223,7 @@ def audited(case: Case, table: pd.DataFrame, folder: Path) -> tuple[dict[str, An
     named += [option for name in case.drop for option in ("--drop", name)]
     named += ["--person", case.person] if case.person else []
     command = [sys.executable, "-m", "seepage", "audit", str(file), "--target", case.target]
-    command += [*named, *case.options, "--out", str(folder / "report")]
+    command += [*named, *case.options, "--verbose", "--out", str(folder / "report")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
         return {}, done.stdout + done.stderr, None
@@ -243,6 +244,7 @@ def check(case: Case, loud: bool) -> tuple[pd.DataFrame, Comparison, str]:
     if case.said:
         found.equal("said in the steps", any(case.said in s for s in summary["steps"]), True)
     found.equal("kind of model", summary["model"]["kind"], case.kind)
+    check_fixes(found, summary, words)
     table = table.copy().dropna().reset_index(names="row")
     rows = table.pop("row").to_numpy()
     classes = case.kind in ("logistic", "softmax")
@@ -439,11 +441,37 @@ def check_utility(found: Comparison, summary: dict[str, Any], release: Release, 
         other = release if told["l2"] is None else release.at(told["l2"])
         worst = Etas.of(other).eta.max() * sigma / told["sigma"]
         found.same(f"{name}: η", told["eta"], worst)
-        found.equal(f"{name}: reaches", told["reaches_target"], bool(worst <= target * (1 + 1e-9)))
+        within = told["reaches_target"], bool(worst <= target * (1 + 1e-9))
+        found.equal(f"{name}: reaches", within[0] and not within[1], False)
+        if told["membership"] is not None and len(kept.eta) * release.theta.size**2 <= WORK / FEW:
+            mu = other.left_out(np.argsort(-kept.eta)[:FEW]).max() * sigma / told["sigma"]
+            found.at_most(f"{name}: membership", told["membership"], ndtr(mu / 2), 1e-6)
         if told["error"] is not None:
             after = HeldOut.of(release, other.model.ridge / len(kept.eta), 0)
-            found.same(f"{name}: error", told["error"], after.error(told["sigma"]))
-            found.same(f"{name}: constant", told["constant"], after.constant())
+            error, constant = after.error(told["sigma"]), after.constant()
+            found.same(f"{name}: error", told["error"], error)
+            found.same(f"{name}: constant", told["constant"], constant)
+            found.equal(f"{name}: useless", told["useless"], bool(error >= constant * (1 - 1e-9)))
+    # No model that a constant prediction beats has a green verdict.
+    if tried.error(sigma) >= tried.constant():
+        found.equal("green for a useless model", summary["verdict"]["tone"] == "good", False)
+
+
+def check_fixes(found: Comparison, summary: dict[str, Any], words: str) -> None:
+    """Compare what is offered as a fix, and in which order, with the errors of a constant."""
+    remedies = summary["remedies"]
+    useful = [r["error"] for r in remedies if not r["useless"] and r["error"] and not r["reason"]]
+    found.equal("remedies by their error", useful, sorted(useful))
+    useless = [r["useless"] for r in remedies]
+    found.equal("useless remedies last", useless, sorted(useless))
+    for told in remedies:
+        if told["useless"] and told["change"]:
+            name, change = told["name"], told["change"].lower()
+            # What is offered stands before the sentence on what is useless.
+            offered = words.partition("What would fix it?")[2].partition("but ")[0].lower()
+            offered = offered.partition("so would")[0].partition("nothing that was tried")[0]
+            found.equal(f"{name}: offered", change in offered, False)
+            found.equal(f"{name}: called useless", "Useless: a constant" in told["text"], True)
 
 
 def check_risks(

@@ -101,10 +101,10 @@ def test_bad_input_is_one_line_and_status_two(run, arguments, complaint):
 
 def test_demo_hands_its_folder_on(run, monkeypatch, tmp_path):
     asked = []
-    stand_in = types.SimpleNamespace(run=asked.append)
+    stand_in = types.SimpleNamespace(run=lambda *given: asked.append(given))
     monkeypatch.setitem(sys.modules, "seepage.auditing.demo", stand_in)
     assert run("demo", "--out", str(tmp_path / "results")).exit_code == 0
-    assert asked == [tmp_path / "results"]
+    assert asked == [(tmp_path / "results", False)]
 
 
 def test_help_imports_nothing_heavy():
@@ -197,7 +197,7 @@ def test_offenders_are_named_by_row_and_never_by_value(run, people):
 
 
 def test_the_advice_aims_at_the_limit(run, people, tmp_path):
-    limits = ("--max-eta", "0.01", "--min-mse", "1e6")
+    limits = ("--max-eta", "0.01", "--min-mse", "1e6", "--verbose")
     result = run("audit", people, *AUDIT, *limits, "--out", str(tmp_path / "report"))
     assert result.exit_code == 1
     assert "OVER --max-eta: 60 records (rows " in result.stdout

@@ -18,6 +18,7 @@ from click import ClickException
 from typer.core import TyperGroup
 
 from seepage.auditing.questions import (
+    GROUP_OF,
     MAX_GUESS_GAIN,
     MAX_GUESS_TPR,
     MAX_MEMBERSHIP,
@@ -32,6 +33,7 @@ from seepage.errors import InputError
 
 Table = Annotated[Path, "A table in a file, as for an audit."]
 Json = Annotated[bool, "--json", "Print the summary as JSON and nothing else."]
+Verbose = Annotated[bool, "Print everything that was found, not one screen of it."]
 Folder = Annotated[
     Path | None, "Where data sets lie (default: $SEEPAGE_DATA, then the per-user cache)."
 ]
@@ -64,7 +66,10 @@ def _flat(function: Callable[..., Any]) -> Iterator[Parameter]:
         if kind == Sequence[str]:
             kind, default = list[str] | None, None
         argument = names == ["ARGUMENT"] or (default is Parameter.empty and not names)
-        about: Any = typer.Argument(help=words) if argument else typer.Option(*names, help=words)
+        group = GROUP_OF.get(parameter.name)
+        about: Any = typer.Argument(help=words)
+        if not argument:
+            about = typer.Option(*names, help=words, rich_help_panel=group)
         yield parameter.replace(
             kind=Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, about]
         )
@@ -140,7 +145,6 @@ app = typer.Typer(
     name="seepage",
     cls=_PlainErrors,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 data_app = typer.Typer(help="List, find and fetch data sets.", no_args_is_help=True)
@@ -170,11 +174,12 @@ def seepage(
 @_command(app)
 def demo(
     out: Annotated[Path, "The folder the results go to."] = Path("seepage-demo"),
+    verbose: Verbose = False,
 ) -> None:
     """Audit a logistic regression on scikit-learn's breast-cancer data."""
     from seepage.auditing.demo import run
 
-    run(out)
+    run(out, verbose)
 
 
 @_command(app)
@@ -189,6 +194,7 @@ def audit(
         Path | None, "The folder of the report (default seepage-audit; none with --json)."
     ] = None,
     as_json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """Report what releasing a linear model of a table leaks about its records.
 
@@ -199,7 +205,7 @@ def audit(
     if model_kind is None:
         from seepage.auditing.command import run_audit
 
-        passed = run_audit(question, limits, out=folder, as_json=as_json)
+        passed = run_audit(question, limits, out=folder, as_json=as_json, verbose=verbose)
     elif limits != Limits():
         raise InputError(
             "Gates are for linear models; an attack cannot prove that a limit is kept."
@@ -207,7 +213,9 @@ def audit(
     else:
         from seepage.auditing.any_model.command import run_attack_audit
 
-        passed = run_attack_audit(question, model_kind, out=folder, as_json=as_json)
+        passed = run_attack_audit(
+            question, model_kind, out=folder, as_json=as_json, verbose=verbose
+        )
     _leave(passed)
 
 
@@ -230,8 +238,8 @@ def release(
     ] = MAX_GUESS_GAIN,
     max_guess_tpr: Annotated[
         float,
-        "Limit: how often a value of a class or category may be recognised at 1 % false positives "
-        "(1: no limit).",
+        "Limit: how often a value of a class or category may be recognised at 1 % false positives; "
+        "exceeded where a published figure rules values of a record out for certain (1: no limit).",
     ] = MAX_GUESS_TPR,
     out: Annotated[Path, "The folder to share: the model and its card, nothing else."] = Path(
         "seepage-release"

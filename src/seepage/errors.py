@@ -36,7 +36,7 @@ def nearest(name: object, candidates: Iterable[object]) -> str:
     Of several equally close candidates, the one with the longest common piece.
     """
     given = str(name)
-    close = difflib.get_close_matches(given, [str(c) for c in candidates], n=3, cutoff=0.5)
+    close = difflib.get_close_matches(given, [str(c) for c in candidates], n=3, cutoff=0.6)
 
     def likeness(other: str) -> tuple[float, int]:
         match = difflib.SequenceMatcher(None, other, given)

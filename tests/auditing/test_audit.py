@@ -287,8 +287,8 @@ def test_a_handful_of_rows_is_refused():
 def test_slow_searches_are_cut_short_and_left_out_where_said(monkeypatch):
     encoded = encoded_people("softmax", n=100)
     monkeypatch.setattr("seepage.auditing.tradeoff._HEAVY", 0.0)
-    monkeypatch.setattr("seepage.auditing.tradeoff._MANY_PENALTIES", 0.0)
-    monkeypatch.setattr("seepage.auditing.tradeoff._BUDGETS", {"penalty": 1e9, "weights": 0.0})
+    monkeypatch.setattr("seepage.auditing.remedies._MANY_PENALTIES", 0.0)
+    monkeypatch.setattr("seepage.auditing.remedies._BUDGETS", {"penalty": 1e9, "weights": 0.0})
     audit = audit_table(encoded, name="people")
     weights = remedy_of(audit, "reweighting")
     assert weights.reason == "unknown"
@@ -300,7 +300,7 @@ def test_slow_searches_are_cut_short_and_left_out_where_said(monkeypatch):
     named = Effort(remedies=("weights",))
     (asked,) = audit_table(encoded_people("linear", n=100), name="people", effort=named).remedies
     assert asked.rounds >= 1
-    monkeypatch.setattr("seepage.auditing.tradeoff._BUDGETS", {"penalty": 0.0, "weights": 0.0})
+    monkeypatch.setattr("seepage.auditing.remedies._BUDGETS", {"penalty": 0.0, "weights": 0.0})
     monkeypatch.setattr("seepage.auditing.measures.INVERSE_WORK", 0.0)
     audit = audit_table(encoded, name="people")
     assert [remedy.name for remedy in audit.remedies] == ["more noise", "refitting"]
@@ -340,7 +340,7 @@ def test_stages_are_told_as_they_begin():
         "repeated splits",
         "bounds on the most exposed record",
         "which rows were in the data, and guesses",
-        "remedy: more regularisation",
+        "remedy: regularisation and noise",
         "remedy: reweighting",
     ]
 

@@ -11,7 +11,7 @@ import pytest
 
 import seepage as sp
 from seepage.auditing.audit import QUICK, audit_table
-from seepage.auditing.findings import Advice, AttributeFinding, Audit
+from seepage.auditing.findings import AttributeFinding, Audit, Remedy, RemedyKind
 from seepage.auditing.gates import check_limits, find_gates
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.questions import Limits
@@ -93,8 +93,8 @@ def test_five_questions_are_answered_first_in_times_in_100(audit: Audit) -> None
 
 
 def test_what_would_fix_it_comes_with_its_price(audit: Audit) -> None:
-    advice = Advice(name="more noise", sigma=2.0, error=0.325, reaches_target=True)
-    weights = Advice(name="reweighting", sigma=3.0, rounds=5, reason="no gain")
+    advice = Remedy(kind=RemedyKind.NOISE, sigma=2.0, error=0.325, reaches_target=True)
+    weights = Remedy(kind=RemedyKind.WEIGHTS, sigma=3.0, rounds=5, reason="no gain")
     over = replace(audit, sigma=1.0, target_eta=1e-3, remedies=(advice, weights))
     answers = {answer.question: answer.text for answer in judge(over).answers}
     assert answers["What would fix it?"].startswith("More noise (σ = 2 instead of 1): it brings")

@@ -22,7 +22,7 @@ def audit():
 
 def test_the_demo_writes_the_report(audit, tmp_path, monkeypatch):
     monkeypatch.setattr("seepage.auditing.demo.measure", lambda: audit)
-    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path)])
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--verbose"])
     assert result.exit_code == 0, result.output
     for words in ("569 records", "What was done", "can come closest to", "What would help"):
         assert words in result.output

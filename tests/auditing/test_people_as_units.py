@@ -165,7 +165,7 @@ def test_remedies_that_are_about_single_rows_are_left_out_with_a_sentence():
     audit = audited("linear", effort=Effort())
     told = {remedy.name: remedy for remedy in audit.remedies}
     assert told["reweighting"].reason == "rows"
-    assert told["more regularisation"].eta <= 1 + 1e-9
+    assert told["regularisation and noise"].eta <= 1 + 1e-9
     assert audit.guarantees is None
     assert any("table of all bounds is about single rows" in step for step in audit.steps)
     text = AuditReport(audit).verdict
@@ -256,6 +256,7 @@ def test_with_a_person_every_sentence_speaks_of_people(files):
         "0.5",
         "--max-membership",
         "0.51",
+        "--verbose",
         "--out",
         files / "out",
     )

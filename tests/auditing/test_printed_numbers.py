@@ -163,7 +163,7 @@ def expected_of_remedies(summary):
         elif remedy["name"] == "more noise":
             yield f"The target η = {target:.3g} is met."
             yield f"half of it takes σ = {remedy['sigma']:.3g}"
-        elif remedy["name"] == "more regularisation":
+        elif remedy["kind"] in ("penalty", "combination"):
             yield f"With λ = {remedy['l2']:.3g} instead of {l2:.3g}"
             yield f"σ = {remedy['sigma']:.3g} "
         elif remedy["name"] == "reweighting":

@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from typer.testing import CliRunner
 
 from seepage.auditing.audit import audit_table
-from seepage.auditing.findings import Advice, Audit
+from seepage.auditing.findings import Audit, Remedy, RemedyKind
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.report import verdict, words
 from seepage.auditing.report.audit_report import AuditReport
@@ -49,12 +49,13 @@ def diabetes_errors(sigma: float, l2: float) -> tuple[float, float]:
 
 def test_a_remedy_worse_than_a_constant_prediction_is_useless_and_last(diabetes: Audit) -> None:
     summary = AuditReport(diabetes).summary()
-    assert [r["name"] for r in summary["remedies"]] == [
-        "more regularisation",
-        "reweighting",
-        "more noise",
-    ]
-    penalty, _, noise = summary["remedies"]
+    kinds = [r["kind"] for r in summary["remedies"]]
+    assert kinds == ["combination", "penalty", "weights", "noise"]
+    both, penalty, weights, noise = summary["remedies"]
+    assert (weights["reason"], weights["error"]) == ("no gain", None)
+    assert both["error"] < penalty["error"] < noise["error"]
+    assert (both["l2"], both["sigma"]) == (0.3, 1.5)
+    assert both["error"] == pytest.approx(diabetes_errors(1.5, 0.3)[0], rel=0.01)
     assert noise["sigma"] == 50
     assert noise["change"] == "more noise (σ = 50 instead of 1)"
     error, constant = diabetes_errors(50.0, 1e-3)
@@ -74,17 +75,21 @@ def test_a_remedy_worse_than_a_constant_prediction_is_useless_and_last(diabetes:
 def test_what_would_fix_it_names_the_useful_remedy_first(diabetes: Audit) -> None:
     answers = {answer.question: answer.text for answer in judge(diabetes).answers}
     fix, cost = answers["What would fix it?"], answers["What does protection cost?"]
-    assert fix.startswith("More regularisation (λ = 0.5 instead of 0.001): it brings")
-    assert fix.index("So would more noise") > fix.index("it brings")
+    assert fix.startswith(
+        "Regularisation and noise (λ = 0.3 instead of 0.001, with σ = 1.5), or more regularisation "
+        "(λ = 0.5 instead of 0.001): each of these brings"
+    )
+    assert fix.index("So would more noise") > fix.index("each of these brings")
     assert fix.endswith("but with an error no smaller than a constant prediction's.")
-    assert "54.8 with more regularisation, 180 with more noise (useless)" in cost
+    assert "54.2 with regularisation and noise, 54.8 with more regularisation, 180 " in cost
+    assert cost.endswith("180 with more noise (useless).")
 
 
 def test_an_error_equal_to_a_constants_up_to_rounding_is_useless() -> None:
-    assert Advice(name="a", error=0.3 * (1 - 1e-12), constant=0.3).useless
-    assert not Advice(name="a", error=0.2999, constant=0.3).useless
-    assert not Advice(name="a", error=0.4).useless
-    assert not Advice(name="a", constant=0.4).useless
+    assert Remedy(kind=RemedyKind.NOISE, error=0.3 * (1 - 1e-12), constant=0.3).useless
+    assert not Remedy(kind=RemedyKind.NOISE, error=0.2999, constant=0.3).useless
+    assert not Remedy(kind=RemedyKind.NOISE, error=0.4).useless
+    assert not Remedy(kind=RemedyKind.NOISE, constant=0.4).useless
 
 
 def births() -> pa.Table:

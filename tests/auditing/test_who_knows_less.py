@@ -195,7 +195,7 @@ def test_the_command_prints_writes_and_refuses(tmp_path):
     table, out = tmp_path / "t.csv", tmp_path / "out"
     pa_csv.write_csv(people(160).drop_columns(["ill", "visits", "stage"]), table)
     call = ["audit", str(table), "--target", "dose", "--quick", "--attacker", "knows=0.5"]
-    run = CliRunner().invoke(app, [*call, "--out", str(out)])
+    run = CliRunner().invoke(app, [*call, "--out", str(out), "--verbose"])
     assert run.exit_code == 0, run.output
     assert "an attacker who knows 50 % of the others is right about" in run.output
     page = (out / "report.html").read_text("utf-8")

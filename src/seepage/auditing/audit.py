@@ -25,6 +25,7 @@ from seepage.auditing.findings import (
     GuessFinding,
     NoiseChoice,
     RecordLeakage,
+    Remedy,
     RiskCurve,
     RiskFinding,
     median_of,
@@ -32,11 +33,11 @@ from seepage.auditing.findings import (
 from seepage.auditing.measures import group_members, measure
 from seepage.auditing.neighbours import find_other_noise
 from seepage.auditing.outsider import find_outsider
+from seepage.auditing.questions import Limits
+from seepage.auditing.remedies import KINDS, Protection, find_remedies
 from seepage.auditing.report.showing import ReportRendering
 from seepage.auditing.tradeoff import (
-    REMEDIES,
     draw_curve,
-    find_remedies,
     judge_usefulness,
     tells_apart,
     try_out,
@@ -117,15 +118,15 @@ class Effort:
     # see how useful the noisy model is, and without each of the most exposed records, for σ
     refits: bool = True
     risks: bool = True  # whether to compute membership and guesses
-    # Which of :data:`~seepage.auditing.tradeoff.REMEDIES` to try; ``None`` for all, each within its
-    # budget
+    # Which :data:`~seepage.auditing.remedies.KINDS` of remedies to try; ``None`` for all, each
+    # within its budget
     remedies: tuple[str, ...] | None = None
     quick: bool = False  # whether somebody asked for less than everything, and is told what is not
 
     @property
     def stages(self) -> int:
         """The number of stages it announces: three that are always run, and these."""
-        remedies = REMEDIES if self.remedies is None else self.remedies
+        remedies = KINDS if self.remedies is None else self.remedies
         return 3 + 2 * self.refits + self.risks + len({*remedies} - {"noise"})
 
     def words(self) -> tuple[str, ...]:
@@ -156,6 +157,7 @@ def audit_table(
     intercept: bool = True,
     sigma: float | None = None,
     target_eta: float | None = None,
+    limits: Limits | None = None,
     attacker: Attacker | None = None,
     sensitive: Sequence[str] | None = None,
     fitted: Any = None,
@@ -169,7 +171,8 @@ def audit_table(
 
     By default the kind of model follows from the target (see :func:`choose_model`), the penalty λ
     is 0.001 (0.01 if the classes can be separated without error), and the noise is the least with
-    which no record leaks more than ``target_eta`` (1 by default). ``attacker`` is somebody who does
+    which no record leaks more than ``target_eta`` (1 by default). Remedies aim at that, and at the
+    ``limits`` on risks. ``attacker`` is somebody who does
     not know all others: what she is right about stands beside the rest, for the noise that was
     stated, or without noise where none was. ``sensitive`` are columns (the
     target may be one) for which the error on every record is reported; by default those of
@@ -195,6 +198,7 @@ def audit_table(
         name=name,
         sigma=sigma,
         target_eta=target_eta,
+        limits=limits,
         attacker=attacker,
         values=_values(trained) if show_values else None,
         effort=effort,
@@ -235,6 +239,7 @@ def audit_model(
     name: str,
     sigma: float | None,
     target_eta: float | None,
+    limits: Limits | None = None,
     attacker: Attacker | None = None,
     values: dict[str, list[str]] | None = None,
     effort: Effort = EVERYTHING,
@@ -290,7 +295,7 @@ def audit_model(
             trained,
             trial,
             sigma=noise,
-            target=target,
+            asked=Protection.asked(target, limits),
             worst=worst,
             seed=seed,
             wanted=effort.remedies,
@@ -327,6 +332,15 @@ def audit_model(
             f"refitted without each of {risks.looked_at:,} {'people' if people else 'records'}, "
             f"the most exposed ones, with {unchanged} unchanged."
         )
+
+    def risks_of(other: TrainedModel, sigma: float) -> RiskFinding | None:
+        """Return the risks of a remedy as upper limits, with few refits, if they are known."""
+        exposed = found.records.with_noise(sigma)
+        try:
+            return find_risks(other, sigma, exposed, attributes, None, found.rows, effort=0.01)[0]
+        except InputError:
+            return None
+
     outsider, outsider_reason = None, ""
     if attacker is not None:
         say("an attacker who knows less")
@@ -336,7 +350,10 @@ def audit_model(
         except InputError as problem:
             outsider_reason = str(problem)
     # Last: they take longest, and nothing else waits for them.
-    advice = advise() if advise is not None else ()
+    remedies: tuple[Remedy, ...] = ()
+    if advise is not None:
+        measured = effort.risks and anew is None  # held fixed, a pipeline has other risks
+        remedies = advise(risks=risks, risks_of=risks_of if measured else lambda *_: None)
     give_back_memory()  # the figures of a report take memory
     return Audit(
         source=name,
@@ -357,7 +374,7 @@ def audit_model(
         classes=() if classes is None else tuple(str(c) for c in classes),
         target_eta=target,
         calibrated_sigma=calibrated,
-        remedies=advice,
+        remedies=remedies,
         values=values,
         guarantees=bounds,
         risks=risks,
@@ -499,13 +516,15 @@ def find_risks(
     anew: Anew | None = None,
     rows: RecordLeakage | None = None,
     noises: np.ndarray | None = None,
+    effort: float = 1.0,
 ) -> tuple[RiskFinding, RecordLeakage]:
     """Return the risks of a release with noise σ, or say why they are not known.
 
     ``records`` has the leakage of every record, or person, by which they are chosen if not all can
     be examined; it is returned with the membership of each. ``rows`` is that of single records,
     where values that differ within a person are guessed. With ``anew`` membership is that of the
-    whole procedure, rerun without each. The same risks are found for other ``noises``.
+    whole procedure, rerun without each. The same risks are found for other ``noises``. ``effort``
+    is the share of the work that refits may take.
     """
     source = trained.source
     if not trained.settings.refits:
@@ -530,7 +549,7 @@ def find_risks(
     everybody = None if leak.person is None else leak.person.together
     certified = trained.settings.model in MODELS
     several = trained.settings.model == "softmax"
-    most = max(_FEWEST_RISKS, int(_REFIT_WORK / work))
+    most = max(_FEWEST_RISKS, int(effort * _REFIT_WORK / work))
     rows = records if rows is None else rows
 
     def exposed(count: int, among: RecordLeakage = records) -> np.ndarray | None:
@@ -540,7 +559,7 @@ def find_risks(
     def refits(alternatives: int) -> bool | int:
         """Return how many records may be refitted, the most exposed first; none of a long table."""
         allowed = _REFIT_WORK / 2 if several else _EXACT_WORK
-        return certified and everybody is None and int(allowed / work / alternatives)
+        return certified and everybody is None and int(effort * allowed / work / alternatives)
 
     if anew is None:
         examined = None if certified else exposed(most)

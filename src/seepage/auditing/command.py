@@ -29,12 +29,13 @@ from seepage.auditing.intake.table import (
 )
 from seepage.auditing.outsider import attacker_of
 from seepage.auditing.questions import ColumnQuestion, Limits, Question
+from seepage.auditing.remedies import KINDS
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.figures import load_beside
 from seepage.auditing.report.rendering import json_text
+from seepage.auditing.report.screen import tell_briefly
 from seepage.auditing.report.verdict import tell_noise, warn_of_constant
 from seepage.auditing.report.words import error_at, say_error
-from seepage.auditing.tradeoff import REMEDIES
 from seepage.auditing.trained_model import MOST_TAKEN, EncodedTable
 from seepage.errors import InputError, NotTheMinimiserError
 from seepage.support.chunks import share_one_heap
@@ -50,7 +51,13 @@ _LONG = 1 << 25  # bytes of a file whose audit takes longer than loading what dr
 Asked = TypeVar("Asked", bound=ColumnQuestion)
 
 
-def answer(question: Question, *, effort: Effort = EVERYTHING, client: Any = None) -> Audit:
+def answer(
+    question: Question,
+    *,
+    effort: Effort = EVERYTHING,
+    limits: Limits | None = None,
+    client: Any = None,
+) -> Audit:
     """Read, encode, fit and measure; on the cluster of a client, where one is given.
 
     For data read in chunks or by a cluster, some numbers about single records are computed only
@@ -78,6 +85,7 @@ def answer(question: Question, *, effort: Effort = EVERYTHING, client: Any = Non
                 intercept=question.intercept,
                 sigma=question.sigma,
                 target_eta=question.target_eta,
+                limits=limits,
                 attacker=attacker,
                 fitted=fitted,
                 show_values=question.show_values,
@@ -230,9 +238,9 @@ def _effort(question: Question) -> Effort:
         return effort
     named = tuple(n.strip() for n in question.remedies.split(",") if n.strip() != "none")
     for name in named:
-        if name not in REMEDIES:
+        if name not in KINDS:
             raise InputError(
-                f"There is no remedy {shown(name)}; choose from {', '.join(REMEDIES)}, or none."
+                f"There is no remedy {shown(name)}; choose from {', '.join(KINDS)}, or none."
             )
     if "shape" in named and question.public is None:
         raise InputError("Shaped noise needs public records: name their table with --public.")
@@ -256,7 +264,9 @@ def _list_columns(question: Question) -> None:
     typer.echo(text_table(facts, ("column", "kind", "values"), indent=2))
 
 
-def run_audit(question: Question, limits: Limits, *, out: Path | None, as_json: bool) -> bool:
+def run_audit(
+    question: Question, limits: Limits, *, out: Path | None, as_json: bool, verbose: bool = False
+) -> bool:
     """Audit, write the report, print the findings; return whether every gate was passed."""
     share_one_heap()
     if question.sigma is not None and question.target_eta is not None:
@@ -271,11 +281,13 @@ def run_audit(question: Question, limits: Limits, *, out: Path | None, as_json: 
         # The noise is fixed, so the limit is the target.
         question = replace(question, target_eta=wanted)
     with _cluster(question) as client:
-        audit = answer(question, effort=effort, client=client)
+        audit = answer(question, effort=effort, limits=limits, client=client)
         report = AuditReport(replace(audit, gates=find_gates(limits, audit)))
         page = None if out is None else report.write(out, keep=question.inputs)
         private = "values of the table itself" if question.show_values else None
-        return report.tell(page, as_json=as_json, private=private)
+        if as_json or verbose:
+            return report.tell(page, as_json=as_json, private=private)
+        return tell_briefly(report, page, private)
 
 
 def run_calibration(question: Question, *, as_json: bool) -> None:

@@ -11,15 +11,20 @@ from seepage.auditing.audit import audit_table
 from seepage.auditing.findings import Audit
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.report.audit_report import AuditReport
+from seepage.auditing.report.screen import tell_briefly
 from seepage.data import load_bundled
 
 SIGMA = 0.1  # enough noise to keep the model useful, too little to hide every patient
 
 
-def run(out: Path) -> None:
+def run(out: Path, verbose: bool = False) -> None:
     """Audit a logistic regression on 569 patients; print what leaks; write the report."""
     report = AuditReport(measure())
-    report.tell(report.write(out), as_json=False)
+    page = report.write(out)
+    if verbose:
+        report.tell(page, as_json=False)
+    else:
+        tell_briefly(report, page)
 
 
 def measure() -> Audit:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -192,32 +193,68 @@ class LedgerFinding:
     unit: str = ONE_ROW  # whether the numbers are about rows or people
 
 
-@dataclass(frozen=True, kw_only=True)
-class Advice:
-    """One way to bring the worst record's leakage down to the target: what it takes and brings.
+class RemedyKind(StrEnum):
+    """What a remedy changes; the values are what ``--remedies`` takes."""
 
-    Numbers of what was not tried are unknown.
+    NOISE = "noise"
+    PENALTY = "penalty"
+    COMBINATION = "combination"  # another penalty, with the noise that it then takes
+    WEIGHTS = "weights"
+    SHAPE = "shape"
+    REFITS = "refits"  # any that takes another fit, where none could be tried
+
+    @property
+    def words(self) -> str:
+        """What people call it."""
+        return _WORDS[self]
+
+
+_WORDS = {
+    RemedyKind.NOISE: "more noise",
+    RemedyKind.PENALTY: "more regularisation",
+    RemedyKind.COMBINATION: "regularisation and noise",
+    RemedyKind.WEIGHTS: "reweighting",
+    RemedyKind.SHAPE: "shaped noise",
+    RemedyKind.REFITS: "refitting",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedy:
+    """One way to protect the most exposed record as was asked: what it takes, brings and costs.
+
+    Numbers of what was not tried, or not measured, are unknown.
     """
 
-    name: str  # "more noise", "more regularisation"
+    kind: RemedyKind
     # What it takes: the noise (of shaped noise, times the unit of its shape), the penalty, the
     # rounds of reweighting, and the public records that the shape comes from
     sigma: float | None = None
     l2: float | None = None
     rounds: int | None = None
     public: int | None = None
-    # What it brings: the leakage of the most exposed record, and the error on held-out records,
-    # beside that of a constant prediction
+    # The protection it reaches: the leakage of the most exposed record, how often membership
+    # inference then succeeds, what a guess of a class or category then gains, and how often one is
+    # then recognised at 1 % false positives, as far as these were measured: upper limits, all
     eta: float | None = None
+    membership: float | None = None
+    gain: float | None = None
+    tpr: float | None = None
+    reaches_target: bool = False  # whether all of these that are known are within what was asked
+    # What it costs: the error on held-out records, beside that of a constant prediction
     error: float | None = None
     constant: float | None = None
-    reaches_target: bool = False
     # Why it does not help or was not tried: ``no penalty`` is enough, there is ``no gain`` over
     # more noise, it would be ``slow``, the table is too ``large``, what it leaks is ``unknown``, it
     # is about single ``rows`` and not about people, or the fit ``failed``, with the ``problem`` in
     # words
     reason: str | None = None
     problem: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What people call it: ``more noise``, ``more regularisation``."""
+        return self.kind.words
 
     @property
     def useless(self) -> bool:
@@ -304,6 +341,10 @@ class RiskFinding:
     # the membership of these rows is certain
     disclosed: tuple[int, ...] = ()
     disclosing: tuple[str, ...] = ()
+    # The rows with which a published figure would be another if they had another class or other
+    # numbers, and the names of such figures: those values are ruled out for certain
+    replaced: tuple[int, ...] = ()
+    replacing: tuple[str, ...] = ()
     # What membership holds fixed of that which was learnt from the data: see core.result
     held: tuple[str, ...] = ()
     curve: RiskCurve | None = None  # the same with other noise, where that was computed
@@ -670,7 +711,7 @@ class Audit:
     classes: tuple[str, ...] = ()
     target_eta: float | None = None
     calibrated_sigma: float | None = None
-    remedies: tuple[Advice, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
     gates: tuple[Gate, ...] = ()
     values: dict[str, list[str]] | None = None
     guarantees: Guarantees | None = None

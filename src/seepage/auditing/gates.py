@@ -126,6 +126,9 @@ def _guess_tpr(audit: Audit, limit: float) -> Gate:
     if limit >= 1 and audit.risks is None:
         return Gate("--max-guess-tpr", limit, None, True)
     risks = _known_risks(audit, "--max-guess-tpr")
+    if risks.replaced:
+        # Two values of a record with different figures are told apart without an error.
+        return Gate("--max-guess-tpr", limit, 1.0, limit >= 1, rows=risks.replaced[:1])
     worst = risks.told_best
     if worst is None or worst.tpr is None or worst.mu is None:
         return Gate("--max-guess-tpr", limit, 0.0, True)

@@ -31,6 +31,20 @@ THOUSANDS = {
     "\u2019": "apostrophes",
 }
 _MODEL_FILES = (".json", ".safetensors")
+# The groups of options in ``--help``, by the names of the fields
+_GROUPS = {
+    "Reading the file": "header names separator decimal thousands encoding sheet fsspec",
+    "Columns": "target person drop categorical quantity plan missing sensitive group domain rare "
+    "least_holders",
+    "Model and noise": "model model_kind model_file l2 intercept scale sigma sigma_epsilon "
+    "target_eta public refit",
+    "Attacker": "attacker",
+    "Limits": "max_eta min_mse max_group_ratio max_membership max_guess_gain max_guess_tpr "
+    "max_outsider",
+    "Effort": "remedies quick dask workers",
+    "What is written": "out report ledger show_values as_json verbose",
+}
+GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names.split()}
 
 
 @dataclass(frozen=True)
@@ -187,8 +201,8 @@ class Question(CalibrationQuestion):
     ] = None
     remedies: Annotated[
         str | None,
-        "Which remedies to try, however long they take: noise, penalty, weights, shape, or none "
-        "(default: all that keep within their budgets).",
+        "Which remedies to try, however long they take: noise, penalty, combination, weights, "
+        "shape, or none (default: all that keep within their budgets).",
     ] = None
     quick: Annotated[bool, "Fit once: no remedies and no repeated splits."] = False
 

@@ -1,52 +1,32 @@
-"""What privacy costs, and how to pay less: noise against error, and remedies with their cost.
+"""What privacy costs: noise against error on records that the model has not seen.
 
 A model is fitted without some records and tried on them with noise. The error is a sum of losses
 over those records, computed where they are: the draws of the noise, a few parameter vectors, are
-sent to the records. The leakage drawn beside it is that of the release itself. Each remedy that
-would lower the worst record's leakage is given with the number it takes and what that costs.
+sent to the records. The leakage drawn beside it is that of the release itself.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
 
-from seepage.auditing.findings import WIDEST, Advice, TradeoffCurve, UsefulnessFinding
-from seepage.auditing.measures import record_leakage
-from seepage.auditing.trained_model import FitSettings, LabelFacts, RecordsInMemory, TrainedModel
-from seepage.core.noise import Gaussian
-from seepage.core.result import SAME, round_up
+from seepage.auditing.findings import TradeoffCurve, UsefulnessFinding
+from seepage.auditing.trained_model import FitSettings, LabelFacts, TrainedModel
 from seepage.errors import InputError
 from seepage.glm.losses import class_positions
-from seepage.glm.reweighting import reweight
-from seepage.glm.shaped_noise import noise_shape
 from seepage.tables.source import Chunk, RowSource, distinct
 
 DRAWS = 20  # of the noise
 SPLITS = 5  # splits over which a model is judged useful or not
 _WEAKEST_PENALTY = 1e-6  # the penalty with which an unpenalised model is fitted to part of the rows
-_LARGEST_PENALTY = 1e3  # beyond it a standardised column has no weight left
 _HEAVY = 2e9  # multiplications in one pass above which no split is repeated
-# Budgets in multiplications of one pass, a few seconds each: beyond them a search tries fewer
-# penalties, and penalties and weights are tried only if asked for by name.
-_MANY_PENALTIES = 2e8
-_BUDGETS = {"penalty": 5e9, "weights": 2e7}
-
-REMEDIES = {
-    "noise": "more noise",
-    "penalty": "more regularisation",
-    "weights": "reweighting",
-    "shape": "shaped noise",
-}
-
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +76,10 @@ class HeldOutTrial:
         )
         total: _LossSums = self.held_out.total(ask, "held-out records")
         found = np.mean(total.noisy / total.count, axis=1)
-        self._known |= {s: self._named(float(loss)) for s, loss in zip(wanted, found, strict=True)}
-        self._trivial = self._named(self._constant_loss(total))
+        self._known |= {
+            s: self.as_error(float(loss)) for s, loss in zip(wanted, found, strict=True)
+        }
+        self._trivial = self.as_error(self._constant_loss(total))
 
     def error(self, sigma: float) -> float:
         """Return the error with noise σ, the mean over the draws (a root mean square of numbers).
@@ -124,7 +106,8 @@ class HeldOutTrial:
         everyone = np.asarray([counts[label] for label in self.model.classes_.tolist()])
         return float(1 - held_out.labels[np.argmax(everyone - held_out.labels)] / m)
 
-    def _named(self, loss: float) -> float:
+    def as_error(self, loss: float) -> float:
+        """Return a mean loss as people read it: a rate, or the root of a mean square."""
         return loss if self.settings.classifies else float(np.sqrt(loss))
 
 
@@ -254,7 +237,7 @@ def draw_curve(
     low, high = min(sigma, calibrated), max(sigma, calibrated)
     # The two themselves are among them, so that nothing is read off between points.
     scales = np.unique([*np.geomspace(low / 100, high * 30, 15), sigma, calibrated])
-    # Advice may be about twice the noise.
+    # A remedy may be about twice the noise.
     trial.prepare([0.0, *scales, 2 * sigma])
     name = "error rate" if trial.settings.classifies else "root mean squared error"
     if trial.settings.model == "poisson":
@@ -293,188 +276,6 @@ def judge_usefulness(
     reach = float(stdtrit(SPLITS - 1, 0.975)) * spread
     middle = float(gains.mean())
     return UsefulnessFinding(middle, middle - reach, middle + reach, SPLITS)
-
-
-def find_remedies(
-    trained: TrainedModel,
-    trial: HeldOutTrial,
-    *,
-    sigma: float,
-    target: float,
-    worst: float,
-    seed: int,
-    wanted: Sequence[str] | None = None,
-    say: Callable[[str], object] = lambda words: None,
-) -> tuple[Advice, ...]:
-    """Return what more noise, more regularisation, reweighting and shaped noise would do.
-
-    Refitting the model several times is tried for tables in memory only, and within a budget unless
-    a remedy is ``wanted`` by its name in :data:`REMEDIES`. ``worst`` is the largest leakage of a
-    record at σ = 1, ``target`` the leakage to reach; ``say`` is called with what runs. What leaves
-    a model no better than a constant prediction is called useless and comes last.
-    """
-    met = worst / target <= sigma * (1 + SAME)
-    enough = round_up(worst / target)
-    public = trained.table.public
-    asked = REMEDIES if wanted is None else wanted
-    remedies = []
-    if "noise" in asked:
-        # With the target met, half of the leakage.
-        more = 2 * sigma if met else enough
-        remedies.append(
-            Advice(name=REMEDIES["noise"], sigma=more, eta=worst / more, error=trial.error(more))
-        )
-    within = {name: wanted is not None or trained.work <= most for name, most in _BUDGETS.items()}
-    refits = [name for name in asked if name != "noise"]
-    if math.isinf(trained.refit_work) or not any(within.values()):
-        large = [Advice(name="refitting", reason="large")] if refits else []
-        return _judged([*remedies, *large], trial, target)
-    try:
-        if "penalty" in refits:
-            say(f"remedy: {REMEDIES['penalty']}")
-            if met:
-                remedies.append(_lighter_noise(trained, trial, target, seed))
-            else:
-                remedies.append(_penalty(trained, sigma, target, seed))
-        if "weights" in refits:
-            say(f"remedy: {REMEDIES['weights']}")
-            remedies.append(_reweighting(trained, enough, target, seed, within["weights"]))
-        if "shape" in refits and public is not None:
-            say(f"remedy: {REMEDIES['shape']}")
-            remedies.append(_shaped(trained, trial, public, enough, target))
-    except InputError as problem:
-        remedies.append(Advice(name="refitting", reason="failed", problem=str(problem)))
-    return _judged(remedies, trial, target)
-
-
-def _judged(remedies: Iterable[Advice], trial: HeldOutTrial, target: float) -> tuple[Advice, ...]:
-    """Return remedies beside the target and a constant prediction; the useless ones are last."""
-
-    def beside(remedy: Advice) -> Advice:
-        return replace(
-            remedy,
-            constant=None if remedy.error is None else trial.trivial_error(),
-            reaches_target=remedy.eta is not None and remedy.eta <= target * (1 + SAME),
-        )
-
-    return tuple(sorted(map(beside, remedies), key=lambda remedy: remedy.useless))
-
-
-def _lighter_noise(trained: TrainedModel, trial: HeldOutTrial, target: float, seed: int) -> Advice:
-    """Return the stronger penalty that leaves the least error, with the noise it then takes."""
-    tried = []
-    for factor in (10, 100, 1000) if trained.work <= _MANY_PENALTIES else (100,):
-        stronger = replace(trained.settings, l2=factor * max(trained.settings.l2, 1e-4))
-        worst = float(record_leakage(trained.refitted(stronger)).max())
-        needed = round_up(worst / target)
-        after = replace(try_out(trained, stronger, seed), held_out=trial.held_out)  # no copies
-        tried.append((after.error(needed), needed, after.settings.l2, worst / needed))
-    error, needed, l2, eta = min(tried, key=lambda option: option[0])
-    return Advice(name=REMEDIES["penalty"], sigma=needed, l2=l2, eta=eta, error=error)
-
-
-def _penalty(trained: TrainedModel, sigma: float, target: float, seed: int) -> Advice:
-    """Search for the least λ with which the present noise is enough, by bisection of log λ.
-
-    It depends on the data, like the noise, and is rounded up to the same coarse grid.
-    """
-    wanted = target * sigma  # worst leakage at σ = 1
-    low, high = max(trained.settings.l2, 1e-8), _LARGEST_PENALTY
-
-    def leak_at(l2: float) -> float:
-        return float(record_leakage(trained.refitted(replace(trained.settings, l2=l2))).max())
-
-    at_most = leak_at(high)
-    tried = Advice(name=REMEDIES["penalty"], sigma=sigma)
-    if at_most > wanted:
-        return replace(tried, l2=high, eta=at_most / sigma, reason="no penalty")
-    steps = 5 if trained.work > _MANY_PENALTIES else 12
-    for _ in range(steps):
-        middle = math.sqrt(low * high)
-        if leak_at(middle) > wanted:
-            low = middle
-        else:
-            high = middle
-        if high / low < 1.02:
-            break
-    high = round_up(high)
-    # Leakage need not fall all the way from one point of the grid to the next.
-    while (leak := leak_at(high)) > wanted and high < _LARGEST_PENALTY:
-        high = round_up(1.01 * high)
-    after = try_out(trained, replace(trained.settings, l2=high), seed)
-    return replace(tried, l2=high, eta=leak / sigma, error=after.error(sigma))
-
-
-def _reweighting(
-    trained: TrainedModel, enough: float, target: float, seed: int, affordable: bool
-) -> Advice:
-    """Refit with weights that even out the leakage (paper 001, algorithm 1).
-
-    What counts is the leakage of the whole procedure: the choice of the weights depends on the data
-    and can give away more than it saves.
-    """
-    if trained.owner is not None:  # what weights leak is computed for single records
-        return Advice(name=REMEDIES["weights"], reason="rows")
-    known = trained.settings.model in ("linear", "logistic") and trained.basis() is None
-    if not (known and len(trained.source.names) <= WIDEST):  # what weights leak is not known
-        return Advice(name=REMEDIES["weights"], reason="unknown")
-    if not affordable:
-        return Advice(name=REMEDIES["weights"], reason="slow")
-    source = trained.records
-    # A label in units of its spread and noise to match are the same release, with the label's
-    # step one.
-    step = trained.table.labels.step
-    y = source.y / step if trained.settings.model == "linear" else source.y
-    fair = reweight(
-        trained.settings.estimator(),
-        source.X,
-        y,
-        rounds=60,  # it mostly settles in ten or twenty
-        tolerance=1e-4,
-        noise=Gaussian(1 / step),
-        sample_weight=source.sample_weight,
-    )
-    worst = float(np.max(np.asarray(fair.whole_procedure())))
-    needed = round_up(worst / target)
-    rounds = len(fair.trajectory) - 1
-    tried = Advice(name=REMEDIES["weights"], sigma=needed, rounds=rounds, eta=worst / needed)
-    if needed >= enough:
-        return replace(tried, reason="no gain")
-    after = try_out(
-        replace(trained, table=replace(trained.table, source=source.weighted_by(fair.weights))),
-        trained.settings,
-        seed,
-    )
-    return replace(tried, error=after.error(needed))
-
-
-def _shaped(
-    trained: TrainedModel,
-    trial: HeldOutTrial,
-    public: RecordsInMemory,
-    enough: float,
-    target: float,
-) -> Advice:
-    """Return what noise in the shape of a model of public records would cost."""
-    pilot = trained.settings.fit(public)
-    shape = noise_shape(pilot, public.X, public.y)
-    worst = float(record_leakage(trained, shape).max())
-    needed = round_up(worst / target)
-    held_out, settings = cast(RecordsInMemory, trial.held_out), trial.settings
-    margins, shifts = noisy_margins(
-        trial.model, settings, held_out.X, trial.seed, root=np.linalg.cholesky(shape.sigma)
-    )
-    truth = truth_of(trial.model, settings, held_out.y)
-    lost = [losses(settings, margins + needed * s, truth, trial.labels.most) for s in shifts]
-    error = trial._named(float(np.mean(lost)))
-    return Advice(
-        name=REMEDIES["shape"],
-        sigma=needed,
-        public=len(public),
-        eta=worst / needed,
-        error=error,
-        reason=None if error < trial.error(enough) else "no gain",
-    )
 
 
 def split(

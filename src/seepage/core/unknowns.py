@@ -158,7 +158,10 @@ class Attributes:
             return int(name) % d
         if str(name) not in self._positions:
             known = [*self.declared, *self.names] if hasattr(self, "declared") else []
-            raise InputError(f"There is no column {name!r}{nearest(name, known)}.")
+            raise InputError(
+                f"There is no column {name!r} among the features{nearest(name, known)}. The label "
+                "has no name here: leave the column out, or give None, to ask about it."
+            )
         if self.names.count(str(name)) > 1:
             raise InputError(f"Several columns are called {name!r}; name them by their position.")
         return self._positions[str(name)]

@@ -118,9 +118,10 @@ def test_figures_that_follow_a_person_are_found_by_leaving_out_all_their_rows():
 def release(tmp_path):
     def run(table, *options):
         pq.write_table(table, tmp_path / "panel.parquet")
-        limits = ("--max-membership", "1", "--max-guess-gain", "1", "--target", "y")
+        limits = ("--max-membership", "1", "--max-guess-gain", "1", "--max-guess-tpr", "1")
         places = ("--out", "out", "--report", "report", "--ledger", "ledger")
-        arguments = ["release", str(tmp_path / "panel.parquet"), *limits, *options]
+        file = str(tmp_path / "panel.parquet")
+        arguments = ["release", file, "--target", "y", *limits, *options]
         for name, folder in zip(places[::2], places[1::2], strict=True):
             arguments += [name, str(tmp_path / folder)]
         return CliRunner().invoke(app, arguments)

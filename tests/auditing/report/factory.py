@@ -8,7 +8,6 @@ import numpy as np
 
 from seepage.auditing.findings import (
     NUMBERS,
-    Advice,
     AttributeFinding,
     Audit,
     Disclosure,
@@ -19,6 +18,8 @@ from seepage.auditing.findings import (
     LedgerFinding,
     NoiseChoice,
     RecordLeakage,
+    Remedy,
+    RemedyKind,
     RiskFinding,
     TradeoffCurve,
 )
@@ -105,16 +106,16 @@ def make_audit(rows: int = 569, **changes) -> Audit:
             ),
             classes=("no", "yes"),
             remedies=(
-                Advice(
-                    name="more noise",
+                Remedy(
+                    kind=RemedyKind.NOISE,
                     sigma=0.271,
                     eta=0.98,
                     error=0.085,
                     constant=0.373,
                     reaches_target=True,
                 ),
-                Advice(
-                    name="more regularisation",
+                Remedy(
+                    kind=RemedyKind.PENALTY,
                     sigma=0.1,
                     l2=0.031,
                     eta=0.97,
@@ -211,7 +212,7 @@ def make_hostile(text: str, rows: int = 60) -> Audit:
         curve=replace(audit.curve, error_name=text),
         cell_errors=dict(zip(names, audit.cell_errors.values(), strict=False)),
         classes=(text, text),
-        remedies=(Advice(name=text, reason="failed", problem=text),),
+        remedies=(Remedy(kind=RemedyKind.REFITS, reason="failed", problem=text),),
         gates=tuple(replace(gate, where=text) for gate in audit.gates),
         risks_reason=text,
         ledger=LedgerFinding(2, 7, 0.4, 0.5, (text,)),

@@ -11,7 +11,7 @@ from scipy.stats import norm
 from screens import L2, SIGMA, audited, encoded, report
 from sklearn.linear_model import LogisticRegression
 
-from seepage.auditing.findings import Advice, Gate
+from seepage.auditing.findings import Gate, Remedy, RemedyKind
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.first_screen import show_audit
 from seepage.auditing.report.verdict import judge
@@ -118,15 +118,23 @@ def test_who_is_disclosed_is_certain_with_any_noise():
 def test_remedies_come_by_their_error_and_useless_ones_after_a_constant():
     constant = audited().curve.trivial_error
     made = [
-        Advice(name="good", sigma=0.3, l2=0.1, eta=0.9, error=constant * 0.8, constant=constant),
-        Advice(name="useless", sigma=9.0, eta=0.1, error=constant, constant=constant),
-        Advice(name="best", sigma=0.2, l2=1.0, eta=0.9, error=constant / 2, constant=constant),
-        Advice(name="not tried", reason="slow"),
+        Remedy(kind=RemedyKind.WEIGHTS, sigma=0.3, eta=0.9, error=constant * 0.8),
+        Remedy(kind=RemedyKind.NOISE, sigma=9.0, eta=0.1, error=constant),
+        Remedy(kind=RemedyKind.PENALTY, sigma=0.2, l2=1.0, eta=0.9, error=constant / 2),
+        Remedy(kind=RemedyKind.SHAPE, reason="slow"),
     ]
-    made = tuple(replace(advice, reaches_target=advice.eta is not None) for advice in made)
+    made = tuple(
+        replace(remedy, reaches_target=remedy.eta is not None, constant=constant) for remedy in made
+    )
     remedies = show_audit(replace(audited(), remedies=made)).remedies
     names = [line.name.split(" (")[0] for line in remedies.lines]
-    assert names == ["as it is", "best", "good", "constant prediction", "useless"]
+    assert names == [
+        "as it is",
+        "more regularisation",
+        "reweighting",
+        "constant prediction",
+        "more noise",
+    ]
     assert [line.compared for line in remedies.lines[1:]] == ["better", "better", "", "useless"]
     # Only η is known of the first two: that is not called within the limits.
     assert [line.protection[0] for line in remedies.lines[:3]] == [
@@ -139,8 +147,8 @@ def test_remedies_come_by_their_error_and_useless_ones_after_a_constant():
 
 def test_more_noise_is_within_the_limits_only_if_both_risks_are():
     def met(sigma):
-        advice = Advice(name="more noise", sigma=sigma, eta=0.5, error=0.1, reaches_target=True)
-        lines = show_audit(replace(audited(), remedies=(advice,))).remedies.lines
+        noise = Remedy(kind=RemedyKind.NOISE, sigma=sigma, eta=0.5, error=0.1, reaches_target=True)
+        lines = show_audit(replace(audited(), remedies=(noise,))).remedies.lines
         return next(line for line in lines if line.name.startswith("more noise")).protection
 
     curve = audited().risks.curve

@@ -31,7 +31,9 @@ _LINEAR_ONLY = [
 ]
 
 
-def run_attack_audit(question: Question, kind: str, *, out: Path | None, as_json: bool) -> bool:
+def run_attack_audit(
+    question: Question, kind: str, *, out: Path | None, as_json: bool, verbose: bool = False
+) -> bool:
     """Audit a kind of model by attack on a table in a file, write the report, print it."""
     for option in _LINEAR_ONLY:
         if getattr(question, option) not in (None, False):
@@ -58,6 +60,6 @@ def run_attack_audit(question: Question, kind: str, *, out: Path | None, as_json
             steps=encoded.steps,
             tell=tell,
         )
-    report = AttackReport(audit)
+    report = AttackReport(audit, verbose)
     page = None if out is None else report.write(out, question.inputs)
     return report.tell(page, as_json=as_json)

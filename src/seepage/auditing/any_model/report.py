@@ -38,8 +38,8 @@ class AttackReport(Report):
 
     screen = "attack.txt.j2"
 
-    def __init__(self, audit: AttackAudit) -> None:
-        self.audit = audit
+    def __init__(self, audit: AttackAudit, verbose: bool = True) -> None:
+        self.audit, self.verbose = audit, verbose
 
     @cached_property
     def verdict(self) -> Verdict:  # type: ignore[override]
@@ -49,7 +49,7 @@ class AttackReport(Report):
     def about(self) -> dict[str, Any]:
         """Return what the templates are about."""
         structure = [(risk, tell_risk(risk)) for risk in self.audit.structure]
-        return {"audit": self.audit, "structure": structure}
+        return {"audit": self.audit, "structure": structure, "verbose": self.verbose}
 
     def page(self, figures: tuple[Drawing, ...]) -> str:
         """Return the page; it has no figures."""

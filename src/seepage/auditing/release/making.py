@@ -100,10 +100,12 @@ def _with_disclosures(
 ) -> RiskFinding:
     """Return the risks with what the published figures give away for certain.
 
-    Where a figure would be another without a record, or with another class of it, whoever knows
-    everything else reads off that it is there, or which class it has.
+    Where a figure would be another without a record, or with another class or other numbers of it,
+    whoever knows everything else reads off that it is there, which class it has, or which numbers
+    it has not.
     """
     absent = [d for d in disclosures if d.change == LEFT_OUT]
+    replaced = [d for d in disclosures if d.change != LEFT_OUT]
     relabelled = [d.row for d in disclosures if d.change == RELABELLED]
 
     def certain(guess: GuessFinding) -> GuessFinding:
@@ -117,6 +119,8 @@ def _with_disclosures(
         guesses=guesses,
         disclosed=tuple(d.row for d in absent),
         disclosing=tuple(dict.fromkeys(figure for d in absent for figure in d.figures)),
+        replaced=tuple(dict.fromkeys(d.row for d in replaced)),
+        replacing=tuple(dict.fromkeys(figure for d in replaced for figure in d.figures)),
     )
 
 

@@ -264,7 +264,13 @@ class AuditReport(Report):
             "dataset_eta": audit.dataset_eta,
             "curve": asdict(audit.curve),
             "remedies": [
-                asdict(r) | {"useless": r.useless, "change": name_change(audit, r), "text": text}
+                asdict(r)
+                | {
+                    "name": r.name,
+                    "useless": r.useless,
+                    "change": name_change(audit, r),
+                    "text": text,
+                }
                 for r, (_, text) in zip(audit.remedies, verdict.advice, strict=True)
             ],
             # Without saying which record that is

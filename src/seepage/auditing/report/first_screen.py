@@ -13,7 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from seepage.auditing.findings import MU, Advice, AttributeFinding, Audit, no_better
+from seepage.auditing.findings import (
+    MU,
+    AttributeFinding,
+    Audit,
+    Remedy,
+    RemedyKind,
+    no_better,
+)
 from seepage.auditing.questions import MAX_GUESS_GAIN, MAX_MEMBERSHIP
 from seepage.auditing.report.verdict import meets_limits
 from seepage.auditing.report.words import (
@@ -431,19 +438,20 @@ def _remedies(audit: Audit) -> Remedies:
     )
 
 
-def _risks_of(audit: Audit, remedy: Advice) -> tuple[float | None, float | None]:
+def _risks_of(audit: Audit, remedy: Remedy) -> tuple[float | None, float | None]:
     """Return how surely members are recognised after a remedy, and what a guess then gains.
 
     Where it did not find out itself, they are known if it changes the noise alone.
     """
-    right, gain = getattr(remedy, "membership", None), getattr(remedy, "gain", None)
+    right, gain = remedy.membership, remedy.gain
     risks, sigma = audit.risks, remedy.sigma
-    alone = remedy.l2 is None and remedy.rounds is None and remedy.public is None
-    if risks is None or sigma is None or not alone:
+    if risks is not None and risks.disclosed:  # by figures that no remedy changes
+        right = 1.0
+    if risks is None or sigma is None or remedy.kind != RemedyKind.NOISE:
         return right, gain
     if right is None:
         mu = risks.mu * audit.sigma / sigma
-        right = 1.0 if risks.disclosed else float(accuracy_beside(mu, 0.5, risks.epsilon))
+        right = float(accuracy_beside(mu, 0.5, risks.epsilon))
     curve = risks.curve
     if gain is None and curve is not None and curve.right is not None:
         # More noise adds no more to a guess: the next stop before it has the most it can gain.
@@ -452,7 +460,7 @@ def _risks_of(audit: Audit, remedy: Advice) -> tuple[float | None, float | None]
     return right, gain
 
 
-def _met(audit: Audit, remedy: Advice, right: float | None, gain: float | None) -> str:
+def _met(audit: Audit, remedy: Remedy, right: float | None, gain: float | None) -> str:
     """Return whether a remedy brings a release within the limits, as far as that is known."""
     if not remedy.reaches_target:
         return "no"
@@ -464,7 +472,7 @@ def _met(audit: Audit, remedy: Advice, right: float | None, gain: float | None) 
     return "yes" if within and (gain is None or gain <= allowed) else "no"
 
 
-def _takes(audit: Audit, remedy: Advice) -> str:
+def _takes(audit: Audit, remedy: Remedy) -> str:
     """Return a remedy's name and the numbers that it takes."""
     taken = [f"λ = {number(remedy.l2)}"] if remedy.l2 is not None else []
     if remedy.sigma is not None and (remedy.l2 is None or remedy.sigma != audit.sigma):

@@ -11,17 +11,19 @@ from collections.abc import Iterator
 from seepage.auditing.findings import (
     LEFT_OUT,
     ONE_PERSON,
-    Advice,
     Audit,
     DisclosureCheck,
     Gate,
     LedgerFinding,
+    Remedy,
+    RemedyKind,
 )
 from seepage.auditing.questions import MAX_GUESS_GAIN, MAX_GUESS_TPR, MAX_MEMBERSHIP
 from seepage.auditing.report.rendering import tell
 from seepage.auditing.report.words import (
     Answer,
     Verdict,
+    capital,
     count_over,
     count_recognised,
     error_at,
@@ -207,14 +209,8 @@ def _tell_fixes(audit: Audit) -> str:
     named = [(name_change(audit, remedy), remedy.useless) for remedy in audit.remedies]
     changes = [change for change, useless in named if change and not useless]
     useless = " or ".join(change for change, useless in named if change and useless)
-    if not count_over(audit):
+    if not _needs_change(audit):
         text = f"Nothing needs to be changed to stay within {find_limit(audit).words}"
-        if _stands_out(audit):
-            text += (
-                f"; more noise protects the {'person' if audit.unit == ONE_PERSON else 'row'} "
-                "that stands out (--max-membership and "
-                "--max-guess-tpr say how much it takes)"
-            )
         if changes:
             text += f". {'Another way' if len(changes) == 1 else 'Other ways'} to stay within it: "
             text += ", or ".join(changes)
@@ -223,40 +219,49 @@ def _tell_fixes(audit: Audit) -> str:
         if not useless:
             return ""
         return (
-            f"Nothing that was tried. {useless[0].upper()}{useless[1:]} would bring every "
+            f"Nothing that was tried. {capital(useless)} would bring every "
             f"{one(audit.unit)} within {_aim(audit)}, but leaves a model no better than a "
             "constant prediction."
         )
     listed = changes[0] if len(changes) == 1 else f"{', '.join(changes[:-1])}, or {changes[-1]}"
     ending = "it brings" if len(changes) == 1 else "each of these brings"
-    text = (
-        f"{listed[0].upper()}{listed[1:]}: {ending} every {one(audit.unit)} within {_aim(audit)}."
-    )
+    text = f"{capital(listed)}: {ending} every {one(audit.unit)} within {_aim(audit)}."
     if useless:
         text += f" So would {useless}, but with an error no smaller than a constant prediction's."
     return text
 
 
+def _needs_change(audit: Audit) -> bool:
+    """Return whether somebody leaks, is recognised or is guessed beyond what was asked."""
+    return bool(count_over(audit) or _stands_out(audit))
+
+
 def _aim(audit: Audit) -> str:
-    return "the target" if audit.target_eta is not None else "one standard deviation (η = 1)"
+    eta = "the target" if audit.target_eta is not None else "one standard deviation (η = 1)"
+    return f"{eta} and the limits on risks" if _stands_out(audit) else eta
 
 
-def name_change(audit: Audit, remedy: Advice) -> str:
+def name_change(audit: Audit, remedy: Remedy) -> str:
     """Say what to do in a few words; nothing if it does not help, or is not needed."""
     if remedy.reason is not None or not remedy.reaches_target or remedy.sigma is None:
         return ""
-    if remedy.rounds is not None:
-        return f"reweighting, to even out the leakage (with σ = {remedy.sigma:.3g})"
-    if audit.meets_target or remedy.public is not None:
-        return ""
-    taken = f"σ = {remedy.sigma:.3g} instead of {audit.sigma:.3g}"
-    if remedy.l2 is not None:
+    noise = f"σ = {remedy.sigma:.3g}"
+    if remedy.kind == RemedyKind.WEIGHTS:
+        return f"reweighting, to even out the leakage (with {noise})"
+    needed = _needs_change(audit)
+    if remedy.kind == RemedyKind.COMBINATION and remedy.l2 is not None:
+        taken = f"λ = {remedy.l2:.3g} instead of {audit.l2:.3g}, with {noise}"
+        return f"{remedy.name} ({taken})" if needed else ""
+    if remedy.kind == RemedyKind.PENALTY and remedy.l2 is not None:
         taken = f"λ = {remedy.l2:.3g} instead of {audit.l2:.3g}"
-    return f"{remedy.name} ({taken})"
+        return f"{remedy.name} ({taken})" if needed else ""
+    if remedy.kind == RemedyKind.NOISE:
+        return f"{remedy.name} ({noise} instead of {audit.sigma:.3g})" if needed else ""
+    return ""
 
 
-def tell_remedy(audit: Audit, remedy: Advice) -> str:
-    """Say what a remedy takes and what it costs, or why it does not help."""
+def tell_remedy(audit: Audit, remedy: Remedy) -> str:
+    """Say what a remedy takes, brings and costs, or why it does not help."""
     return tell("remedy", audit, remedy)
 
 

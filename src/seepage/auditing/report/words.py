@@ -70,7 +70,7 @@ def short(text: object, width: int = 48) -> str:
     return line if len(line) <= width else line[: width - 1].rstrip() + "…"
 
 
-def sentence(text: object, width: int = 400) -> str:
+def sentence(text: object, width: int = 2000) -> str:
     """Return a sentence that may quote names, shortened if a name made it far too long."""
     return short(text, width)
 

@@ -1,0 +1,381 @@
+"""How to protect people at less cost: what each remedy takes, what it brings, and what it costs.
+
+A remedy is tried until the most exposed record is protected as was asked: its leakage η, how often
+membership inference succeeds, and what a guess gains. Beside that stands its error on held-out
+records and that of a constant prediction. The choice of a noise or a penalty depends on the data,
+so both are points of a coarse grid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, cast
+
+import numpy as np
+
+from seepage.auditing.findings import (
+    FALSE_POSITIVES,
+    WIDEST,
+    GuessFinding,
+    Remedy,
+    RemedyKind,
+    RiskFinding,
+)
+from seepage.auditing.measures import record_leakage
+from seepage.auditing.questions import MAX_GUESS_GAIN, MAX_GUESS_TPR, MAX_MEMBERSHIP, Limits
+from seepage.auditing.tradeoff import HeldOutTrial, losses, noisy_margins, truth_of, try_out
+from seepage.auditing.trained_model import FitSettings, RecordsInMemory, TrainedModel
+from seepage.core.noise import Gaussian
+from seepage.core.result import SAME, round_up
+from seepage.errors import InputError
+from seepage.glm.reweighting import reweight
+from seepage.glm.shaped_noise import noise_shape
+from seepage.risks.guessing import accuracy, true_positive_rate
+
+_LARGEST_PENALTY = 1e3  # beyond it a standardised column has no weight left
+# Budgets in multiplications of one pass, a few seconds each: beyond them a search tries fewer
+# penalties, and penalties and weights are tried only if asked for by name.
+_MANY_PENALTIES = 2e8
+_BUDGETS = {"penalty": 5e9, "weights": 2e7}
+
+# In the order in which they are tried
+KINDS = tuple(kind for kind in RemedyKind if kind != RemedyKind.REFITS)
+
+# The risks of a release of a model with noise σ, where they are known
+RisksOf = Callable[[TrainedModel, float], RiskFinding | None]
+
+
+@dataclass(frozen=True)
+class Protection:
+    """What was asked for: the most that any record may leak, and the largest risks of one."""
+
+    eta: float
+    membership: float = MAX_MEMBERSHIP
+    gain: float = MAX_GUESS_GAIN
+    tpr: float = MAX_GUESS_TPR
+
+    @classmethod
+    def asked(cls, eta: float, limits: Limits | None) -> Protection:
+        """Return the limits that a caller set, and for the others those of the verdict."""
+        if limits is None:
+            return cls(eta)
+        stated = {
+            "membership": limits.max_membership,
+            "gain": limits.max_guess_gain,
+            "tpr": limits.max_guess_tpr,
+        }
+        return cls(eta, **{name: limit for name, limit in stated.items() if limit is not None})
+
+    def reached(self, remedy: Remedy) -> bool:
+        """Return whether all that is known of a remedy is within what was asked."""
+        if remedy.eta is None:
+            return False
+        pairs = ((getattr(remedy, name), limit) for name, limit in vars(self).items())
+        return all(known is None or known <= limit * (1 + SAME) for known, limit in pairs)
+
+
+def find_remedies(
+    trained: TrainedModel,
+    trial: HeldOutTrial,
+    *,
+    sigma: float,
+    asked: Protection,
+    worst: float,
+    risks: RiskFinding | None,
+    risks_of: RisksOf,
+    seed: int,
+    wanted: Sequence[str] | None = None,
+    say: Callable[[str], object] = lambda words: None,
+) -> tuple[Remedy, ...]:
+    """Return what other noise, penalties, weights and shapes would do, the least error first.
+
+    Refitting the model several times is tried for tables in memory only, and within a budget unless
+    a remedy is ``wanted`` by the value of its kind. ``worst`` is the largest leakage of a record at
+    σ = 1, ``risks`` are those of the release as it is, and ``risks_of`` those of another model or
+    noise; ``say`` is called with what runs. What leaves a model no better than a constant
+    prediction is called useless and comes last.
+    """
+    kinds = KINDS if wanted is None else tuple(RemedyKind(name) for name in wanted)
+    within = {name: wanted is not None or trained.work <= most for name, most in _BUDGETS.items()}
+    if not within["weights"]:  # as many passes as weights take
+        risks_of = _unmeasured
+    search = _Search(trained, trial, sigma, asked, worst, risks, risks_of, seed)
+    remedies = [search.more_noise()] if RemedyKind.NOISE in kinds else []
+    # Without public records there is no shape, and a penalty that is enough needs no other.
+    left_out = {RemedyKind.NOISE}
+    left_out |= {RemedyKind.SHAPE} if trained.table.public is None else set()
+    left_out |= {RemedyKind.PENALTY} if search.met else set()
+    refits = [kind for kind in kinds if kind not in left_out]
+    if math.isinf(trained.refit_work) or not any(within.values()):
+        large = [Remedy(kind=RemedyKind.REFITS, reason="large")] if refits else []
+        return _ordered([*remedies, *large], trial, asked)
+    try:
+        for kind in refits:
+            say(f"remedy: {kind.words}")
+            if kind == RemedyKind.PENALTY:
+                remedies.append(search.penalty())
+            elif kind == RemedyKind.COMBINATION:
+                remedies.append(search.combination())
+            elif kind == RemedyKind.WEIGHTS:
+                remedies.append(search.weights(within["weights"]))
+            elif trained.table.public is not None:
+                remedies.append(search.shape(trained.table.public))
+    except InputError as problem:
+        remedies.append(Remedy(kind=RemedyKind.REFITS, reason="failed", problem=str(problem)))
+    return _ordered(remedies, trial, asked)
+
+
+def _unmeasured(trained: TrainedModel, sigma: float) -> RiskFinding | None:
+    return None
+
+
+def _ordered(
+    remedies: Iterable[Remedy], trial: HeldOutTrial, asked: Protection
+) -> tuple[Remedy, ...]:
+    """Return remedies beside what was asked and a constant prediction, the least error first.
+
+    Then those that were not tried or do not help, and the useless ones last. Of two that take the
+    same noise and penalty, the simpler one stays.
+    """
+    distinct: dict[Any, Remedy] = {}
+    for remedy in remedies:
+        taken = (remedy.sigma, remedy.l2) if remedy.l2 is not None else remedy.kind
+        distinct.setdefault(taken, remedy)
+
+    def beside(remedy: Remedy) -> Remedy:
+        constant = None if remedy.error is None else trial.trivial_error()
+        return replace(remedy, constant=constant, reaches_target=asked.reached(remedy))
+
+    def place(remedy: Remedy) -> tuple[bool, bool, float]:
+        unknown = remedy.error is None or remedy.reason is not None
+        return remedy.useless, unknown, remedy.error or 0.0
+
+    return tuple(sorted(map(beside, distinct.values()), key=place))
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """A model with its noise, and what it is to be changed into."""
+
+    trained: TrainedModel
+    trial: HeldOutTrial
+    sigma: float
+    asked: Protection
+    worst: float  # the largest leakage of a record at σ = 1
+    risks: RiskFinding | None
+    risks_of: RisksOf
+    seed: int
+
+    @property
+    def met(self) -> bool:
+        """Whether the release as it is protects everybody as was asked."""
+        here = Remedy(kind=RemedyKind.NOISE, eta=self.worst / self.sigma)
+        return self.asked.reached(_with_risks(here, self.risks))
+
+    def more_noise(self) -> Remedy:
+        """Return the noise that is enough for the model as it is; half the leakage if it is met."""
+        start = Remedy(kind=RemedyKind.NOISE)
+        least = 2 * self.sigma if self.met else self._plain_noise
+        found = self._enough(start, self.trained, self.worst, least)
+        assert found.sigma is not None  # noqa: S101 - told to the type checker
+        return replace(found, error=self.trial.error(found.sigma))
+
+    def penalty(self) -> Remedy:
+        """Search for the least λ with which the present noise is enough, by bisection of log λ."""
+        steps = 5 if self.trained.work > _MANY_PENALTIES else 12
+
+        @cache
+        def leaks(l2: float) -> float:
+            return float(record_leakage(self._refitted(l2)).max())
+
+        @cache
+        def tried(l2: float) -> Remedy:
+            start = Remedy(kind=RemedyKind.PENALTY, l2=l2, sigma=self.sigma)
+            risks = self.risks_of(self._refitted(l2), self.sigma)
+            return _with_risks(replace(start, eta=leaks(l2) / self.sigma), risks)
+
+        def calm(l2: float) -> bool:
+            return leaks(l2) <= self.asked.eta * self.sigma
+
+        def enough(l2: float) -> bool:
+            return calm(l2) and self.asked.reached(tried(l2))
+
+        def least(test: Callable[[float], bool], low: float, high: float) -> float:
+            for _ in range(steps):
+                middle = math.sqrt(low * high)
+                low, high = (low, middle) if test(middle) else (middle, high)
+                if high / low < 1.02:
+                    break
+            return round_up(high)
+
+        if not enough(_LARGEST_PENALTY):
+            return replace(tried(_LARGEST_PENALTY), reason="no penalty")
+        l2 = least(calm, max(self.trained.settings.l2, 1e-8), _LARGEST_PENALTY)
+        if not enough(l2):  # seldom: what is enough for η is mostly enough for the rest
+            l2 = least(enough, l2, _LARGEST_PENALTY)
+        # Leakage need not fall all the way from one point of the grid to the next.
+        while not enough(l2) and l2 < _LARGEST_PENALTY:
+            l2 = round_up(1.01 * l2)
+        return replace(tried(l2), error=self._after(l2).error(self.sigma))
+
+    def combination(self) -> Remedy:
+        """Return the stronger penalty that leaves the least error, with the noise it then takes."""
+        work, tried = self.trained.work, []
+        factors = (3, 10, 30, 100, 300, 1000)
+        few = factors[3:4] if work > _MANY_PENALTIES else factors[1::2]
+        for factor in factors if work <= _BUDGETS["weights"] else few:
+            l2 = factor * max(self.trained.settings.l2, 1e-4)
+            worst = float(record_leakage(self._refitted(l2)).max())
+            after = self._after(l2)
+            tried.append((after.error(round_up(worst / self.asked.eta)), l2, worst, after))
+        _, l2, worst, after = min(tried, key=lambda option: option[0])
+        start = Remedy(kind=RemedyKind.COMBINATION, l2=after.settings.l2)
+        found = self._enough(start, self._refitted(l2), worst, round_up(worst / self.asked.eta))
+        assert found.sigma is not None  # noqa: S101 - told to the type checker
+        return replace(found, error=after.error(found.sigma))
+
+    def weights(self, affordable: bool) -> Remedy:
+        """Refit with weights that even out the leakage (Hannun et al. 2021, algorithm 1).
+
+        What counts is the leakage of the whole procedure: the choice of the weights depends on the
+        data and can give away more than it saves. Its risks are not known.
+        """
+        trained, kind = self.trained, RemedyKind.WEIGHTS
+        if trained.owner is not None:  # what weights leak is computed for single records
+            return Remedy(kind=kind, reason="rows")
+        known = trained.settings.model in ("linear", "logistic") and trained.basis() is None
+        if not (known and len(trained.source.names) <= WIDEST):  # what weights leak is not known
+            return Remedy(kind=kind, reason="unknown")
+        if not affordable:
+            return Remedy(kind=kind, reason="slow")
+        source = trained.records
+        # A label in units of its spread and noise to match are the same release, with the label's
+        # step one.
+        step = trained.table.labels.step
+        y = source.y / step if trained.settings.model == "linear" else source.y
+        fair = reweight(
+            trained.settings.estimator(),
+            source.X,
+            y,
+            rounds=60,  # it mostly settles in ten or twenty
+            tolerance=1e-4,
+            noise=Gaussian(1 / step),
+            sample_weight=source.sample_weight,
+        )
+        worst = float(np.max(np.asarray(fair.whole_procedure())))
+        needed = round_up(worst / self.asked.eta)
+        rounds = len(fair.trajectory) - 1
+        tried = Remedy(kind=kind, sigma=needed, rounds=rounds, eta=worst / needed)
+        if needed >= self._plain_noise:
+            return replace(tried, reason="no gain")
+        weighted = replace(trained.table, source=source.weighted_by(fair.weights))
+        after = try_out(replace(trained, table=weighted), trained.settings, self.seed)
+        return replace(tried, error=after.error(needed))
+
+    def shape(self, public: RecordsInMemory) -> Remedy:
+        """Return what noise in the shape of a model of public records would cost.
+
+        Its risks are not known.
+        """
+        trained, trial = self.trained, self.trial
+        pilot = trained.settings.fit(public)
+        shape = noise_shape(pilot, public.X, public.y)
+        worst = float(record_leakage(trained, shape).max())
+        needed = round_up(worst / self.asked.eta)
+        held_out, settings = cast(RecordsInMemory, trial.held_out), trial.settings
+        margins, shifts = noisy_margins(
+            trial.model, settings, held_out.X, trial.seed, root=np.linalg.cholesky(shape.sigma)
+        )
+        truth = truth_of(trial.model, settings, held_out.y)
+        lost = [losses(settings, margins + needed * s, truth, trial.labels.most) for s in shifts]
+        error = trial.as_error(float(np.mean(lost)))
+        return Remedy(
+            kind=RemedyKind.SHAPE,
+            sigma=needed,
+            public=len(public),
+            eta=worst / needed,
+            error=error,
+            reason=None if error < trial.error(self._plain_noise) else "no gain",
+        )
+
+    @property
+    def _plain_noise(self) -> float:
+        """The noise on the coarse grid that is enough for η, of the model as it is."""
+        return round_up(self.worst / self.asked.eta)
+
+    def _settings(self, l2: float) -> FitSettings:
+        return replace(self.trained.settings, l2=l2)
+
+    def _refitted(self, l2: float) -> TrainedModel:
+        return self.trained.refitted(self._settings(l2))
+
+    def _after(self, l2: float) -> HeldOutTrial:
+        """Return the trial of another penalty, on the same held-out records."""
+        other = try_out(self.trained, self._settings(l2), self.seed)
+        return replace(other, held_out=self.trial.held_out)  # no copies
+
+    def _enough(self, start: Remedy, trained: TrainedModel, worst: float, least: float) -> Remedy:
+        """Return a remedy with the least noise, from ``least`` on, that protects as was asked.
+
+        ``worst`` is the largest leakage of a model's records at σ = 1. Its risks are computed once:
+        they fall with the noise by closed forms.
+        """
+        known, sigma = self.risks, self.sigma
+        if trained is not self.trained:
+            known, sigma = self.risks_of(trained, least), least
+
+        def at(noise: float) -> Remedy:
+            found = replace(start, sigma=noise, eta=worst / noise)
+            return _with_risks(found, known and with_noise(known, noise / sigma))
+
+        found = at(least)
+        # Without some record there may be no model, which no noise hides.
+        while not self.asked.reached(found) and (known is None or math.isfinite(known.mu)):
+            if found.sigma is None or found.sigma > 1e6 * least:
+                break
+            found = at(round_up(1.01 * found.sigma))
+        return found
+
+
+def with_noise(risks: RiskFinding, times: float) -> RiskFinding:
+    """Return the risks of the same model with noise that is ``times`` as large: upper limits.
+
+    Distances μ between releases are inversely proportional to the noise, and membership inference
+    is right ``Φ(μ/2)`` of the time. Whatever the prior, a guess among K levels, none of which is
+    farther than μ from another, gains at most ``(1 − 1/K)(2Φ(μ/2) − 1)``: with the commonest level
+    ``k`` of prior ``p``, ``∫ maxⱼ pⱼfⱼ ≤ p + Σⱼ pⱼ∫(fⱼ − fₖ)₊``.
+    """
+    if times == 1:
+        return risks
+
+    def guess(found: GuessFinding) -> GuessFinding:
+        if found.mu is None:
+            return found
+        mu = found.mu / times
+        most = (1 - 1 / found.levels) * (2 * float(accuracy(mu)) - 1)
+        gain = most if times < 1 else min(most, found.gain)
+        tpr = float(true_positive_rate(mu, FALSE_POSITIVES[0]))
+        return replace(found, right=found.baseline + gain, mu=mu, tpr=tpr)
+
+    mu = risks.mu / times
+    return replace(
+        risks,
+        membership=float(accuracy(mu)),
+        mu=mu,
+        guesses=tuple(guess(found) for found in risks.guesses),
+    )
+
+
+def _with_risks(remedy: Remedy, risks: RiskFinding | None) -> Remedy:
+    if risks is None:
+        return remedy
+    worst, told = risks.worst_guess, risks.told_best
+    return replace(
+        remedy,
+        membership=risks.recognised,
+        gain=None if worst is None else worst.gain,
+        tpr=None if told is None else told.tpr,
+    )
