@@ -441,7 +441,7 @@ def _remedies(audit: Audit) -> Remedies:
 def _risks_of(audit: Audit, remedy: Remedy) -> tuple[float | None, float | None]:
     """Return how surely members are recognised after a remedy, and what a guess then gains.
 
-    Where it did not find out itself, they are known if it changes the noise alone.
+    They are known as well as those of the release if it changes the noise alone.
     """
     right, gain = remedy.membership, remedy.gain
     risks, sigma = audit.risks, remedy.sigma
@@ -449,14 +449,17 @@ def _risks_of(audit: Audit, remedy: Remedy) -> tuple[float | None, float | None]
         right = 1.0
     if risks is None or sigma is None or remedy.kind != RemedyKind.NOISE:
         return right, gain
-    if right is None:
-        mu = risks.mu * audit.sigma / sigma
-        right = float(accuracy_beside(mu, 0.5, risks.epsilon))
+    # All are upper limits: the smallest counts, which the slider shows with this noise.
+    mu = risks.mu * audit.sigma / sigma
+    known = float(accuracy_beside(mu, 0.5, risks.epsilon))
+    right = known if right is None else max(right, known) if risks.disclosed else min(right, known)
     curve = risks.curve
-    if gain is None and curve is not None and curve.right is not None:
+    if curve is not None and curve.right is not None:
         # More noise adds no more to a guess: the next stop before it has the most it can gain.
         before = np.flatnonzero(curve.sigma <= sigma * (1 + SAME))
-        gain = float((curve.right - curve.baseline)[before[-1]]) if len(before) else None
+        if len(before):
+            most = float((curve.right - curve.baseline)[before[-1]])
+            gain = most if gain is None else min(gain, most)
     return right, gain
 
 
