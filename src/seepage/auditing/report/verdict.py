@@ -180,9 +180,15 @@ def _tell_fixes(audit: Audit) -> str:
             text += f". {'Another way' if len(changes) == 1 else 'Other ways'} to stay within it: "
             text += ", or ".join(changes)
         return f"{text}."
-    if not changes:
-        if not useless:
+    if not changes and not useless:
+        if count_over(audit):
             return ""
+        who = "person" if audit.unit == ONE_PERSON else "row"
+        return (
+            f"More noise protects the {who} that stands out (--max-membership and --max-guess-tpr "
+            "say how much it takes)."
+        )
+    if not changes:
         return (
             f"Nothing that was tried. {capital(useless)} would bring every "
             f"{one(audit.unit)} within {_aim(audit)}, but leaves a model no better than a "
