@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from seepage import privacy as privacy
     from seepage import streams as streams
     from seepage.auditing.any_model.attack_audit import audit_estimator as audit_estimator
+    from seepage.auditing.explaining.explanation import explain as explain
     from seepage.auditing.intake.model_saving import save as save
     from seepage.auditing.pipeline import audit as audit
     from seepage.auditing.release.contents import Release as Release

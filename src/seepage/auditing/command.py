@@ -17,7 +17,7 @@ import typer
 
 from seepage.auditing.audit import EVERYTHING, ONLY_NOISE, QUICK, Effort, Tell, audit_table
 from seepage.auditing.findings import Audit
-from seepage.auditing.gates import check_limits, find_gates
+from seepage.auditing.gates import check_limits, held_to
 from seepage.auditing.intake.files import read_file
 from seepage.auditing.intake.plan_file import PlanFile, column_facts, plan_text
 from seepage.auditing.intake.table import (
@@ -272,7 +272,7 @@ def run_audit(question: Question, limits: Limits, *, out: Path | None, as_json: 
         question = replace(question, target_eta=wanted)
     with _cluster(question) as client:
         audit = answer(question, effort=effort, client=client)
-        report = AuditReport(replace(audit, gates=find_gates(limits, audit)))
+        report = AuditReport(held_to(limits, audit))
         page = None if out is None else report.write(out, keep=question.inputs)
         private = "values of the table itself" if question.show_values else None
         return report.tell(page, as_json=as_json, private=private)

@@ -56,6 +56,11 @@ def check_limits(limits: Limits, grouped: bool) -> float | None:
     return min(etas) if etas else None
 
 
+def held_to(limits: Limits, audit: Audit) -> Audit:
+    """Return an audit with a gate for every limit, and the preset that they came from."""
+    return replace(audit, gates=find_gates(limits, audit), preset=limits.preset)
+
+
 def find_gates(limits: Limits, audit: Audit) -> tuple[Gate, ...]:
     """Return one gate per limit; records over it are named by row, never by their values."""
     check_limits(limits, bool(audit.groupings))

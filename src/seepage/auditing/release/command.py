@@ -31,7 +31,7 @@ from seepage.tables.names import shown
 
 SCHEMA = "seepage-release-summary/2"
 # What the summary of a release has in common with that of its audit
-_SHARED = ("gates", "passed", "risks", "risks_reason", "disclosures", "ledger")
+_SHARED = ("gates", "passed", "preset", "risks", "risks_reason", "disclosures", "ledger")
 
 
 def run_release(
