@@ -29,6 +29,10 @@ from seepage.auditing.questions import (
 )
 from seepage.errors import InputError
 
+Check = Annotated[
+    Path | None,
+    "A .json file for who decides whether the release may leave, with a sheet (.txt) beside it.",
+]
 Table = Annotated[Path, "A table in a file, as for an audit."]
 Json = Annotated[bool, "--json", "Print the summary as JSON and nothing else."]
 Folder = Annotated[
@@ -187,6 +191,7 @@ def audit(
     out: Annotated[
         Path | None, "The folder of the report (default seepage-audit; none with --json)."
     ] = None,
+    check: Check = None,
     as_json: Json = False,
 ) -> None:
     """Report what releasing a linear model of a table leaks about its records.
@@ -198,7 +203,7 @@ def audit(
     if model_kind is None:
         from seepage.auditing.command import run_audit
 
-        passed = run_audit(question, limits, out=folder, as_json=as_json)
+        passed = run_audit(question, limits, out=folder, as_json=as_json, check=check)
     elif limits != Limits():
         raise InputError(
             "Gates are for linear models; an attack cannot prove that a limit is kept."
@@ -206,7 +211,7 @@ def audit(
     else:
         from seepage.auditing.any_model.command import run_attack_audit
 
-        passed = run_attack_audit(question, model_kind, out=folder, as_json=as_json)
+        passed = run_attack_audit(question, model_kind, out=folder, as_json=as_json, check=check)
     _leave(passed)
 
 
@@ -246,6 +251,7 @@ def release(
     ledger: Annotated[Path, "The private file that remembers releases."] = Path(
         "seepage-ledger.json"
     ),
+    check: Check = None,
     as_json: Json = False,
 ) -> None:
     """Fit a linear model of a table, and write what may leave: the model with noise, and its card.
@@ -264,7 +270,10 @@ def release(
         max_guess_tpr=max_guess_tpr,
     )
     folders = {"release": out, "report": report, "ledger": ledger}
-    _leave(run_release(table, question, folders, options=options, limits=limits, as_json=as_json))
+    passed = run_release(
+        table, question, folders, options=options, limits=limits, as_json=as_json, check=check
+    )
+    _leave(passed)
 
 
 @_command(app)

@@ -195,10 +195,15 @@ class Question(CalibrationQuestion):
     quick: Annotated[bool, "Fit once: no remedies and no repeated splits."] = False
 
     @property
+    def named_inputs(self) -> dict[str, Path]:
+        """The files that are read, each by its option."""
+        names = ("table", "model_file", "public", "plan")
+        return {name: path for name in names if (path := getattr(self, name)) is not None}
+
+    @property
     def inputs(self) -> tuple[Path, ...]:
         """The files that are read and must not be overwritten."""
-        named = (self.table, self.model_file, self.public, self.plan)
-        return tuple(path for path in named if path is not None)
+        return tuple(self.named_inputs.values())
 
 
 @dataclass(frozen=True, kw_only=True)
