@@ -187,6 +187,7 @@ def test_a_run_of_one_step_without_sampling_is_gaussian_noise():
     )
 
 
+@pytest.mark.slow
 def test_a_run_is_below_its_own_budget_and_a_simulated_attack_reaches_it():
     """Three steps on batches of rate 0.3: the exact likelihood ratio, drawn 200,000 times."""
     rate, sigma, steps, draws = 0.3, 1.0, 3, 200_000

@@ -124,6 +124,7 @@ def test_a_release_is_checked_file_by_file(folder):
     assert "no others" in (folder / "check.txt").read_text()
 
 
+@pytest.mark.slow
 def test_a_refused_release_leaves_nothing_to_compare(folder):
     made = run(*RELEASE, "--max-membership", "0.5001", "--check", "check.json")
     assert made.exit_code == 1

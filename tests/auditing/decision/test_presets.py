@@ -94,6 +94,22 @@ def test_a_release_is_held_to_partners_unless_told_otherwise(table):
     assert "did you mean 'open'" in card.stderr
 
 
+def test_a_model_published_without_noise_meets_no_limit_on_membership(table):
+    """The noise that the audit chose for the rest of its numbers is not in what is published."""
+    asked = ["audit", *table, "--quick", "--json", "--attacker", "outsider"]
+    bare = run(*asked, "--preset", "internal")
+    assert bare.exit_code == 1, bare.output
+    summary = json.loads(bare.stdout)
+    membership = summary["gates"][0]
+    assert (membership["measured"], membership["passed"]) == (1.0, False)
+    assert summary["outsider"]["informed"] == 1.0  # as the estimate beside it says
+    assert membership["text"].startswith("Published as it is, without noise, membership inference")
+    assert f"σ = {membership['enough']:g} would be enough" in membership["text"]
+    noisy = run(*asked, "--preset", "internal", "--sigma", str(membership["enough"]))
+    assert json.loads(noisy.stdout)["gates"][0]["passed"]
+    assert run(*asked, "--max-membership", "1").exit_code == 0  # no limit
+
+
 def test_no_preset_for_what_an_attack_cannot_prove(table):
     refused = run("audit", *table, "--model-kind", "tree", "--preset", "open")
     assert refused.exit_code == 2

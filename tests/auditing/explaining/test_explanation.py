@@ -88,6 +88,7 @@ def test_an_estimate_at_the_two_ends_reaches_the_least_error():
     assert least >= math.sqrt(error / 2) * (1 - 1e-12)
 
 
+@pytest.mark.slow
 def test_a_run_explains_itself_and_its_budget():
     found = sp.explain(noise_multiplier=1.0, sample_rate=0.02, steps=20, delta=1e-5)
     run, budget = found.meanings
@@ -145,7 +146,7 @@ def test_the_picture(tmp_path):
     text = drawn.read_text("utf-8")
     root = ET.fromstring(text)  # noqa: S314 - our own file
     shown = "".join(root.itertext())
-    for words in ("any mechanism", "Gaussian noise", "guessing", "false positive rate", "0.1 %"):
+    for words in ("any mechanism", "Gaussian noise", "no release", "false positive rate", "0.1 %"):
         assert words in shown
     assert "\\mathdefault" not in text
     assert drawn.read_bytes() == found.picture(tmp_path / "again.svg").read_bytes()
@@ -153,6 +154,8 @@ def test_the_picture(tmp_path):
     assert png.startswith(b"\x89PNG")
     with pytest.raises(sp.InputError, match=r"\.svg or \.png"):
         found.picture(tmp_path / "curve.pdf")
+    with pytest.raises(sp.InputError, match="cannot be written"):
+        found.picture(tmp_path / "curve.png" / "in-a-file.png")
 
 
 def test_bars_are_full_only_for_certainty():

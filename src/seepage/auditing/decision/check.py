@@ -153,8 +153,13 @@ class Check:
         check_target(path, ())
         summary = self.summary()
         texts = {path: json_text(summary), path.with_suffix(".txt"): self._sheet(summary)}
-        for file, text in texts.items():
-            write_text(file, text)
+        try:
+            for file, text in texts.items():
+                write_text(file, text)
+        except OSError as error:
+            raise InputError(
+                f"The check cannot be written to {shown(path.name)}: {error.strerror or error}."
+            ) from error
         return path.with_suffix(".txt")
 
     def _sheet(self, summary: Mapping[str, Any]) -> str:

@@ -30,7 +30,7 @@ def draw_picture(path: Path, title: str, curves: Sequence[tuple[str, TradeOff]])
         axes = figure.add_subplot()
         for (name, curve), colour, style in zip(curves, (BLUE, ORANGE), ("-", "--"), strict=False):
             axes.plot(rates, curve.tpr(rates), color=colour, linestyle=style, label=name)
-        axes.plot(rates, rates, color=MUTED, linestyle=":", label="guessing, without the release")
+        axes.plot(rates, rates, color=MUTED, linestyle=":", label="no release")
         axes.set(xscale="log", xlim=(1e-4, 1), ylim=(0, 1.02), title=title)
         ticks = ("0.01 %", "0.1 %", "1 %", "10 %", "100 %")
         axes.set_xticks(np.geomspace(1e-4, 1.0, len(ticks)), ticks)
@@ -39,5 +39,10 @@ def draw_picture(path: Path, title: str, curves: Sequence[tuple[str, TradeOff]])
         figure.legend(loc="outside lower left", ncols=3)
         details = {"Title": title} | ({"Date": None, "Creator": None} if kind == "svg" else {})
         figure.savefig(buffer, format=kind, metadata=details, dpi=150)
-    write_private(path, lambda file: file.write(buffer.getvalue()))
+    try:
+        write_private(path, lambda file: file.write(buffer.getvalue()))
+    except OSError as error:
+        raise InputError(
+            f"The picture cannot be written to {shown(path.name)}: {error.strerror or error}."
+        ) from error
     return path
