@@ -31,6 +31,7 @@ from seepage.glm.leakage import leakage, release_of
 from seepage.glm.losses import Categorical, Family, squared_hinge
 from seepage.glm.outsider.leakage import OutsiderLeakage
 from seepage.glm.outsider.predictions import Predictions
+from seepage.glm.outsider.seen import SeenRelease
 from seepage.glm.preprocessing.jacobian import RawJacobian, RawRelease
 from seepage.tables.source import MemorySource, Table, distinct
 
@@ -478,7 +479,7 @@ class TrainedModel:
         again = partial(leakage, self.model, self.source, person=self.owner)
         known = self.leakage(self.source, 1.0 if sigma is None else sigma)
         fits = cast("GLMRelease", known.release).fits_in_chunks()
-        return OutsiderLeakage(known, noise, attacker, predictions, None, again, fits)
+        return OutsiderLeakage(SeenRelease(known, noise, attacker, predictions, None, again, fits))
 
     def refitted(
         self, settings: FitSettings | None = None, source: RowSource | None = None

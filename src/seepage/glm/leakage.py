@@ -54,7 +54,7 @@ from seepage.glm.jacobian.optimum import (
 from seepage.glm.jacobian.single_output import SingleOutputJacobian
 from seepage.glm.jacobian.terms import JacobianTerms
 from seepage.glm.losses import Categorical
-from seepage.glm.outsider.leakage import OutsiderLeakage, checked_attacker
+from seepage.glm.outsider.leakage import OutsiderLeakage
 from seepage.glm.outsider.predictions import (
     ANSWERS,
     Parameters,
@@ -62,6 +62,8 @@ from seepage.glm.outsider.predictions import (
     check_queries,
     noise_on_parameters,
 )
+from seepage.glm.outsider.refusals import checked_attacker
+from seepage.glm.outsider.seen import SeenRelease
 from seepage.glm.preprocessing.chain import Chain
 from seepage.glm.preprocessing.jacobian import RawJacobian, RawRelease
 from seepage.glm.preprocessing.raw_columns import (
@@ -263,7 +265,7 @@ def leakage(
         check_columns(model, queries, "the queries", found.source.names)
     fits = found.release.fits_in_chunks() if isinstance(found.release, GLMRelease) else None
     added = cast(Gaussian | None, noise)
-    return OutsiderLeakage(found, added, known, release, queries, informed, fits)
+    return OutsiderLeakage(SeenRelease(found, added, known, release, queries, informed, fits))
 
 
 def _queries_of(model: Any, X: Any, queries: Any, person: Any) -> Any:

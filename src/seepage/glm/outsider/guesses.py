@@ -17,13 +17,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from seepage.core.jacobian import Alternatives
-from seepage.core.risk_views import Candidates, Guess
+from seepage.core.leakage import row_positions
+from seepage.core.result import Result
+from seepage.core.risk_views import Candidates, Guess, Prior, belief_of
 from seepage.glm.changes.outputs import symmetric_root
+from seepage.glm.outsider.refusals import refuse_names
+from seepage.glm.outsider.seen import SeenRelease
+from seepage.glm.outsider.words import assumptions
 from seepage.glm.outsider.worlds import Worlds
 from seepage.risks import guessing
 from seepage.risks.guessing import best_guess
@@ -64,6 +69,46 @@ class OutsiderGuess(Guess):
             f"{super().__repr__()[:-1]}; who knows all the rest: {np.median(rest):.1f} (median), "
             f"{rest.max():.1f}>"
         )
+
+
+def guess_of(
+    seen: SeenRelease, candidates: Candidates, prior: Prior, rows: Any, ask: Callable[..., Guess]
+) -> OutsiderGuess:
+    """Return how often the best guess among candidates is right; ``ask`` who knows the rest."""
+    refuse_names(seen.attacker)
+    worlds, informed = seen.worlds_of_records(), seen.informed
+    which = row_positions(rows, len(informed.source), informed.source) if rows is not None else None
+    asked = np.arange(len(informed.source)) if which is None else which
+    given: Any = prior
+    if not isinstance(prior, str):
+        given = np.asarray(prior, dtype=float)
+        given = given[asked] if given.ndim == 2 and len(given) > len(asked) else given
+    here = informed.release.finite_changes()
+    believed, _ = belief_of(given, here, asked, candidates.others, candidates.shares)
+    found = Rivals(worlds, seen.features_with).guessed(asked, candidates, believed)
+    baseline = candidates.baseline(believed)
+    index = informed.source.index
+    right = Result(
+        np.clip(found.right + found.error, baseline, 1.0),
+        "rows",
+        "right",
+        "estimate",
+        candidates.about,
+        asked if index is None else np.asarray(index)[asked],
+        assumptions=assumptions([seen], guess=True),
+        library=informed.source.library,
+        noise=() if seen.noise is None else (seen.noise,),
+        held=informed.held,
+    )
+    if seen.noise is not None:
+        rest = ask(informed, rows=which)
+    else:
+        certain = np.where(found.differ, 1.0, baseline)
+        mu = None if candidates.covered is not None else np.where(found.differ, np.inf, 0.0)
+        rest = Guess(replace(right, values=certain), certain, baseline, candidates.levels, mu)
+    least = np.clip(found.right - found.error, baseline, 1.0)
+    mu = None if candidates.covered is not None else found.mu
+    return OutsiderGuess(right, least, baseline, candidates.levels, mu, rest)
 
 
 class Guessed(NamedTuple):

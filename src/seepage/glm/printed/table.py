@@ -31,7 +31,7 @@ from seepage.core.noise import Attacker
 from seepage.core.result import Result
 from seepage.core.risk_views import Membership
 from seepage.errors import InputError
-from seepage.glm.outsider.leakage import OutsiderMembership
+from seepage.glm.outsider.membership import OutsiderMembership
 from seepage.glm.outsider.resampled import DRAWS, Resampled, cross_judged
 from seepage.glm.outsider.worlds import distance_without_own, inverse_root
 from seepage.glm.printed.matching import matched, people_of
