@@ -133,8 +133,11 @@ class Leakage(Generic[PerRecord]):
 
     def __repr__(self) -> str:
         noise = " and ".join(map(repr, self.noise))
+        what = f"{self.release.template.size} numbers"
+        if len(self.noise) == 1 and self.noise[0].on:
+            what = "predictions"
         return (
-            f"<Leakage of {self.release.template.size} numbers with {noise} about "
+            f"<Leakage of {what} with {noise} about "
             f"{len(self.source)} records of {len(self.source.names)} columns{self.source.manner}>"
         )
 

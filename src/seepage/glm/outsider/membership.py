@@ -20,8 +20,8 @@ from seepage.core.risk_views import Membership
 from seepage.errors import InputError
 from seepage.glm.outsider.refusals import check_people
 from seepage.glm.outsider.resampled import DRAWS, Resampled, resampled
-from seepage.glm.outsider.rounding import changed_digits
 from seepage.glm.outsider.seen import SeenRelease
+from seepage.glm.outsider.shown import changed_digits
 from seepage.glm.outsider.stacked import stacked
 from seepage.glm.outsider.streamed import StreamedWorlds
 from seepage.glm.outsider.words import agreement, assumptions, held, hidden_by_few
@@ -250,7 +250,7 @@ def _to_refit(
     exact: bool | int,
 ) -> np.ndarray:
     """Return the people whose numbers refits check, the most exposed first."""
-    if worlds.noise is not None:  # refits have no noise on answers
+    if worlds.shown.noise is not None:  # refits have no noise on answers
         return np.zeros(0, dtype=int)
     open_ = asked[right[asked] < 1 - 1e-12]  # of a certainty there is nothing to check
     order = open_[np.argsort(-right[open_], kind="stable")]
@@ -296,8 +296,7 @@ def _informed(
             seen.model,
             others.sets,
             lambda rows: others.directions(rows).T if fixed is None else fixed,
-            seen.digits,
-            seen.link,
+            worlds.shown,
         )
         mu = np.where((changed & others.present) | others.alone, np.inf, 0.0)
     elif seen.noise is None:

@@ -21,11 +21,15 @@ from seepage.errors import InputError
 from seepage.glm.changes.changed_records import ChangedRecords
 from seepage.glm.changes.local_model import LocalModel, callers_moves
 from seepage.glm.changes.rebalanced import RebalancedRecords
-from seepage.glm.losses import Categorical, Family
 from seepage.glm.outsider.others import OtherPeople
-from seepage.glm.outsider.predictions import Parameters, Predictions, check_queries
+from seepage.glm.outsider.predictions import (
+    AnswerNoise,
+    Parameters,
+    Predictions,
+    check_queries,
+)
 from seepage.glm.outsider.refusals import check_people, check_same_attacker
-from seepage.glm.outsider.rounding import step_of
+from seepage.glm.outsider.shown import Shown
 from seepage.glm.outsider.streamed import ChunkFits, StreamedWorlds
 from seepage.glm.outsider.worlds import Worlds
 from seepage.glm.preprocessing.jacobian import RawChanges, RawRelease
@@ -83,7 +87,8 @@ class SeenRelease:
         """Return the same with ``factor`` times the noise."""
         assert self.noise is not None  # noqa: S101 - told to the type checker
         noise = self.noise.scaled(factor)
-        informed: Any = self.again(noise)
+        own = isinstance(self.form, Predictions) and self.queries is None
+        informed: Any = self.informed if own else self.again(noise=noise)
         fits = None if self.fits is None else informed.release.fits_in_chunks()
         return replace(self, informed=informed, noise=noise, fits=fits)
 
@@ -161,16 +166,17 @@ class SeenRelease:
         """Return the two worlds of all people, or say why they are not known."""
         sets = None if together is None else [np.asarray(one) for one in together.sets]
         answers = isinstance(self.form, Predictions)
-        noisy = self.noise is not None and not answers
+        noisy = self.noise is not None and not self.noise.on
         others = OtherPeople(self.model, sets, noisy, self.known)
         own = answers and self.queries is None
         queries = self._query_map() if answers and not own else None
-        step = None
-        if self.digits is not None:
-            step = step_of(self.digits, self.link)
-            queries = self._parameter_map() if isinstance(self.form, Parameters) else queries
-        noise = self.noise if answers else None
-        worlds = Worlds(others, self.attacker.unknown(others.count), queries, own, step, noise)
+        if isinstance(self.form, Parameters):
+            queries = self._parameter_map()
+        added = self.noise.as_given() if isinstance(self.noise, AnswerNoise) else None
+        shown = Shown(digits=self.digits)
+        if answers and (added is not None or self.digits is not None):
+            shown = Shown(self.model.outputs, added, self.digits)
+        worlds = Worlds(others, self.attacker.unknown(others.count), queries, own, shown)
         check_people(worlds, self.attacker)
         return worlds
 
@@ -204,19 +210,6 @@ class SeenRelease:
     def digits(self) -> int | None:
         """To how many decimals the numbers are printed, if they are rounded."""
         return None if self.form is None else self.form.digits
-
-    @property
-    def link(self) -> Family | None:
-        """Whose mean is printed where predictions are."""
-        family = self.model.fit.family
-        if not isinstance(self.form, Predictions):
-            return None
-        if isinstance(family, Categorical):
-            raise InputError(
-                "Rounded predictions are measured for models of one output; leave out digits=, "
-                "which errs on the side of the people."
-            )
-        return family
 
     def _parameter_map(self) -> np.ndarray:
         """Return A of the parameters as the caller has them."""
@@ -254,4 +247,4 @@ class SeenRelease:
             K = len(basis)
             common = np.kron(np.eye(len(S) // K), np.full((K, K), 1 / K))
             S = S + common * np.trace(S) / len(S)
-        return self.again(Gaussian((S + S.T) / 2))
+        return self.again(noise=Gaussian((S + S.T) / 2))
