@@ -221,7 +221,7 @@ class OutsiderLeakage:
         knows all other records.
         """
         changes = changes_of(self._first.informed, True)
-        candidates = among_levels(self._first.informed, changes, column, 1e-4)
+        candidates = among_levels(self._first.informed, changes, column, 1e-3)
         ask = partial(Leakage.guess, column=column, prior=prior, refit="model")
         return guess_of(self._one, candidates, prior, rows, ask)
 
