@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import statsmodels.api as sm
-from scipy.special import expit
+from scipy.special import expit, softmax
 from scipy.stats import beta
 
 import seepage as sp
@@ -162,6 +162,64 @@ def perturbed_objectives(releases: int) -> Iterator[Attack]:
             right = int(np.sum(ratios[0] > 0) + np.sum(ratios[1] < 0))
             name = f"{family}, objective perturbation: membership of {i}"
             yield Attack(name, float(np.asarray(told)[i]), right, 2 * releases)
+
+
+def class_terms(
+    X: np.ndarray, y: np.ndarray, ridge: float, theta: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the gradients, (B, d·2), and Hessians of softmax on three classes, as differences.
+
+    Written for ``theta`` of classes 1 and 2 less class 0, with the penalty on all three.
+    """
+    B, d = len(theta), X.shape[1]
+    margins = np.concatenate([np.zeros((B, len(X), 1)), X @ theta], axis=2)
+    powers = softmax(margins, axis=2)[:, :, 1:]
+    # The least penalty of three coefficients with these differences: Σw² − (Σw)²/3.
+    shared = np.eye(2) - np.full((2, 2), 1 / 3)
+    slopes = powers - np.eye(3)[y][:, 1:]
+    gradient = X.T @ slopes + ridge * theta @ shared
+    bent = powers[..., None] * np.eye(2) - powers[..., :, None] * powers[..., None, :]
+    H = np.einsum("bnkl,ni,nj->bikjl", bent, X, X, optimize=True).reshape(B, 2 * d, 2 * d)
+    return gradient.reshape(B, -1), H + np.kron(np.eye(d), ridge * shared)
+
+
+def perturbed_classes(releases: int) -> Iterator[Attack]:
+    """Yield attacks on objective perturbation of softmax on three classes."""
+    rng, sigma = np.random.default_rng(7), 1.0
+    X, y = small_table("gaussian")[0], rng.integers(0, 3, 40)
+    ridge = 0.05 * len(X)
+    model = sp.glm.SoftmaxRegression(l2=0.05).fit(X, y)
+    told = sp.glm.ObjectivePerturbation(model, X, y, sp.Gaussian(sigma)).membership()
+    # A linear term of three classes whose sum over them is zero, on differences to class 0.
+    normal = np.linalg.inv(np.eye(2) - np.full((2, 2), 1 / 3))  # of the inverse of its covariance
+
+    def drawn(Z: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        b = sigma * rng.standard_normal((releases, 3, 3))
+        b = (b - b.mean(axis=2, keepdims=True))[:, :, 1:].reshape(releases, -1)
+        theta = np.zeros((releases, 3, 2))
+        for _ in range(200):
+            gradient, H = class_terms(Z, labels, ridge, theta)
+            step = np.linalg.solve(H, (gradient + b)[:, :, None]).reshape(theta.shape)
+            shift = np.abs(Z @ step).max(axis=(1, 2))
+            theta = theta - step / np.maximum(shift, 1.0)[:, None, None]
+            if shift.max() < 1e-9:
+                return theta
+        raise RuntimeError("Newton's method did not arrive.")
+
+    def density(Z: np.ndarray, labels: np.ndarray, theta: np.ndarray) -> np.ndarray:
+        gradient, H = class_terms(Z, labels, ridge, theta)
+        g = gradient.reshape(len(theta), 3, 2)
+        length = np.einsum("bdk,kl,bdl->b", g, normal, g)
+        return np.asarray(np.linalg.slogdet(H)[1] - length / (2 * sigma**2))
+
+    inside = drawn(X, y)
+    for i in (0, 3, 9):
+        rest = np.delete(X, i, 0), np.delete(y, i)
+        outside = drawn(*rest)
+        ratios = [density(X, y, theta) - density(*rest, theta) for theta in (inside, outside)]
+        right = int(np.sum(ratios[0] > 0) + np.sum(ratios[1] < 0))
+        name = f"three classes, objective perturbation: membership of {i}"
+        yield Attack(name, float(np.asarray(told)[i]), right, 2 * releases)
 
 
 def choices(releases: int) -> Iterator[Attack]:
@@ -370,6 +428,7 @@ def main() -> int:
     attacks = [
         *noisy_predictions(releases),
         *perturbed_objectives(releases),
+        *perturbed_classes(releases),
         *choices(releases),
         *outsiders(releases),
         *two_specifications(releases),

@@ -14,6 +14,10 @@ class NotTheMinimiserError(InputError):
     """A fitted model's coefficients do not minimise the stated objective on the given data."""
 
 
+class NotConvergedError(InputError):
+    """Rounding kept a fit from its minimiser, which may well exist."""
+
+
 class TooFewPeopleError(InputError):
     """There are too few people for what many released numbers tell to be estimated."""
 

@@ -64,6 +64,16 @@ def test_a_few_of_every_kind(kind: str) -> None:
         (381976, "wide"),
         # Nearly everybody leaves a model without a certificate: the penalty holds the rest.
         (390403, "as for the views"),
+        # Nearly equal columns and no penalty: rounding ends a refit, but there is a minimiser.
+        (401041, "nearly equal columns"),
+        (401425, "nearly equal columns"),
+        (401552, "nearly equal columns"),
+        # Columns at 1e5: the intercept that the noise sees is a sum that cancels.
+        (401544, "wide"),
+        # Separable without one record, which takes the curvature away that held rounding down
+        (401908, "nearly equal columns"),
+        # A residual a thousand times smaller than the others, which show their rounding in it
+        (410964, "narrow"),
     ],
 )
 def test_problems_that_once_broke_a_rule(seed: int, kind: str) -> None:

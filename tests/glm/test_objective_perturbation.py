@@ -2,8 +2,13 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import seepage as sp
+from seepage.core.unknowns import simplex_basis
 from seepage.errors import InputError
 
 N, SIGMA, L2 = 8, 1.5, 0.3
@@ -163,9 +168,9 @@ def test_what_has_no_such_number_is_refused():
     bare = sp.glm.LinearRegression().fit(*drawn("gaussian", 2))
     with pytest.raises(InputError, match="L2 penalty"):
         sp.glm.ObjectivePerturbation(bare, *drawn("gaussian", 2), sp.Gaussian(1.0))
-    several = sp.glm.SoftmaxRegression(l2=1.0).fit(X, np.arange(N) % 3)
-    with pytest.raises(InputError, match="one output"):
-        sp.glm.ObjectivePerturbation(several, X, np.arange(N) % 3, sp.Gaussian(1.0))
+    scaled = make_pipeline(StandardScaler(), LogisticRegression(tol=1e-10)).fit(X, y)
+    with pytest.raises(InputError, match="without a pipeline"):
+        sp.glm.ObjectivePerturbation(scaled, X, y, sp.Gaussian(1.0))
     released = sp.glm.ObjectivePerturbation(model, X, y, sp.Gaussian(1.0))
     with pytest.raises(InputError, match=r"lipschitz=0\.1 does not hold"):
         released.epsilon(1e-3, lipschitz=0.1, curvature=100.0)
@@ -180,3 +185,112 @@ def test_what_has_no_such_number_is_refused():
     held = sp.glm.LogisticRegression(l2=L2, fit_intercept=True).fit(X, y)
     with pytest.raises(InputError, match="penalty on every parameter"):
         sp.glm.ObjectivePerturbation(held, X, y, sp.Gaussian(1.0)).epsilon(0.1, 100.0, 100.0)
+
+
+# Three classes -----------------------------------------------------------------------------------
+
+BASIS = np.array([[1, 1], [-1, 1], [0, -2]]) / np.sqrt(
+    [2, 6]
+)  # orthonormal, orthogonal to (1, 1, 1)
+
+
+def three_classes():
+    rng = np.random.default_rng(4)
+    X = rng.standard_normal((N, 1))
+    X[0] = 2.0
+    return X, np.array([0, 1, 2, 0, 1, 2, 2, 0])
+
+
+class ClassGrid:
+    """The density of one column's coefficients of three classes, in the plane where they differ."""
+
+    def __init__(self, sigma=SIGMA, half_width=4.0):
+        axis = np.linspace(-half_width, half_width, 161)
+        self.sigma, self.cell = sigma, (axis[1] - axis[0]) ** 2
+        self.theta = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
+
+    def density(self, X, targets, ridge):
+        """Return it for labels that are any three numbers."""
+        gradient = ridge * self.theta
+        H = np.tile(ridge * np.eye(2), (len(self.theta), 1, 1))
+        for x, target in zip(X[:, 0], targets, strict=True):
+            powers = np.exp(x * self.theta @ BASIS.T)
+            powers /= powers.sum(axis=1, keepdims=True)
+            gradient = gradient + x * (powers - target) @ BASIS
+            bent = np.einsum("tk,ki,kj->tij", powers, BASIS, BASIS)
+            mean = powers @ BASIS
+            H += x**2 * (bent - mean[:, :, None] * mean[:, None, :])
+        length = np.sum(gradient**2, axis=1)
+        normal = np.exp(-length / (2 * self.sigma**2)) / (2 * np.pi * self.sigma**2)
+        return (H[:, 0, 0] * H[:, 1, 1] - H[:, 0, 1] ** 2) * normal
+
+
+def test_three_classes_by_quadrature():
+    X, y = three_classes()
+    model, ridge = sp.glm.SoftmaxRegression(l2=L2).fit(X, y), L2 * N
+    grid, targets = ClassGrid(), np.eye(3)[y]
+    p = grid.density(X, targets, ridge)
+    assert p.sum() * grid.cell == pytest.approx(1.0, abs=2e-3)
+    released = sp.glm.ObjectivePerturbation(model, X, y, sp.Gaussian(SIGMA), draws=6_000)
+    information, right = released.information(), np.asarray(released.membership())
+    records, labels = np.asarray(released.records()), np.asarray(released.labels())
+    for i in range(3):
+        scores = []
+        for direction in ([1, 0, 0, 0], *np.hstack([np.zeros((2, 1)), BASIS.T])):
+            ends = []
+            for h in (1e-4, -1e-4):
+                moved, wished = X.copy(), targets.copy()
+                moved[i] += h * direction[0]
+                wished[i] += h * np.asarray(direction[1:])
+                ends.append(np.log(grid.density(moved, wished, ridge)))
+            scores.append((ends[0] - ends[1]) / 2e-4)
+        scores = np.stack(scores)
+        true = (scores * p) @ scores.T * grid.cell
+        eigenvalues = np.linalg.eigvalsh(information[i])
+        np.testing.assert_allclose(eigenvalues, np.linalg.eigvalsh(true), rtol=0.12)
+        assert records[i] == pytest.approx(np.sqrt(np.linalg.eigvalsh(true)[-1]), rel=0.05)
+        of_label = np.sqrt(np.linalg.eigvalsh(true[1:, 1:])[-1])
+        assert labels[i] == pytest.approx(of_label, rel=0.05)
+        without = grid.density(np.delete(X, i, 0), np.delete(targets, i, 0), ridge)
+        accuracy = 0.5 + np.sum(np.abs(p - without)) * grid.cell / 4
+        assert accuracy - 1e-3 <= right[i] <= accuracy + 0.02
+
+
+@pytest.mark.parametrize("delta", [1e-2, 0.2])
+def test_privacy_of_three_classes_holds_on_the_grid(delta):
+    X, y = three_classes()
+    X /= np.abs(X).max()
+    model, targets = sp.glm.SoftmaxRegression(l2=L2).fit(X, y), np.eye(3)[y]
+    released = sp.glm.ObjectivePerturbation(model, X, y, sp.Gaussian(SIGMA), draws=100)
+    epsilon = released.epsilon(delta, lipschitz=2**0.5, curvature=0.5)
+    grid = ClassGrid()
+    p = grid.density(X, targets, L2 * N)
+    for i in range(N):
+        q = grid.density(np.delete(X, i, 0), np.delete(targets, i, 0), L2 * N)
+        for one, other in ((p, q), (q, p)):
+            assert np.sum(np.maximum(one - np.exp(epsilon) * other, 0)) * grid.cell <= delta
+    for name, bounds in {"lipschitz": (1.4, 0.5), "curvature": (1.5, 0.49)}.items():
+        with pytest.raises(InputError, match=f"{name}=.* does not hold"):
+            released.epsilon(delta, *bounds)
+
+
+def test_draws_of_three_classes_are_minimisers():
+    X, y = three_classes()
+    X = np.hstack([X, X**2])
+    model = sp.glm.SoftmaxRegression(l2=L2, fit_intercept=True).fit(X, y)
+    released = sp.glm.ObjectivePerturbation(model, X, y, sp.Gaussian(0.2), draws=100)
+    theta = released.draw(seed=5)
+    assert theta.shape == (3, 3)
+    np.testing.assert_allclose(theta.sum(axis=0), 0, atol=1e-9)
+    b = sp.Gaussian(0.2).draw((1, 3, 2), 5)[0]
+    x, weights = np.hstack([X, np.ones((N, 1))]), np.array([L2 * N, L2 * N, 0.0])
+
+    def objective(flat):
+        inner = flat.reshape(3, 2)
+        margins = x @ inner @ model_basis.T
+        loss = np.sum(np.logaddexp.reduce(margins, axis=1) - margins[np.arange(N), y])
+        return loss + np.sum(weights[:, None] * inner**2) / 2 + np.sum(b * inner)
+
+    model_basis = simplex_basis(3)
+    best = minimize(objective, np.zeros(6), method="BFGS", tol=1e-10).x.reshape(3, 2)
+    np.testing.assert_allclose(model_basis @ best.T, theta, atol=1e-5)

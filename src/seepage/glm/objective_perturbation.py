@@ -6,31 +6,36 @@ and H those of the objective without b, the density of the release is::
 
     log p(θ | D) = −‖∇L(θ; D)‖²/2σ² + log det H(θ; D) + const
 
-so that the score about a record ``z = (x, y)``, whose gradient is ``g = ω ℓ'x̃``, has two parts:
+A record ``z = (x, y)`` has c outputs (of K classes only the K − 1 differences matter), the slopes r
+and the curvature A of its loss, and the gradient ``g = ω x̃ ⊗ r``. The score about it has two parts:
 what shifts the release, and what the determinant tells::
 
-    S = (∂g/∂z)ᵀ b/σ² + ∂ log det H/∂z,      ∂g/∂x = ω(a x̃wᵀ + rE),   ∂g/∂y = ω b_y x̃
-    ∂ log det H/∂x = ω(a′ q w + 2a (H⁻¹x̃)_x),   ∂ log det H/∂y = ω a_y q,      q = x̃ᵀH⁻¹x̃
+    S = (∂g/∂z)ᵀ b/σ² + ∂ log det H/∂z
+    ∂g/∂x = ω(x̃ ⊗ AWᵀ + E ⊗ r),                ∂ log det H/∂x = ω(Σ_j tr(A′_j Q) w_j + 2 tr(A P_x))
+    ∂g/∂y = ω x̃ ⊗ ∂r/∂y,                       ∂ log det H/∂y = ω tr(A_y Q)
+    P = H⁻¹(x̃ ⊗ I),   Q = (x̃ ⊗ I)ᵀH⁻¹(x̃ ⊗ I)
 
 The Fisher information is ``E[SSᵀ]`` over b, a mean over draws here. Leaving the record out changes
-the density by ``λ = (‖b + g‖² − ‖b‖²)/2σ² − log(1 − ωaq)``, and whoever knows all other records is
-right ``½ + ½E[(1 − e^{−λ})₊]`` of the time.
+the density by ``λ = (‖b + g‖² − ‖b‖²)/2σ² − log det(I − ωAQ)``, and whoever knows all other records
+is right ``½ + ½E[(1 − e^{−λ})₊]`` of the time.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import chdtri, ndtri
 
 from seepage.core.noise import Gaussian
 from seepage.core.result import Result
 from seepage.errors import InputError
+from seepage.glm.changes.outputs import Outputs, modes_of
 from seepage.glm.leakage import leakage
-from seepage.glm.losses import Categorical, Elementwise
+from seepage.glm.losses import Categorical
 from seepage.support.chunks import row_slices
 from seepage.support.number_check import check_count, check_number
 from seepage.tables.source import as_numpy
@@ -84,10 +89,10 @@ class ObjectivePerturbation:
         check_count(draws, "draws", 100)
         leak = leakage(model, X, y, noise=noise, sample_weight=sample_weight)
         fit = leak.release.model
-        if fit is None or isinstance(fit.family, Categorical):
+        if fit is None:
             raise InputError(
-                "Objective perturbation is measured for models of one output on the columns they "
-                "were fitted on, without a pipeline."
+                "Objective perturbation is measured for models on the columns they were fitted on, "
+                "without a pipeline."
             )
         if fit.ridge <= 0:
             raise InputError(
@@ -95,8 +100,8 @@ class ObjectivePerturbation:
                 "leave no minimiser. Fit with l2 above zero."
             )
         self.noise, self.sigma, self.fit, self.source = noise, float(noise.sigma), fit, leak.source
-        self.family, self.draws, self.seed = fit.family, draws, seed
-        self.y = np.asarray(as_numpy(fit.target), dtype=float).reshape(-1)
+        self.outputs, self.draws, self.seed = Outputs(fit.family), draws, seed
+        self.y = np.asarray(as_numpy(fit.target), dtype=float)
         self.columns = np.asarray(as_numpy(leak.table.values), dtype=float)
         d = self.columns.shape[1]
         ones = np.ones((len(self.y), int(fit.intercept is not None)))
@@ -108,9 +113,12 @@ class ObjectivePerturbation:
     def draw(self, seed: int | None = None) -> np.ndarray:
         """Return parameters to release: the coefficients, then the intercept if there is one.
 
-        A seed is for experiments only: whoever guesses it takes the noise off.
+        Of softmax a row for each class; these sum to zero, as what all classes have in common says
+        nothing. A seed is for experiments only: whoever guesses it takes the noise off.
         """
-        return np.asarray(self._minimisers(self.noise.draw((1, self.X.shape[1]), seed))[0])
+        theta = self._minimisers(self.noise.draw((1, *self._start.shape), seed))[0]
+        basis = self.outputs.basis
+        return np.asarray(theta[:, 0] if basis is None else basis @ theta.T)
 
     # What leaks ---------------------------------------------------------------------------------
 
@@ -120,12 +128,16 @@ class ObjectivePerturbation:
 
     def labels(self) -> Result:
         """Return η about each record's label, its columns known."""
-        return self._largest(slice(-1, None), "the label")
+        return self._largest(slice(self.columns.shape[1], None), "the label")
 
     def information(self) -> np.ndarray:
-        """Return ``E[SSᵀ]`` of each record, (n, d + 1, d + 1): columns, then the label."""
-        total = np.zeros((len(self.y), self.columns.shape[1] + 1, self.columns.shape[1] + 1))
-        for piece in row_slices(self.draws, self.X.size):
+        """Return ``E[SSᵀ]`` of each record, (n, d + c, d + c): columns, then the label.
+
+        The label of K classes has K − 1 coordinates, those of :func:`simplex_basis`.
+        """
+        unknowns = self.columns.shape[1] + self.outputs.count
+        total = np.zeros((len(self.y), unknowns, unknowns))
+        for piece in self._pieces(self.draws):
             S = self._scores(self._noises[piece], self._released[piece])
             total += np.einsum("bni,bnj->nij", S, S, optimize=True)
         return total / self.draws
@@ -137,7 +149,7 @@ class ObjectivePerturbation:
         instead, with the same penalty.
         """
         gains = np.zeros((2, len(self.y)))
-        for piece in row_slices(self.draws, self.X.size):
+        for piece in self._pieces(self.draws):
             gain = np.maximum(-np.expm1(-self._log_ratios(piece)), 0.0)
             gains += np.sum(gain, axis=0), np.sum(gain**2, axis=0)
         mean, square = gains / self.draws
@@ -149,11 +161,12 @@ class ObjectivePerturbation:
     def epsilon(self, delta: float, lipschitz: float, curvature: float) -> float:
         """Return ε of (ε, δ)-differential privacy, for bounds that hold for every possible record.
 
-        ``‖g‖ ≤ L`` and ``‖∂²ℓ‖ ≤ c`` at all parameters. With a record more the determinant grows by
-        at most ``1 + c/ridge``. The gradient has the direction of x̃ whatever θ is, so the rest of
-        the privacy loss is at most ``L|Z|/σ + L²/2σ²`` with one normal number Z::
+        ``‖g‖ ≤ L`` and ``‖∂²ℓ‖ ≤ C`` at all parameters. With a record more the determinant grows by
+        at most ``(1 + C/ridge)^c``. The gradient is ``x̃ ⊗ r`` whatever θ is, so the rest of the
+        privacy loss is at most ``L‖Z‖/σ + L²/2σ²`` with c normal numbers Z, one for each output
+        (K − 1 of K classes), whose length is beyond its quantile χ with probability δ::
 
-            ε = log(1 + c/ridge) + L²/2σ² + (L/σ) Φ⁻¹(1 − δ/2)
+            ε = c log(1 + C/ridge) + L²/2σ² + (L/σ) χ(1 − δ)
 
         Neighbours differ by one record that is added or left out; the penalty does not change.
         """
@@ -168,16 +181,15 @@ class ObjectivePerturbation:
                 "Differential privacy needs a penalty on every parameter, but the intercept has "
                 "none; fit without one, or put a column of ones into the table."
             )
-        size = np.linalg.norm(self.X, axis=1) * self.weight
-        for margin in (-1e3, -1.0, 0.0, 1.0, 1e3):  # at all parameters, not at the fitted ones
+        size = np.linalg.norm(self.X, axis=1)
+        for margins in self._margins_anywhere():  # at all parameters, not at the fitted ones
             with np.errstate(over="ignore", invalid="ignore"):
-                m = np.full(len(self.y), margin)
-                slope = size * np.abs(np.asarray(self.family.slope(m, self.y)))
-                bent = size * np.linalg.norm(self.X, axis=1)
-                bent = bent * np.asarray(self.family.curvature(m, self.y))
+                m = np.broadcast_to(margins, (len(self.y), self.outputs.count))
+                slopes = np.linalg.norm(self.outputs.slope(m, self.y), axis=1)
+                curvatures = np.linalg.norm(self.outputs.curvature(m, self.y), ord=2, axis=(1, 2))
             for found, bound, name in (
-                (slope, lipschitz, "lipschitz"),
-                (bent, curvature, "curvature"),
+                (self.weight * size * slopes, lipschitz, "lipschitz"),
+                (self.weight * size**2 * curvatures, curvature, "curvature"),
             ):
                 if not np.all(found <= bound * (1 + 1e-9)):
                     raise InputError(
@@ -185,98 +197,136 @@ class ObjectivePerturbation:
                         f"{np.max(found):.3g} or more. Scale rows to a bound, or take a family "
                         "whose loss has one, such as the logistic."
                     )
-        ratio = lipschitz / self.sigma
-        ridge = float(self.fit.ridge)
-        return math.log1p(curvature / ridge) + ratio**2 / 2 + ratio * float(-ndtri(delta / 2))
+        ratio, count = lipschitz / self.sigma, self.outputs.count
+        determinant = count * math.log1p(curvature / float(self.fit.ridge))
+        return determinant + ratio**2 / 2 + ratio * math.sqrt(float(chdtri(count, delta)))
 
     # Behind it ----------------------------------------------------------------------------------
 
+    def _margins_anywhere(self) -> list[np.ndarray]:
+        """Return margins at which losses are steep or curved: far out, and between two classes."""
+        ends = np.ones((1, 1))
+        if self.outputs.basis is not None:
+            classes = self.outputs.basis
+            ends = np.unique(
+                (classes[:, None] + classes[None]).reshape(-1, classes.shape[1]), axis=0
+            )
+        return [size * end for end in ends for size in (-1e3, -1.0, 0.0, 1.0, 1e3)]
+
     @cached_property
     def _noises(self) -> np.ndarray:
-        """``b``, (draws, P)."""
-        return self.noise.draw((self.draws, self.X.shape[1]), self.seed)
+        """``b``, (draws, P, c)."""
+        return self.noise.draw((self.draws, *self._start.shape), self.seed)
 
     @cached_property
     def _released(self) -> np.ndarray:
-        """``θ`` of each draw, (draws, P)."""
+        """``θ`` of each draw, (draws, P, c)."""
         return self._minimisers(self._noises)
 
+    @cached_property
+    def _start(self) -> np.ndarray:
+        """The minimiser without noise, (P, c)."""
+        coef = np.asarray(as_numpy(self.fit.coef), dtype=float)
+        if self.fit.intercept is not None:
+            own = np.asarray(as_numpy(self.fit.intercept), dtype=float)
+            coef = np.concatenate([coef, own.reshape(1, *coef.shape[1:])])
+        return self.outputs.within(coef)
+
+    def _pieces(self, draws: int) -> Iterator[slice]:
+        return row_slices(draws, self.X.size * self.outputs.count**2)
+
     def _minimisers(self, noises: np.ndarray) -> np.ndarray:
-        """Return the minimisers with these linear terms, (B, P), by Newton's method."""
-        start = np.append(
-            np.asarray(as_numpy(self.fit.coef), dtype=float).reshape(-1),
-            [] if self.fit.intercept is None else np.reshape(as_numpy(self.fit.intercept), -1),
+        """Return the minimisers with these linear terms, (B, P, c), by Newton's method."""
+        pieces = [noises[piece] for piece in self._pieces(len(noises))]
+        starts = [np.broadcast_to(self._start, piece.shape) for piece in pieces]
+        return np.concatenate(
+            [self._newton(b, start) for b, start in zip(pieces, starts, strict=True)]
         )
-        found = []
-        for piece in row_slices(len(noises), self.X.size):
-            found.append(self._newton(noises[piece], np.tile(start, (len(noises[piece]), 1))))
-        return np.concatenate(found)
 
     def _newton(self, b: np.ndarray, theta: np.ndarray) -> np.ndarray:
         for _ in range(100):
-            margins = theta @ self.X.T
-            slope = self.weight * self._of(self.family.slope, margins)
-            gradient = slope @ self.X + self.ridges * theta + b
-            step = np.linalg.solve(self._hessians(margins), gradient[:, :, None])[:, :, 0]
-            shift = np.abs(step @ self.X.T).max(axis=1)
+            margins = self.X @ theta
+            slopes = self.weight[:, None] * self.outputs.slope(margins, self.y)
+            gradient = self.X.T @ slopes + self.ridges[:, None] * theta + b
+            flat = gradient.reshape(len(b), -1, 1)
+            step = np.linalg.solve(self._hessians(margins), flat).reshape(theta.shape)
+            shift = np.abs(self.X @ step).max(axis=(1, 2))
             # Curvatures say little beyond a shift of 1, but of least squares they say everything.
-            short = 1.0 if self.family.name == "gaussian" else 1 / np.maximum(shift, 1.0)[:, None]
-            theta = theta - short * step
-            if np.all(shift <= 1e-10 * np.maximum(np.abs(margins).max(axis=1), 1.0)):
+            short = np.ones(len(b))
+            if self.fit.family.name != "gaussian":
+                short = 1 / np.maximum(shift, 1.0)
+            theta = theta - short[:, None, None] * step
+            if np.all(shift <= 1e-10 * np.maximum(np.abs(margins).max(axis=(1, 2)), 1.0)):
                 return theta
         raise InputError(
             "With some draws of the noise the objective has no minimiser, or none that is found; "
             "take less noise, a larger penalty, or a model without an intercept."
         )
 
-    def _of(self, function: Elementwise, margins: np.ndarray) -> np.ndarray:
-        return np.asarray(function(margins, np.broadcast_to(self.y, margins.shape)))
-
     def _hessians(self, margins: np.ndarray) -> np.ndarray:
-        """Return H at each draw, (B, P, P)."""
-        bent = self.weight * self._of(self.family.curvature, margins)
-        return np.asarray((self.X.T * bent[:, None, :]) @ self.X + np.diag(self.ridges))
+        """Return H at each draw, (B, P·c, P·c)."""
+        weighted = self.weight[:, None, None] * self.outputs.curvature(margins, self.y)
+        P, c = self.X.shape[1], self.outputs.count
+        H = np.zeros((len(margins), P, c, P, c))
+        for k in range(c):
+            for j in range(k + 1):
+                H[:, :, k, :, j] = (self.X.T * weighted[:, None, :, k, j]) @ self.X
+                H[:, :, j, :, k] = H[:, :, k, :, j]
+        return H.reshape(-1, P * c, P * c) + np.diag(np.repeat(self.ridges, c))
 
     def _shares(self, margins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``H⁻¹x̃`` of every record, (B, n, P), and ``q``, (B, n)."""
-        solved = self.X @ np.linalg.inv(self._hessians(margins))
-        return solved, np.sum(solved * self.X, axis=2)
+        """Return ``P`` of every record, (B, n, P, c, c), and ``Q``, (B, n, c, c)."""
+        P, c = self.X.shape[1], self.outputs.count
+        inverse = np.linalg.inv(self._hessians(margins)).reshape(-1, P, c, P, c)
+        solved = np.einsum("bikjl,nj->bnikl", inverse, self.X, optimize=True)
+        return solved, np.einsum("ni,bnikl->bnkl", self.X, solved, optimize=True)
 
     def _scores(self, b: np.ndarray, theta: np.ndarray) -> np.ndarray:
-        """Return S of every record for some draws, (B, n, d + 1)."""
-        d, margins = self.columns.shape[1], theta @ self.X.T
-        w, near = theta[:, None, :d], 1e-5
-        a = self._of(self.family.curvature, margins)
-        a_up, a_down = (self._of(self.family.curvature, margins + s) for s in (near, -near))
-        y = np.broadcast_to(self.y, margins.shape)
-        y_up, y_down = (
-            np.asarray(self.family.curvature(margins, y + shift)) for shift in (near, -near)
-        )
-        solved, q = self._shares(margins)
-        along = b @ self.X.T / self.sigma**2
-        slope = self._of(self.family.slope, margins)
-        moved = (a * along)[:, :, None] * w
-        moved += (slope[:, :, None] * b[:, None, :d]) / self.sigma**2
-        moved += ((a_up - a_down) / (2 * near) * q)[:, :, None] * w
-        moved += 2 * a[:, :, None] * solved[:, :, :d]
-        label = self._of(self.family.label_slope, margins) * along
-        label = label + (y_up - y_down) / (2 * near) * q
-        return np.asarray(self.weight[:, None] * np.concatenate([moved, label[:, :, None]], axis=2))
+        """Return S of every record for some draws, (B, n, d + c)."""
+        d, margins = self.columns.shape[1], self.X @ theta
+        A, w = self.outputs.curvature(margins, self.y), theta[:, :d].transpose(0, 2, 1)
+        solved, Q = self._shares(margins)
+        along = self.X @ b / self.sigma**2
+        pulled = self.outputs.slope(margins, self.y) @ b[:, :d].transpose(0, 2, 1) / self.sigma**2
+        told = self._by_margin(margins, Q) + (A @ along[..., None])[..., 0]
+        columns = told @ w + pulled + 2 * np.einsum("bnkl,bnikl->bni", A, solved[:, :, :d])
+        score = np.concatenate([columns, self._by_label(margins, along, Q)], axis=2)
+        return np.asarray(self.weight[:, None] * score)
+
+    def _by_margin(self, margins: np.ndarray, Q: np.ndarray) -> np.ndarray:
+        """Return ``tr(A′_j Q)`` for the margin of each output, (B, n, c)."""
+        told, near = np.zeros(margins.shape), 1e-5
+        for j, shift in enumerate(near * np.eye(self.outputs.count)):
+            up, down = (self.outputs.curvature(margins + s, self.y) for s in (shift, -shift))
+            told[..., j] = np.sum((up - down) * Q, axis=(2, 3)) / (2 * near)
+        return told
+
+    def _by_label(self, margins: np.ndarray, along: np.ndarray, Q: np.ndarray) -> np.ndarray:
+        """Return the score about the label, its weight left out, (B, n, c)."""
+        family, near = self.fit.family, 1e-5
+        if isinstance(family, Categorical):  # ∂r/∂y = −I, and the curvature knows no label
+            return -along
+        y = np.broadcast_to(self.y, margins.shape[:2])
+        up, down = (self.outputs.curvature(margins, y + shift) for shift in (near, -near))
+        slope = np.asarray(family.label_slope(margins[..., 0], y))[..., None]
+        return np.asarray(slope * along + ((up - down) * Q)[..., 0] / (2 * near))
 
     def _log_ratios(self, piece: slice) -> np.ndarray:
         """Return ``λ`` of every record for some draws, (B, n)."""
-        b, margins = self._noises[piece], self._released[piece] @ self.X.T
-        pull = self.weight * self._of(self.family.slope, margins)
-        bent = self.weight * self._of(self.family.curvature, margins)
-        q = self._shares(margins)[1]
-        moved = 2 * pull * (b @ self.X.T) + pull**2 * np.sum(self.X**2, axis=1)
-        return np.asarray(moved / (2 * self.sigma**2) - np.log1p(-np.minimum(bent * q, 1 - 1e-12)))
+        b, margins = self._noises[piece], self.X @ self._released[piece]
+        g = self.weight[:, None] * self.outputs.slope(margins, self.y)
+        curvature = self.weight[:, None, None] * self.outputs.curvature(margins, self.y)
+        shares = modes_of(curvature, self._shares(margins)[1])[1]
+        moved = 2 * np.sum(g * (self.X @ b), axis=2)
+        moved += np.sum(g**2, axis=2) * np.sum(self.X**2, axis=1)
+        determinant = np.sum(np.log1p(-np.minimum(shares, 1 - 1e-12)), axis=2)
+        return np.asarray(moved / (2 * self.sigma**2) - determinant)
 
     def _largest(self, part: slice, about: str) -> Result:
         values, vectors = np.linalg.eigh(self.information()[:, part, part])
         eta = np.sqrt(np.maximum(values[:, -1], 0.0))
         error = np.zeros(len(eta))
-        for piece in row_slices(self.draws, self.X.size):
+        for piece in self._pieces(self.draws):
             S = self._scores(self._noises[piece], self._released[piece])[:, :, part]
             along = np.einsum("bni,ni->bn", S, vectors[:, :, -1]) ** 2
             error += np.sum((along - values[:, -1]) ** 2, axis=0)

@@ -15,14 +15,13 @@ many columns as there are refits. Moves are those of the parameters that matter
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from seepage.errors import InputError
+from seepage.errors import InputError, NotConvergedError
 from seepage.glm.changes.local_model import LocalModel
 from seepage.glm.fitting.newton import minimise
 from seepage.glm.fitting.objective import Objective, cholesky_factor, damped_factor
@@ -65,18 +64,46 @@ class BatchedRefits:
         moves, errors = np.zeros((2, len(changes), len(self.inverse)))
         starts = np.zeros_like(moves) if starts is None else starts
         starts = np.where(np.isfinite(starts), starts, 0.0)
-        # So many share a pass that their margins stay in a processor's cache; at least two.
-        size = max(2, (1 << 17) // (len(self.model.X) * self.outputs.count))
         undecided = max(1e-9, 10 * self.model.gram_solver.rounding)  # a share as good as 1
-        for begin in range(0, len(changes), size):
-            some = slice(begin, begin + size)
+        for some in self._passes(changes):
             moves[some], errors[some], left = self._newton(changes[some], starts[some])
-            for k, change in enumerate(changes[some]):
+            for k, change in enumerate(changes[some], start=some.start):
                 if not self._holds_intercept(change):
-                    moves[begin + k], errors[begin + k] = np.inf, 0.0
-                elif not left[k] <= _ROUNDING or self._share(change.removed) >= 1 - undecided:
-                    moves[begin + k], errors[begin + k] = self._alone(change, starts[begin + k])
+                    moves[k], errors[k] = np.inf, 0.0
+                elif (
+                    not left[k - some.start] <= _ROUNDING
+                    or self._share(change.removed) >= 1 - undecided
+                ):
+                    moves[k], errors[k] = self._alone(change, starts[k])
         return moves, errors
+
+    def _passes(self, changes: list[Change]) -> Iterator[slice]:
+        """Yield so many changes that their margins stay in a processor's cache; at least two."""
+        size = max(2, (1 << 17) // (len(self.model.X) * self.outputs.count))
+        return (slice(k, k + size) for k in range(0, len(changes), size))
+
+    def weakening(self, changes: list[Change], moves: np.ndarray) -> np.ndarray:
+        """Return how many times less curvature refits may have than the table as it is, (B,).
+
+        The largest ``a/a′`` of the records that stay, with a′ at the refit; of softmax
+        ``exp(span)``. Errors that are small along every direction of the one are so much larger
+        along some of the other's.
+        """
+        weaker = np.ones(len(changes))
+        counted = self._curved > 0
+        for some in self._passes(changes):
+            shift = _Batch(self, changes[some]).shifts(moves[some])[: len(self.model.X)]
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+                if self.outputs.count > 1 or self.outputs.basis is not None:
+                    weaker[some] = np.exp(self.outputs.spans(shift[counted]).max(axis=0))
+                    continue
+                labels = self.model.target[:, None]
+                a = self.outputs.curvature(self.model.margins[:, None] + shift, labels)[..., 0, 0]
+                ratio = np.where(counted[:, None], self.model.curvatures[:, :, 0] / a, 1.0)
+            for k, change in enumerate(changes[some]):
+                ratio[change.removed, k] = 1.0
+            weaker[some] = np.fmax(ratio.max(axis=0), 1.0)
+        return weaker
 
     def pull_of_removed(self, changes: list[Change]) -> np.ndarray:
         """Return how strongly the records that leave have pulled, in the norm of ``H⁻¹``, (B,)."""
@@ -104,21 +131,26 @@ class BatchedRefits:
         with np.errstate(divide="ignore"):
             return np.asarray(largest / self.least_curvatures(changes))
 
-    def slope_rounding(self, changes: list[Change], further: np.ndarray) -> np.ndarray:
+    def slope_rounding(
+        self, changes: list[Change], left: np.ndarray, weaker: np.ndarray
+    ) -> np.ndarray:
         """Return how far the rounding of the slopes moves refits, in units of the noise, (B,).
 
         A difference of slopes is no more exact than they are, however small it is. Errors e of the
-        slopes move the table's own fit by ``Σ ω e ‖Φ^½H⁻¹x̃‖`` at most, and a refit ``further``
-        times that; and any fit by ``(Σ ω e²/a)^½`` in the norm of its Hessian.
+        slopes move the table's own fit by ``Σ ω e ‖Φ^½H⁻¹x̃‖`` at most, and a refit to which a
+        share ``left`` of the curvature is left, ``weaker`` by the way (:meth:`weakening`), by so
+        many times more. They move any fit by ``(Σ ω e²/a′)^½`` in the norm of its Hessian, whose
+        curvatures a′ are, and by ``Σ ω e ‖x̃‖`` over its least curvature.
         """
-        whiten, (moved, energy) = self.model.whiten, self._rounded_slopes
+        whiten, (moved, energy, steep) = self.model.whiten, self._rounded_slopes
+        least = self.least_curvatures(changes)
         with np.errstate(divide="ignore", invalid="ignore"):
-            by_hessian = whiten.reach * energy / np.sqrt(self.least_curvatures(changes))
-        return np.asarray(np.fmin(whiten.skew * moved * further, by_hessian))
+            anywhere = np.fmin(energy * np.sqrt(weaker / least), steep / least)
+        return np.asarray(np.fmin(whiten.skew * moved * weaker / left, whiten.reach * anywhere))
 
     @cached_property
-    def _rounded_slopes(self) -> tuple[float, float]:
-        """Both sums, with a few roundings of every slope and of the terms of its margin for e."""
+    def _rounded_slopes(self) -> tuple[float, float, float]:
+        """The three sums, with a few roundings of every slope and of its margin's terms for e."""
         model, moved = self.model, 0.0
         parameters = np.abs(model.outputs.within(model.theta))
         margins = np.abs(model.gram_solver.design(model.X)) @ parameters
@@ -132,7 +164,8 @@ class BatchedRefits:
         least = np.maximum(np.linalg.eigvalsh(model.curvatures)[:, 0], 0.0)
         with np.errstate(divide="ignore"):
             each = np.where(model.weight * e > 0, model.weight * e**2 / least, 0.0)
-        return moved, float(np.sqrt(np.sum(each)))
+        together = float(np.sum(model.weight * e * np.sqrt(self._squares)))
+        return moved, float(np.sqrt(np.sum(each))), together
 
     @cached_property
     def _squares(self) -> np.ndarray:
@@ -228,14 +261,18 @@ class BatchedRefits:
         if not len(X):
             return nothing
         theta = None
+        missed = held = fit.ridge > 0 and (fit.intercept is None or self._labels_decide)
         # Under a penalty there is a minimiser; a start far off may have kept it from being found.
         for begin in (guess, model.theta) if fit.ridge > 0 else (guess,):
-            with suppress(InputError):  # no minimiser, or none that is found from there
+            try:
                 theta = np.asarray(minimise(objective, begin, fit.feature_names).parameters)
                 break
+            except NotConvergedError:
+                missed = True
+            except InputError:  # no minimiser, or none that is found from there
+                missed = held
         if theta is None:
-            held = fit.ridge > 0 and (fit.intercept is None or self._labels_decide)
-            return unknown if held else nothing
+            return unknown if missed else nothing
         margins = objective.margins(theta)
         if fit.ridge > 0 and fit.intercept is not None and not self._labels_decide:
             curvature = outputs.curvature(outputs.within(margins), target)

@@ -238,7 +238,8 @@ class ChangedRecords(FiniteChanges):
         """Return the moves of refits for the changes that are ones, ``moved (m, K)``.
 
         ``starts`` and ``left`` are as :meth:`starts` gives them. What stays determines the refit,
-        and where that is little of the whole, rounding shows by as much more.
+        and where that is little of the whole, or has lost its curvature on the way, rounding shows
+        by as much more.
 
         Where every parameter is penalised no minimiser is further than ``‖g‖/ridge``, with g the
         gradient of the changed objective at ``θ̂``: all that is known where a refit failed;
@@ -249,10 +250,12 @@ class ChangedRecords(FiniteChanges):
         lost = np.zeros(moved.shape, dtype=bool)
         unknown = lost.copy()
         errors, reach, pull_errors = np.zeros((3, *moved.shape))
+        weaker = np.ones(moved.shape)
         if changes:
             steps, short = refits.moves(changes, None if starts is None else starts[moved])
             unknown[moved], failed = np.isnan(steps).any(axis=1), ~np.isfinite(steps).all(axis=1)
-            seen[moved] = model.seen(np.where(failed[:, None], 0.0, steps))
+            steps = np.where(failed[:, None], 0.0, steps)
+            seen[moved], weaker[moved] = model.seen(steps), refits.weakening(changes, steps)
             short = np.linalg.norm(model.seen(np.where(failed[:, None], 0.0, short)), axis=1)
             lost[moved], errors[moved] = failed & ~unknown[moved], short
             pull_errors[moved], reach[moved] = self._pull_errors(changes), np.inf
@@ -260,10 +263,10 @@ class ChangedRecords(FiniteChanges):
                 reach[moved] = model.whiten.largest * refits.steepness(changes) / model.fit.ridge
         size = np.linalg.norm(seen, axis=2)
         # Rounding does not shrink with the difference of what leaves and what comes.
-        further = np.zeros(moved.shape) + 1 / np.clip(left, EPS, 1)[:, None]
-        rounding, slopes = model.gram_solver.rounding * further, np.zeros(moved.shape)
+        stays = np.zeros(moved.shape) + np.clip(left, EPS, 1)[:, None]
+        rounding, slopes = model.gram_solver.rounding * weaker / stays, np.zeros(moved.shape)
         if changes:
-            slopes[moved] = refits.slope_rounding(changes, further[moved])
+            slopes[moved] = refits.slope_rounding(changes, stays[moved], weaker[moved])
         if changes and model.fit.ridge > 0:
             rounding[moved] = np.minimum(rounding[moved], 16 * EPS * refits.conditions(changes))
         rounding = (rounding + pull_errors) * model.whiten.skew

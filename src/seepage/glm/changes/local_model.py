@@ -6,9 +6,9 @@ What every finite change of a record starts from, of all records or of one chunk
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -88,13 +88,13 @@ class LocalModel:
         return Whitening(self._noise, self.theta.size, self.centre)
 
     @cached_property
-    def seen(self) -> Callable[[np.ndarray], np.ndarray]:
+    def seen(self) -> Seen:
         """``Φ^½v`` of vectors ``v`` of the parameters that matter, along the last axis.
 
-        The solver keeps this function, which therefore does not hold the model: in a circle, the
-        records of chunk after chunk would stay in memory until Python's collector comes by.
+        The solver keeps it, so that it does not hold the model: in a circle, the records of chunk
+        after chunk would stay in memory until Python's collector comes by.
         """
-        return partial(_whitened, whiten=self.whiten, outputs=self.outputs)
+        return Seen(self.whiten, self.outputs)
 
     # The records at the minimiser -------------------------------------------------------------
 
@@ -291,6 +291,39 @@ class Whitening:
         rows = callers_moves(rows, self.centre)
         return np.asarray(rows @ self.root.T if self.root.ndim == 2 else rows * self.root)
 
+    def most(self, sizes: np.ndarray) -> np.ndarray:
+        """Return the most that each entry of ``Φ^½v`` can be, v having entries of these sizes."""
+        # Less a centre below zero, sizes add up.
+        rows = callers_moves(sizes, None if self.centre is None else -np.abs(self.centre))
+        root = np.abs(self.root)
+        return np.asarray(rows @ root.T if root.ndim == 2 else rows * root)
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """``Φ^½v`` of the parameters that matter."""
+
+    whiten: Whitening
+    outputs: Outputs
+
+    @property
+    def reach(self) -> float:
+        """The greatest length of a unit move."""
+        return self.whiten.reach
+
+    def __call__(self, moves: np.ndarray) -> np.ndarray:
+        """Return it of moves along the last axis."""
+        return self.whiten(self.outputs.of_all(moves))
+
+    def most(self, sizes: np.ndarray) -> np.ndarray:
+        """Return the most that its entries can be, for moves whose entries have these sizes."""
+        basis = self.outputs.basis
+        if basis is not None:
+            by_feature = sizes.reshape(*sizes.shape[:-1], -1, self.outputs.count)
+            every = by_feature @ np.abs(basis).T
+            sizes = every.reshape(*sizes.shape[:-1], -1)
+        return self.whiten.most(sizes)
+
 
 def in_numpy(fit: FittedGLM, X: Any) -> tuple[FittedGLM, np.ndarray]:
     """Return a model and its table, whose arrays may be another library's, in float64."""
@@ -313,7 +346,3 @@ def callers_moves(moves: np.ndarray, centre: np.ndarray | None) -> np.ndarray:
     out = moves.reshape(*moves.shape[:-1], features + 1, outputs).copy()
     out[..., features, :] -= np.einsum("...jk,j->...k", out[..., :features, :], centre)
     return np.asarray(out.reshape(moves.shape))
-
-
-def _whitened(moves: np.ndarray, whiten: Whitening, outputs: Outputs) -> np.ndarray:
-    return whiten(outputs.of_all(moves))

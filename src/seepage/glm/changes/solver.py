@@ -32,9 +32,9 @@ the one test of that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import scipy.linalg
@@ -67,6 +67,20 @@ def best_solver(plain: Solver) -> Solver:
     return decomposed if np.max(decomposed.error) < worst else plain
 
 
+class Whitened(Protocol):
+    """What the noise lets through of moves of the parameters."""
+
+    @property
+    def reach(self) -> float:
+        """The greatest length of a unit move."""
+
+    def __call__(self, moves: np.ndarray) -> np.ndarray:
+        """Return ``Φ^½v`` of vectors, along the last axis."""
+
+    def most(self, sizes: np.ndarray) -> np.ndarray:
+        """Return the most that its entries can be, for moves whose entries have these sizes."""
+
+
 @dataclass(eq=False)
 class Solver:
     """``H⁻¹`` of one fit, from the inverse of the Gram matrix."""
@@ -76,7 +90,7 @@ class Solver:
     inverse: np.ndarray  # ``H⁻¹``, (P, P): the feature is the slow index, the output the fast one
     ridge: float  # λ, on all coefficients but the intercept
     intercept: bool  # whether there is one
-    whiten: Callable[[np.ndarray], np.ndarray]  # gives ``Φ^½v`` of vectors, along the last axis
+    whiten: Whitened
 
     @property
     def outputs(self) -> int:
@@ -121,7 +135,7 @@ class Solver:
         larger than it: of columns in very different units, the noise may see those numbers alone.
         """
         sizes = self._times_rows(np.abs(self.inverse), np.abs(self.X[rows.reshape(-1)]))
-        sizes = self.whiten(sizes).reshape(len(rows), -1)
+        sizes = self.whiten.most(sizes).reshape(len(rows), -1)
         return np.asarray(4 * EPS * np.linalg.norm(sizes, axis=1))
 
     def solved_columns(self, columns: list[int]) -> np.ndarray:
@@ -293,8 +307,19 @@ class SingularValues(Solver):
         return self._with_intercept(moved, at_mean)[:, None, :]
 
     def lost_to_cancelling(self, rows: np.ndarray) -> np.ndarray:
-        """Return zeros: the errors of the singular vectors are in :attr:`error`."""
-        return np.zeros(len(rows))
+        """Return how much more than its share of them rounding moves the whitened ``H⁻¹x̃``, (m,).
+
+        :attr:`error` is relative to the length of ``H⁻¹x̃``, of which the noise may see little: with
+        columns far from zero, the intercept is a sum that cancels.
+        """
+        each = rows.reshape(-1)
+        size = np.linalg.norm(self._along[each], axis=1)
+        if self.mean is not None:
+            size *= np.hypot(1.0, np.linalg.norm(self.mean))
+        seen = np.linalg.norm(self.whiten(self.solved_each(each))[:, 0], axis=1)
+        beyond = self.whiten.reach * size - seen
+        lost = np.multiply(self.error[each], beyond, out=np.zeros(len(each)), where=beyond > 0)
+        return np.asarray(np.linalg.norm(lost.reshape(rows.shape), axis=1))
 
     def solved_columns(self, columns: list[int]) -> np.ndarray:
         """Return ``H⁻¹e`` of some columns, (len(columns), P)."""

@@ -15,7 +15,7 @@ from array_api_compat import array_namespace, device
 from scipy.optimize import linprog
 from scipy.optimize import minimize as scipy_minimize
 
-from seepage.errors import InputError
+from seepage.errors import InputError, NotConvergedError
 from seepage.glm.fitting.objective import (
     PERFECT_FIT,
     STEP,
@@ -128,12 +128,14 @@ def minimise(
     relative = relative_gradient(objective, point)
     if not (relative <= _CONVERGED or _at_rest(objective, point.theta)):
         check_drift(objective, step, point.largest_norm)
-        why = f"the columns nearly repeat one another; drop some of them, or {_remedy(objective)}."
+        said = (
+            f"The fit did not converge in {steps} Newton steps (relative gradient {relative:.1e}): "
+        )
         if _drifts(objective, step, point.largest_norm) or separated(objective):
-            why = f"{weak_penalty_clause(objective)}."
-        raise InputError(
-            f"The fit did not converge in {steps} Newton steps (relative gradient "
-            f"{relative:.1e}): {why}"
+            raise InputError(f"{said}{weak_penalty_clause(objective)}.")
+        raise NotConvergedError(
+            f"{said}the columns nearly repeat one another; drop some of them, or "
+            f"{_remedy(objective)}."
         )
     theta = _gauge_free(objective, point.theta)
     return Minimum(coordinates.back(theta), steps, relative)

@@ -215,9 +215,13 @@ def precise_slope(family: Family | Categorical, margins: Double, target: Array) 
     """Return the slopes of one output at margins in twice the precision, (n,).
 
     Where a fit is good, a mean less a count is small, so it is taken in twice the precision too.
+    So is a residual of least squares: the parameters follow from all of them, and a small one shows
+    what rounding has left in the large ones.
     """
     if family.name == "poisson":
         return exponential(margins) + Double.of(-target)
+    if family.name == "gaussian":
+        return margins + Double.of(-target)
     m, low = margins
     return Double.of(family.slope(m, target) + family.curvature(m, target) * low)
 
