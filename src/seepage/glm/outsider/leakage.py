@@ -216,7 +216,8 @@ class OutsiderLeakage:
     ) -> OutsiderGuess:
         """Return how often the best guess of a category or class is right, for every record.
 
-        Of the record she knows all that is not asked about. The arguments are those of
+        Of the record she knows all that is not asked about; a value that all records of a person
+        share is guessed, and changes, in all of them. The arguments are those of
         :meth:`seepage.core.leakage.Leakage.guess`; ``informed`` has the guess of an attacker who
         knows all other records.
         """

@@ -185,8 +185,8 @@ class SeenRelease:
         together = self.together(None)
         if together is not None and any(len(rows) > 1 for rows in together.sets):
             raise InputError(
-                "People have several records here; what is said about single records is known "
-                "without person= only."
+                "People have several records here; what is said about single records, or about "
+                "values that a person's records do not share, is known without person= only."
             )
         return self.worlds(None)
 

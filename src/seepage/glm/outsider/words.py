@@ -11,10 +11,10 @@ from seepage.glm.outsider.resampled import Resampled
 from seepage.glm.outsider.seen import SeenRelease
 
 
-def assumptions(parts: Sequence[SeenRelease], *found: str, guess: bool = False) -> tuple[str, ...]:
+def assumptions(parts: Sequence[SeenRelease], *found: str, guess: str = "") -> tuple[str, ...]:
     """Return what the numbers of releases assume: of membership and η, or of a guess.
 
-    ``found`` is what was learnt on the way.
+    ``found`` is what was learnt on the way, ``guess`` what a guess is about.
     """
     attacker, known = parts[0].attacker, "exactly"
     if attacker.reference is not None:
@@ -25,7 +25,7 @@ def assumptions(parts: Sequence[SeenRelease], *found: str, guess: bool = False) 
         f"This is {attacker}: the others come from a population that she knows {known}, "
         "and how many there are. "
         + (
-            "Of the record she knows all that is not asked about."
+            f"Of the {guess} she knows all that is not asked about."
             if guess
             else "Out means somebody else instead."
         ),
