@@ -7,6 +7,7 @@ who knows everybody else is beside it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -222,8 +223,10 @@ class OutsiderLeakage:
         knows all other records.
         """
         changes = changes_of(self._first.informed, True)
-        candidates = among_levels(self._first.informed, changes, column, 1e-3)
+        candidates = among_levels(self._first.informed, changes, column, 1e-4)
         ask = partial(Leakage.guess, column=column, prior=prior, refit="model")
+        if len(candidates.levels) > 6:  # all levels share their draws then: seconds, not minutes
+            candidates, ask = replace(candidates, precision=1e-3), partial(ask, precision=1e-3)
         return guess_of(self._one, candidates, prior, rows, ask)
 
     def within(
