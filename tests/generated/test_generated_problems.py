@@ -42,6 +42,8 @@ def test_a_few_of_every_kind(kind: str) -> None:
         (30000627, "everything"),
         # A record of zeros, whose one count is fitted to the last digit
         (40000711, "more columns than records"),
+        # Curvatures of 1e-12: the Hessian was taken where margins still moved by 1e-13.
+        (421317, "everything"),
     ],
 )
 def test_problems_that_once_broke_a_rule(seed: int, kind: str) -> None:

@@ -53,6 +53,7 @@ from seepage.glm.jacobian.optimum import (
 )
 from seepage.glm.jacobian.single_output import SingleOutputJacobian
 from seepage.glm.jacobian.terms import JacobianTerms
+from seepage.glm.jacobian.twice_precise import precise_curvature
 from seepage.glm.losses import Categorical
 from seepage.glm.outsider.leakage import OutsiderLeakage
 from seepage.glm.outsider.predictions import (
@@ -808,6 +809,7 @@ def _categorical(
         M, Y = plain[rows, :], y[rows, :]
         r, a, b = family.slope(M, Y), family.curvature(M, Y), family.label_slope(M, Y)
         if exact is not None:
+            a = precise_curvature(family, exact[rows, :], Y)
             r = r + (a @ exact.low[rows, :, None])[:, :, 0]
         if weight is not None:
             w = weight[rows]

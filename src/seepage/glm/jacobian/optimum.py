@@ -44,6 +44,7 @@ from seepage.glm.fitting.objective import (
 from seepage.glm.jacobian.twice_precise import (
     SingularCurvatureError,
     free_parameters,
+    precise_curvature,
     precise_margins,
     precise_optimum,
     precise_slope,
@@ -138,12 +139,11 @@ class Optimum:
         m = self.margins(X)
         family, y = fit.family, fit.target
         if isinstance(m, Double):
-            r = precise_slope(family, m, y).high
+            r, a = precise_slope(family, m, y).high, precise_curvature(family, m, y)
             m, low = m
         else:
-            r = family.slope(m, y)
-        xp = array_namespace(m)
-        a, b = family.curvature(m, y), family.label_slope(m, y)
+            r, a = family.slope(m, y), family.curvature(m, y)
+        xp, b = array_namespace(m), family.label_slope(m, y)
         lost = EPS * xp.abs(r)
         kept = family.name in _KEEP_DIGITS or (low is not None and family.name == "poisson")
         if not kept:
