@@ -108,6 +108,11 @@ def test_as_many_queries_as_parameters_are_the_parameters():
         sp.leakage(model, X, y, noise=sp.Gaussian(0.09 * np.linalg.inv(A.T @ A))),
     ]
     np.testing.assert_allclose(*(np.asarray(one.records()) for one in both), rtol=1e-6)
+    for bound in (
+        lambda leak: float(sp.bounds.hammersley_chapman_robbins(leak, 0, "x1", domain=(-3, 3))),
+        lambda leak: sp.bounds.van_trees_rows(leak, sp.bounds.GaussianPrior(std=1.0), rows=[0]),
+    ):
+        np.testing.assert_allclose(*(np.asarray(bound(one)) for one in both), rtol=1e-5)
 
 
 def test_noisy_predictions_compose_with_other_releases():

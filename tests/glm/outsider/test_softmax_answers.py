@@ -15,12 +15,12 @@ OUTSIDER = sp.Attacker(knows=0.0)
 CLASSES = 3
 
 
-def drawn(n=60, d=2, seed=0):
+def drawn(n=60, d=2, seed=0, classes=CLASSES):
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, d))
-    margins = X @ np.linspace(-0.9, 1.1, d * CLASSES).reshape(d, CLASSES)
+    margins = X @ np.linspace(-0.9, 1.1, d * classes).reshape(d, classes)
     y = np.argmax(margins + rng.gumbel(size=margins.shape), axis=1)
-    y[:CLASSES] = np.arange(min(n, CLASSES))
+    y[:classes] = np.arange(min(n, classes))
     return X, y
 
 
@@ -143,10 +143,11 @@ def by_hand(X, y, ridge, queries, digits=None, sigma=None):
     In all K · d parameters; the covariance is that of the K printed probabilities or noisy margins,
     inverted by a pseudo-inverse.
     """
-    Y = np.eye(CLASSES)[y]
+    K = y.max() + 1
+    Y = np.eye(K)[y]
     theta = refit(X, Y, ridge, False)
     P, n = powers(X @ theta), len(X)
-    bent = np.einsum("ni,nk,nj,kl->ikjl", X, P, X, np.eye(CLASSES))
+    bent = np.einsum("ni,nk,nj,kl->ikjl", X, P, X, np.eye(K))
     bent -= np.einsum("ni,nk,nj,nl->ikjl", X, P, X, P)
     H = bent.reshape(theta.size, -1) + ridge * np.eye(theta.size)
     g = np.zeros((n, theta.size))
@@ -160,8 +161,8 @@ def by_hand(X, y, ridge, queries, digits=None, sigma=None):
     moves = (g - g.mean(axis=0)) @ np.linalg.inv(H)
     S, mu, steps = moves.T @ moves, np.zeros(n), []
     for i in range(n):
-        A = np.kron(X[i : i + 1] if queries is None else queries, np.eye(CLASSES))
-        margins = (A @ theta.reshape(-1)).reshape(-1, CLASSES)
+        A = np.kron(X[i : i + 1] if queries is None else queries, np.eye(K))
+        margins = (A @ theta.reshape(-1)).reshape(-1, K)
         D = np.zeros((len(A), len(A)))
         if sigma is not None:
             D = D + sigma**2 * np.eye(len(A))
@@ -169,7 +170,7 @@ def by_hand(X, y, ridge, queries, digits=None, sigma=None):
         if digits is not None:
             jacobian = np.zeros((len(A), len(A)))
             for m, p in enumerate(powers(margins)):
-                here = slice(m * CLASSES, (m + 1) * CLASSES)
+                here = slice(m * K, (m + 1) * K)
                 jacobian[here, here] = np.diag(p) - np.outer(p, p)
             A, spread = jacobian @ A, jacobian @ spread @ jacobian.T
             fine = np.diagonal(spread) > 10.0 ** (-2 * digits)
@@ -186,8 +187,9 @@ def by_hand(X, y, ridge, queries, digits=None, sigma=None):
 @pytest.mark.parametrize(
     ("digits", "sigma"), [(1, None), (2, None), (None, 0.1), (2, 0.1), (None, 3.0)]
 )
-def test_an_outsider_by_hand(count, digits, sigma):
-    X, y = drawn(150)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_an_outsider_by_hand(count, digits, sigma, classes):
+    X, y = drawn(150, classes=classes)
     queries = None if count is None else drawn(count, seed=9)[0]
     model = sp.glm.SoftmaxRegression(l2=0.02).fit(X, y)
     noise = None if sigma is None else sp.Gaussian(sigma)
@@ -258,3 +260,18 @@ def test_a_simulated_outsider_is_not_right_more_often(digits, sigma):
     least = stats.beta.ppf(0.001, right, 2 * half - right + 1)
     assert least <= predicted
     assert predicted - right / (2 * half) < 0.06
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_own_predictions_with_noise_to_who_knows_the_rest(classes):
+    """To second order: the move of a record's own margins, by refits without it."""
+    X, y = drawn(150, classes=classes)
+    ridge, Y = 0.02 * len(X), np.eye(classes)[y]
+    model = sp.glm.SoftmaxRegression(l2=0.02).fit(X, y)
+    release, noise = sp.Predictions(), sp.Gaussian(0.1)
+    leak = sp.leakage(model, X, y, attacker=OUTSIDER, release=release, noise=noise)
+    found = np.asarray(leak.membership(exact=0).informed)
+    here = refit(X, Y, ridge, False)
+    for i in range(0, 150, 10):
+        there = refit(np.delete(X, i, 0), np.delete(Y, i, 0), ridge, False, here)
+        assert found[i] == pytest.approx(np.linalg.norm(X[i] @ (here - there)) / 0.1, rel=0.05)

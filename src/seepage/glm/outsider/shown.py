@@ -43,6 +43,11 @@ class Shown:
     noise: Gaussian | None = None
     digits: int | None = None
 
+    @property
+    def numbers_are_rows(self) -> bool:
+        """Whether a number is seen for each row of A; of softmax there are K for K − 1 rows."""
+        return self.outputs is None or self.outputs.basis is None
+
     def seen(
         self, A: np.ndarray, S: np.ndarray, theta: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:

@@ -159,7 +159,8 @@ class Worlds:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return ``q = zᵀz`` of some people, by their own queries, and ``zᵀz_j`` with others."""
         others = self.others
-        if others.single and others.model.outputs.count == 1:  # R = H⁻¹x/√xᵀSx
+        single = others.single and others.model.outputs.count == 1
+        if single and self.shown.numbers_are_rows:  # R = H⁻¹x/√xᵀSx
             A = others.directions(np.concatenate(people)).T
             variances = np.array([float(self._seen(a[None])[1][0, 0]) for a in A])
             R = A @ others.model.inverse
