@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from seepage.auditing.decision.presets import PRESETS
 from seepage.auditing.findings import (
     LEFT_OUT,
     ONE_PERSON,
@@ -271,6 +272,8 @@ def warn_of_constant(audit: Audit) -> str:
 def tell_steps(audit: Audit) -> tuple[str, ...]:
     """Say what was done to the data, and what came out beside the leakage, a sentence each."""
     sentences, curve = list(audit.steps), audit.curve
+    if audit.preset is not None:
+        sentences.append(_tell_preset(audit.preset))
     if audit.codes:
         sentences.append(tell_codes(audit))
     if not curve.held_out:
@@ -287,6 +290,14 @@ def tell_steps(audit: Audit) -> tuple[str, ...]:
     if audit.disclosures is not None:
         sentences.extend(tell_disclosures(audit.disclosures))
     return tuple(sentences)
+
+
+def _tell_preset(name: str) -> str:
+    """Say for whom a preset is, and that it is no law."""
+    return (
+        f"Limits that were not set are those of the preset {name}, for {PRESETS[name].audience}: "
+        "our default, not law."
+    )
 
 
 def tell_ledger(ledger: LedgerFinding) -> list[str]:
