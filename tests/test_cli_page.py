@@ -16,7 +16,16 @@ def test_the_page_of_the_command_line_is_fresh():
 
 def test_the_page_has_every_command_and_option():
     shown = page()
-    for command in ("audit", "release", "columns", "calibrate", "layers", "reproduce", "demo"):
+    for command in (
+        "audit",
+        "release",
+        "columns",
+        "calibrate",
+        "explain",
+        "layers",
+        "reproduce",
+        "demo",
+    ):
         assert f"\n## seepage {command}\n" in shown
     for command in ("list", "where", "fetch"):
         assert f"\n### seepage data {command}\n" in shown

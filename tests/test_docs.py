@@ -118,6 +118,7 @@ SLOW = {
 SLOW_NAMES = {
     "seepage.attacks.property_inference.attack_layers",
     "seepage.auditing.pipeline.audit",
+    "seepage.auditing.reporting.check",
     "seepage.auditing.reporting.report",
     "seepage.layers.layer_audit.audit",
     "seepage.layers.layer_audit.audit_updates",

@@ -24,6 +24,7 @@ from unittest.mock import patch
 import pytest
 from scipy.special import ndtr, ndtri
 
+from seepage.auditing.decision.presets import DEFAULT, PRESETS
 from test_docs import FENCE, GENERATED, PAGES, examples, named
 
 ROOT = Path(__file__).parents[1]
@@ -508,6 +509,35 @@ def labels_that_are_rounded():
     """Arithmetic: an error of s, normal, rounded."""
     for s in (0.25, 0.5, 1, 2):
         yield row(s, f"{100 * ndtr(0.5 / s):.0f} times in 100")
+
+
+@tied("docs/how-to/decide.md")
+def limits_by_who_will_see_a_release():
+    """Arithmetic: the odds and ε of membership, and of a value that one in a hundred has."""
+    odds, found = [], []
+    for name, one in PRESETS.items():
+        right, tpr = one.max_membership, one.max_guess_tpr
+        gain = f"{100 * one.max_guess_gain:.0f} points"
+        yield row(f"`{name}`", one.audience, f"{100 * right:.0f} %", gain, f"{100 * tpr:.0f} %")
+        odds.append(right / (1 - right))
+        found.append(0.01 * tpr / (0.01 * tpr + 0.99 * 0.01))
+    first, second, third = odds
+    yield (
+        f"at most {first:.2g} : 1 for `open`, {second:.2g} : 1 for `partners` and {third:.2g} : 1 "
+        "for `internal`"
+    )
+    first, second, third = map(math.log, odds)
+    yield f"allows as much with ε = {first:.2f}, {second:.1f} and {third:.1f}"
+    first, second, third = (round(100 * share) for share in found)
+    yield (
+        f"at most {first} % have it for `open`, {second} % for `partners` and {third} % for "
+        "`internal`"
+    )
+    default = PRESETS[DEFAULT]
+    yield (
+        f"the {default.max_membership:g}, {default.max_guess_gain:g} and "
+        f"{default.max_guess_tpr:g} there are that preset's"
+    )
 
 
 @tied("docs/papers.md")

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from seepage import privacy as privacy
     from seepage import streams as streams
     from seepage.auditing.any_model.attack_audit import audit_estimator as audit_estimator
+    from seepage.auditing.explaining.explanation import explain as explain
     from seepage.auditing.intake.model_saving import save as save
     from seepage.auditing.pipeline import audit as audit
     from seepage.auditing.release.contents import Release as Release
     from seepage.auditing.release.contents import load_release as load_release
+    from seepage.auditing.reporting import check as check
     from seepage.auditing.reporting import report as report
     from seepage.bounds.guarantees import Guarantees as Guarantees
     from seepage.bounds.guarantees import guarantees as guarantees

@@ -17,11 +17,10 @@ import typer
 from click import ClickException
 from typer.core import TyperGroup
 
+from seepage.auditing.decision.presets import DEFAULT
 from seepage.auditing.questions import (
     GROUP_OF,
-    MAX_GUESS_GAIN,
-    MAX_GUESS_TPR,
-    MAX_MEMBERSHIP,
+    BudgetQuestion,
     CalibrationQuestion,
     FileOptions,
     Limits,
@@ -31,6 +30,10 @@ from seepage.auditing.questions import (
 )
 from seepage.errors import InputError
 
+Check = Annotated[
+    Path | None,
+    "A .json file for who decides whether the release may leave, with a sheet (.txt) beside it.",
+]
 Table = Annotated[Path, "A table in a file, as for an audit."]
 Json = Annotated[bool, "--json", "Print the summary as JSON and nothing else."]
 Verbose = Annotated[bool, "Print everything that was found, not one screen of it."]
@@ -193,6 +196,7 @@ def audit(
     out: Annotated[
         Path | None, "The folder of the report (default seepage-audit; none with --json)."
     ] = None,
+    check: Check = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -205,7 +209,9 @@ def audit(
     if model_kind is None:
         from seepage.auditing.command import run_audit
 
-        passed = run_audit(question, limits, out=folder, as_json=as_json, verbose=verbose)
+        passed = run_audit(
+            question, limits, out=folder, as_json=as_json, check=check, verbose=verbose
+        )
     elif limits != Limits():
         raise InputError(
             "Gates are for linear models; an attack cannot prove that a limit is kept."
@@ -214,7 +220,7 @@ def audit(
         from seepage.auditing.any_model.command import run_attack_audit
 
         passed = run_attack_audit(
-            question, model_kind, out=folder, as_json=as_json, verbose=verbose
+            question, model_kind, out=folder, as_json=as_json, check=check, verbose=verbose
         )
     _leave(passed)
 
@@ -229,18 +235,26 @@ def release(
     table: Table,
     question: ReleaseQuestion,
     options: FileOptions,
+    preset: Annotated[
+        str,
+        "Limits by who will see the release: open, partners or internal (our default, not law).",
+    ] = DEFAULT,
     max_membership: Annotated[
-        float, "Limit: how often membership inference may succeed (chance is 0.5; 1: no limit)."
-    ] = MAX_MEMBERSHIP,
+        float | None,
+        "Limit: how often membership inference may succeed (chance is 0.5; 1: no limit), in place "
+        "of the preset's.",
+    ] = None,
     max_guess_gain: Annotated[
-        float,
-        "Limit: the most the release may add to a guess of a class or category (1: no limit).",
-    ] = MAX_GUESS_GAIN,
+        float | None,
+        "Limit: the most the release may add to a guess of a class or category (1: no limit), in "
+        "place of the preset's.",
+    ] = None,
     max_guess_tpr: Annotated[
-        float,
+        float | None,
         "Limit: how often a value of a class or category may be recognised at 1 % false positives; "
-        "exceeded where a published figure rules values of a record out for certain (1: no limit).",
-    ] = MAX_GUESS_TPR,
+        "exceeded where a published figure rules values of a record out for certain (1: no limit), "
+        "in place of the preset's.",
+    ] = None,
     out: Annotated[Path, "The folder to share: the model and its card, nothing else."] = Path(
         "seepage-release"
     ),
@@ -248,6 +262,7 @@ def release(
     ledger: Annotated[Path, "The private file that remembers releases."] = Path(
         "seepage-ledger.json"
     ),
+    check: Check = None,
     as_json: Json = False,
 ) -> None:
     """Fit a linear model of a table, and write what may leave: the model with noise, and its card.
@@ -260,10 +275,16 @@ def release(
     from seepage.auditing.release.command import run_release
 
     limits = Limits(
-        max_membership=max_membership, max_guess_gain=max_guess_gain, max_guess_tpr=max_guess_tpr
+        preset=preset,
+        max_membership=max_membership,
+        max_guess_gain=max_guess_gain,
+        max_guess_tpr=max_guess_tpr,
     )
     folders = {"release": out, "report": report, "ledger": ledger}
-    _leave(run_release(table, question, folders, options=options, limits=limits, as_json=as_json))
+    passed = run_release(
+        table, question, folders, options=options, limits=limits, as_json=as_json, check=check
+    )
+    _leave(passed)
 
 
 @_command(app)
@@ -280,6 +301,18 @@ def calibrate(question: CalibrationQuestion, as_json: Json = False) -> None:
     from seepage.auditing.command import run_calibration
 
     run_calibration(Question(**vars(question)), as_json=as_json)
+
+
+@_command(app)
+def explain(
+    question: BudgetQuestion,
+    picture: Annotated[Path | None, "An .svg or .png file to draw the trade-off curve to."] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what ε and δ, or the noise of private SGD, allow an attacker, at most."""
+    from seepage.auditing.explaining.command import run_explanation
+
+    run_explanation(question, picture=picture, as_json=as_json)
 
 
 @_command(app)

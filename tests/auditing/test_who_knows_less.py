@@ -19,7 +19,7 @@ from seepage.auditing.outsider import attacker_of
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.cli import app
 from seepage.errors import InputError
-from seepage.glm.outsider import leakage as views
+from seepage.glm.outsider import membership as views
 
 OUTSIDER = sp.Attacker(knows=0.0)
 

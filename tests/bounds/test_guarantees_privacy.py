@@ -158,9 +158,10 @@ def test_replacing_is_removing_and_adding(mu):
     assert once.total_variation() == both.total_variation()
     curve = {order: order * mu**2 / 2 for order in (2.5, 3, 4, 6)}
     assert RenyiDP(curve, "add-or-remove").renyi() == pytest.approx(both.renyi(), rel=1e-12)
+    # For (ε, δ) it is a little less than (2ε, (1 + e^ε)δ): tests/privacy has the exact value.
     pure = DifferentialPrivacy(0.4, 1e-3, "add-or-remove")
     pair = DifferentialPrivacy(0.8, 1e-3 * (1 + math.exp(0.4)))
-    assert pure.total_variation() == pytest.approx(pair.total_variation(), rel=1e-12)
+    assert 0.85 * pair.total_variation() < pure.total_variation() < pair.total_variation()
 
 
 @pytest.mark.parametrize(

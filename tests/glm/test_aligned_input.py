@@ -40,6 +40,10 @@ def leaked(frame, **stated):
     return sp.leakage(sp.glm.LinearRegression().fit(frame, Y), frame, Y, **stated)
 
 
+def attacked():
+    return sp.attacks.InformedAdversary(sp.glm.LinearRegression(l2=0.1)).fit(X, Y)
+
+
 # Every question that takes one entry for each record, and what its sentence is about
 ASKED = {
     "people": ("person", lambda s: leaked(X, noise=NOISE, person=s).people()),
@@ -54,6 +58,11 @@ ASKED = {
         lambda s: sp.bounds.cramer_rao(leaked(X, noise=NOISE), rows=s < 20),
     ),
     "known": ("knows", lambda s: leaked(X, attacker=sp.Attacker(knows=s < 5)).membership()),
+    "attack": (
+        "the mask of rows",
+        lambda s: attacked().reconstruct(sp.glm.LinearRegression(l2=0.1).fit(X, Y), rows=s < 20),
+    ),
+    "attack's errors": ("the mask of rows", lambda s: attacked().errors(NOISE, 2, rows=s < 20)),
     "weights": (
         "by",
         lambda s: sp.glm.reweight(sp.glm.LinearRegression(l2=0.1), X, Y, by=s < 20, rounds=1),

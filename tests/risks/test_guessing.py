@@ -59,6 +59,23 @@ def test_up_to_six_candidates_are_right_to_the_stated_error(levels: int) -> None
     assert right == pytest.approx(by_orthants(w, p), abs=1.5e-5)
 
 
+@pytest.mark.parametrize(
+    ("levels", "directions", "size"), [(7, 2, 0.3), (9, 8, 0.7), (30, 3, 0.4), (30, 29, 0.2)]
+)
+def test_many_candidates_share_their_draws(levels: int, directions: int, size: float) -> None:
+    """To a coarse precision: beside hits of plain draws, and in an interval that is kept."""
+    rng = np.random.default_rng(levels + directions)
+    w, p = size * rng.standard_normal((levels, directions)), rng.dirichlet(np.ones(levels))
+    right, error = one(w, p, 1e-3)
+    assert 0 < error < 6e-3
+    draws = 200_000
+    truth = rng.choice(levels, size=draws, p=p)
+    seen = w[truth] + rng.standard_normal((draws, directions))
+    guessed = np.argmax(np.log(p) + seen @ w.T - np.sum(w**2, axis=1) / 2, axis=1)
+    off = 4 * np.sqrt(right * (1 - right) / draws)
+    assert right == pytest.approx(np.mean(guessed == truth), abs=error + off)
+
+
 @pytest.mark.slow
 def test_more_candidates_come_with_an_honest_error() -> None:
     rng = np.random.default_rng(1)

@@ -16,8 +16,9 @@ import pyarrow as pa
 import typer
 
 from seepage.auditing.audit import EVERYTHING, ONLY_NOISE, QUICK, Effort, Tell, audit_table
+from seepage.auditing.decision.check import PendingCheck, stated
 from seepage.auditing.findings import Audit
-from seepage.auditing.gates import check_limits, find_gates
+from seepage.auditing.gates import check_limits, held_to
 from seepage.auditing.intake.files import read_file
 from seepage.auditing.intake.plan_file import PlanFile, column_facts, plan_text
 from seepage.auditing.intake.table import (
@@ -265,9 +266,16 @@ def _list_columns(question: Question) -> None:
 
 
 def run_audit(
-    question: Question, limits: Limits, *, out: Path | None, as_json: bool, verbose: bool = False
+    question: Question,
+    limits: Limits,
+    *,
+    out: Path | None,
+    as_json: bool,
+    check: Path | None = None,
+    verbose: bool = False,
 ) -> bool:
     """Audit, write the report, print the findings; return whether every gate was passed."""
+    settings = stated(question, limits)
     share_one_heap()
     if question.sigma is not None and question.target_eta is not None:
         raise InputError("Give --sigma or --target-eta, not both: each of them fixes the noise.")
@@ -277,13 +285,16 @@ def run_audit(
         check_folder(out, "report", question.inputs)  # before any long work
         if question.table.is_file() and question.table.stat().st_size > _LONG:
             load_beside()
+    pending = PendingCheck(check, question.named_inputs, () if out is None else (out,))
     if question.sigma is not None:
         # The noise is fixed, so the limit is the target.
         question = replace(question, target_eta=wanted)
     with _cluster(question) as client:
         audit = answer(question, effort=effort, limits=limits, client=client)
-        report = AuditReport(replace(audit, gates=find_gates(limits, audit)))
+        report = AuditReport(held_to(limits, audit))
+        pending.compare()
         page = None if out is None else report.write(out, keep=question.inputs)
+        pending.write(report, "audit", settings)
         private = "values of the table itself" if question.show_values else None
         if as_json or verbose:
             return report.tell(page, as_json=as_json, private=private)

@@ -679,6 +679,8 @@ class Audit:
         ``None`` where it is not known, and ``outsider_reason`` says why.
     usefulness
         How much better the noisy model is than a constant prediction, if that was tried.
+    preset
+        The preset that limits came from, if one was named: see ``auditing.decision.presets``.
     codes
         How many different whole numbers a target has that was taken for a number or a count though
         they may be codes of classes; 0 for others, and where the kind of model was stated.
@@ -723,6 +725,7 @@ class Audit:
     disclosures: DisclosureCheck | None = None
     ledger: LedgerFinding | None = None
     usefulness: UsefulnessFinding | None = None
+    preset: str | None = None
     codes: int = 0
     labels: np.ndarray | None = None
     members: Mapping[tuple[str, str], np.ndarray] = field(default_factory=dict)

@@ -56,6 +56,11 @@ def check_limits(limits: Limits, grouped: bool) -> float | None:
     return min(etas) if etas else None
 
 
+def held_to(limits: Limits, audit: Audit) -> Audit:
+    """Return an audit with a gate for every limit, and the preset that they came from."""
+    return replace(audit, gates=find_gates(limits, audit), preset=limits.preset)
+
+
 def find_gates(limits: Limits, audit: Audit) -> tuple[Gate, ...]:
     """Return one gate per limit; records over it are named by row, never by their values."""
     check_limits(limits, bool(audit.groupings))
@@ -96,6 +101,16 @@ def _membership(audit: Audit, limit: float) -> Gate:
     if limit >= 1 and audit.risks is None:
         return Gate("--max-membership", limit, None, True)
     risks = _known_risks(audit, "--max-membership")
+    gate = _noisy_membership(audit, risks, limit)
+    if not audit.published_as_it_is or limit >= 1:
+        return gate
+    # Without noise the release is certain to whoever knows all others; the audit's σ is not in it.
+    enough = audit.sigma if gate.passed else gate.enough
+    return replace(gate, measured=1.0, passed=False, enough=enough, beside=None)
+
+
+def _noisy_membership(audit: Audit, risks: RiskFinding, limit: float) -> Gate:
+    """Return the gate on membership through the release with its noise."""
     measured, rows = risks.recognised, (risks.recognised_row,)
     passed = measured <= limit * (1 + SAME)
     gate = Gate("--max-membership", limit, measured, passed, rows=rows)

@@ -15,6 +15,7 @@ import numpy as np
 
 from seepage.auditing.audit import Anew, audit_model
 from seepage.auditing.findings import Audit
+from seepage.auditing.gates import held_to
 from seepage.auditing.intake.identities import (
     is_named_like_identifier,
     is_same_within,
@@ -22,6 +23,7 @@ from seepage.auditing.intake.identities import (
 )
 from seepage.auditing.intake.table import check_groups
 from seepage.auditing.outsider import check_outsider
+from seepage.auditing.questions import Limits
 from seepage.auditing.trained_model import (
     ROW,
     TARGET_OF,
@@ -77,6 +79,7 @@ def audit(
     sample_weight: Any = None,
     preprocessing: str = "frozen",
     refit: str | None = None,
+    preset: str | None = None,
     source: str = "the given table",
     target: str | None = None,
     seed: int = 0,
@@ -124,6 +127,9 @@ def audit(
         records, where it learnt more from the data than the model: scaling, levels, class weights,
         a penalty. ``"model"`` holds all of that fixed; ``"pipeline"`` refuses a model without
         steps before it. ``risks.held`` of the audit lists what is held fixed.
+    preset
+        Limits by who will see the release, ``"open"``, ``"partners"`` or ``"internal"``: ``gates``
+        of the audit says whether they are met. Our default, not law.
     source, target
         What the table and the labels are called in the result.
     seed
@@ -148,6 +154,7 @@ def audit(
         )
     if refit not in (None, "model", "pipeline"):
         raise InputError(f"refit is 'pipeline', 'model' or left out, not {refit!r}.")
+    limits = Limits(preset=preset)  # refused before any work
     if attacker is not None:
         check_outsider(attacker)
     if not (is_search(estimator) or is_pipeline(estimator)):
@@ -238,7 +245,7 @@ def audit(
     bounds = result.guarantees
     if bounds is not None:
         result = replace(result, guarantees=replace(bounds, label=result.called(bounds.row)))
-    return result
+    return held_to(limits, result)
 
 
 def _anew(

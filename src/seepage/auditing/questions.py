@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from seepage.errors import InputError
+from seepage.auditing.decision.presets import DEFAULT, PRESETS
+from seepage.errors import InputError, nearest
 from seepage.tables.names import shown
 
-# What the verdict holds an audit to if no limit is set, and a release unless others are: how often
-# membership inference may succeed, what a guess may gain, and how often a value may be recognised.
-MAX_MEMBERSHIP, MAX_GUESS_GAIN, MAX_GUESS_TPR = 0.75, 0.20, 0.5
+# What the verdict holds an audit to if no limit is set
+MAX_MEMBERSHIP = PRESETS[DEFAULT].max_membership
+MAX_GUESS_GAIN = PRESETS[DEFAULT].max_guess_gain
+MAX_GUESS_TPR = PRESETS[DEFAULT].max_guess_tpr
 DECIMALS = {".": "decimal points", ",": "decimal commas"}
 # Marks between groups of three digits; a point or comma only if it is not the decimal mark
 THOUSANDS = {
@@ -39,10 +41,10 @@ _GROUPS = {
     "Model and noise": "model model_kind model_file l2 intercept scale sigma sigma_epsilon "
     "target_eta public refit",
     "Attacker": "attacker",
-    "Limits": "max_eta min_mse max_group_ratio max_membership max_guess_gain max_guess_tpr "
+    "Limits": "preset max_eta min_mse max_group_ratio max_membership max_guess_gain max_guess_tpr "
     "max_outsider",
     "Effort": "remedies quick dask workers",
-    "What is written": "out report ledger show_values as_json verbose",
+    "What is written": "out report ledger check show_values as_json verbose",
 }
 GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names.split()}
 
@@ -207,10 +209,15 @@ class Question(CalibrationQuestion):
     quick: Annotated[bool, "Fit once: no remedies and no repeated splits."] = False
 
     @property
+    def named_inputs(self) -> dict[str, Path]:
+        """The files that are read, each by its option."""
+        names = ("table", "model_file", "public", "plan")
+        return {name: path for name in names if (path := getattr(self, name)) is not None}
+
+    @property
     def inputs(self) -> tuple[Path, ...]:
         """The files that are read and must not be overwritten."""
-        named = (self.table, self.model_file, self.public, self.plan)
-        return tuple(path for path in named if path is not None)
+        return tuple(self.named_inputs.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,8 +258,16 @@ class ReleaseQuestion(ColumnQuestion):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits that a caller sets; a release over one of them does not pass."""
+    """The limits that a caller sets; a release over one of them does not pass.
 
+    A preset fills in those of its limits that were not set.
+    """
+
+    preset: Annotated[
+        str | None,
+        "Gates by who will see the release: open, partners or internal (our default, not law). "
+        "Limits set beside it take the place of its own.",
+    ] = None
     max_eta: Annotated[float | None, "Gate: the most that any record may leak."] = None
     min_mse: Annotated[
         float | None, "Gate: the least squared error of an attack, in squared deviations."
@@ -281,6 +296,18 @@ class Limits:
         "being over it fails, being within it proves nothing.",
     ] = None
 
+    def __post_init__(self) -> None:
+        if self.preset is None:
+            return
+        if self.preset not in PRESETS:
+            raise InputError(
+                f"There is no preset {shown(str(self.preset))}{nearest(self.preset, PRESETS)}; "
+                f"choose one of {', '.join(PRESETS)}."
+            )
+        for name, limit in vars(PRESETS[self.preset]).items():
+            if name != "audience" and getattr(self, name) is None:
+                object.__setattr__(self, name, limit)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RecordingQuestion:
@@ -303,3 +330,27 @@ class RecordingQuestion:
     ] = None
     show_values: Annotated[bool, "Show each client's property in the report."] = False
     seed: Annotated[int, "The seed of all random draws."] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetQuestion:
+    """A privacy budget, or the noise of a training run, to be explained."""
+
+    epsilon: Annotated[float | None, "ε of the budget."] = None
+    delta: Annotated[float | None, "δ of the budget; of a run, the one to state its ε at."] = None
+    noise_multiplier: Annotated[
+        float | None,
+        "--noise-multiplier",
+        "--sigma",
+        "Of private SGD, instead of ε: the noise over the clip.",
+    ] = None
+    sample_rate: Annotated[
+        float, "The probability that a record takes part in a step: batch size over records."
+    ] = 1.0
+    steps: Annotated[int, "How many steps there are."] = 1
+    neighbours: Annotated[
+        str, "What ε is about: to add-or-remove one record, or to replace one."
+    ] = "add-or-remove"
+    prior: Annotated[
+        float, "The base rate: how likely somebody is in the data, before the release."
+    ] = 0.5

@@ -1,12 +1,15 @@
-"""``sp.report``: the report of an audit of either kind, written into a folder."""
+"""``sp.report`` and ``sp.check``: an audit of either kind, written for its owner, or a checker."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from seepage.auditing.any_model.attack_audit import AttackAudit
 from seepage.auditing.any_model.report import AttackReport
+from seepage.auditing.decision.check import LEAVES, PendingCheck
 from seepage.auditing.findings import Audit
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.errors import InputError
@@ -30,11 +33,60 @@ def report(audit: Audit | AttackAudit, folder: str | os.PathLike[str] = "seepage
     ...     sp.report(found, f"{folder}/report").name
     'report.html'
     """
+    return _report_of(audit, "sp.report").write(folder)
+
+
+def check(
+    audit: Audit | AttackAudit,
+    path: str | os.PathLike[str] = "seepage-check.json",
+    *,
+    files: Mapping[str, str | os.PathLike[str]] | None = None,
+) -> Path:
+    """Write the check of an audit for who decides whether a model may leave; return the sheet.
+
+    A JSON file and, beside it, a sheet as text, readable by their owner only: a recommendation
+    (``refuse``, ``review`` or ``release``), its reasons, what was run, and on which files.
+
+    Parameters
+    ----------
+    audit
+        What :func:`seepage.audit` or :func:`seepage.audit_estimator` found; with ``preset=`` it is
+        held to limits.
+    path
+        The JSON file.
+    files
+        The files it is about, each by its role, such as ``{"table": "ward.csv"}``; their SHA-256 is
+        written down. None of them may leave: only ``seepage release`` makes such files, and
+        recommends ``release``.
+
+    Examples
+    --------
+    >>> import tempfile, seepage as sp
+    >>> wine = sp.data.load_bundled("wine")
+    >>> model = sp.glm.LogisticRegression(l2=0.1).fit(wine.X, wine.y == 0)
+    >>> found = sp.audit(model, wine.X, wine.y == 0, preset="open")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sp.check(found, f"{folder}/check.json").name
+    'check.txt'
+    """
+    report = _report_of(audit, "sp.check")
+    named = {role: Path(file) for role, file in (files or {}).items()}
+    if LEAVES in named:
+        raise InputError(
+            f"No file has the role {LEAVES!r} here: an audit is about the model with noise, and "
+            "`seepage release --check` writes and checks the files that carry it."
+        )
+    pending = PendingCheck(Path(path), named, ())
+    pending.write(report, "audit", {})
+    return Path(path).with_suffix(".txt")
+
+
+def _report_of(audit: Any, call: str) -> AuditReport | AttackReport:
     if isinstance(audit, Audit):
-        return AuditReport(audit).write(folder)
+        return AuditReport(audit)
     if isinstance(audit, AttackAudit):
-        return AttackReport(audit).write(folder)
+        return AttackReport(audit)
     raise InputError(
-        "sp.report writes what sp.audit(model, X, y) or sp.audit_estimator(model, X, y) found, not "
+        f"{call} writes what sp.audit(model, X, y) or sp.audit_estimator(model, X, y) found, not "
         f"a {type(audit).__name__}."
     )

@@ -30,7 +30,8 @@ from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.leakage import leakage, release_of
 from seepage.glm.losses import Categorical, Family, squared_hinge
 from seepage.glm.outsider.leakage import OutsiderLeakage
-from seepage.glm.outsider.predictions import Predictions
+from seepage.glm.outsider.predictions import AnswerNoise, Predictions
+from seepage.glm.outsider.seen import SeenRelease
 from seepage.glm.preprocessing.jacobian import RawJacobian, RawRelease
 from seepage.tables.source import MemorySource, Table, distinct
 
@@ -474,11 +475,12 @@ class TrainedModel:
 
         ``predictions`` are what is released, if not the parameters.
         """
-        noise = None if sigma is None else Gaussian(sigma)
+        added = Gaussian if predictions is None else AnswerNoise
+        noise = None if sigma is None else added(sigma)
         again = partial(leakage, self.model, self.source, person=self.owner)
         known = self.leakage(self.source, 1.0 if sigma is None else sigma)
         fits = cast("GLMRelease", known.release).fits_in_chunks()
-        return OutsiderLeakage(known, noise, attacker, predictions, None, again, fits)
+        return OutsiderLeakage(SeenRelease(known, noise, attacker, predictions, None, again, fits))
 
     def refitted(
         self, settings: FitSettings | None = None, source: RowSource | None = None

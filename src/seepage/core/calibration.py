@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -129,7 +130,7 @@ def calibrate(
 def _coarse(noise: Noise, factor: float, grid: Sequence[float]) -> Noise:
     """Return the least noise of this shape on the grid that is at least ``factor`` times it."""
     if isinstance(noise, Gaussian) and np.ndim(noise.sigma) == 0:
-        return Gaussian(round_up(factor * noise.sigma, grid))
+        return replace(noise, sigma=round_up(factor * noise.sigma, grid))
     if isinstance(noise, Laplace) and np.ndim(noise.scale) == 0:
         return Laplace(round_up(factor * noise.scale, grid))
     return noise.scaled(round_up(factor, grid))

@@ -133,8 +133,11 @@ class Leakage(Generic[PerRecord]):
 
     def __repr__(self) -> str:
         noise = " and ".join(map(repr, self.noise))
+        what = f"{self.release.template.size} numbers"
+        if len(self.noise) == 1 and self.noise[0].on:
+            what = "predictions"
         return (
-            f"<Leakage of {self.release.template.size} numbers with {noise} about "
+            f"<Leakage of {what} with {noise} about "
             f"{len(self.source)} records of {len(self.source.names)} columns{self.source.manner}>"
         )
 
@@ -652,22 +655,23 @@ def row_positions(rows: Any, count: int, table: Table | RowSource | None = None)
 
     The row labels of a mask must be those of the table, where both have any.
     """
-    positions = named_positions(rows, count)
-    if table is not None and as_numpy(rows).dtype == bool:
-        check_order(row_labels(rows), table, "the mask of rows")
+    positions = named_positions(rows, count, table)
     return positions if rows is None else np.unique(positions)
 
 
-def named_positions(rows: Any, count: int) -> np.ndarray:
+def named_positions(rows: Any, count: int, table: Table | RowSource | None = None) -> np.ndarray:
     """Return the positions that ``rows`` names among ``count`` rows, in the order given.
 
-    They are whole numbers, a mask, or ``None`` for all.
+    They are whole numbers, a mask (whose row labels must be those of the table, where both have
+    any), or ``None`` for all.
     """
     if rows is None:
         return np.arange(count)
     positions = np.atleast_1d(as_numpy(rows))
     if positions.dtype == bool:
         check_length(positions, range(count), "the mask of rows")
+        if table is not None:
+            check_order(row_labels(rows), table, "the mask of rows")
         positions = np.flatnonzero(positions)
     if positions.dtype.kind not in "iu" or positions.ndim != 1:
         raise InputError("rows must be row positions (whole numbers) or a boolean mask.")

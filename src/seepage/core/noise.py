@@ -8,7 +8,7 @@ which is left to an attacker is all that the formulas ask of her.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,11 @@ class Noise(ABC):
     The Fisher information of a release ``r(D) + noise`` about the data ``D`` is ``Jᵀ Φ J`` with
     ``J = ∂r/∂D`` and ``Φ`` the location information of the noise, which :meth:`information` gives.
     """
+
+    @property
+    def on(self) -> str:
+        """What the noise is added to, in words, where that is not the released parameters."""
+        return ""
 
     @abstractmethod
     def information(self, size: int) -> np.ndarray:
@@ -122,7 +127,7 @@ class Gaussian(Noise):
     def scaled(self, factor: float) -> Gaussian:
         """Return noise whose standard deviations are ``factor`` times these."""
         _check_positive(np.asarray(factor), "the factor")
-        return Gaussian(self.sigma * (factor**2 if np.ndim(self.sigma) == 2 else factor))
+        return replace(self, sigma=self.sigma * (factor**2 if np.ndim(self.sigma) == 2 else factor))
 
     def _draw(self, shape: tuple[int, ...], source: Source) -> np.ndarray:
         _check_size(np.asarray(self.sigma), shape[-1])
@@ -291,6 +296,12 @@ def check_noise_kind(noise: Any) -> None:
         raise InputError(
             "noise must be sp.Gaussian(sigma) or sp.Laplace(scale), not a value of type "
             f"{type(noise).__name__}."
+        )
+    if noise.on:
+        raise InputError(
+            f"This noise is on {noise.on}, not on the parameters: pass "
+            "release=sp.Predictions(queries) with it to sp.leakage, or measure the parameters "
+            "with noise of their own."
         )
 
 

@@ -55,14 +55,16 @@ from seepage.glm.jacobian.single_output import SingleOutputJacobian
 from seepage.glm.jacobian.terms import JacobianTerms
 from seepage.glm.jacobian.twice_precise import precise_curvature
 from seepage.glm.losses import Categorical
-from seepage.glm.outsider.leakage import OutsiderLeakage, checked_attacker
+from seepage.glm.outsider.leakage import OutsiderLeakage
 from seepage.glm.outsider.predictions import (
     ANSWERS,
+    AnswerNoise,
     Parameters,
     Predictions,
     check_queries,
-    noise_on_parameters,
 )
+from seepage.glm.outsider.refusals import checked_attacker
+from seepage.glm.outsider.seen import SeenRelease
 from seepage.glm.preprocessing.chain import Chain
 from seepage.glm.preprocessing.jacobian import RawJacobian, RawRelease
 from seepage.glm.preprocessing.raw_columns import (
@@ -240,6 +242,7 @@ def leakage(
         person=person,
     )
     if attacker is None and release is None and noise is not None:
+        check_noise_kind(noise)
         return informed(noise)
     known = checked_attacker(attacker, noise, release)
     queries = release.queries if isinstance(release, Predictions) else None
@@ -251,20 +254,24 @@ def leakage(
             )
         if not is_streamed(X):
             queries = _queries_of(model, X, queries, person)
-    if isinstance(release, Predictions) and noise is not None:
+    added = cast(Gaussian | None, noise)
+    if isinstance(release, Predictions) and added is not None:
+        added = AnswerNoise(added.sigma)  # of which queries is said below
         found = informed(Gaussian(1.0))
         if queries is not None:
-            found = informed(_noise_of_answers(found, queries, noise))
+            added = _noise_of_answers(found, queries, added)
+            found = informed(added)
             found.notes = (*found.notes, ANSWERS)
     else:
+        if noise is not None:
+            check_noise_kind(noise)
         found = informed(Gaussian(1.0) if noise is None else noise)
     if known.knows_all:
         return found
     if queries is not None and is_streamed(X):
         check_columns(model, queries, "the queries", found.source.names)
     fits = found.release.fits_in_chunks() if isinstance(found.release, GLMRelease) else None
-    added = cast(Gaussian | None, noise)
-    return OutsiderLeakage(found, added, known, release, queries, informed, fits)
+    return OutsiderLeakage(SeenRelease(found, added, known, release, queries, informed, fits))
 
 
 def _queries_of(model: Any, X: Any, queries: Any, person: Any) -> Any:
@@ -278,14 +285,13 @@ def _queries_of(model: Any, X: Any, queries: Any, person: Any) -> Any:
     return dense(Chain(steps).transform(queries)) if steps else queries
 
 
-def _noise_of_answers(leak: Leakage[Any], queries: Any, noise: Noise) -> Gaussian:
-    """Return noise on the parameters that hides as much as noise on the answers to queries."""
+def _noise_of_answers(leak: Leakage[Any], queries: Any, noise: AnswerNoise) -> AnswerNoise:
+    """Return noise on answers to these queries."""
     release = leak.release.inner if isinstance(leak.release, RawRelease) else leak.release
-    several = isinstance(release, GLMRelease) and isinstance(release.fit.family, Categorical)
-    if not isinstance(release, GLMRelease) or release.problem is not None or several:
+    if not isinstance(release, GLMRelease) or release.problem is not None:
         raise InputError(
-            "Noise on predictions is measured for models of one output on tables in memory; "
-            "measure the parameters instead, which tell no less."
+            "Noise on predictions is measured for linear models on tables in memory; measure the "
+            "parameters instead, which tell no less."
         )
     template = release.template
     X = as_numpy(template.X if template.fitted_on is None else template.fitted_on)
@@ -294,7 +300,11 @@ def _noise_of_answers(leak: Leakage[Any], queries: Any, noise: Noise) -> Gaussia
     if release.fit.intercept is not None:
         A, X = (np.column_stack([table, np.ones(len(table))]) for table in (A, X))
     sizes = np.sqrt(np.mean(X**2, axis=0))
-    return noise_on_parameters(A, cast(Gaussian, noise), np.where(sizes > 0, sizes, 1.0))
+    sizes = np.where(sizes > 0, sizes, 1.0)
+    if isinstance(release.fit.family, Categorical):  # a margin for each class
+        every = np.eye(release.fit.family.outputs)
+        A, sizes = np.kron(A, every), np.repeat(sizes, len(every))
+    return replace(noise, queries=A, sizes=sizes)
 
 
 def _to_the_informed(
@@ -312,7 +322,6 @@ def _to_the_informed(
     person: Any,
 ) -> Leakage[Any]:
     """Return the leakage to an attacker who knows all other records."""
-    check_noise_kind(noise)
     if preprocessing not in PREPROCESSING:
         raise InputError(
             f"preprocessing must be {' or '.join(map(repr, PREPROCESSING))}, not {preprocessing!r}."

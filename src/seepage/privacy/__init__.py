@@ -1,6 +1,7 @@
 """Differential privacy as the bounds on reconstruction need it: what a mechanism promises.
 
 ``statements`` are the promises, whoever keeps them (a ``dp_accounting`` event is read into one);
+``trade_off`` says how well an attacker tells one record's presence under each;
 ``gaussian_mechanism`` says how much noise buys (ε, δ); ``sensitivity`` says how far one record can
 move a fitted model, and so what noise on its parameters promises.
 """
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
         analytic_gaussian_sigma as analytic_gaussian_sigma,
     )
     from seepage.privacy.gaussian_mechanism import classic_gaussian_sigma as classic_gaussian_sigma
+    from seepage.privacy.sampled_gaussian import SampledGaussianDP as SampledGaussianDP
     from seepage.privacy.sensitivity import Sensitivity as Sensitivity
     from seepage.privacy.sensitivity import clip_rows as clip_rows
     from seepage.privacy.sensitivity import (
@@ -28,5 +30,6 @@ if TYPE_CHECKING:
     from seepage.privacy.statements import PrivacyStatement as PrivacyStatement
     from seepage.privacy.statements import RenyiDP as RenyiDP
     from seepage.privacy.statements import renyi_of_event as renyi_of_event
+    from seepage.privacy.trade_off import TradeOff as TradeOff
 
 __getattr__, __dir__ = lazy_names(__name__, globals())

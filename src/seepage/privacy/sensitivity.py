@@ -142,6 +142,7 @@ def output_perturbation(
     (noise,) = leak.noise
     size = leak.release.template.size
     what = "gradient of one step leaves" if leak.release.model is None else "parameters leave"
+    what = "answers to these queries leave" if noise.on else what
     assumptions = (f"Only the noisy {what}.", *sensitivity.assumptions)
     if isinstance(noise, Gaussian):
         information = np.asarray(noise.information(size))

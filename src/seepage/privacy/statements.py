@@ -20,7 +20,13 @@ from typing import Any
 
 from seepage.errors import InputError
 from seepage.privacy.gaussian_mechanism import gaussian_delta, gaussian_mu
-from seepage.support.number_check import check_choice, check_not_negative, check_share
+from seepage.privacy.trade_off import GaussianTradeOff, PromisedTradeOff
+from seepage.support.number_check import (
+    check_choice,
+    check_not_negative,
+    check_number,
+    check_share,
+)
 
 NEIGHBOURS = ("replace", "add-or-remove")  # the changes of one record that a promise is about
 
@@ -60,7 +66,8 @@ class DifferentialPrivacy(PrivacyStatement):
     Pure ε-differential privacy gives ``χ² ≤ e^ε + e^−ε − 2`` (Bun and Steinke 2016, proposition
     3.3, at order 2), which randomised response attains. With δ > 0 nothing follows for χ²: with
     probability δ everything may be revealed. The total variation is at most
-    ``(e^ε − 1 + 2δ)/(e^ε + 1)`` (Kairouz, Oh and Viswanath 2015).
+    ``(e^ε − 1 + 2δ)/(e^ε + 1)`` (Kairouz, Oh and Viswanath 2015); for a promise about adding or
+    removing a record, ``1 − e^−ε (1 − 2δ)``.
 
     Parameters
     ----------
@@ -68,7 +75,7 @@ class DifferentialPrivacy(PrivacyStatement):
         The promise.
     neighbours
         What it is about: to ``"replace"`` one record, or to ``"add-or-remove"`` one; the latter is
-        (2ε, (1 + e^ε)δ) for a replacement.
+        (2ε, (1 + e^ε)δ) for a replacement, and a little more than that.
 
     Examples
     --------
@@ -85,8 +92,12 @@ class DifferentialPrivacy(PrivacyStatement):
 
     def __post_init__(self) -> None:
         check_not_negative(self.epsilon, "epsilon")
+        check_number(self.delta, "delta")
         if not 0 <= self.delta < 1:
-            raise InputError(f"delta must be at least 0 and below 1, but is {self.delta!r}.")
+            raise InputError(
+                f"delta must be at least 0 and below 1, but is {self.delta!r}: it is the chance "
+                "that the promise fails, and should be far below 1 over the number of people."
+            )
         check_choice(self.neighbours, "neighbours", NEIGHBOURS)
 
     @property
@@ -103,10 +114,15 @@ class DifferentialPrivacy(PrivacyStatement):
         return epsilon + math.log1p(math.exp(-2 * epsilon) - math.exp(-epsilon))
 
     def total_variation(self) -> float:
-        """Return ``(e^ε − 1 + 2δ)/(e^ε + 1)``."""
-        epsilon, delta = self._replacing()
-        small = math.exp(-epsilon)
-        return min(1.0, math.tanh(epsilon / 2) + 2 * delta * (small / (1 + small)))
+        """Return ``(e^ε − 1 + 2δ)/(e^ε + 1)``; by way of removal ``1 − e^−ε (1 − 2δ)``."""
+        if self.neighbours != "replace":
+            return self.trade_off().replaced()
+        small = math.exp(-self.epsilon)
+        return min(1.0, math.tanh(self.epsilon / 2) + 2 * self.delta * (small / (1 + small)))
+
+    def trade_off(self) -> PromisedTradeOff:
+        """Return how well the change that the promise is about can be told."""
+        return PromisedTradeOff(self.epsilon, self.delta)
 
     def _replacing(self) -> tuple[float, float]:
         if self.neighbours == "replace":
@@ -174,6 +190,10 @@ class GaussianDP(PrivacyStatement):
     def total_variation(self) -> float:
         """Return ``2Φ(μ/2) − 1``."""
         return math.erf(self._replacing() / math.sqrt(8))
+
+    def trade_off(self) -> GaussianTradeOff:
+        """Return how well the change that the promise is about can be told."""
+        return GaussianTradeOff(self.mu)
 
     def _replacing(self) -> float:
         return self.mu if self.neighbours == "replace" else 2 * self.mu

@@ -65,13 +65,12 @@ def best_among(
         believed = np.log(prior)
     normals = rng.standard_normal((max(draws // (2 * K), 16), k))
     normals = np.concatenate([normals, -normals])  # in pairs, whose errors cancel in part
-    best, likely = np.zeros((K, len(normals))), np.zeros((K, len(normals), K))
-    for v in range(K):
-        seen = means[v] + normals @ roots[v].T
-        white = np.einsum("dwk,wlk->dwl", seen[:, None, :] - means, inverses)
-        likely[v] = constant - np.sum(white**2, axis=2) / 2
-        chances = softmax(likely[v] + believed, axis=1)
-        best[v] = (chances @ covered.T.astype(float)).max(axis=1)
+    seen = means[:, None, :] + normals @ np.swapaxes(roots, 1, 2)
+    likely = np.zeros((K, len(normals), K))
+    for w in range(K):  # the draws of all candidates in one product
+        white = (seen - means[w]).reshape(-1, k) @ inverses[w].T
+        likely[:, :, w] = constant[w] - np.sum(white**2, axis=1).reshape(K, -1) / 2
+    best = (softmax(likely + believed, axis=2) @ covered.T.astype(float)).max(axis=2)
     right = float(prior @ best.mean(axis=1))
     errors = prior * best.std(axis=1, ddof=1) / math.sqrt(len(normals))
     apart = 0.5

@@ -108,6 +108,11 @@ def test_as_many_queries_as_parameters_are_the_parameters():
         sp.leakage(model, X, y, noise=sp.Gaussian(0.09 * np.linalg.inv(A.T @ A))),
     ]
     np.testing.assert_allclose(*(np.asarray(one.records()) for one in both), rtol=1e-6)
+    for bound in (
+        lambda leak: float(sp.bounds.hammersley_chapman_robbins(leak, 0, "x1", domain=(-3, 3))),
+        lambda leak: sp.bounds.van_trees_rows(leak, sp.bounds.GaussianPrior(std=1.0), rows=[0]),
+    ):
+        np.testing.assert_allclose(*(np.asarray(bound(one)) for one in both), rtol=1e-5)
 
 
 def test_noisy_predictions_compose_with_other_releases():
@@ -135,6 +140,66 @@ def test_units_do_not_matter_to_noisy_predictions():
         for m, Z in ((model, X), (scaled, X * scales))
     )
     np.testing.assert_allclose(once, again, rtol=1e-4)
+
+
+def test_noise_on_answers_is_read_as_it_was_given():
+    X, y = drawn("bernoulli", n=100)
+    model, release = model_of("bernoulli", X, y), sp.Predictions(X[:2])
+    known = sp.leakage(model, X, y, noise=sp.Gaussian(0.1), release=release)
+    outside = sp.leakage(model, X, y, noise=sp.Gaussian(0.1), release=release, attacker=OUTSIDER)
+    views = (known.records(), known.membership().mu, outside.membership(exact=0).mu)
+    noises = [*known.noise, *outside.noise, *(noise for view in views for noise in view.noise)]
+    for noise in noises:
+        assert isinstance(noise, sp.Gaussian)
+        assert noise.sigma == 0.1
+        assert repr(noise) == "Gaussian(0.1) on 2 margins"
+        assert noise.draw(2, seed=0).shape == (2,)
+    for leak in (known, outside):
+        assert "predictions with Gaussian(0.1) on 2 margins" in repr(leak)
+
+
+@pytest.mark.parametrize("attacker", [None, OUTSIDER])
+@pytest.mark.parametrize("sigma", [0.1, [0.1, 0.2], [[0.02, 0.01], [0.01, 0.03]]])
+def test_calibrated_noise_on_answers_meets_its_target(attacker, sigma):
+    """What comes back goes in again, and hides as much as was asked for."""
+    X, y = drawn("gaussian", n=100)
+    model, release = model_of("gaussian", X, y), sp.Predictions(X[:2])
+
+    def risk(noise):
+        leak = sp.leakage(model, X, y, noise=noise, release=release, attacker=attacker)
+        found = leak.membership() if attacker is None else leak.membership(exact=0)
+        return leak, found
+
+    leak, found = risk(sp.Gaussian(sigma))
+    noise = sp.calibrate(leak, right=0.51, view=found.mu, grid=None)
+    assert np.shape(noise.sigma) == np.shape(sigma)
+    assert "on 2 margins" in repr(noise)
+    _, again = risk(noise)
+    _, by_hand = risk(sp.Gaussian(noise.sigma))
+    assert np.max(np.asarray(again.accuracy())) == pytest.approx(0.51, abs=1e-6)
+    np.testing.assert_array_equal(np.asarray(again), np.asarray(by_hand))
+    coarse = sp.calibrate(leak, right=0.51, view=found.mu)
+    assert np.max(np.asarray(risk(coarse)[1].accuracy())) <= 0.51 + 1e-9
+
+
+def test_noise_on_answers_is_not_added_to_parameters():
+    X, y = drawn("bernoulli", n=100)
+    model, release = model_of("bernoulli", X, y), sp.Predictions(X[:2])
+    noise = sp.calibrate(
+        sp.leakage(model, X, y, noise=sp.Gaussian(0.1), release=release), right=0.51
+    )
+    for wrong in (
+        lambda: sp.release(model, noise),
+        lambda: sp.leakage(model, X, y, noise=noise),
+        lambda: sp.leakage(model, X, y, noise=noise, attacker=OUTSIDER),
+    ):
+        with pytest.raises(InputError, match="on 2 margins, not on the parameters"):
+            wrong()
+    own = sp.leakage(
+        model, X, y, noise=sp.Gaussian(0.1), release=sp.Predictions(), attacker=OUTSIDER
+    )
+    assert "each record's own prediction" in repr(own)
+    assert sp.calibrate(own, right=0.55, view=own.membership(exact=0).mu).sigma > 0
 
 
 # Rounding -----------------------------------------------------------------------------------------
@@ -210,15 +275,6 @@ def test_digits_are_checked():
     for kind in (sp.Parameters, lambda digits: sp.Predictions(X, digits=digits)):
         with pytest.raises(InputError, match="digits must be"):
             kind(digits=-1)
-    several = sp.glm.SoftmaxRegression(l2=0.1).fit(X, np.arange(60) % 3)
-    release = sp.Predictions(X[:1], digits=2)
-    leak = sp.leakage(several, X, np.arange(60) % 3, attacker=OUTSIDER, release=release)
-    with pytest.raises(InputError, match="one output"):
-        leak.membership()
-    with pytest.raises(InputError, match="one output"):
-        sp.leakage(
-            several, X, np.arange(60) % 3, noise=sp.Gaussian(1.0), release=sp.Predictions(X[:1])
-        )
     model = model_of("bernoulli", X, y)
     noisy = {"noise": sp.Gaussian(0.5), "attacker": OUTSIDER}
     with pytest.raises(InputError, match="another release for every record"):

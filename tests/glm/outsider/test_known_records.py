@@ -156,7 +156,7 @@ def test_who_is_taken_for_known_might_as_well_be(outputs):
         leak = sp.leakage(
             model, X, y, attacker=sp.Attacker(knows=knows), release=sp.Predictions(), person=people
         )
-        found = leak._worlds(leak._together(None))
+        found = leak._first.worlds(leak._first.together(None))
         return found.told_apart()[1], found.taken_for_known
 
     plain, known = worlds(0.0)

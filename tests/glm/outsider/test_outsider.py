@@ -9,7 +9,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import seepage as sp
-from seepage.glm.outsider import leakage as views
+from seepage.glm.outsider import membership as views
 from seepage.glm.outsider.others import OtherPeople
 from seepage.glm.outsider.resampled import ResampledFits
 from seepage.glm.outsider.worlds import Worlds

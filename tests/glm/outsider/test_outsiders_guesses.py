@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -282,6 +282,131 @@ def test_people_are_at_least_those_of_dense_matrices():
     for ask in (leak.records, lambda: leak.guess(1), lambda: leak.groups(person % 3)):
         with pytest.raises(InputError, match="without person="):
             ask()
+
+
+def several(n=150, seed=8):
+    """Return a table of people with one to three records, who share a flag and a class."""
+    rng = np.random.default_rng(seed)
+    person = np.repeat(np.arange(n), rng.integers(1, 4, n))
+    order = rng.permutation(len(person))
+    person = person[order]
+    X = rng.standard_normal((len(person), 2))
+    X[:, 1] = rng.integers(0, 2, n)[person]
+    X[person == 5] *= [3.0, 1.0]  # somebody of leverage
+    signal = X @ [1.0, -0.7] + rng.standard_normal(n)[person] + rng.standard_normal(len(X))
+    return X, signal, person
+
+
+def dense_people(X, y, person, who, tables, unknown, noise):
+    """Return where each table puts the release, and its covariance, from whole matrices."""
+    n, d = X.shape
+    ridge, people = n * L2 * np.eye(d), np.unique(person)
+    H = X.T @ X + ridge
+    theta = np.linalg.solve(H, X.T @ y)
+    g = []
+    for one in people:
+        x = X[person == one]
+        g.append(H @ np.linalg.solve(H - x.T @ x, x.T @ (x @ theta - y[person == one])))
+    c = np.array(g) - np.mean(g, axis=0)
+    own, m = c[people == who][0], len(people)
+    G = unknown * (c.T @ c - m / (m - 1) * np.outer(own, own))
+    means, spreads = [], []
+    for table, labels in tables:
+        inverse = np.linalg.inv(table.T @ table + ridge)
+        means.append(inverse @ table.T @ labels)
+        spreads.append(inverse @ G @ inverse + noise**2 * np.eye(d))
+    return np.array(means), np.array(spreads)
+
+
+@pytest.mark.parametrize(("unknown", "noise"), [(1.0, 0.0), (0.3, 0.05)])
+def test_all_records_of_a_person_change_together(unknown, noise):
+    X, y, person = several()
+    model = sp.glm.LinearRegression(l2=L2).fit(X, y)
+    leak = sp.leakage(
+        model,
+        X,
+        y,
+        attacker=sp.Attacker(knows=1 - unknown),
+        noise=sp.Gaussian(noise) if noise else None,
+        person=person,
+    )
+    found = leak.guess(1, [0.4, 0.6])
+    assert found.right.view == "people"
+    np.testing.assert_array_equal(found.right.labels(), np.unique(person))
+    np.testing.assert_array_equal(found.right.labels(), found.informed.right.labels())
+    sizes = np.bincount(person)
+    exposed = [np.where(sizes == size, np.asarray(found.gain()), -1) for size in (1, 2, 3)]
+    asked = [5, *(int(np.argmax(gain)) for gain in exposed)]
+    assert float(found.right[asked[-1]]) > 0.64
+    for who in asked:
+        tables = []
+        for value in (0.0, 1.0):
+            other = X.copy()
+            other[person == who, 1] = value
+            tables.append((other, y))
+        normals = dense_people(X, y, person, who, tables, unknown, noise)
+        truth = bayes(*normals, [0.4, 0.6], np.eye(2))
+        assert float(found.right[who]) == pytest.approx(truth, abs=0.012)
+        one = leak.guess(1, [0.4, 0.6], rows=np.flatnonzero(person == who)[:1])
+        assert one.right.labels().tolist() == [who]
+        assert float(one.right[0]) == pytest.approx(float(found.right[who]), abs=1e-9)
+    assert "person's records" in " ".join(found.right.assumptions)
+
+
+@pytest.mark.parametrize("who", [5, 40])
+def test_a_class_of_a_person_is_guessed_as_often_as_by_refits_on_other_people(who):
+    X, _, person = several()
+    flag = np.array([X[person == k, 1][0] for k in range(person.max() + 1)])
+    chances = np.random.default_rng(4).random(len(flag))
+    y = (chances < 1 / (1 + np.exp(0.6 - 1.2 * flag)))[person].astype(int)
+    model = sp.glm.LogisticRegression(l2=L2, fit_intercept=True).fit(X, y)
+    leak = sp.leakage(model, X, y, attacker=OUTSIDER, person=person)
+    found = leak.guess(prior="equal", rows=np.flatnonzero(person == who))
+    normals, rng, n = [], np.random.default_rng(2), person.max() + 1
+    for label in (0, 1):
+        weight = rng.gamma(1.0, 1.0, size=(3000, n))
+        weight[:, who] = 0.0
+        weight *= (n - 1) / weight.sum(axis=1, keepdims=True)
+        weight[:, who] = 1.0
+        labels = np.where(person == who, label, y)
+        seen = logistic(X, labels, len(X) * L2, weight[:, person])
+        normals.append((seen[1::2], seen[::2].mean(axis=0), np.cov(seen[::2].T)))
+    hits = []
+    for own, (seen, _, _) in enumerate(normals):
+        likely = [stats.multivariate_normal(m, S).logpdf(seen) for _, m, S in normals]
+        hits.append(np.mean(np.argmax(likely, axis=0) == own))
+    assert float(found.right[0]) == pytest.approx(np.mean(hits), abs=0.03)
+
+
+def test_a_person_of_several_outputs_moves_the_model_as_refits_do():
+    """Beside so much noise that the others hide nothing: by refits with every class."""
+    X, _, person = several()
+    shift = np.random.default_rng(1).gumbel(size=(person.max() + 1, 3))[person]
+    flag = X[:, 1:]
+    y = np.argmax(flag * [1.0, 0.0, -1.0] + shift, axis=1)
+    C = 1 / (0.05 * len(X))
+    refit = LogisticRegression(C=C, fit_intercept=False, tol=1e-10, max_iter=1000)
+    model = sp.glm.SoftmaxRegression(l2=0.05).fit(X, y)
+    leak = sp.leakage(model, X, y, attacker=OUTSIDER, noise=sp.Gaussian(100.0), person=person)
+    found = leak.guess(prior="equal")
+    for who in (5, 40, 41, 42):
+        moved = []
+        for label in range(3):
+            moved.append(refit.fit(X, np.where(person == who, label, y)).coef_.reshape(-1))
+        apart = max(np.linalg.norm(a - b) for a in moved for b in moved)
+        assert found.mu[who] == pytest.approx(apart / 100, rel=0.06)
+
+
+def test_people_of_one_record_are_the_records():
+    X, y = drawn()
+    model = sp.glm.LinearRegression(l2=L2, fit_intercept=True).fit(X, y)
+    names = np.random.default_rng(0).permutation(len(X))
+    stated = {"attacker": OUTSIDER, "noise": sp.Gaussian(0.1)}
+    people = sp.leakage(model, X, y, person=names, **stated).guess(1, "equal")
+    records = sp.leakage(model, X, y, **stated).guess(1, "equal")
+    order = np.argsort(names)
+    for one, other in ((people, records), (people.informed, records.informed)):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other)[order], atol=0.02)
 
 
 def test_what_cannot_be_said_is_refused():

@@ -516,6 +516,27 @@ def test_identities_that_say_nothing_are_refused(person, sentence):
         sp.RegressionTable(results, person=person)
 
 
+def test_masks_come_by_label_in_any_order():
+    """Also those of a larger frame, of which the table leaves some rows out."""
+    frame = people().set_axis([f"r{k}" for k in range(300)])
+    mask = frame.index.isin(["r7", "r100", "r250"])
+    series = pd.Series(mask, index=frame.index)
+    table = sp.RegressionTable(
+        regress("effect ~ age", frame.iloc[100:]), regress("effect ~ age", frame)
+    )
+    assert table.index[0] == "r100"  # not the order of the frame
+    for rows in (series, series.sample(frac=1, random_state=0)):
+        found = table.membership(rows=rows, exact=0)
+        assert sorted(found.mu.labels()) == ["r100", "r250", "r7"]
+        assert sorted(table.informed(rows).mu.labels()) == ["r100", "r250", "r7"]
+    part = sp.RegressionTable(regress("effect ~ age", frame.iloc[:200]))
+    assert sorted(part.membership(rows=series, exact=0).mu.labels()) == ["r100", "r7"]
+    with pytest.raises(sp.InputError, match=r"rows has no entry for 1 of 300 records .*'r0'"):
+        table.membership(rows=series.iloc[1:])
+    plain = sp.RegressionTable(sm.OLS(frame["effect"].to_numpy(), frame[["age"]].to_numpy()).fit())
+    assert plain.membership(rows=series, exact=0).mu.labels().tolist() == [7, 100, 250]
+
+
 def test_identities_come_by_label_in_any_order():
     frame = people()
     owner = pd.Series(np.arange(300) // 2, index=frame.index)

@@ -117,7 +117,7 @@ class InformedAdversary:
         rows
             The rows under attack; all where not given.
         """
-        attack, which = self._fitted(), named_positions(rows, len(self._table))
+        attack, which = self._fitted(), named_positions(rows, len(self._table), self._table)
         theta = parameters_of(release, int(np.asarray(attack.fit.parameters).size))
         parts = [attack.reconstruct(some, which) for some in self._pieces(theta)]
         features, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
@@ -142,7 +142,7 @@ class InformedAdversary:
         seed
             Makes the draws repeatable.
         """
-        attack, which = self._fitted(), named_positions(rows, len(self._table))
+        attack, which = self._fitted(), named_positions(rows, len(self._table), self._table)
         theta = self._draw(noise, trials, seed)
         unknown = self._unknown()
         size = int(unknown.sum())
@@ -169,7 +169,7 @@ class InformedAdversary:
         ones. For models with one margin, and Gaussian noise. Parameters are those of
         :meth:`errors`.
         """
-        attack, which = self._fitted(), named_positions(rows, len(self._table))
+        attack, which = self._fitted(), named_positions(rows, len(self._table), self._table)
         if isinstance(attack, SoftmaxAttack) or not isinstance(noise, Gaussian):
             raise InputError(
                 "Slopes are known only for models with one margin and Gaussian noise; use "

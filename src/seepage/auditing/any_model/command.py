@@ -10,6 +10,7 @@ import numpy as np
 from seepage.auditing.any_model.attack_audit import audit_estimator, make_estimator
 from seepage.auditing.any_model.report import AttackReport
 from seepage.auditing.command import open_table, planned, progress, roles
+from seepage.auditing.decision.check import PendingCheck, stated
 from seepage.auditing.intake.table import encode
 from seepage.auditing.questions import Question
 from seepage.auditing.trained_model import RecordsInMemory
@@ -32,9 +33,16 @@ _LINEAR_ONLY = [
 
 
 def run_attack_audit(
-    question: Question, kind: str, *, out: Path | None, as_json: bool, verbose: bool = False
+    question: Question,
+    kind: str,
+    *,
+    out: Path | None,
+    as_json: bool,
+    check: Path | None = None,
+    verbose: bool = False,
 ) -> bool:
     """Audit a kind of model by attack on a table in a file, write the report, print it."""
+    settings = stated(question) | {"model_kind": kind}
     for option in _LINEAR_ONLY:
         if getattr(question, option) not in (None, False):
             raise InputError(
@@ -45,6 +53,7 @@ def run_attack_audit(
     make_estimator(kind, True)  # refused before the table is read
     if out is not None:
         check_folder(out, "report", question.inputs)
+    pending = PendingCheck(check, question.named_inputs, () if out is None else (out,))
     with progress(4) as tell:
         tell("reading")
         table = open_table(question)
@@ -61,5 +70,7 @@ def run_attack_audit(
             tell=tell,
         )
     report = AttackReport(audit, verbose)
+    pending.compare()
     page = None if out is None else report.write(out, question.inputs)
+    pending.write(report, "audit", settings)
     return report.tell(page, as_json=as_json)

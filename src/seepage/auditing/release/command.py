@@ -14,6 +14,7 @@ import typer
 
 from seepage.auditing.audit import RISKS
 from seepage.auditing.command import planned, progress
+from seepage.auditing.decision.check import PendingCheck, stated
 from seepage.auditing.gates import check_limits
 from seepage.auditing.intake.files import read_file
 from seepage.auditing.intake.plan_file import PlanFile
@@ -31,7 +32,7 @@ from seepage.tables.names import shown
 
 SCHEMA = "seepage-release-summary/2"
 # What the summary of a release has in common with that of its audit
-_SHARED = ("gates", "passed", "risks", "risks_reason", "disclosures", "ledger")
+_SHARED = ("gates", "passed", "preset", "risks", "risks_reason", "disclosures", "ledger")
 
 
 def run_release(
@@ -42,6 +43,7 @@ def run_release(
     options: FileOptions,
     limits: Limits,
     as_json: bool = False,
+    check: Path | None = None,
 ) -> bool:
     """Make a release of a table, write both folders and the ledger, and print what leaves.
 
@@ -53,6 +55,8 @@ def run_release(
     check_limits(limits, False)
     for kind in ("release", "report"):
         check_folder(folders[kind], kind, (table, ledger))
+    inputs = {"table": table} | ({} if question.plan is None else {"plan": question.plan})
+    pending = PendingCheck(check, inputs, folders.values())
     raw = _read(table, options)
     procedure = Procedure(**vars(planned(question)))
     if procedure.plan is not None:
@@ -68,6 +72,7 @@ def run_release(
             warnings.simplefilter("ignore", UnrecognisedRecordsWarning)  # said above
             procedure = replace(procedure, ledger=before)
             made = make_release(procedure, raw, limits=limits, name=table.name, tell=tell)
+        pending.compare()
         report = ReleaseReport(made, folders)
         prepared = made.prepared
         if report.verdict.passed:
@@ -88,6 +93,8 @@ def run_release(
         page = AuditReport(made.audit).write(folders["report"], keep=(table, ledger))
         if report.verdict.passed:
             made.release.write(folders["release"], keep=(table, ledger))
+        left = folders["release"] if report.verdict.passed else None
+        pending.write(report, "release", stated(question, options, limits), left)
     return report.tell(page, as_json=as_json)
 
 

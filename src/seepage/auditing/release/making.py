@@ -21,7 +21,7 @@ from seepage.auditing.findings import (
     NoiseChoice,
     RiskFinding,
 )
-from seepage.auditing.gates import find_gates
+from seepage.auditing.gates import held_to
 from seepage.auditing.neighbours import most_exposed
 from seepage.auditing.questions import Limits, ReleaseQuestion
 from seepage.auditing.release.card import Usefulness, figures_epsilon, write_release_card
@@ -91,7 +91,7 @@ def make_release(
         ),
         ledger=_ledger_finding(procedure, prepared),
     )
-    audit = replace(audit, gates=find_gates(limits, audit))
+    audit = held_to(limits, audit)
     return MadeRelease(Release(model, items, card), audit, prepared, useful, epsilon)
 
 

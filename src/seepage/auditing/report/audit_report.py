@@ -220,6 +220,7 @@ class AuditReport(Report):
             "unit": audit.unit,
             "notices": audit.notices,
             **verdict.summary(),
+            "preset": audit.preset,
             "model": {
                 "kind": audit.model,
                 "target": audit.target,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from seepage.auditing.decision.presets import PRESETS
 from seepage.auditing.findings import (
     LEFT_OUT,
     ONE_PERSON,
@@ -215,9 +216,15 @@ def _tell_fixes(audit: Audit) -> str:
             text += f". {'Another way' if len(changes) == 1 else 'Other ways'} to stay within it: "
             text += ", or ".join(changes)
         return f"{text}."
-    if not changes:
-        if not useless:
+    if not changes and not useless:
+        if count_over(audit):
             return ""
+        who = "person" if audit.unit == ONE_PERSON else "row"
+        return (
+            f"More noise protects the {who} that stands out (--max-membership and --max-guess-tpr "
+            "say how much it takes)."
+        )
+    if not changes:
         return (
             f"Nothing that was tried. {capital(useless)} would bring every "
             f"{one(audit.unit)} within {_aim(audit)}, but leaves a model no better than a "
@@ -300,6 +307,8 @@ def warn_of_constant(audit: Audit) -> str:
 def tell_steps(audit: Audit) -> tuple[str, ...]:
     """Say what was done to the data, and what came out beside the leakage, a sentence each."""
     sentences, curve = list(audit.steps), audit.curve
+    if audit.preset is not None:
+        sentences.append(_tell_preset(audit.preset))
     if audit.codes:
         sentences.append(tell_codes(audit))
     if not curve.held_out:
@@ -316,6 +325,14 @@ def tell_steps(audit: Audit) -> tuple[str, ...]:
     if audit.disclosures is not None:
         sentences.extend(tell_disclosures(audit.disclosures))
     return tuple(sentences)
+
+
+def _tell_preset(name: str) -> str:
+    """Say for whom a preset is, and that it is no law."""
+    return (
+        f"Limits that were not set are those of the preset {name}, for {PRESETS[name].audience}: "
+        "our default, not law."
+    )
 
 
 def tell_ledger(ledger: LedgerFinding) -> list[str]:

@@ -88,13 +88,13 @@ class LocalModel:
         return Whitening(self._noise, self.theta.size, self.centre)
 
     @cached_property
-    def seen(self) -> Seen:
+    def seen(self) -> SeenMoves:
         """``Φ^½v`` of vectors ``v`` of the parameters that matter, along the last axis.
 
         The solver keeps it, so that it does not hold the model: in a circle, the records of chunk
         after chunk would stay in memory until Python's collector comes by.
         """
-        return Seen(self.whiten, self.outputs)
+        return SeenMoves(self.whiten, self.outputs)
 
     # The records at the minimiser -------------------------------------------------------------
 
@@ -300,7 +300,7 @@ class Whitening:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class SeenMoves:
     """``Φ^½v`` of the parameters that matter."""
 
     whiten: Whitening

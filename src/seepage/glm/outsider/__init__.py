@@ -4,7 +4,8 @@
 two normal distributions of a release with and without a person, ``guesses`` those of a record with
 each value it may have, ``predictions`` a release of answers to queries alone, ``resampled`` the
 refits on other people that check it, ``stacked`` several releases at once, ``streamed`` tables
-that are read in chunks, and ``leakage`` the views. The symbols of
+that are read in chunks, ``seen`` a release as the attacker sees it, and ``leakage`` the views, with
+``membership`` and ``eta`` behind them, ``refusals`` and ``words``. The symbols of
 :mod:`seepage.glm.changes` hold here too, and::
 
     u      share of the others' randomness that is left to the attacker

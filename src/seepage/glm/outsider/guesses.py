@@ -6,7 +6,9 @@ Of the record she knows all that is not asked about. With value v the release is
 
 with θ₋ and H₋ of the others alone, and ``r_v`` and ``a_v`` the slope and the curvature of the loss
 at the root of ``m + x̃_vᵀH₋⁻¹x̃_v ℓ'(m, y_v) = x̃_vᵀθ₋``: what the others have to say about the
-record, pulled by the record itself. G₋ᵢ is common to all values.
+record, pulled by the record itself. G₋ᵢ is common to all values. A value that all k records of a
+person share changes in all of them: x̃_v has then a column for each record and output, a_v is block
+diagonal, and H₋, θ₋ and G₋ᵢ are those without the person.
 
 **One covariance** will do while no value has a design leverage of 0.1: with ``b_v = H(θ_v − θ₋)``
 everything follows from ``b_vᵀ(uG₋ᵢ + HΣH)⁻¹b_w``. Otherwise each value has its own.
@@ -17,13 +19,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from seepage.core.jacobian import Alternatives
-from seepage.core.risk_views import Candidates, Guess
-from seepage.glm.changes.outputs import symmetric_root
+from seepage.core.leakage import row_positions
+from seepage.core.result import Result
+from seepage.core.risk_views import Candidates, Guess, Prior, belief_of
+from seepage.glm.changes.outputs import JointOutputs, symmetric_root
+from seepage.glm.outsider.refusals import refuse_names
+from seepage.glm.outsider.seen import SeenRelease
+from seepage.glm.outsider.words import assumptions
 from seepage.glm.outsider.worlds import Worlds
 from seepage.risks import guessing
 from seepage.risks.guessing import best_guess
@@ -66,8 +73,49 @@ class OutsiderGuess(Guess):
         )
 
 
+def guess_of(
+    seen: SeenRelease, candidates: Candidates, prior: Prior, rows: Any, ask: Callable[..., Guess]
+) -> OutsiderGuess:
+    """Return how often the best guess among candidates is right; ``ask`` who knows the rest."""
+    refuse_names(seen.attacker)
+    together, informed = candidates.together, seen.informed
+    worlds = seen.worlds_of_records() if together is None else seen.worlds(together)
+    which = row_positions(rows, len(informed.source), informed.source) if rows is not None else None
+    asked, index = seen.asked(together, which)
+    given: Any = prior
+    if not isinstance(prior, str):
+        given = np.asarray(prior, dtype=float)
+        given = given[asked] if given.ndim == 2 and len(given) > len(asked) else given
+    here = informed.release.finite_changes()
+    held = asked if together is None else together.sets[asked]
+    believed, _ = belief_of(given, here, held, candidates.others, candidates.shares)
+    found = Rivals(worlds, seen.features_with).guessed(asked, candidates, believed)
+    baseline = candidates.baseline(believed)
+    right = Result(
+        np.clip(found.right + found.error, baseline, 1.0),
+        "rows" if together is None else together.view,
+        "right",
+        "estimate",
+        candidates.about,
+        index,
+        assumptions=assumptions([seen], guess="record" if together is None else "person's records"),
+        library=informed.source.library,
+        noise=() if seen.noise is None else (seen.noise,),
+        held=informed.held,
+    )
+    if seen.noise is not None:
+        rest = ask(informed, rows=which)
+    else:
+        certain = np.where(found.differ, 1.0, baseline)
+        mu = None if candidates.covered is not None else np.where(found.differ, np.inf, 0.0)
+        rest = Guess(replace(right, values=certain), certain, baseline, candidates.levels, mu)
+    least = np.clip(found.right - found.error, baseline, 1.0)
+    mu = None if candidates.covered is not None else found.mu
+    return OutsiderGuess(right, least, baseline, candidates.levels, mu, rest)
+
+
 class Guessed(NamedTuple):
-    """How often guesses about some records are right, (m,) each."""
+    """How often guesses about some people are right, (m,) each."""
 
     right: np.ndarray
     error: np.ndarray  # half the width of the 99 % interval; zero where nothing was drawn
@@ -76,7 +124,7 @@ class Guessed(NamedTuple):
 
 
 class Rivals:
-    """Where every candidate value puts the release, one record at a time.
+    """Where every candidate value puts the release, one record or person at a time.
 
     Parameters
     ----------
@@ -92,12 +140,21 @@ class Rivals:
     ) -> None:
         self.worlds, self.features = worlds, features
 
-    def guessed(self, rows: np.ndarray, candidates: Candidates, believed: np.ndarray) -> Guessed:
-        """Return how often the best guesses about some records are right."""
-        size = self.worlds.others.size * (self.worlds.others.size + len(candidates.others))
-        pieces = row_slices(len(rows), size, what="guesses")
-        found = [self._of_some(rows[s], candidates, believed[s]) for s in pieces]
-        return Guessed(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+    def guessed(self, people: np.ndarray, candidates: Candidates, believed: np.ndarray) -> Guessed:
+        """Return how often the best guesses about some people are right, by their positions."""
+        others = self.worlds.others
+        sizes = np.array([len(others.sets[person]) for person in people])
+        right, error, mu = np.zeros((3, len(people)))
+        found = Guessed(right, error, mu, np.zeros(len(people), dtype=bool))
+        for size in np.unique(sizes):
+            alike = np.flatnonzero(sizes == size)
+            work = others.size * (others.size + len(candidates.others)) * int(size)
+            for piece in row_slices(len(alike), work, what="guesses"):
+                some = alike[piece]
+                here = self._of_some(people[some], candidates, believed[some])
+                for whole, part in zip(found, here, strict=True):
+                    whole[some] = part
+        return found
 
     @cached_property
     def _root(self) -> np.ndarray:
@@ -108,13 +165,15 @@ class Rivals:
         """``HR``: what is seen of the parameters, in units of how far it varies, (P, k)."""
         return np.asarray(np.linalg.solve(self.worlds.others.model.inverse, self._root))
 
-    def _of_some(self, rows: np.ndarray, candidates: Candidates, believed: np.ndarray) -> Guessed:
+    def _of_some(self, people: np.ndarray, candidates: Candidates, believed: np.ndarray) -> Guessed:
+        """Return the same of people with equally many records."""
         others, share = self.worlds.others, self.worlds.share
-        centred = np.stack([others.gradient(np.array([row])) for row in rows]) - others.mean
+        sets = np.stack([others.sets[person] for person in people])
+        centred = np.stack([others.gradient(rows) for rows in sets]) - others.mean
         z = centred @ self._root
         left = 1 - share * np.sum(z**2, axis=1)
-        certain = others.alone[rows] | (left < 1e-8)  # nobody else has what the record has
-        beside = self._beside(rows, candidates.others)
+        certain = others.alone[people] | (left < 1e-8)  # nobody else has what the person has
+        beside = self._beside(sets, others.alone[people], candidates.others)
         seen = beside.moves @ self._seen
         differ = np.any(np.ptp(seen, axis=1) > 0, axis=1)
         along = np.einsum("mvk,mk->mv", seen, z)
@@ -123,71 +182,77 @@ class Rivals:
         gram = gram + factor[:, None, None] * along[:, :, None] * along[:, None, :]
         lengths = np.einsum("mvv->mv", gram)
         between = (lengths[:, :, None] + lengths[:, None, :] - 2 * gram).max(axis=(1, 2))
-        right, error, mu = np.ones(len(rows)), np.zeros(len(rows)), np.sqrt(np.maximum(between, 0))
-        uneven = (np.maximum(beside.leverage, others.leverage[rows]) >= 0.1) & ~certain
+        right, error = np.ones(len(people)), np.zeros(len(people))
+        mu = np.sqrt(np.maximum(between, 0))
+        uneven = (np.maximum(beside.leverage, others.leverage[people]) >= 0.1) & ~certain
         even = ~uneven & ~certain
         covered = candidates.covered
         if even.any() and covered is None:
             right[even], error[even] = best_guess(gram[even], believed[even], candidates.precision)
         elif even.any() and covered is not None:
-            rng = np.random.default_rng(int(rows[0]))
+            rng = np.random.default_rng(int(people[0]))
             right[even], error[even] = best_within(gram[even], believed[even], covered, rng=rng)
         for k in np.flatnonzero(uneven):
             spreads = beside.spreads(int(k), self.worlds, centred[k], self._seen)
-            right[k], error[k], mu[k] = _apart(seen[k], spreads, candidates, believed[k], rows[k])
+            right[k], error[k], mu[k] = _apart(seen[k], spreads, candidates, believed[k], people[k])
         return Guessed(right, error, np.where(certain, np.inf, mu), differ | certain)
 
-    def _beside(self, rows: np.ndarray, alternatives: Alternatives) -> _Beside:
-        """Return what every candidate makes of the fit on the others alone."""
-        others, model = self.worlds.others, self.worlds.others.model
-        c, weight = model.outputs.count, model.weight[rows][:, None]
-        x = model.gram_solver.design(model.X[rows])
-        curvature = model.gram_solver.curvature[rows]
-        Y = np.einsum("mp,mkl->mpkl", x, symmetric_root(curvature)).reshape(len(rows), -1, c)
+    def _beside(self, sets: np.ndarray, alone: np.ndarray, alternatives: Alternatives) -> _Beside:
+        """Return what every candidate makes of the fit on the others alone, for sets (m, k)."""
+        model, rows, (m, k) = self.worlds.others.model, sets.reshape(-1), sets.shape
+        outputs, weight = JointOutputs(model.outputs, k), model.weight[sets]
+        w, c = outputs.count, model.outputs.count
+        x = model.gram_solver.design(model.X[rows]).reshape(m, k, -1)
+        root = symmetric_root(model.gram_solver.curvature[rows]).reshape(m, k, c, c)
+        Y = np.einsum("mip,mial->mpail", x, root).reshape(m, -1, w)
         solved = model.inverse @ Y
-        inner = np.eye(c) - np.swapaxes(Y, 1, 2) @ solved
-        inner[others.alone[rows]] = np.eye(c)  # there is no fit on the others
+        inner = np.eye(w) - np.swapaxes(Y, 1, 2) @ solved
+        inner[alone] = np.eye(w)  # there is no fit on the others
         rest = model.inverse + solved @ np.linalg.solve(inner, np.swapaxes(solved, 1, 2))
-        pull = (x[:, :, None] * (weight * model.slopes[rows])[:, None, :]).reshape(len(rows), -1)
+        slopes = weight[:, :, None] * model.slopes[rows].reshape(m, k, c)
+        pull = np.einsum("mip,mia->mpa", x, slopes).reshape(m, -1)
         theta = model.outputs.within(model.theta).reshape(-1)
         theta = theta + np.einsum("mpq,mq->mp", rest, pull)
         features = self.features(rows, alternatives)
-        shape = features.shape[:2]
-        z = model.gram_solver.design(features.reshape(-1, features.shape[2]))
-        lifted = np.einsum("vp,kl->vpkl", z, np.eye(c)).reshape(*shape, -1, c)
+        K = features.shape[1]
+        z = model.gram_solver.design(features.reshape(m * k * K, -1)).reshape(m, k, K, -1)
+        lifted = np.einsum("mivp,ab->mvpaib", z, np.eye(c)).reshape(m, K, -1, w)
         lengths = np.swapaxes(lifted, 2, 3) @ (rest[:, None] @ lifted)
-        labels = model.target[rows][:, None]
+        labels = model.target[rows].reshape(m, 1, k, *model.target.shape[1:])
         if alternatives.labels is not None:
-            labels = np.asarray(alternatives.labels, dtype=float)[None]
-        labels = np.broadcast_to(labels, (*shape, *model.target.shape[1:]))
-        given = np.einsum("mp,mvpk->mvk", theta, lifted)
-        heavy = weight[:, :, None, None] * lengths
-        margins, _ = model.outputs.own_margin(given, heavy, labels)
-        slopes = weight[:, :, None] * model.outputs.slope(margins, labels)
-        bent = weight[:, :, None, None] * model.outputs.curvature(margins, labels)
-        moves = -np.einsum("mvpk,mvk->mvp", lifted, slopes) @ rest
-        grown = np.linalg.eigvals(np.eye(c) + bent @ lengths).real.max(axis=(1, 2))
+            labels = np.asarray(alternatives.labels, dtype=float)[None, :, None]
+        labels = np.broadcast_to(labels, (m, K, k, *model.target.shape[1:]))
+        given = np.einsum("mp,mvpw->mvw", theta, lifted)
+        if k == 1:
+            heavy = weight[:, :, None, None] * lengths
+            margins, _ = model.outputs.own_margin(given, heavy, labels[:, :, 0])
+        else:
+            margins, _ = outputs.own_margin(given, lengths, labels, weight[:, None])
+        slopes = outputs.slope(margins, labels, weight[:, None])
+        bent = outputs.curvature(margins, labels, weight[:, None])
+        moves = -np.einsum("mvpw,mvw->mvp", lifted, slopes) @ rest
+        grown = np.linalg.eigvals(np.eye(w) + bent @ lengths).real.max(axis=(1, 2))
         return _Beside(rest, lifted, lengths, bent, moves, 1 - 1 / grown)
 
 
 class _Beside(NamedTuple):
-    """Records of every candidate value beside the fit on the others alone."""
+    """People of every candidate value beside the fit on the others alone; w = k·c."""
 
     rest: np.ndarray  # H₋⁻¹, (m, P, P)
-    lifted: np.ndarray  # x̃, (m, K, P, c)
-    lengths: np.ndarray  # x̃ᵀH₋⁻¹x̃, (m, K, c, c)
-    curvature: np.ndarray  # a, weighted, (m, K, c, c)
+    lifted: np.ndarray  # x̃, (m, K, P, w)
+    lengths: np.ndarray  # x̃ᵀH₋⁻¹x̃, (m, K, w, w)
+    curvature: np.ndarray  # a, weighted, (m, K, w, w)
     moves: np.ndarray  # θ_v − θ₋, (m, K, P)
     leverage: np.ndarray  # the largest of the candidates, (m,)
 
     def spreads(
-        self, record: int, worlds: Worlds, centred: np.ndarray, seen: np.ndarray
+        self, person: int, worlds: Worlds, centred: np.ndarray, seen: np.ndarray
     ) -> np.ndarray:
-        """Return the covariances of what is seen with each candidate of a record, (K, k, k)."""
-        others, rest, x = worlds.others, self.rest[record], self.lifted[record]
+        """Return the covariances of what is seen with each candidate of a person, (K, k, k)."""
+        others, rest, x = worlds.others, self.rest[person], self.lifted[person]
         scatter = worlds.unknown * others.scatter - worlds.share * np.outer(centred, centred)
         # H_v⁻¹ = H₋⁻¹ − H₋⁻¹x̃ (I + a x̃ᵀH₋⁻¹x̃)⁻¹a x̃ᵀH₋⁻¹
-        a, length = self.curvature[record], self.lengths[record]
+        a, length = self.curvature[person], self.lengths[person]
         inner = np.linalg.solve(np.eye(a.shape[-1]) + a @ length, a)
         half = rest @ seen - rest @ x @ (inner @ (np.swapaxes(x, 1, 2) @ (rest @ seen)))
         made = np.swapaxes(half, 1, 2) @ scatter @ half + seen.T @ others.noise_spread @ seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ class Predictions:
     They are margins (of least squares the predictions themselves) or unrounded probabilities, which
     say the same: ``Aθ̂`` with the queries as the rows of A. As many different queries as there are
     parameters tell as much as those. Labels alone tell less. Noise is added to the margins, answer
-    by answer; the predictions of a model with noise on its parameters tell no more than these.
+    by answer, and of softmax to each of the K margins of an answer, of which only differences
+    matter; the predictions of a model with noise on its parameters tell no more than these.
 
     Parameters
     ----------
@@ -71,17 +73,60 @@ def check_queries(queries: np.ndarray, columns: int) -> None:
         raise InputError("The queries must be finite numbers.")
 
 
-def noise_on_parameters(A: np.ndarray, noise: Gaussian, sizes: np.ndarray) -> Gaussian:
-    """Return noise on the parameters that lets through what noise on ``Aθ`` does.
+@dataclass(frozen=True, eq=False, repr=False)
+class AnswerNoise(Gaussian):
+    """Gaussian noise on the margins ``Aθ`` of answers: σ is theirs, the information is about θ.
 
-    The information is ``Φ = AᵀΣ⁻¹A``, and noise of covariance ``Φ⁻¹`` on θ has the same. Directions
-    that no query sees would have endless noise; theirs is 10⁴ times the least of any direction,
-    with the parameters in units of ``1/sizes``, so that what leaks is never understated.
+    That is ``Φ = AᵀΣ⁻¹A``. Directions of θ that no query sees would have none; theirs is 10⁻⁸ of
+    the largest of any direction, with the parameters in units of ``1/sizes``, so that what leaks is
+    never understated.
+
+    Parameters
+    ----------
+    queries
+        ``A``, (m, P); ``None`` where each record's own prediction is the answer.
+    sizes
+        The units of the parameters, (P,).
     """
-    root = noise.root(len(A))
-    F = root @ A if np.ndim(root) == 2 else np.reshape(root, (-1, 1)) * A
-    _, values, axes = np.linalg.svd(F / sizes)
-    least = np.pad(values, (0, len(axes) - len(values)))
-    least = np.maximum(least, 1e-4 * values[0])
-    whole = (axes.T / least) / sizes[:, None]
-    return Gaussian(whole @ whole.T)
+
+    queries: np.ndarray | None = None
+    sizes: np.ndarray | None = None
+
+    @property
+    def on(self) -> str:
+        """What the noise is added to, in words."""
+        if self.queries is None:
+            return "the margins of each record's own prediction"
+        count = len(self.queries)
+        return "one margin" if count == 1 else f"{count} margins"
+
+    def as_given(self) -> Gaussian:
+        """Return the noise on the margins alone, whatever the queries are."""
+        return Gaussian(self.sigma)
+
+    @cached_property
+    def _on_parameters(self) -> Gaussian:
+        """The noise on θ that lets through as much."""
+        if self.queries is None or self.sizes is None:
+            raise InputError(
+                "Each record's own prediction is another release for every record; give "
+                "sp.Predictions the queries."
+            )
+        root = self.as_given().root(len(self.queries))
+        F = root @ self.queries if np.ndim(root) == 2 else np.reshape(root, (-1, 1)) * self.queries
+        _, values, axes = np.linalg.svd(F / self.sizes)
+        least = np.pad(values, (0, len(axes) - len(values)))
+        least = np.maximum(least, 1e-4 * values[0])
+        whole = (axes.T / least) / self.sizes[:, None]
+        return Gaussian(whole @ whole.T)
+
+    def information(self, size: int) -> np.ndarray:
+        """Return ``Φ`` of the parameters."""
+        return self._on_parameters.information(size)
+
+    def root(self, size: int) -> np.ndarray:
+        """Return some ``F`` with ``FᵀF = Φ``."""
+        return self._on_parameters.root(size)
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()} on {self.on}"

@@ -38,6 +38,11 @@ class StackedPeople(OtherPeople):
         self.alone = np.any([part.alone for part in parts], axis=0)
         self.noise_spread = np.asarray(block_diag(*(part.noise_spread for part in parts)))
 
+    @property
+    def parameters(self) -> np.ndarray:
+        """``θ̂`` of all fits, one after the other."""
+        return np.concatenate([part.parameters for part in self.parts])
+
     def _gradients(self, rows: np.ndarray) -> np.ndarray:
         return np.hstack([part._gradients(rows) for part in self.parts])
 

@@ -20,9 +20,8 @@ So everything happens in the span of Y, T and c: 2k + 1 dimensions where Y has k
 record of a model of one output). There both covariances are diagonalised at once.
 
 **Predictions.** Of queries A only ``Aθ̂`` is seen. A root R of ``H⁻¹Aᵀ(ASAᵀ + D)⁺AH⁻¹``, in place
-of one of ``M⁻¹``, is all that changes. ``D`` is the covariance of noise on the answers, and
-``r²/12`` of numbers that are rounded to a step r, where they vary by more than a step; a coarser
-step counts as none, which errs on the side of the person.
+of one of ``M⁻¹``, is all that changes. ``D`` is the covariance of noise on the answers, and of
+rounding (:mod:`~seepage.glm.outsider.shown`).
 
 **Hidden by one other.** Where one other person j is most of what hides a person's own prediction,
 that is not normal: it shows whether j is there, and then hides nothing. With ``z = Rᵀc``, the share
@@ -33,13 +32,13 @@ is taken to be known to the attacker; and so on with who is left.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
-from seepage.core.noise import Gaussian
 from seepage.glm.outsider.others import OtherPeople
+from seepage.glm.outsider.shown import Shown
 from seepage.risks.two_normals import TwoNormals
 from seepage.support.chunks import progress
 
@@ -58,18 +57,15 @@ class Worlds:
         ``A``, (m, P), where predictions are released; ``None`` for the parameters.
     own
         Whether the only query is at the person's own records.
-    step
-        Gives the step to which each number seen is rounded, from its value, (m,) → (m,).
-    noise
-        What is added to the answers.
+    shown
+        What leaves of ``Aθ``: noise on it, and to which digits.
     """
 
     others: OtherPeople
     unknown: float
     queries: np.ndarray | None = None
     own: bool = False
-    step: Callable[[np.ndarray], np.ndarray] | None = None
-    noise: Gaussian | None = None
+    shown: Shown = field(default_factory=Shown)
 
     @property
     def share(self) -> float:
@@ -95,8 +91,8 @@ class Worlds:
         inverse = self.others.model.inverse
 
         def seen(A: np.ndarray) -> np.ndarray:
-            through = A @ inverse
-            return np.asarray(through.T @ inverse_root(self._varies(A)))
+            numbers, varies = self._seen(A)
+            return np.asarray((numbers @ inverse).T @ inverse_root(varies))
 
         if self.own:
             return lambda rows: seen(self.others.directions(rows).T)
@@ -107,17 +103,9 @@ class Worlds:
             whole = seen(self.queries)
         return lambda rows: whole
 
-    def _varies(self, A: np.ndarray) -> np.ndarray:
-        """Return ``ASAᵀ + D``: how answers vary, (m, m)."""
-        varies = A @ self._spread @ A.T
-        if self.noise is not None:
-            root = self.noise.root(len(A))
-            whiten = root if np.ndim(root) == 2 else np.eye(len(A)) * root
-            varies = varies + np.linalg.inv(whiten.T @ whiten)
-        if self.step is not None:
-            steps = self.step(A @ self.others.parameters) ** 2
-            varies = varies + np.diag(np.where(steps < np.diagonal(varies), steps / 12, 0.0))
-        return np.asarray(varies)
+    def _seen(self, A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the numbers that are seen of ``Aθ``, and ``ASAᵀ + D``: how they vary."""
+        return self.shown.seen(A, self._spread, self.others.parameters)
 
     @cached_property
     def _spread(self) -> np.ndarray:
@@ -171,9 +159,10 @@ class Worlds:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return ``q = zᵀz`` of some people, by their own queries, and ``zᵀz_j`` with others."""
         others = self.others
-        if others.single and others.model.outputs.count == 1:  # R = H⁻¹x/√xᵀSx
+        single = others.single and others.model.outputs.count == 1
+        if single and self.shown.numbers_are_rows:  # R = H⁻¹x/√xᵀSx
             A = others.directions(np.concatenate(people)).T
-            variances = np.array([float(self._varies(a[None])[0, 0]) for a in A])
+            variances = np.array([float(self._seen(a[None])[1][0, 0]) for a in A])
             R = A @ others.model.inverse
             R /= np.sqrt(np.where(variances > 0, variances, np.inf))[:, None]
             z = np.sum(R * c, axis=1)

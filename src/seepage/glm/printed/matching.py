@@ -65,7 +65,7 @@ def people_of(person: Any, index: np.ndarray) -> Together:
             "itself, such as person=data['id']."
         )
     if hasattr(person, "reindex") and hasattr(person, "iloc") and values.ndim == 1:
-        values = _by_label(person, index)
+        values = by_label(person, index, "person", "identity")
     if values.shape != index.shape:
         raise InputError(
             f"person has {len(values):,} identities (shape {values.shape}), but the table is about "
@@ -81,19 +81,19 @@ def people_of(person: Any, index: np.ndarray) -> Together:
     return together
 
 
-def _by_label(person: Any, index: np.ndarray) -> np.ndarray:
-    """Return the identities of a series in the order of the records."""
-    known = dict(zip(person.index, person, strict=True))
-    if len(known) < len(person):
+def by_label(series: Any, index: np.ndarray, what: str, entry: str) -> np.ndarray:
+    """Return the entries of a series in the order of the records."""
+    known = dict(zip(series.index, series, strict=True))
+    if len(known) < len(series):
         raise InputError(
-            "person has two rows with the same label; pass a series with one identity for each "
+            f"{what} has two rows with the same label; pass a series with one {entry} for each "
             "label."
         )
     absent = [label for label in index if label not in known]
     if absent:
         raise InputError(
-            f"person has no identity for {len(absent):,} of {len(index):,} records (the first is "
-            f"row {absent[0]!r}); pass a series with the labels of all rows, or person.to_numpy() "
+            f"{what} has no {entry} for {len(absent):,} of {len(index):,} records (the first is "
+            f"row {absent[0]!r}); pass a series with the labels of all rows, or {what}.to_numpy() "
             "if it has their order."
         )
     values = np.empty(len(index), dtype=object)

@@ -31,16 +31,17 @@ from seepage.core.noise import Attacker
 from seepage.core.result import Result
 from seepage.core.risk_views import Membership
 from seepage.errors import InputError
-from seepage.glm.outsider.leakage import OutsiderMembership
+from seepage.glm.outsider.membership import OutsiderMembership
 from seepage.glm.outsider.resampled import DRAWS, Resampled, cross_judged
 from seepage.glm.outsider.worlds import distance_without_own, inverse_root
-from seepage.glm.printed.matching import matched, people_of
+from seepage.glm.printed.matching import by_label, matched, people_of
 from seepage.glm.printed.output_rules import BrokenRule, broken_rules
 from seepage.glm.printed.specification import Specification
 from seepage.risks import guessing
 from seepage.risks.two_normals import TwoNormals
 from seepage.support.chunks import progress, row_slices
 from seepage.support.number_check import check_choice, check_count
+from seepage.tables.source import as_numpy, row_labels
 
 
 class RegressionTable:
@@ -136,7 +137,7 @@ class RegressionTable:
             What she knows; an outsider if not given. For one who knows all the rest see
             :meth:`informed`, which stands beside every answer.
         rows
-            The records, by position or as a mask; all if not given.
+            The records, by position or as a mask, a pandas series by its labels; all if not given.
         exact
             For how many people tables on resampled others check the approximation, the most exposed
             first; ``True`` for all. By default those where it is known to fail, and the most
@@ -413,6 +414,9 @@ class RegressionTable:
     def _asked(self, rows: Any) -> np.ndarray:
         if rows is None:
             return np.arange(len(self.sets))
+        labelled = self.library == "pandas" and row_labels(rows) is not None
+        if labelled and as_numpy(rows).dtype == bool:  # a mask, matched as the records are
+            rows = by_label(rows, self.index, "rows", "entry").astype(bool)
         which = row_positions(rows, len(self.index))
         if self.together is None:
             return which

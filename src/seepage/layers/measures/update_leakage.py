@@ -255,7 +255,7 @@ class UpdateLeakage(Leakage):
                 "Finite steps move whole records; to ask about a part, give a view "
                 "(view=sp.nn.Input(mask)) or method='exact'."
             )
-        which = row_positions(rows, len(self.source))
+        which = row_positions(rows, len(self.source), self.source)
         moved = [
             self._squares(np.array([row]), measure, probes, scale).sum(1)
             for row in progress(which, "records")

@@ -1,0 +1,265 @@
+"""The check of a release for who decides whether it may leave: a JSON file, and a sheet to sign.
+
+Output checkers of trusted research environments read a recommendation, its reasons, what was run,
+and on which files, with their SHA-256. All of it comes from a report that was made anyway.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from seepage.auditing.report.rendering import Report, json_text, render, to_plain
+from seepage.auditing.report.words import Verdict, number, plain
+from seepage.core.result import NOTICE
+from seepage.errors import InputError
+from seepage.support.files import check_path, write_text
+from seepage.tables.names import shown
+
+SCHEMA = "seepage-check/1"
+LEAVES = "release"  # the role of a file that is to leave
+# What a check repeats of a summary, in this order, where it has them
+_FOUND = (
+    *("source", "unit", "notices", "model", "release", "sigma", "target_eta", "epsilon", "items"),
+    *("risks", "risks_reason", "outsider", "outsider_reason", "attacks", "structure"),
+    *("disclosures", "ledger", "usefulness", "steps", "versions"),
+)
+
+
+@dataclass(frozen=True)
+class CheckedFile:
+    """A file that was read, or that is to leave."""
+
+    role: str  # ``table``, ``model_file``, ``public`` or ``plan``; ``release`` if it is to leave
+    name: str  # without the folder it lies in
+    bytes: int
+    sha256: str
+
+
+def checked_files(paths: Mapping[str, Path]) -> tuple[CheckedFile, ...]:
+    """Return the files at some paths by their role; of a folder, all that it holds."""
+    return tuple(
+        CheckedFile(role, file.relative_to(path.parent).as_posix(), size, digest)
+        for role, path in paths.items()
+        for file in _files_at(path)
+        for size, digest in [_digest(file)]
+    )
+
+
+def _files_at(path: Path) -> list[Path]:
+    check_path(path)
+    if path.is_dir():
+        return sorted(file for file in path.rglob("*") if file.is_file())
+    if not path.is_file():
+        raise InputError(
+            f"--check states the SHA-256 of every file, but {shown(path.name)} is no file here; "
+            "copy it to this machine first."
+        )
+    return [path]
+
+
+def _digest(path: Path) -> tuple[int, str]:
+    with path.open("rb") as file:
+        return os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def recommend(verdict: Verdict, leaving: bool) -> str:
+    """Return ``refuse``, ``review`` or ``release``.
+
+    ``release`` only if limits were set and all of them are met, nothing else gives pause, and the
+    files that are to leave are there to be compared; ``refuse`` if a limit is exceeded or an attack
+    succeeded. A person has to decide the rest.
+    """
+    if not verdict.passed or verdict.tone == "bad":
+        return "refuse"
+    supported = verdict.tone == "good" and bool(verdict.gates) and leaving
+    return "release" if supported else "review"
+
+
+@dataclass(frozen=True)
+class Check:
+    """What an output checker reads.
+
+    Parameters
+    ----------
+    report
+        What was found, as people and machines read it.
+    command
+        What was run: ``audit`` or ``release``.
+    settings
+        The options that were given, by name; files without their folders.
+    files
+        The files that were read, and those that are to leave.
+    """
+
+    report: Report
+    command: str
+    settings: Mapping[str, Any]
+    files: tuple[CheckedFile, ...]
+
+    @property
+    def leaving(self) -> tuple[CheckedFile, ...]:
+        """The files that are to leave."""
+        return tuple(file for file in self.files if file.role == LEAVES)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the check as plain JSON values; ``docs/how-to/decide.md`` has the schema."""
+        verdict, whole = self.report.verdict, self.report.summary()
+        recommendation = recommend(verdict, bool(self.leaving))
+        values: dict[str, Any] = to_plain(
+            {
+                "schema": SCHEMA,
+                "notice": NOTICE,
+                "when": datetime.now(UTC).isoformat(timespec="seconds"),
+                "recommendation": recommendation,
+                "reasons": self._reasons(whole),
+                "verdict": {"tone": verdict.tone, "label": verdict.label},
+                "preset": whole.get("preset"),
+                "limits": [asdict(gate) | {"text": text} for gate, text in verdict.gates],
+                "passed": verdict.passed if verdict.gates else None,
+                "answers": [asdict(answer) for answer in verdict.answers],
+                "run": {"command": self.command, "settings": dict(self.settings)},
+                "files": [asdict(file) for file in self.files],
+                "found": {key: whole[key] for key in _FOUND if key in whole},
+            }
+        )
+        return values
+
+    def _reasons(self, whole: Mapping[str, Any]) -> list[str]:
+        """Return why, the most important first."""
+        verdict, reasons = self.report.verdict, [self.report.verdict.headline]
+        reasons += [f"{gate.name}: {text}" for gate, text in verdict.gates]
+        reasons += whole.get("notices", ())
+        reasons += [risk["text"] for risk in whole.get("structure", ()) if risk["found"]]
+        if "attacks" in whole:
+            reasons.append("An attack shows what can be told, never that no more can be.")
+        elif not verdict.gates:
+            reasons.append("No limit was set: name one, or --preset for who will see the release.")
+        if verdict.passed and not self.leaving and "attacks" not in whole:
+            reasons.append(
+                "An audit makes no file that may leave: its numbers are about the model with "
+                "noise, not about a model file without it. Use `seepage release --check`."
+            )
+        return reasons
+
+    def write(self, path: Path) -> Path:
+        """Write the JSON file and, beside it, the sheet as text; both for their owner only."""
+        check_target(path, ())
+        summary = self.summary()
+        texts = {path: json_text(summary), path.with_suffix(".txt"): self._sheet(summary)}
+        try:
+            for file, text in texts.items():
+                write_text(file, text)
+        except OSError as error:
+            raise InputError(
+                f"The check cannot be written to {shown(path.name)}: {error.strerror or error}."
+            ) from error
+        return path.with_suffix(".txt")
+
+    def _sheet(self, summary: Mapping[str, Any]) -> str:
+        limits = [
+            (
+                gate.name,
+                number(gate.limit),
+                "–" if gate.measured is None else number(gate.measured),
+                "yes" if gate.passed else "NO",
+            )
+            for gate, _ in self.report.verdict.gates
+        ]
+        files = [(f.role, f"{f.bytes:,}", plain(f.name), f.sha256) for f in self.files]
+        return render(
+            "check.txt.j2", check=summary, limits=limits, files=files, leaving=self.leaving
+        )
+
+
+def check_target(path: Path, keep: Iterable[Path]) -> None:
+    """Refuse a file for a check that would replace anything else; called before any long work.
+
+    ``keep`` are the inputs, and folders that are written as a whole.
+    """
+    check_path(path)
+    if path.suffix.lower() != ".json":
+        raise InputError(
+            f"--check is a .json file, beside which the sheet is written, not {shown(path.name)}."
+        )
+    for other in keep:
+        real, place = other.resolve(), path.resolve()
+        if place == real or place.is_relative_to(real) or place.with_suffix(".txt") == real:
+            raise InputError(
+                f"--check {shown(path.name)} would replace or enter {shown(other.name)}; name "
+                "another file."
+            )
+    if (path.exists() or path.with_suffix(".txt").exists()) and not _is_check(path):
+        raise InputError(
+            f"{shown(path.name)}, or the sheet beside it, was not written by --check, and is kept; "
+            "name another file."
+        )
+
+
+def _is_check(path: Path) -> bool:
+    try:
+        return str(json.loads(path.read_text("utf-8"))["schema"]).startswith("seepage-check/")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def stated(*asked: Any) -> dict[str, Any]:
+    """Return the settings of questions that differ from their defaults; of files, the names."""
+    found: dict[str, Any] = {}
+    for question in asked:
+        for field in fields(question):
+            value = getattr(question, field.name)
+            if is_dataclass(value):
+                found |= stated(value)
+            elif value != _default(field):
+                found[field.name] = _plain(value)
+    return found
+
+
+def _default(field: Field[Any]) -> Any:
+    return None if field.default is MISSING else field.default
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return value.name
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+class PendingCheck:
+    """A check that was asked for: its files are read before the work, and again after it."""
+
+    def __init__(
+        self, path: Path | None, inputs: Mapping[str, Path], folders: Iterable[Path]
+    ) -> None:
+        self.path, self.inputs = path, inputs
+        self.before: tuple[CheckedFile, ...] = ()
+        if path is not None:
+            check_target(path, (*inputs.values(), *folders))
+            self.before = checked_files(inputs)
+
+    def compare(self) -> None:
+        """Refuse inputs that changed in the meantime: nobody could say what was audited."""
+        if self.path is not None and checked_files(self.inputs) != self.before:
+            raise InputError(
+                "A file changed while it was audited, so no check was written; run it again."
+            )
+
+    def write(
+        self,
+        report: Report,
+        command: str,
+        settings: Mapping[str, Any],
+        leaving: Path | None = None,
+    ) -> None:
+        """Write the check, if one was asked for; ``leaving`` is the folder that is to leave."""
+        if self.path is None:
+            return
+        made = () if leaving is None else checked_files({LEAVES: leaving})
+        Check(report, command, settings, (*self.before, *made)).write(self.path)

@@ -1,0 +1,19 @@
+"""What ``seepage explain`` does: print what a budget means, and draw it on request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from seepage.auditing.explaining.explanation import explain
+from seepage.auditing.questions import BudgetQuestion
+
+
+def run_explanation(question: BudgetQuestion, *, picture: Path | None, as_json: bool) -> None:
+    """Print what a privacy budget means."""
+    found = explain(**vars(question))
+    drawn = None if picture is None else found.picture(picture)
+    typer.echo(found.to_json() if as_json else str(found), nl=not as_json)
+    if drawn is not None and not as_json:
+        typer.echo(f"\nPicture: {drawn}")

@@ -1,0 +1,232 @@
+"""``sp.explain``: what a promise of differential privacy allows an attacker, at most."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from seepage.auditing.decision.presets import PRESETS
+from seepage.auditing.explaining.picture import draw_picture
+from seepage.auditing.findings import FALSE_POSITIVES
+from seepage.auditing.report.rendering import json_text, render
+from seepage.auditing.report.words import percent
+from seepage.bounds.from_privacy import two_point
+from seepage.errors import InputError
+from seepage.privacy.sampled_gaussian import SampledGaussianDP
+from seepage.privacy.statements import DifferentialPrivacy, GaussianDP
+from seepage.privacy.trade_off import TradeOff, check_prior
+
+SCHEMA = "seepage-explanation/1"
+Explained = DifferentialPrivacy | GaussianDP | SampledGaussianDP
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What one reading of a promise allows an attacker who knows all other records, at most."""
+
+    reading: str  # what is taken to be known of the mechanism, in words
+    membership: float  # how often membership inference is right, at even odds
+    at_prior: float  # the same at the base rate
+    tpr: float  # the true positive rate at 1 % false positives
+    tpr_strict: float  # the same at 0.1 %
+    # The least root mean squared error of any estimate of a number, as a share of its known range,
+    # on average over records at its two ends; 0.5 without a release
+    closest: float
+    trade_off: TradeOff = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a privacy budget means.
+
+    Parameters
+    ----------
+    promise
+        The promise in words.
+    epsilon, delta
+        The budget; ε is unknown for a run without a δ.
+    neighbours
+        What membership is about: to ``"add-or-remove"`` one record, or to ``"replace"`` one.
+    prior
+        The base rate: how likely somebody is in the data, before the release.
+    meanings
+        What it allows: first the most that holds, then what holds if more is known.
+    """
+
+    promise: str
+    epsilon: float | None
+    delta: float
+    neighbours: str
+    prior: float
+    meanings: tuple[Meaning, ...]
+
+    @property
+    def baseline(self) -> float:
+        """How often a guess is right at the base rate without the release."""
+        return max(self.prior, 1 - self.prior)
+
+    @property
+    def presets(self) -> tuple[str, ...]:
+        """The presets whose limit on membership the first meaning meets."""
+        allowed = self.meanings[0].membership
+        return tuple(name for name, one in PRESETS.items() if allowed <= one.max_membership)
+
+    def __str__(self) -> str:
+        bars = [("chance", 0.5), *((one.reading, one.membership) for one in self.meanings)]
+        wide = max(len(name) for name, _ in bars)
+        return render(
+            "explanation.txt.j2",
+            it=self,
+            bars=[f"{name:<{wide}}  {_bar(share)}  {percent(share)}" for name, share in bars],
+            heads=("", *(one.reading for one in self.meanings), "no release"),
+            rows=list(self._rows()),
+        ).rstrip("\n")
+
+    __repr__ = __str__
+
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        """Yield the lines of the table: each meaning's number, and the one without a release."""
+        shares = [
+            ("membership inference is right", "membership", 0.5),
+            (f"at a base rate of {percent(self.prior)}", "at_prior", self.baseline),
+            ("true positives, 1 % false positives", "tpr", FALSE_POSITIVES[0]),
+            ("the same, 0.1 % false positives", "tpr_strict", FALSE_POSITIVES[1]),
+        ]
+        for words, name, alone in shares:
+            if name != "at_prior" or self.prior != 0.5:
+                values = (getattr(one, name) for one in self.meanings)
+                yield (words, *(percent(value) for value in values), percent(alone))
+        least = (f"±{percent(one.closest)}" for one in self.meanings)
+        yield ("least error, of a number's range", *least, "±50 %")
+
+    def summary(self) -> dict[str, Any]:
+        """Return the same as plain values; ``docs/how-to/explain.md`` has the keys."""
+        names = ("reading", "membership", "at_prior", "tpr", "tpr_strict", "closest")
+        return {
+            "schema": SCHEMA,
+            **{
+                name: getattr(self, name)
+                for name in ("promise", "epsilon", "delta", "neighbours", "prior", "baseline")
+            },
+            "meanings": [{name: getattr(one, name) for name in names} for one in self.meanings],
+            "presets": self.presets,
+        }
+
+    def to_json(self) -> str:
+        """Return the summary as JSON text."""
+        return json_text(self.summary())
+
+    def picture(self, path: str | os.PathLike[str]) -> Path:
+        """Draw true against false positive rates into an SVG or PNG file; return its path."""
+        return draw_picture(
+            Path(path), self.promise, [(m.reading, m.trade_off) for m in self.meanings]
+        )
+
+
+def explain(
+    epsilon: float | None = None,
+    delta: float | None = None,
+    *,
+    noise_multiplier: float | None = None,
+    sample_rate: float = 1.0,
+    steps: int = 1,
+    neighbours: str = "add-or-remove",
+    prior: float = 0.5,
+) -> Explanation:
+    """Say what a privacy budget allows an attacker who knows all other records, at most.
+
+    All follows from the trade-off between true and false positives that the promise allows. For
+    (ε, δ) that is ``TPR = min(1, δ + e^ε·FPR, 1 − e^−ε (1 − δ − FPR))``: membership inference is
+    right at most ``1 − (1 − δ)/(1 + e^ε)`` of the time. For a run, it is the curve of its steps.
+
+    A guarantee is about the worst record of any table. For the records of yours,
+    ``leak.membership()`` of :func:`seepage.leakage`, or of a measured run, says how often it is
+    right about each.
+
+    Parameters
+    ----------
+    epsilon, delta
+        The budget. For a run, leave ε out; it is computed where δ is given.
+    noise_multiplier, sample_rate, steps
+        Of private SGD: the noise over the clip, the probability that a record takes part in a
+        step, and how many steps there are.
+    neighbours
+        What ε is about: to ``"add-or-remove"`` one record, as in Opacus and most accountants, or
+        to ``"replace"`` one.
+    prior
+        The base rate: how likely somebody is in the data, before the release.
+
+    Examples
+    --------
+    >>> import seepage as sp
+    >>> found = sp.explain(epsilon=1.0, delta=1e-5)
+    >>> round(found.meanings[0].membership, 3), round(found.meanings[0].tpr, 3)
+    (0.731, 0.027)
+    >>> found.presets
+    ('partners', 'internal')
+    """
+    check_prior(prior)
+    if noise_multiplier is None:
+        if epsilon is None:
+            raise InputError(
+                "Say what to explain: sp.explain(epsilon=8, delta=1e-5), or of private SGD "
+                "sp.explain(noise_multiplier=1.0, sample_rate=0.01, steps=1000, delta=1e-5)."
+            )
+        if sample_rate != 1 or steps != 1:
+            raise InputError(
+                "sample_rate and steps are of a run whose noise_multiplier is given; an ε counts "
+                "them already."
+            )
+        given = DifferentialPrivacy(epsilon, 0.0 if delta is None else delta, neighbours)
+        readings: list[tuple[str, Explained]] = [("any mechanism", given)]
+        if given.delta > 0:
+            gaussian = GaussianDP.meeting(given.epsilon, given.delta, neighbours)
+            readings.append(("Gaussian noise", gaussian))
+        return _explained(given.words, given, readings, prior)
+    if epsilon is not None:
+        raise InputError(
+            "Give epsilon or noise_multiplier, not both: a run has the ε of its steps."
+        )
+    run = SampledGaussianDP(noise_multiplier, sample_rate, steps, neighbours)
+    readings = [("this run", run)]
+    if delta is None:
+        return _explained(run.words, None, readings, prior)
+    budget = DifferentialPrivacy(run.epsilon(delta), delta, neighbours)
+    readings.append(("its (ε, δ) alone", budget))
+    return _explained(run.words, budget, readings, prior)
+
+
+def _bar(share: float) -> str:
+    """Return a bar of 30 places, filled by a share; only certainty fills it."""
+    filled = min(round(30 * share), 29 if share < 1 else 30)
+    return "█" * filled + "░" * (30 - filled)
+
+
+def _explained(
+    words: str,
+    budget: DifferentialPrivacy | None,
+    readings: list[tuple[str, Explained]],
+    prior: float,
+) -> Explanation:
+    return Explanation(
+        promise=words,
+        epsilon=None if budget is None else budget.epsilon,
+        delta=0.0 if budget is None else budget.delta,
+        neighbours=readings[0][1].neighbours,
+        prior=prior,
+        meanings=tuple(_meaning(reading, promise, prior) for reading, promise in readings),
+    )
+
+
+def _meaning(reading: str, promise: Explained, prior: float) -> Meaning:
+    curve = promise.trade_off()
+    tpr, strict = curve.tpr(FALSE_POSITIVES).tolist()
+    # An estimate of a number is about replacing it, whatever the promise is about.
+    closest = math.sqrt(float(two_point(promise, 1.0)))
+    return Meaning(
+        reading, curve.accuracy(), curve.accuracy(prior), tpr, strict, closest, trade_off=curve
+    )

@@ -1,0 +1,250 @@
+"""A release as an attacker sees it who does not know all other records.
+
+What leaves, with which noise, to whom, about which records: everything the views ask of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from seepage.core.jacobian import Alternatives
+from seepage.core.leakage import Leakage, group_labels, row_positions
+from seepage.core.noise import Attacker, Gaussian
+from seepage.core.people import Together
+from seepage.errors import InputError
+from seepage.glm.changes.changed_records import ChangedRecords
+from seepage.glm.changes.local_model import LocalModel, callers_moves
+from seepage.glm.changes.rebalanced import RebalancedRecords
+from seepage.glm.outsider.others import OtherPeople
+from seepage.glm.outsider.predictions import (
+    AnswerNoise,
+    Parameters,
+    Predictions,
+    check_queries,
+)
+from seepage.glm.outsider.refusals import check_people, check_same_attacker
+from seepage.glm.outsider.shown import Shown
+from seepage.glm.outsider.streamed import ChunkFits, StreamedWorlds
+from seepage.glm.outsider.worlds import Worlds
+from seepage.glm.preprocessing.jacobian import RawChanges, RawRelease
+from seepage.tables.source import as_numpy, check_order, read_table
+
+
+@dataclass(frozen=True, eq=False)
+class SeenRelease:
+    """One release, and the attacker who sees it.
+
+    Parameters
+    ----------
+    informed
+        The leakage to an attacker who knows all the rest; at made-up noise if there is none.
+    noise
+        The noise that is added, if any.
+    attacker
+        What she knows.
+    form
+        What leaves, if not the parameters.
+    queries
+        The queries as the model takes them.
+    again
+        Gives the leakage at another noise.
+    fits
+        The fit on a chunk's records, where they are read in chunks: membership alone is known then.
+    """
+
+    informed: Leakage[Any]
+    noise: Gaussian | None
+    attacker: Attacker
+    form: Predictions | Parameters | None
+    queries: Any
+    again: Callable[..., Leakage[Any]]
+    fits: ChunkFits | None = None
+
+    def __post_init__(self) -> None:
+        _ = self.known  # refused now, if these are no records of the table
+        if self.fits is None:
+            _ = self.model  # the same, if it is not known
+
+    @cached_property
+    def model(self) -> LocalModel:
+        """The fit to second order on all records, which are in memory."""
+        changes = self.informed.release.finite_changes()
+        if isinstance(changes, RawChanges):
+            changes = changes.inner
+        if isinstance(changes, RebalancedRecords):
+            changes = changes.fixed
+        if not isinstance(changes, ChangedRecords) or math.isinf(changes.work):
+            raise InputError("What hides a record among others is known for tables in memory only.")
+        return changes.model
+
+    def scaled(self, factor: float) -> SeenRelease:
+        """Return the same with ``factor`` times the noise."""
+        assert self.noise is not None  # noqa: S101 - told to the type checker
+        noise = self.noise.scaled(factor)
+        own = isinstance(self.form, Predictions) and self.queries is None
+        informed: Any = self.informed if own else self.again(noise=noise)
+        fits = None if self.fits is None else informed.release.fits_in_chunks()
+        return replace(self, informed=informed, noise=noise, fits=fits)
+
+    # Who is meant -----------------------------------------------------------------------------
+
+    @cached_property
+    def known(self) -> np.ndarray | None:
+        """Which records she knows, if that is said."""
+        if not self.attacker.names_records:
+            return None
+        known = np.zeros(len(self.informed.source), dtype=bool)
+        known[row_positions(self.attacker.knows, len(known))] = True
+        check_order(self.attacker.labels, self.informed.source, "knows")
+        return known
+
+    def together(self, groups: Any) -> Together | None:
+        """Return the records that come and go together: those of a group, or of a person."""
+        if groups is not None:
+            labels = group_labels(groups, self.informed.source)
+            return Together.of("groups", labels)
+        person = self.informed.person
+        return None if person is None else person.together
+
+    def asked(
+        self, together: Together | None, which: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions of the people who are asked about, and what they are called."""
+        count, index, known = len(self.informed.source), self.informed.source.index, self.known
+        if together is not None:
+            asked = np.flatnonzero(np.isin(together.names, together.holding(which).names))
+            index = together.names
+            known = None if known is None else np.array([known[r].all() for r in together.sets])
+        else:
+            asked = np.arange(count) if which is None else which
+            index = np.arange(count) if index is None else np.asarray(index)
+        if known is None:
+            return asked, index[asked]
+        if which is None:
+            asked = asked[~known[asked]]
+        elif known[asked].any():
+            raise InputError(
+                f"She knows {index[asked[known[asked]][0]]!s}, so that whether it is in the data "
+                "is no question to her; ask about records that knows= does not name."
+            )
+        return asked, index[asked]
+
+    def check_beside(self, other: SeenRelease) -> None:
+        """Raise unless another release is to the same attacker and about the same records."""
+        check_same_attacker(self.attacker, other.attacker)
+        answers, rounded = other.form is not None, other.digits is not None
+        alone = answers and (other.queries is None or other.noise is not None)
+        if other.fits is not None or rounded or alone:
+            raise InputError(
+                "Parameters, and the noiseless answers to stated queries, compose to an attacker "
+                "who does not know all others, unrounded, for tables in memory."
+            )
+        mine, yours = self.informed, other.informed
+        if len(mine.source) != len(yours.source):
+            raise InputError(
+                f"Only releases about the same records compose: one has {len(mine.source):,} of "
+                f"them, another {len(yours.source):,}."
+            )
+        if mine.person is None or yours.person is None:
+            alike = mine.person is yours.person
+        else:
+            alike = mine.person.same(yours.person)
+        if not alike:
+            raise InputError(
+                "These releases state different people; pass the same person= to each."
+            )
+
+    # What she sees ----------------------------------------------------------------------------
+
+    def worlds(self, together: Together | None) -> Worlds:
+        """Return the two worlds of all people, or say why they are not known."""
+        sets = None if together is None else [np.asarray(one) for one in together.sets]
+        answers = isinstance(self.form, Predictions)
+        noisy = self.noise is not None and not self.noise.on
+        others = OtherPeople(self.model, sets, noisy, self.known)
+        own = answers and self.queries is None
+        queries = self._query_map() if answers and not own else None
+        if isinstance(self.form, Parameters):
+            queries = self._parameter_map()
+        added = self.noise.as_given() if isinstance(self.noise, AnswerNoise) else None
+        shown = Shown(digits=self.digits)
+        if answers and (added is not None or self.digits is not None):
+            shown = Shown(self.model.outputs, added, self.digits)
+        worlds = Worlds(others, self.attacker.unknown(others.count), queries, own, shown)
+        check_people(worlds, self.attacker)
+        return worlds
+
+    def worlds_of_records(self) -> Worlds:
+        """Return the two worlds of all records, each a person of its own."""
+        together = self.together(None)
+        if together is not None and any(len(rows) > 1 for rows in together.sets):
+            raise InputError(
+                "People have several records here; what is said about single records, or about "
+                "values that a person's records do not share, is known without person= only."
+            )
+        return self.worlds(None)
+
+    def worlds_in_chunks(
+        self, fits: ChunkFits, together: Together | None, exact: bool | int
+    ) -> StreamedWorlds:
+        """Return the two worlds of all records that are read in chunks, after the first pass."""
+        named = self.attacker.names_records
+        if together is not None or exact or self.form is not None or named:
+            raise InputError(
+                "Of records that are read in chunks, only single ones are measured, by what all "
+                "parameters tell an attacker who knows a share of the others, without refits; take "
+                "the rows into memory for groups, people, named records, predictions and exact=."
+            )
+        source = self.informed.source
+        worlds = StreamedWorlds.of(source, fits, self.noise is not None, self.attacker)
+        check_people(worlds, self.attacker)
+        return worlds
+
+    @property
+    def digits(self) -> int | None:
+        """To how many decimals the numbers are printed, if they are rounded."""
+        return None if self.form is None else self.form.digits
+
+    def _parameter_map(self) -> np.ndarray:
+        """Return A of the parameters as the caller has them."""
+        every = self.model.outputs.of_all(np.eye(len(self.model.inverse)))
+        return np.asarray(callers_moves(every, self.model.centre).T)
+
+    def _query_map(self) -> np.ndarray:
+        """Return A: the queries as rows, one for each output that matters."""
+        model = self.model
+        X = np.asarray(as_numpy(read_table(self.queries).values), dtype=float)
+        check_queries(X, model.X.shape[1])
+        near = X if model.centre is None else X - model.centre
+        x, c = model.gram_solver.design(near), model.outputs.count
+        return np.asarray(np.einsum("mp,kl->mkpl", x, np.eye(c))).reshape(len(x) * c, -1)
+
+    def features_with(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
+        """Return the model's columns of records with each alternative in their place, (m, K, d)."""
+        model = self.model
+        if isinstance(self.informed.release, RawRelease) and others.columns:
+            features, _ = self.informed.release.template.followed.features_with(rows, others)
+            return features if model.centre is None else features - model.centre
+        features = np.repeat(model.X[rows][:, None, :], len(others), axis=1)
+        if others.values is not None:
+            features[:, :, list(others.columns)] = model.near(others)
+        return features
+
+    def with_noise(self, S: np.ndarray) -> Leakage[Any]:
+        """Return the leakage with noise of covariance S on the parameters that matter."""
+        model = self.model
+        for _ in range(2):  # of all parameters, in the caller's columns
+            S = callers_moves(model.outputs.of_all(S), model.centre).T
+        basis = model.outputs.basis
+        if basis is not None:
+            # Nothing moves along what all classes have in common: any spread will do there.
+            K = len(basis)
+            common = np.kron(np.eye(len(S) // K), np.full((K, K), 1 / K))
+            S = S + common * np.trace(S) / len(S)
+        return self.again(noise=Gaussian((S + S.T) / 2))

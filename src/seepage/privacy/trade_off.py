@@ -1,0 +1,239 @@
+"""The trade-off between true and false positives that a promise of differential privacy allows.
+
+A promise is about two data sets that differ in one record. ``P`` and ``Q`` are the distributions of
+the release from each, in the worst case. ``δ(ε) = sup_S P(S) − e^ε Q(S)`` for all real ε says
+everything about telling them apart: no test has a true positive rate above
+``min_ε δ(ε) + e^ε·FPR``, and the best one reaches it (Dong, Roth and Su 2022, proposition 2.12).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from seepage.errors import InputError
+from seepage.privacy.gaussian_mechanism import gaussian_delta
+from seepage.risks import guessing
+
+
+class TradeOff(ABC):
+    """The best tests of which of two distributions a release came from."""
+
+    @abstractmethod
+    def excess(self, epsilon: Any) -> np.ndarray:
+        """Return ``δ(ε) = sup_S P(S) − e^ε Q(S)`` at any real ε."""
+
+    @abstractmethod
+    def tpr(self, fpr: Any = 0.01) -> np.ndarray:
+        """Return the largest true positive rate at each false positive rate."""
+
+    def advantage(self) -> float:
+        """Return the largest difference between true and false positives."""
+        return float(self.excess(0.0))
+
+    def accuracy(self, prior: float = 0.5) -> float:
+        """Return how often the best test is right, if the record takes part with this probability.
+
+        ``1 − p + p δ(log((1 − p)/p))``.
+        """
+        check_prior(prior)
+        odds = math.log1p(-prior) - math.log(prior)
+        return 1 - prior + prior * float(self.excess(odds))
+
+    def replaced(self) -> float:
+        """Return the largest such difference where the two differ in *two* changes like these.
+
+        Replacing a record is removing it and adding another. With the release from neither in the
+        middle, a test that is right α of the time there has ``P(S) ≤ δ(ε) + e^ε α``, and so on once
+        more, so the difference is at most ``min_ε 2δ(ε) + e^ε − 1``. For Gaussian noise that is
+        ``2Φ(μ) − 1``, as it must be: the distance doubles.
+        """
+        from scipy.optimize import minimize_scalar
+
+        def line(epsilon: float) -> float:
+            return 2 * float(self.excess(epsilon)) + math.expm1(epsilon)
+
+        # It is convex in e^ε, and at ε = 0 twice the advantage; beyond 0 it only grows.
+        found = minimize_scalar(line, bounds=(-40.0, 0.0), method="bounded")
+        return float(np.clip(min(line(0.0), found.fun), 0.0, 1.0))
+
+
+@dataclass(frozen=True)
+class PromisedTradeOff(TradeOff):
+    """All that (ε, δ)-differential privacy allows (Wasserman and Zhou 2010; Kairouz et al. 2015).
+
+    ``TPR = min(1, δ + e^ε·FPR, 1 − e^−ε (1 − δ − FPR))``. Three lines, so all tests are mixtures of
+    three: with probability δ the record is revealed, otherwise randomised response names it. The
+    middle corner has the false positive rate ``c = (1 − δ)/(1 + e^ε)`` and misses as often.
+
+    Examples
+    --------
+    >>> from seepage.privacy.trade_off import PromisedTradeOff
+    >>> round(PromisedTradeOff(1.0, 1e-5).accuracy(), 4)
+    0.7311
+    >>> PromisedTradeOff(1.0, 1e-5).tpr([0.01, 0.001]).round(4).tolist()
+    [0.0272, 0.0027]
+    """
+
+    epsilon: float
+    delta: float = 0.0
+
+    @property
+    def corner(self) -> float:
+        """``(1 − δ)/(1 + e^ε)``."""
+        small = math.exp(-self.epsilon)
+        return (1 - self.delta) * small / (1 + small)
+
+    def excess(self, epsilon: Any) -> np.ndarray:
+        """Return ``δ(ε')``: the largest of the three corners' ``TPR − e^ε'·FPR``."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            weight = np.exp(np.asarray(epsilon, dtype=float))
+            middle = 1 - self.corner * (1 + weight) if self.corner else np.ones_like(weight)
+            last = 1 - weight * (1 - self.delta)
+        return np.asarray(np.clip(np.maximum(np.maximum(middle, last), self.delta), 0.0, 1.0))
+
+    def accuracy(self, prior: float = 0.5) -> float:
+        """Return how often the best test is right: ``max(1 − c, 1 − p + pδ, p + (1 − p)δ)``.
+
+        The first is randomised response; the others always name the likelier answer, unless the
+        record is revealed.
+        """
+        check_prior(prior)
+        rest = 1 - prior
+        return max(1 - self.corner, rest + prior * self.delta, prior + rest * self.delta)
+
+    def replaced(self) -> float:
+        """Return ``1 − e^−ε (1 − 2δ)``: the least is at −ε.
+
+        It is below ``(e^2ε − 1 + 2δ')/(e^2ε + 1)``, what (2ε, δ')-privacy alone would allow.
+        """
+        return float(np.clip(1 - math.exp(-self.epsilon) * (1 - 2 * self.delta), 0.0, 1.0))
+
+    def tpr(self, fpr: Any = 0.01) -> np.ndarray:
+        """Return the largest true positive rate at each false positive rate."""
+        rate = checked_rates(fpr)
+        steep = math.exp(min(self.epsilon, 700.0))  # beyond, e^ε is no number
+        flat = 1 - (1 - self.delta - rate) / steep
+        return np.asarray(np.clip(np.minimum(self.delta + steep * rate, flat), rate, 1.0))
+
+
+@dataclass(frozen=True)
+class GaussianTradeOff(TradeOff):
+    """Gaussian noise, with the two data sets ``μ`` apart: ``TPR = Φ(Φ⁻¹(FPR) + μ)``."""
+
+    mu: float
+
+    def excess(self, epsilon: Any) -> np.ndarray:
+        """Return ``Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ)``."""
+        return np.asarray(np.vectorize(self._at, otypes=[float])(epsilon))
+
+    def _at(self, epsilon: float) -> float:
+        if epsilon >= 0:
+            return gaussian_delta(epsilon, self.mu)
+        # The same about the complement of S, with the two distributions exchanged
+        return 1 - math.exp(epsilon) * (1 - gaussian_delta(-epsilon, self.mu))
+
+    def accuracy(self, prior: float = 0.5) -> float:
+        """Return how often the best test is right."""
+        check_prior(prior)
+        return float(guessing.accuracy(self.mu, prior))
+
+    def replaced(self) -> float:
+        """Return ``2Φ(μ) − 1``: the distance doubles."""
+        return float(guessing.advantage(2 * self.mu))
+
+    def tpr(self, fpr: Any = 0.01) -> np.ndarray:
+        """Return ``Φ(Φ⁻¹(FPR) + μ)``."""
+        return guessing.true_positive_rate(self.mu, checked_rates(fpr))
+
+
+@dataclass(frozen=True, eq=False)
+class LossTradeOff(TradeOff):
+    """The trade-off of privacy loss distributions, which dp-accounting rounds towards more loss.
+
+    ``removed`` has the losses of the release with the record against the one without it, ``added``
+    the other way round. Every number is an upper bound, off by the grid of the losses.
+    """
+
+    removed: Any
+    added: Any
+
+    def excess(self, epsilon: Any) -> np.ndarray:
+        """Return ``δ(ε) = sup_S P(S) − e^ε Q(S)`` at any real ε."""
+
+        def at(one: float) -> float:
+            if one >= 0:
+                return float(self.removed.get_delta_for_epsilon(one))
+            # P(S) − e^ε Q(S) on S is 1 − e^ε + e^ε [Q − e^{−ε} P] on the complement of S.
+            return 1 - math.exp(one) * (1 - float(self.added.get_delta_for_epsilon(-one)))
+
+        # One by one: dp-accounting sums at once for a single ε, and loops over the losses for more.
+        return np.asarray(np.clip(np.vectorize(at, otypes=[float])(epsilon), 0.0, 1.0))
+
+    def tpr(self, fpr: Any = 0.01) -> np.ndarray:
+        """Return the largest true positive rate at each false positive rate."""
+        rate = checked_rates(fpr)
+        # Lines δ(ε) + e^ε·FPR of 4,001 values of ε. Those with a smaller δ than 1e-12 no longer
+        # matter; up to ε = 700, e^ε is still a number, and fewer lines bound as well.
+        far = min(max(self.removed.get_epsilon_for_delta(1e-12), 1.0), 700.0)
+        epsilon = np.linspace(-far, far, 4001)
+        height = cache(lambda k: float(self.excess(epsilon[k])))
+        lowest = [_lowest(height, epsilon, each) for each in rate.ravel()]
+        return np.asarray(np.clip(np.reshape(lowest, rate.shape), rate, 1.0))
+
+
+def gaussian_losses(noise_multiplier: float, sample_rate: float, steps: int) -> Any:
+    """Return dp-accounting's losses of Gaussian steps on Poisson batches, composed.
+
+    They are for adding or removing one record.
+    """
+    from dp_accounting.pld import privacy_loss_distribution as losses
+
+    step = losses.from_gaussian_mechanism(
+        noise_multiplier,
+        value_discretization_interval=1e-4,  # the grid of losses, which rounds them upwards
+        sampling_prob=sample_rate,
+    )
+    return step.self_compose(steps)
+
+
+def both_ways(losses: Any) -> tuple[Any, Any]:
+    """Return the losses with the record against those without it, and the other way round."""
+    # Their public methods take the larger of both directions at each ε, which mixes two curves.
+    return losses._pmf_remove, losses._pmf_add
+
+
+def check_prior(prior: Any) -> None:
+    """Refuse a base rate that is no probability, or leaves no doubt."""
+    if isinstance(prior, str) or not 0 < prior < 1:
+        raise InputError("The prior must be a probability between 0 and 1.")
+
+
+def checked_rates(fpr: Any) -> np.ndarray:
+    """Return false positive rates as an array, or refuse them."""
+    rate = np.asarray(fpr, dtype=float)
+    if not np.all((rate >= 0) & (rate <= 1)):
+        raise InputError("A false positive rate must lie between 0 and 1.")
+    return rate
+
+
+def _lowest(height: Callable[[int], float], epsilon: np.ndarray, rate: float) -> float:
+    """Return the least ``δ(ε) + e^ε·FPR`` of a grid: it is convex in ``e^ε``, so halving finds it.
+
+    Where ε is far below zero the lines agree to the last digit, so ties lead upwards.
+    """
+
+    def line(k: int) -> float:
+        return height(k) + math.exp(epsilon[k]) * rate
+
+    low, high = 0, len(epsilon) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if line(middle + 1) <= line(middle) else (low, middle)
+    return line(low)
