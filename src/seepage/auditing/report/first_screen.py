@@ -249,7 +249,7 @@ def _named(audit: Audit, limit: float) -> Iterator[str]:
         first = list(dict.fromkeys([*audit.risks.disclosed, *audit.records.recognised(over)]))[:5]
         names = ", ".join(short(audit.called(row), 16) for row in first)
         more = f" and {over - len(first):,} more" if over > len(first) else ""
-        yield f"over it: {'row' if over == 1 else 'rows'} {names}{more}"
+        yield f"over the limit: {'row' if over == 1 else 'rows'} {names}{more}"
 
 
 def _outsider(audit: Audit) -> str:
@@ -409,7 +409,7 @@ def _remedies(audit: Audit) -> Remedies:
     worst = None if risks is None else risks.worst_guess
     now = _line(
         audit,
-        f"as it is (σ = {number(audit.sigma)})",
+        f"as it is ({_set('σ', audit.sigma)})",
         "yes" if meets_limits(audit) else "no",
         None if risks is None else risks.recognised,
         None if worst is None else worst.gain,
@@ -430,7 +430,7 @@ def _remedies(audit: Audit) -> Remedies:
     if left:
         note = f"{left} more did not help or {'was' if left == 1 else 'were'} not tried."
     return Remedies(
-        ("within limits", "recognised", "guess gains, points"),
+        ("within limits", "recognised", "guess gains"),
         (now, *better, baseline, *useless),
         "error",
         note,
@@ -475,11 +475,16 @@ def _met(audit: Audit, remedy: Remedy, right: float | None, gain: float | None) 
     return "yes" if within and (gain is None or gain <= allowed) else "no"
 
 
+def _set(name: str, value: float) -> str:
+    """Return what a number is set to; lines do not break within it."""
+    return f"{name} = {number(value)}".replace(" ", "\N{NO-BREAK SPACE}")
+
+
 def _takes(audit: Audit, remedy: Remedy) -> str:
     """Return a remedy's name and the numbers that it takes."""
-    taken = [f"λ = {number(remedy.l2)}"] if remedy.l2 is not None else []
+    taken = [_set("λ", remedy.l2)] if remedy.l2 is not None else []
     if remedy.sigma is not None and (remedy.l2 is None or remedy.sigma != audit.sigma):
-        taken.append(f"σ = {number(remedy.sigma)}")
+        taken.append(_set("σ", remedy.sigma))
     return f"{short(remedy.name, 40)} ({', '.join(taken)})" if taken else short(remedy.name, 40)
 
 
@@ -495,7 +500,7 @@ def _line(
     cells = (
         {"yes": "✓ yes", "no": "✕ no"}.get(met, met),
         "–" if right is None else percent(right),
-        "–" if gain is None else f"{100 * gain:.3g}",
+        "–" if gain is None else f"{100 * gain:.3g} pts",
     )
     if error is None:
         return RemedyLine(name, cells, "–", "not measured")
