@@ -1,6 +1,8 @@
-"""Take the pictures of reports in ``docs/assets``: ``python docs/take_pictures.py``.
+"""Take the pictures of first screens in ``docs/assets``: ``python docs/take_pictures.py``.
 
-Needs Chromium and its driver, and the real data in ``SEEPAGE_DATA`` for IWPC and Adult.
+Each at 1280 × 900 pixels and, for a phone, at 400 × 900. Needs Chromium and its driver, and real
+data in ``SEEPAGE_DATA`` for IWPC and Adult. Names after the command take these pictures alone:
+``python docs/take_pictures.py report report-federated``.
 """
 
 from __future__ import annotations
@@ -11,12 +13,15 @@ import tempfile
 from pathlib import Path
 
 import pandas as pd
+from PIL import Image
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "tests" / "auditing" / "report"))
+TESTS = HERE.parent / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "auditing" / "report")]
 
 from browser import DESKTOP, Browser  # noqa: E402
 
+from recordings import make_report  # noqa: E402
 from seepage.cli import app  # noqa: E402
 from seepage.data.loaders import ADULT_COLUMNS  # noqa: E402
 
@@ -45,15 +50,29 @@ def reports(folder: Path) -> dict[str, list[str]]:
     return commands
 
 
+def photograph(browser: Browser, page: Path, name: str) -> None:
+    """Take the first screen of a page at both sizes, in few colours: the files stay small."""
+    for size, ending in ((DESKTOP, ""), ((400, 900), "-phone")):
+        picture = HERE / "assets" / f"{name}{ending}.png"
+        browser.open(page, size)
+        browser.driver.save_screenshot(str(picture))
+        with Image.open(picture) as taken:
+            taken.convert("RGB").quantize(128).save(picture, optimize=True)
+
+
 def main() -> None:
-    """Write every report and photograph its first screen."""
+    """Write every report, or those that are named, and photograph its first screen."""
+    named = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
         browser = Browser(Path(folder) / "profile")
         for name, command in reports(Path(folder)).items():
-            out = Path(folder) / name
-            app([*command, "--out", str(out)], standalone_mode=False)
-            browser.open(out / "report.html", DESKTOP)
-            browser.driver.save_screenshot(str(HERE / "assets" / f"{name}.png"))
+            if not named or name in named:
+                out = Path(folder) / name
+                app([*command, "--out", str(out)], standalone_mode=False)
+                photograph(browser, out / "report.html", name)
+        if not named or "report-federated" in named:
+            page = make_report(apart=True).write(Path(folder) / "federated")
+            photograph(browser, page, "report-federated")
         browser.close()
 
 

@@ -93,11 +93,11 @@ def test_one_limit_is_the_limit(run) -> None:
     """It read "1 of 1 limit you set is not met."."""
     limited = ("audit", "births.parquet", "--target", "low", "--quick", "--json", "--max-eta")
     told = json.loads(run(*limited, "0.1").stdout)["verdict"]["headline"]
-    assert told == "Do not release this model as it is: the limit is exceeded."
+    assert told == "Do not release: the limit you set is exceeded."
     told = json.loads(run(*limited, "0.1", "--max-membership", "0.99").stdout)["verdict"]
-    assert told["headline"] == "Do not release this model as it is: 1 of 2 limits is exceeded."
+    assert told["headline"] == "Do not release: 1 of the 2 limits you set is exceeded."
     told = json.loads(run(*limited, "0.1", "--max-membership", "0.51").stdout)["verdict"]
-    assert told["headline"] == "Do not release this model as it is: 2 of 2 limits are exceeded."
+    assert told["headline"] == "Do not release: 2 of the 2 limits you set are exceeded."
 
 
 @pytest.mark.parametrize(

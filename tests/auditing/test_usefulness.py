@@ -147,7 +147,7 @@ def test_an_audit_and_a_calibration_say_that_the_noise_leaves_nothing(run) -> No
     result = run("audit", "births.parquet", "--target", "low", "--quick", "--json")
     verdict = json.loads(result.stdout)["verdict"]
     assert (result.exit_code, verdict["tone"]) == (0, "caution")
-    assert verdict["label"] == "Within the target, but useless"
+    assert verdict["label"] == "Within the default limits, but useless"
     found = run("calibrate", "births.parquet", "--target", "low", "--target-eta", "1").stdout
     assert "The model is no better than a constant prediction" in found
 

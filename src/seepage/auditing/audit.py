@@ -26,10 +26,11 @@ from seepage.auditing.findings import (
     NoiseChoice,
     RecordLeakage,
     Remedy,
+    RiskCurve,
     RiskFinding,
     median_of,
 )
-from seepage.auditing.measures import measure
+from seepage.auditing.measures import group_members, measure
 from seepage.auditing.neighbours import find_other_noise
 from seepage.auditing.outsider import find_outsider
 from seepage.auditing.questions import Limits
@@ -267,6 +268,7 @@ def audit_model(
     worst = found.records.largest("eta")
     target, calibrated, noise = _choose_noise(worst, sigma, target_eta)
     say("privacy and utility")
+    groups = group_members(trained)
     trained = trained.taken()
     trial = try_out(trained, settings, seed)
     curve = draw_curve(trial, noise, calibrated, found.records.median(), worst)
@@ -312,7 +314,9 @@ def audit_model(
     if effort.risks:
         say(f"{'who was' if people else 'which rows were'} in the data, and guesses")
         try:
-            risks = find_risks(trained, noise, records, attributes, anew, found.rows)
+            risks, records = find_risks(
+                trained, noise, records, attributes, anew, found.rows, curve.sigma
+            )
         except InputError as problem:
             risks_reason = str(problem)
     if risks is not None and epsilon:
@@ -333,7 +337,7 @@ def audit_model(
         """Return the risks of a remedy as upper limits, with few refits, if they are known."""
         exposed = found.records.with_noise(sigma)
         try:
-            return find_risks(other, sigma, exposed, attributes, None, found.rows, effort=0.01)
+            return find_risks(other, sigma, exposed, attributes, None, found.rows, effort=0.01)[0]
         except InputError:
             return None
 
@@ -380,6 +384,7 @@ def audit_model(
         outsider_reason=outsider_reason,
         disclosures=disclosures,
         usefulness=useful,
+        members=groups,
         versions=find_versions(),
         rendering=ReportRendering(),
     )
@@ -510,14 +515,16 @@ def find_risks(
     attributes: Sequence[AttributeFinding],
     anew: Anew | None = None,
     rows: RecordLeakage | None = None,
+    noises: np.ndarray | None = None,
     effort: float = 1.0,
-) -> RiskFinding:
+) -> tuple[RiskFinding, RecordLeakage]:
     """Return the risks of a release with noise σ, or say why they are not known.
 
     ``records`` has the leakage of every record, or person, by which they are chosen if not all can
-    be examined; ``rows`` that of single records, where values that differ within a person are
-    guessed. With ``anew`` membership is that of the whole procedure, rerun without each.
-    ``effort`` is the share of the work that refits may take.
+    be examined; it is returned with the membership of each. ``rows`` is that of single records,
+    where values that differ within a person are guessed. With ``anew`` membership is that of the
+    whole procedure, rerun without each. The same risks are found for other ``noises``. ``effort``
+    is the share of the work that refits may take.
     """
     source = trained.source
     if not trained.settings.refits:
@@ -586,6 +593,7 @@ def find_risks(
             "infinite; audit the table, or a part of it, in memory."
         )
     guesses = []
+    largest = _LargestGains(sigma, noises, rows.count)
     if trained.settings.classifies and trained.held:
         levels = len(trained.table.labels.counts or ())
         candidates = among_levels(leak, changes, None, 1e-5)
@@ -597,8 +605,9 @@ def find_risks(
         label = partial(
             guess_among, leak, changes, candidates, priors, _rows_of(candidates.together, asked)
         )
-        label = partial(label, integrals=_integrals(levels))
-        for prior, guess in zip(priors, _asked(label, refits(levels), work), strict=True):
+        label = partial(label, integrals=_integrals(levels), **largest.asked())
+        found = largest.own(trained.table.target, priors, _asked(label, refits(levels), work))
+        for prior, guess in zip(priors, found, strict=True):
             guesses.append(_finding(trained.table.target, prior, guess, asked, among))
     if trained.basis() is None and trained.held:
         by_name = {a.name: a for a in attributes}
@@ -624,20 +633,83 @@ def find_risks(
                 asked = np.union1d(among.place_of(known.easiest_row), asked)
             those = _rows_of(candidates.together, asked)
             level = partial(guess_among, leak, changes, candidates, ["frequencies"], those)
-            level = partial(level, integrals=_integrals(levels))
-            (guess,) = _asked(level, refits(levels), work)
+            level = partial(level, integrals=_integrals(levels), **largest.asked())
+            answers = _asked(level, refits(levels), work)
+            (guess,) = largest.own(attribute.name, ["frequencies"], answers)
             guesses.append(_finding(attribute.name, "frequencies", guess, asked, among))
-    return RiskFinding(
+    middle = _middle(mu)
+    finding = RiskFinding(
         membership=float(accuracy(mu[worst])),
         row=records.row_at(worst if examined is None else examined[worst]),
-        median=median_of(np.asarray(accuracy(_middle(mu)))),
+        median=median_of(np.asarray(accuracy(middle))),
         mu=float(mu[worst]),
         looked_at=len(mu),
         exact=members.mu.kind == "exact",
         guesses=tuple(guesses),
         assumptions=(*assumed, _GUESSES_HELD) if guesses and anew is not None else assumed,
         held=members.mu.held if anew is None else anew.kept,
+        curve=largest.curve(float(mu[worst]), middle),
     )
+    return finding, records.with_membership(mu, examined)
+
+
+class _LargestGains:
+    """For each of some noises, the guess to which a release adds most, among those seen so far."""
+
+    def __init__(self, sigma: float, noises: np.ndarray | None, records: int) -> None:
+        self.sigma = sigma
+        self.noises = np.array([sigma]) if noises is None else np.asarray(noises, dtype=float)
+        # Numbers of so many records with every noise would take much memory: membership alone.
+        many = records * len(self.noises) > 2e6
+        guessed = np.array([sigma]) if many else self.noises
+        self.scales = sigma / guessed
+        (self.place,) = np.flatnonzero(guessed == sigma)
+        self.gain = np.full(len(guessed), -np.inf)
+        self.right, self.baseline = np.full((2, len(guessed)), np.nan)
+        self.what = [("", "", 0)] * len(guessed)  # the column, the prior, the number of levels
+
+    def asked(self) -> dict[str, Any]:
+        """Return what a question about guesses is asked beside, for all of the noises."""
+        beyond = self.gain.copy()
+        beyond[self.place] = -np.inf  # what is found with the noise itself is told of every column
+        return {"scales": self.scales.tolist(), "beyond": beyond.tolist()}
+
+    def own(self, name: str, priors: Sequence[str], guesses: Sequence[Guess]) -> list[Guess]:
+        """Take in the answers, and return those with the noise itself, one for each prior."""
+        every = len(self.scales)
+        for k, guess in enumerate(guesses):
+            place, gains = k % every, np.asarray(guess.gain())
+            if len(guess.levels) == 2 and guess.mu is not None and place != self.place:
+                # Whatever the prior, which may be known to an interval: most is gained on a coin.
+                gains = np.minimum(gains, accuracy(guess.mu) - 0.5)
+            worst = int(np.argmax(gains))
+            if gains[worst] > self.gain[place]:
+                self.gain[place], self.baseline[place] = gains[worst], guess.baseline[worst]
+                self.right[place] = guess.baseline[worst] + gains[worst]
+                self.what[place] = (name, priors[k // every], len(guess.levels))
+        return list(guesses[int(self.place) :: every])
+
+    def curve(self, worst: float, middle: np.ndarray) -> RiskCurve | None:
+        """Return the risks over the noises, from the largest and the middle distances μ."""
+        if len(self.noises) == 1:
+            return None
+        scales = self.sigma / self.noises
+        curve = RiskCurve(
+            sigma=self.noises,
+            membership=np.asarray(accuracy(worst * scales)),
+            median=np.array([median_of(np.asarray(accuracy(middle * s))) for s in scales]),
+        )
+        names, priors, levels = zip(*self.what, strict=True)
+        if len(self.scales) == 1 or not all(names):
+            return curve
+        return replace(
+            curve,
+            right=self.right,
+            baseline=self.baseline,
+            names=names,
+            priors=priors,
+            levels=levels,
+        )
 
 
 def _rows_of(together: Together | None, asked: np.ndarray | None) -> np.ndarray | None:
@@ -678,12 +750,24 @@ def beside_figures(risks: RiskFinding, epsilon: float) -> RiskFinding:
         told: dict[str, Any] = _told_apart(found.mu, epsilon)
         return replace(found, **told)
 
+    curve = risks.curve
+    if curve is not None:
+        curve = replace(
+            curve,
+            membership=np.array([membership(right) for right in curve.membership]),
+            median=np.array([membership(right) for right in curve.median]),
+        )
+    if curve is not None and curve.right is not None:
+        told_before = zip(curve.right, curve.baseline, curve.levels, strict=True)  # type: ignore[arg-type]
+        right = np.array([float(right_beside(*told, epsilon)) for told in told_before])
+        curve = replace(curve, right=right)
     return replace(
         risks,
         membership=membership(risks.membership),
         median=membership(risks.median),
         guesses=tuple(guess(found) for found in risks.guesses),
         epsilon=epsilon,
+        curve=curve,
     )
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "seepage-audit/3"
 NUMBERS = ("eta", "eta_features", "eta_label", "exact_error")
+MU = "mu"  # one more number of every record, once it is known how well its membership is recognised
 ONE_ROW, ONE_PERSON = "row", "person"  # what a statement is about: the unit
 LEFT_OUT, RELABELLED = "left out", "with another label"  # what is done to a record
 WIDEST = 60  # features up to which the leakage of reweighting as a whole is quick to compute
@@ -304,6 +305,23 @@ class GuessFinding:
         return self.right - self.baseline
 
 
+@dataclass(frozen=True, eq=False)
+class RiskCurve:
+    """The same risks with other noise: one entry per noise scale of the privacy–utility curve."""
+
+    sigma: np.ndarray
+    # How often membership is recognised, for the most exposed record and for the median one
+    membership: np.ndarray
+    median: np.ndarray
+    # How often the guess is right to which the release adds most at that noise, how often without
+    # the release, and of which column; nothing where nothing is guessed, or for too many records
+    right: np.ndarray | None = None
+    baseline: np.ndarray | None = None
+    names: tuple[str, ...] = ()
+    priors: tuple[str, ...] = ()  # as in GuessFinding
+    levels: tuple[int, ...] = ()  # how many answers there are to choose from
+
+
 @dataclass(frozen=True)
 class RiskFinding:
     """How often, at best, membership is recognised and categories are guessed correctly."""
@@ -329,6 +347,7 @@ class RiskFinding:
     replacing: tuple[str, ...] = ()
     # What membership holds fixed of that which was learnt from the data: see core.result
     held: tuple[str, ...] = ()
+    curve: RiskCurve | None = None  # the same with other noise, where that was computed
 
     @property
     def recognised(self) -> float:
@@ -411,7 +430,8 @@ class SomeRecords:
     place: np.ndarray
     row: np.ndarray
     held: np.ndarray
-    numbers: Mapping[str, np.ndarray]  # under each name of :data:`NUMBERS`, one number for each
+    # Under each name of :data:`NUMBERS`, and :data:`MU` where it is known, one number for each
+    numbers: Mapping[str, np.ndarray]
     # For every sensitive attribute, the least error of an attack on it for each
     errors: Mapping[str, np.ndarray]
 
@@ -469,6 +489,39 @@ class RecordLeakage:
         other = RecordLeakage(self._row, self._numbers, self._errors, noise, self._held)
         other._ordered = self._ordered
         return other
+
+    def with_membership(self, mu: np.ndarray, places: np.ndarray | None) -> RecordLeakage:
+        """Return the same with one more number, the distances μ that membership follows from.
+
+        ``mu`` is at the noise, of all records or of those at some places; of others it is NaN.
+        """
+        distances = mu * self._sigma
+        if places is not None:
+            distances = np.full(self.count, np.nan)
+            distances[places] = mu * self._sigma
+        numbers = {**self._numbers, MU: distances}
+        other = RecordLeakage(self._row, numbers, self._errors, self._sigma, self._held)
+        other._ordered = {k: v for k, v in self._ordered.items() if k != MU}
+        return other
+
+    @property
+    def examined(self) -> int:
+        """Of how many records membership is known."""
+        known = self._in_order(MU) if MU in self._numbers else np.zeros(0)
+        return int(np.searchsorted(known, np.nan))
+
+    def recognised(self, count: int) -> list[int]:
+        """Return the row numbers of those whose membership is recognised best, the worst first."""
+        mu = self._numbers[MU]
+        among = np.flatnonzero(mu >= self._in_order(MU)[max(self.examined - count, 0)])
+        order = among[np.argsort(-mu[among], kind="stable")][:count]
+        return [int(row) for row in self._row[order]]
+
+    def reaching(self, distances: Sequence[float] | np.ndarray) -> np.ndarray:
+        """Return of how many records the distance μ of membership is at least each of some."""
+        known = self._in_order(MU)[: self.examined]
+        scaled = np.asarray(distances, float) * self._sigma
+        return np.asarray(len(known) - np.searchsorted(known, scaled))
 
     @property
     def every(self) -> SomeRecords:
@@ -633,6 +686,9 @@ class Audit:
         they may be codes of classes; 0 for others, and where the kind of model was stated.
     labels
         What a pandas table calls its records, if that is more than row numbers.
+    members
+        The positions of the records, or people, of each group (column and label), where they are in
+        memory.
     versions
         Names and versions of the software that computed this.
     rendering
@@ -672,6 +728,7 @@ class Audit:
     preset: str | None = None
     codes: int = 0
     labels: np.ndarray | None = None
+    members: Mapping[tuple[str, str], np.ndarray] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
 

@@ -269,6 +269,28 @@ class Measures:
         return GroupingFinding(column, groups, ratio, ordered[0].label, ordered[-1].label)
 
 
+def group_members(trained: TrainedModel) -> dict[tuple[str, str], np.ndarray]:
+    """Return the positions of the records, or people, of every group; none of a long table."""
+    columns, owner = tuple(trained.table.groups), trained.owner
+    if not columns or np.isinf(trained.refit_work):
+        return {}
+    ask = partial(_groups_of, columns=columns)
+    return {
+        name: rows if owner is None else np.unique(owner[rows])
+        for groups in trained.source.each(ask, "groups", columns)
+        for name, rows in groups.items()
+    }
+
+
+def _groups_of(chunk: Chunk, columns: Sequence[str]) -> dict[tuple[str, str], np.ndarray]:
+    """Return the positions of a chunk's records in each group of some columns."""
+    return {
+        (column, str(label)): rows
+        for column in columns
+        for label, rows in _text_groups(chunk, column).items()
+    }
+
+
 def measure(trained: TrainedModel) -> Measures:
     """Measure a release at σ = 1, in one pass over the records unless there are many columns."""
     table, rows, leak = trained.table, len(trained.source), trained.measured(Gaussian(1.0))

@@ -519,6 +519,13 @@ class Moves:
         """Return the moves of some records."""
         return Moves(self.gram[where], self.radius[where], self.least[where], self.most[where])
 
+    def scaled(self, factor: float) -> Moves:
+        """Return the moves in a unit that is this many times smaller: with less noise."""
+        if factor == 1:
+            return self
+        lengths = (factor * numbers for numbers in (self.radius, self.least, self.most))
+        return Moves(factor**2 * self.gram, *lengths)
+
 
 @dataclass(frozen=True)
 class Alternatives:

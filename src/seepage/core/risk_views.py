@@ -486,19 +486,21 @@ class Candidates:
         doubt: np.ndarray,
         seed: int,
         integrals: int | None = None,
+        beyond: float = -np.inf,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return bounds on how often the best guess is right, and the integral's error.
 
         ``doubt`` is the total error of the prior probabilities. Of more than three candidates,
         ``integrals`` limits for how many records the integral is computed; the others have the
         limit that follows from the distances. Records come in the order of their limits, and once
-        an integral has found as large a gain as any limit that is left, no other can exceed it.
+        an integral has found as large a gain as any limit that is left, no other can exceed it; nor
+        is any computed where the limits leave no gain ``beyond`` one that is known already.
         """
         baseline = self.baseline(believed)
         if integrals is not None and self.covered is None and believed.shape[1] > 3:
             most = guess_limit(moves.between(), believed)
             low, high, error = baseline - doubt, most + doubt, np.zeros(len(most))
-            order, largest = np.argsort(baseline - high, kind="stable")[:integrals], -np.inf
+            order, largest = np.argsort(baseline - high, kind="stable")[:integrals], beyond
             for start in range(0, len(order), _INTEGRALS_AT_ONCE):
                 some = order[start : start + _INTEGRALS_AT_ONCE]
                 if high[some[0]] - baseline[some[0]] <= largest:
@@ -534,11 +536,15 @@ def guess_among(
     exact: bool | int,
     integrals: int | None = None,
     way: Way | None = None,
+    scales: Sequence[float] = (1.0,),
+    beyond: Sequence[float] = (-np.inf,),
 ) -> list[Guess]:
     """Return how often the best guess among some candidates is right, under each prior.
 
     About each of some records, or of the people who hold them if the candidates are theirs.
-    ``integrals`` is as in :meth:`Candidates.answer`, for the records of each chunk.
+    ``integrals`` is as in :meth:`Candidates.answer`, for the records of each chunk. With several
+    ``scales``, under each prior once for each: as if the noise were so many times smaller, for
+    distances are inversely proportional to it; ``beyond`` has a known gain for each of them.
     """
     way = way_of(leak, None) if way is None else way
     believed = [p if isinstance(p, str) else np.asarray(p, dtype=float) for p in priors]
@@ -555,11 +561,12 @@ def guess_among(
         priors=believed,
         exact=exact,
         integrals=integrals,
+        scales=tuple(zip(scales, beyond, strict=True)),
     )
     numbers = _of_each(leak, ask, rows, together, "guesses")
-    mu = numbers[:, 0] if candidates.covered is None else None
     guesses = []
-    for k in range(len(priors)):
+    for k, scale in enumerate([*scales] * len(priors)):
+        mu = scale * numbers[:, 0] if candidates.covered is None else None
         low, high, baseline, error = numbers[:, 1 + 4 * k : 5 + 4 * k].T
         widths = _relative(low, high)
         kind = _kind(widths)
@@ -591,8 +598,9 @@ def _guess_each(
     priors: Sequence[Any],
     exact: bool | int,
     integrals: int | None,
+    scales: Sequence[tuple[float, float]],
 ) -> np.ndarray:
-    """Return μ and, for each prior, how often a guess is right, (m, 1 + 4k).
+    """Return μ and, for each prior and scale, how often a guess is right, (m, 1 + 4k).
 
     That is the least, the most, the baseline and the integral's error.
     """
@@ -615,9 +623,12 @@ def _guess_each(
             own = not isinstance(prior, str) and prior.ndim == 2
             given = prior[places] if own else prior
             believed, doubt = belief_of(given, here, some, others, candidates.shares, refits)
-            first = int(places[0])
-            low, high, error = candidates.answer(moves, believed, doubt, first, integrals)
-            numbers += [low, high, candidates.baseline(believed), error]
+            first, baseline = int(places[0]), candidates.baseline(believed)
+            for scale, known in scales:
+                low, high, error = candidates.answer(
+                    moves.scaled(scale), believed, doubt, first, integrals, known
+                )
+                numbers += [low, high, baseline, error]
         answers.append(np.stack(numbers, axis=1))
     return np.concatenate(answers)
 

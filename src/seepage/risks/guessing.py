@@ -75,16 +75,20 @@ def accuracy_beside(mu: Any, prior: Any, epsilon: float) -> np.ndarray:
     return np.asarray(first * named_first + second * named_second)
 
 
-def distance(right: Any, prior: Any) -> np.ndarray:
+def distance(right: Any, prior: Any, epsilon: float = 0.0) -> np.ndarray:
     """Return the μ at which the best test is right this often: the inverse of :func:`accuracy`.
 
+    With ``epsilon`` that of :func:`accuracy_beside`: zero where the figures beside are enough.
+
     >>> distance(accuracy(1.5, 0.9), 0.9).round(9).tolist()
+    1.5
+    >>> distance(accuracy_beside(1.5, 0.5, 0.4), 0.5, 0.4).round(9).tolist()
     1.5
     """
     right, prior = np.broadcast_arrays(np.asarray(right, float), np.asarray(prior, float))
     ends = np.zeros(right.shape), np.full(right.shape, _FARTHEST)
-    _, mu = _halved(lambda middle: accuracy(middle, prior) < right, *ends)
-    return np.asarray(np.where(accuracy(_FARTHEST, prior) <= right, np.inf, mu))
+    _, mu = _halved(lambda middle: accuracy_beside(middle, prior, epsilon) < right, *ends)
+    return np.asarray(np.where(accuracy_beside(_FARTHEST, prior, epsilon) <= right, np.inf, mu))
 
 
 def _halved(

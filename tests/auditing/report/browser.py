@@ -31,14 +31,19 @@ def why_not() -> str:
 
 
 def find_axe() -> Path | None:
-    """Return axe-core's script, as ``npm install --no-save axe-core`` leaves it, or None."""
-    places = [Path(os.environ.get("AXE_CORE", "")), ROOT / "node_modules" / "axe-core"]
-    return next((p / "axe.min.js" for p in places if (p / "axe.min.js").is_file()), None)
+    """Return axe-core's script, from PyPI's axe-playwright-python or a folder of one's own."""
+    package = importlib.util.find_spec("axe_playwright_python")  # its driver is not needed
+    places = [
+        os.environ.get("AXE_CORE", ""),
+        *(package.submodule_search_locations if package else ()),
+    ]
+    scripts = (Path(place) / "axe.min.js" for place in places)
+    return next((script for script in scripts if script.is_file()), None)
 
 
 needs_browser = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 needs_axe = pytest.mark.skipif(
-    find_axe() is None, reason="needs axe-core: npm install --no-save axe-core"
+    find_axe() is None, reason="needs axe-core: pip install axe-playwright-python"
 )
 
 
@@ -92,9 +97,9 @@ class Browser:
         """Run a script in the page and return what it returns."""
         return self.driver.execute_script(script, *arguments)
 
-    def run_later(self, script: str) -> Any:
+    def run_later(self, script: str, *arguments: object) -> Any:
         """Run a script that calls its last argument when it is done; return what it is given."""
-        return self.driver.execute_async_script(script)
+        return self.driver.execute_async_script(script, *arguments)
 
     def violations(self) -> list[dict[str, Any]]:
         """Return which rules of accessibility the page breaks, having seen that they were asked."""
@@ -106,6 +111,15 @@ class Browser:
         )
         assert found["passes"] > 20  # it did look
         return found["violations"]
+
+    def unfold(self, *names: str) -> None:
+        """Open parts of the page that are folded, and wait until they have noticed."""
+        self.run_later(
+            "const [done, ...names] = [...arguments].reverse();"
+            "for (const name of names) document.getElementById(name).open = true;"
+            "setTimeout(done, 50)",
+            *names,
+        )
 
     def click(self, selector: str) -> None:
         self.driver.find_element("css selector", selector).click()

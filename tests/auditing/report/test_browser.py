@@ -78,6 +78,7 @@ def test_very_long_names_do_not_break_the_layout(browser, tmp_path):
 def test_sorting(browser, pages):
     audit = make_audit()
     browser.open(pages["plain"])
+    browser.unfold("every")
     by_leakage = [str(audit.row_index[i]) for i in (-audit.eta).argsort()]
     assert first_rows(browser) == by_leakage[:3]
     browser.click("#heads th:nth-child(2) button")
@@ -94,6 +95,7 @@ def test_sorting(browser, pages):
 def test_searching(browser, pages):
     audit = make_audit()
     browser.open(pages["plain"])
+    browser.unfold("every")
     browser.type("#search", "17, 20-22")
     assert sorted(map(int, first_rows(browser, 9))) == [17, 20, 21, 22]
     browser.type("#search", "> 0.9")
@@ -116,6 +118,7 @@ def test_searching(browser, pages):
 def test_a_long_table_draws_only_what_is_in_sight(browser, pages):
     audit = make_audit(100_000)
     browser.open(pages["long"])
+    browser.unfold("every")
     assert browser.run("return document.querySelectorAll('#body tr').length") < 60
     browser.click("#heads th:nth-child(1) button")
     scrolled = """
@@ -141,12 +144,14 @@ def test_a_long_table_draws_only_what_is_in_sight(browser, pages):
 @pytest.mark.parametrize("name", sampled(["values", "hostile"], ["hostile"]))
 def test_values_come_with_a_second_warning(browser, pages, name):
     browser.open(pages[name])
-    assert "Keep this page private" in browser.read("aside")[0]
+    assert "Keep this page private. It shows values of real records." in browser.read("aside")[0]
+    browser.unfold("records")
     assert "values of real records" in browser.read(".danger")[0]
 
 
 def test_nothing_hostile_runs(browser, pages):
     browser.open(pages["hostile"], DESKTOP)
+    browser.unfold("every")
     browser.click("#heads th:nth-child(6) button")
     browser.type("#search", SCRIPT[:40])
     assert browser.run("return window.owned") is None

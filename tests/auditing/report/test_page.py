@@ -10,7 +10,7 @@ import pytest
 from factory import changed, make_audit, make_gated, make_hostile
 
 from sampled import sampled
-from seepage.auditing.findings import Gate
+from seepage.auditing.findings import Gate, NoiseChoice
 from seepage.auditing.report import figures as drawing
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.figures import draw_figures, draw_grouping
@@ -89,7 +89,7 @@ def test_usefulness_is_read_off_the_curve():
 def test_verdict_over_a_gate():
     verdict = judge(make_gated(False))
     assert verdict.tone == "bad"
-    assert verdict.headline.startswith("Do not release this model as it is: 1 of 2 limits")
+    assert verdict.headline == "Do not release: 1 of the 2 limits you set is exceeded."
 
 
 def test_verdict_within_the_gates():
@@ -102,7 +102,12 @@ def test_verdict_above_the_yardstick():
     audit = make_audit()
     verdict = judge(audit)
     assert verdict.tone == "caution"
+    # Nobody asked for η = 1, but a number is told closely.
     assert verdict.headline == (
+        "“age” of row 4 can be estimated to within ±2.99; over the table it varies by ±13.6."
+    )
+    unknown = judge(make_audit(risks=None))
+    assert unknown.headline == (
         f"{(audit.eta > 1).sum()} of 569 records give away more than the yardstick allows."
     )
     text = " ".join([*verdict.sentences, *(answer.text for answer in verdict.answers)])
@@ -115,7 +120,7 @@ def test_verdict_above_the_yardstick():
 
 
 def test_verdict_on_all_records():
-    verdict = judge(make_audit(target_eta=1e-9))
+    verdict = judge(make_audit(target_eta=1e-9, noise=NoiseChoice("target")))
     assert verdict.headline == "All 569 records give away more than the target allows."
 
 
@@ -168,7 +173,7 @@ def test_extreme_audits_are_rendered():
 
 def test_the_bounds_on_the_most_exposed_record_say_what_they_assume(figures):
     page = AuditReport(make_audit()).page(figures)
-    section = page.split('<section id="guarantees">')[1].split("</section>")[0]
+    section = page.split('<details class="fold" id="guarantees">')[1].split("</details>")[0]
     lines = {
         name: re.sub(r"<[^>]+>", " ", row)
         for row in re.findall(r"<tr>.*?</tr>", section, re.DOTALL)

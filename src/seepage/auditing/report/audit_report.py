@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from seepage.auditing.findings import (
+    MU,
     NUMBERS,
     ONE_PERSON,
     ONE_ROW,
@@ -30,6 +31,7 @@ from seepage.auditing.findings import (
     SomeRecords,
 )
 from seepage.auditing.report.figures import Drawing, draw_figures
+from seepage.auditing.report.first_screen import show_audit
 from seepage.auditing.report.rendering import TEMPLATES, Report, render, to_plain
 from seepage.auditing.report.verdict import (
     judge,
@@ -54,6 +56,7 @@ from seepage.auditing.report.words import (
     spread_kept_of,
 )
 from seepage.core.result import COARSER, NOTICE, round_down
+from seepage.risks.guessing import accuracy_beside
 from seepage.support.files import write_private
 from seepage.tables.names import shown, unique
 
@@ -106,7 +109,7 @@ class AuditReport(Report):
 
     def page(self, figures: tuple[Drawing, ...]) -> str:
         """Return the page, one self-contained file that runs only its own script."""
-        audit, script = self.audit, (TEMPLATES / "records.js").read_text("utf-8")
+        audit, script = self.audit, (TEMPLATES / "page.js").read_text("utf-8")
         drawings = {figure.name: figure for figure in figures}
         values = audit.values or {}
         sensitive = {a.name for a in audit.attributes if a.sensitive}
@@ -114,6 +117,7 @@ class AuditReport(Report):
             "report.html.j2",
             **self.about(),
             verdict=self.verdict,
+            screen=show_audit(audit),
             drawings=drawings,
             most=self._listed(audit.records.most(8)),
             least=self._listed(audit.records.least(8)),
@@ -314,7 +318,7 @@ def record_table(
 def pack(audit: Audit) -> dict[str, Any]:
     """Return the records as JSON values: little-endian numbers in base64, one text per column."""
     kept = audit.records.at(np.sort(audit.records.most(EMBEDDED_ROWS).place))
-    columns = list(_page_columns(kept, audit.unit))
+    columns = list(_page_columns(kept, audit))
     with np.errstate(over="ignore"):  # beyond single precision counts as infinite
         numbers = [np.asarray(values).astype("<f4") for *_, values in columns[1:]]
     packed = [np.asarray(kept.row).astype("<f8"), *numbers]
@@ -330,10 +334,12 @@ def pack(audit: Audit) -> dict[str, Any]:
     }
 
 
-def _page_columns(records: SomeRecords, unit: str) -> Iterator[tuple[str, str, bool, np.ndarray]]:
+def _page_columns(
+    records: SomeRecords, audit: Audit
+) -> Iterator[tuple[str, str, bool, np.ndarray]]:
     """Yield what the page shows: a heading, the full one, whether large comes first, the values."""
     eta, features, label, exact = (records.numbers[name] for name in NUMBERS)
-    if unit == ONE_PERSON:
+    if audit.unit == ONE_PERSON:
         words = "number of the person's first row in the table, 0 for the first"
         yield "first row", words, False, records.row
         yield "leakage η", "about all rows of the person with their labels", True, eta
@@ -347,3 +353,8 @@ def _page_columns(records: SomeRecords, unit: str) -> Iterator[tuple[str, str, b
     for name, errors in list(records.errors.items())[:_EMBEDDED_CELLS]:
         words = f"least error of an attack on {plain(name)}, in its own units"
         yield f"± on {short(name, 24)}", words, False, errors
+    if MU in records.numbers and audit.risks is not None:
+        right = accuracy_beside(records.numbers[MU], 0.5, audit.risks.epsilon)
+        right = np.where(np.isin(records.row, audit.risks.disclosed), 1.0, right)
+        words = "how often, in 100, membership inference succeeds at most; chance: 50"
+        yield "recognised, %", words, True, 100 * right

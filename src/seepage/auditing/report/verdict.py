@@ -26,14 +26,18 @@ from seepage.auditing.report.words import (
     Verdict,
     capital,
     count_over,
+    count_recognised,
     error_at,
     find_limit,
     is_useless,
+    limit_on,
     many,
     most_exposed,
+    number,
     number_of,
     one,
     percent,
+    protection,
     short,
     usefulness,
     whom,
@@ -54,31 +58,40 @@ def judge(audit: Audit) -> Verdict:
     useless = useless or (judged is not None and judged.low <= 0)
     if failed:
         tone, label = "bad", "Over the limit"
-        which = f"{len(failed)} of {len(audit.gates)} limits" if audit.gates[1:] else "the limit"
-        verb = "is" if len(failed) == 1 else "are"
-        headline = f"Do not release this model as it is: {which} {verb} exceeded."
-    elif over:
+        which = f"{len(failed)} of the {len(audit.gates)} limits you set"
+        which = "the limit you set" if len(audit.gates) == 1 else which
+        headline = f"Do not release: {which} {'is' if len(failed) == 1 else 'are'} exceeded."
+    elif over and (audit.risks is None or _asks_eta(audit)):
         tone, label = "caution", "Above " + limit.words
         total = audit.records.count
         who = f"{over:,} of {number_of(total, audit.unit)}"
         if over == total > 1:
             who = f"All {number_of(total, audit.unit)}"
         headline = f"{who} {'gives' if over == 1 else 'give'} away more than {limit.words} allows."
-    else:
-        tone, label = "good", "Within the limits" if audit.gates else "Within " + limit.words
-        headline = f"No {one(audit.unit)} gives away more than {limit.words} allows."
-    exposed = _stands_out(audit)
-    if exposed and not failed and not over:
-        tone, label, headline = "caution", "Over the default limit", f"{exposed}."
-    elif audit.risks is None and not failed and not over:
+    elif audit.risks is None:
         tone, label = "caution", "Membership not measured"
         who = "person" if audit.unit == ONE_PERSON else "row"
-        headline = f"{headline[:-1]}, but whether a {who} can be recognised was not measured."
+        headline = (
+            f"No {one(audit.unit)} gives away more than {limit.words} allows, but whether a {who} "
+            "can be recognised was not measured."
+        )
+    else:
+        within = "target" if audit.noise.how == "target" else "default limits"
+        tone, label = "good", f"Within the {'limits' if audit.gates else within}"
+        membership = limit_on(audit, "--max-membership", MAX_MEMBERSHIP)
+        gain = limit_on(audit, "--max-guess-gain", MAX_GUESS_GAIN)
+        headline = (
+            f"No {one(audit.unit)} is recognised more than {percent(membership)} of the time; "
+            f"no guess gains more than {100 * gain:g} points."
+        )
+    exposed = _stands_out(audit)
+    if exposed and tone == "good":
+        tone, label, headline = "caution", "Over the default limit", f"{exposed}."
     if audit.published_as_it_is and not failed:
+        headline = tell("as_it_is", audit, tone == "good")
         tone, label = "caution", f"{label} with noise" if tone == "good" else label
-        headline = f"{headline} {tell('as_it_is', audit)}"
     worse, private = warn_of_constant(audit), tone == "good"
-    if worse and not failed and not over:
+    if worse and not failed and not label.startswith("Above"):
         tone, label = "caution", f"{label}, {'but' if private else 'and'} useless"
         headline = f"{headline} {worse}"
     elif useless and private:
@@ -95,33 +108,55 @@ def judge(audit: Audit) -> Verdict:
     )
 
 
+def meets_limits(audit: Audit) -> bool:
+    """Return whether a release is within the limits: the caller's, and the default ones."""
+    over = count_over(audit) > 0 and (audit.risks is None or _asks_eta(audit))
+    return not over and not _stands_out(audit) and all(gate.passed for gate in audit.gates)
+
+
+def _asks_eta(audit: Audit) -> bool:
+    """Return whether the limit on η is the caller's, and not one that nobody asked for."""
+    named = any(gate.name == "--max-eta" for gate in audit.gates)
+    return named or audit.noise.how not in ("given", "default")
+
+
 def _stands_out(audit: Audit) -> str:
     """Say who is recognised or guessed beyond the limits, the caller's or the default ones."""
     risks = audit.risks
     if risks is None:
         return ""
-    set_by_caller = {gate.name: gate.limit for gate in audit.gates}
-    membership = set_by_caller.get("--max-membership", MAX_MEMBERSHIP)
-    if risks.recognised > membership * (1 + SAME):
+    membership = limit_on(audit, "--max-membership", MAX_MEMBERSHIP)
+    if over := count_recognised(audit, membership):
+        total = audit.records.examined or audit.records.count
+        who = f"{over:,} of {number_of(total, audit.unit)}"
+        if total < audit.records.count:
+            who = f"At least {over:,} of {number_of(audit.records.count, audit.unit)}"
         return (
-            f"{capital(whom(audit, risks.recognised_row))} can be recognised: "
-            f"membership inference succeeds up to {percent(risks.recognised)} of the time "
+            f"{who} can be recognised as members, up to {percent(risks.recognised)} of the time "
             f"(limit {percent(membership)}, chance 50 %)"
         )
-    gain = set_by_caller.get("--max-guess-gain", MAX_GUESS_GAIN)
+    gain = limit_on(audit, "--max-guess-gain", MAX_GUESS_GAIN)
     most = risks.worst_guess
     if most is not None and most.gain > gain * (1 + SAME):
         return (
             f"“{short(most.name)}” of {whom(audit, most.row, most.unit)} is guessed right "
             f"{percent(most.right)} of the time, {percent(most.baseline)} without the release "
-            f"(limit {100 * gain:g} percentage points more)"
+            f"(limit +{100 * gain:g} points)"
         )
-    rate, told = set_by_caller.get("--max-guess-tpr", MAX_GUESS_TPR), risks.told_best
+    rate, told = limit_on(audit, "--max-guess-tpr", MAX_GUESS_TPR), risks.told_best
     if told is not None and told.tpr is not None and told.tpr > rate * (1 + SAME):
         return (
             f"“{short(told.name)}” of {whom(audit, told.tpr_row or 0, told.unit)} can be "
             f"recognised: at 1 % false positives, true positives reach {percent(told.tpr)} "
             f"(limit {percent(rate)})"
+        )
+    # What is not a category is not guessed: a number that is estimated closely counts as well.
+    numbers = (a for a in most_exposed(audit.attributes) if a.kind == "numeric")
+    weak = next((a for a in numbers if protection(a) == "weak"), None)
+    if weak is not None and count_over(audit):
+        return (
+            f"“{short(weak.name)}” of {whom(audit, weak.easiest_row)} can be estimated to within "
+            f"±{number(weak.smallest_error)}; over the table it varies by ±{number(weak.spread)}"
         )
     return ""
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from seepage.auditing.findings import (
+    MU,
     ONE_PERSON,
     AttributeFinding,
     Audit,
@@ -24,6 +25,7 @@ from seepage.auditing.findings import (
     no_better,
 )
 from seepage.core.result import SAME, round_down, round_up
+from seepage.risks.guessing import distance
 from seepage.tables.names import counted
 
 _LITTLE_GAIN, _LARGE_GAIN = 0.05, 0.20  # of a guess from the release, as probabilities
@@ -164,6 +166,26 @@ def find_limit(audit: Audit) -> Limit:
 def count_over(audit: Audit) -> int:
     """Return how many records leak more than the limit."""
     return audit.records.over(find_limit(audit).eta * (1 + SAME))
+
+
+def limit_on(audit: Audit, option: str, default: float) -> float:
+    """Return the caller's limit on a risk, else the default one."""
+    return next((gate.limit for gate in audit.gates if gate.name == option), default)
+
+
+def count_recognised(audit: Audit, limit: float) -> int:
+    """Return how many records membership inference recognises more often than a limit."""
+    risks = audit.risks
+    if risks is None or not risks.recognised > limit * (1 + SAME):
+        return 0
+    certain = set(risks.disclosed)
+    if limit < 1 and audit.records.examined:
+        farthest = distance(limit * (1 + SAME), 0.5, risks.epsilon)
+        reached = int(audit.records.reaching([float(farthest)])[0])
+        mu = audit.records.every.numbers[MU] if certain else np.zeros(0)
+        both = sum(bool(mu[audit.records.place_of(row)].sum() >= farthest) for row in certain)
+        return max(reached + len(certain) - both, 1)
+    return max(len(certain), 1)
 
 
 def relative_error(attribute: AttributeFinding, error: float) -> float:

@@ -15,6 +15,7 @@ from seepage.auditing.report.figures import Drawing
 from seepage.auditing.report.rendering import Report, render, to_plain
 from seepage.auditing.report.words import Verdict, interval
 from seepage.auditing.rounds.figures import draw_recording, ranked_clients
+from seepage.auditing.rounds.first_screen import show_recording
 from seepage.auditing.rounds.words import advise, judge_recording
 from seepage.core.result import NOTICE
 from seepage.layers.recording_audit import RecordingAudit
@@ -116,7 +117,7 @@ class RecordingReport(Report):
         """Return the page, one self-contained file that runs no script."""
         drawings = {figure.name: figure for figure in figures}
         values = self.about() | {"verdict": self.verdict, "drawings": drawings, "schema": SCHEMA}
-        return render("rounds.html.j2", **values)
+        return render("rounds.html.j2", screen=show_recording(self.audit, self.property), **values)
 
     def write_records(self, folder: Path) -> None:
         """Write the table of clients."""

@@ -1,0 +1,514 @@
+"""The first screen of a page: three numbers beside their baselines, people, and what would help.
+
+Reports of every kind fill the same places. All that a reader can make the screen show, for every
+noise that was computed and for every group, is text and counts made here; the template and the
+script only put them in their places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from seepage.auditing.findings import (
+    MU,
+    AttributeFinding,
+    Audit,
+    Remedy,
+    RemedyKind,
+    no_better,
+)
+from seepage.auditing.questions import MAX_GUESS_GAIN, MAX_MEMBERSHIP
+from seepage.auditing.report.verdict import meets_limits
+from seepage.auditing.report.words import (
+    count_recognised,
+    error_at,
+    limit_on,
+    many,
+    most_exposed,
+    number,
+    number_of,
+    percent,
+    relative_error,
+    say_error,
+    short,
+    spread_kept,
+    whom,
+)
+from seepage.core.result import SAME
+from seepage.risks.guessing import accuracy_beside, distance
+
+
+@dataclass(frozen=True)
+class Card:
+    """A number beside its baseline: what anybody reaches without the release, and with it."""
+
+    name: str  # what is counted
+    # The two numbers, and what they are
+    baseline: str
+    value: str
+    meaning: str
+    # ``good`` or ``bad``, in a few words; neither where it is not judged
+    tone: str = ""
+    judged: str = ""
+    beside: tuple[str, ...] = ()  # the same for another attacker, or another column
+
+
+@dataclass(frozen=True)
+class Bar:
+    """How many people lie between two ends."""
+
+    ends: str
+    count: int
+    over: bool  # whether they lie beyond the line
+    others: int | None = None  # how many of those whom they are compared with
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How people are spread, and a line that they should not cross."""
+
+    bars: tuple[Bar, ...]
+    title: str
+    axis: str  # what is counted along it
+    line: int | None  # the bar that begins at the line
+    line_words: str
+    ticks: tuple[tuple[int, str], ...]  # the bars at whose beginning a number stands
+    alternative: str  # the same in words
+
+    @property
+    def most(self) -> int:
+        """The most people in a bar."""
+        return max([1, *(max(bar.count, bar.others or 0) for bar in self.bars)])
+
+    def height(self, count: int) -> float:
+        """Return the share of the full height that so many people have, on a logarithmic axis."""
+        return float(np.log1p(count) / np.log1p(self.most))
+
+
+@dataclass(frozen=True)
+class RemedyLine:
+    """A change, what it protects, and what it costs."""
+
+    name: str
+    protection: tuple[str, ...]  # a cell for each column of the table
+    error: str
+    compared: str  # with a constant prediction, or why there is no number
+    tone: str = ""
+
+
+@dataclass(frozen=True)
+class Remedies:
+    """What would help, the best first, beside what is there now."""
+
+    columns: tuple[str, ...]  # the headings of what is protected
+    lines: tuple[RemedyLine, ...]
+    error: str = "error"  # the heading of the cost
+    note: str = ""
+    title: str = "What would help"
+
+
+@dataclass(frozen=True)
+class NoiseStop:
+    """What the screen shows with one noise."""
+
+    sigma: str
+    eta: str
+    cards: tuple[Card, ...]
+    counts: tuple[int, ...]  # of the bars
+    groups: tuple[tuple[int, ...], ...]  # the same for each group
+
+
+@dataclass(frozen=True)
+class FirstScreen:
+    """What stands on the first screen beside the verdict."""
+
+    cards: tuple[Card, ...]
+    histogram: Histogram | None
+    remedies: Remedies
+    stops: tuple[NoiseStop, ...] = ()
+    own: int = 0  # the stop of the release itself
+    groups: tuple[str, ...] = ()  # names of the groups that can be picked
+    open: tuple[str, ...] = ()  # questions that this audit leaves open
+    figure: str = ""  # the name of a drawing, where there is no histogram
+
+    def data(self) -> dict[str, Any]:
+        """Return what the script of the page moves."""
+        return {
+            "own": self.own,
+            "stops": [asdict(stop) for stop in self.stops],
+            "bars": [] if self.histogram is None else [bar.ends for bar in self.histogram.bars],
+        }
+
+
+def show_audit(audit: Audit) -> FirstScreen:
+    """Return the first screen of an audit of a linear model, or of a release of one."""
+    groups = [name for name, places in audit.members.items() if len(places)][:40]
+    edges = _Edges(audit) if audit.records.examined else None
+    curve, risks = audit.curve, audit.risks
+    stops: tuple[NoiseStop, ...] = ()
+    own = np.flatnonzero(np.asarray(curve.sigma) == audit.sigma)
+    known = risks is not None and risks.curve is not None and len(curve.sigma) > 1
+    if known and edges is not None and len(own):
+        stops = tuple(
+            NoiseStop(
+                sigma=number(sigma),
+                eta=number(curve.worst_eta[k]),
+                cards=tuple(_cards(audit, k)),
+                counts=edges.counts(float(sigma)),
+                groups=tuple(edges.counts(float(sigma), audit.members[name]) for name in groups),
+            )
+            for k, sigma in enumerate(curve.sigma)
+        )
+    return FirstScreen(
+        cards=tuple(_cards(audit)),
+        histogram=None if edges is None else edges.histogram(),
+        remedies=_remedies(audit),
+        stops=stops,
+        own=int(own[0]) if stops else 0,
+        groups=tuple(
+            f"{short(column, 24)}: {short(label, 24)} ({len(audit.members[column, label]):,})"
+            for column, label in groups
+        )
+        if stops
+        else (),
+        open=tuple(_open_questions(audit)),
+        figure="leakage" if edges is None else "",
+    )
+
+
+def _open_questions(audit: Audit) -> Iterator[str]:
+    if audit.risks is None:
+        yield "membership and guesses"
+    elif audit.risks.curve is None or (audit.risks.curve.right is None and audit.risks.guesses):
+        yield "guesses with other noise"
+    if error_at(audit, audit.sigma) is None:
+        yield "usefulness"
+
+
+# The three numbers --------------------------------------------------------------------------------
+
+
+def _cards(audit: Audit, stop: int | None = None) -> Iterator[Card]:
+    """Yield the numbers of the release, or of the same with another noise of the curve."""
+    if audit.risks is not None:
+        yield _membership(audit, stop)
+    value = _value(audit, stop)
+    if value is not None:
+        yield value
+    error = error_at(audit, audit.sigma) if stop is None else float(audit.curve.error[stop])
+    if error is not None:
+        constant = audit.curve.trivial_error
+        useless = no_better(error, constant)
+        yield Card(
+            name=f"{short(audit.curve.error_name, 40)}, new {many(audit.unit)}".capitalize(),
+            baseline=say_error(audit, constant),
+            value=say_error(audit, error),
+            meaning="constant prediction → model",
+            tone="bad" if useless else "good",
+            judged="useless: no better" if useless else "better",
+        )
+
+
+_INFORMED = "attacker knows all others"
+
+
+def _judged(over: bool, limit: str) -> dict[str, str]:
+    return {"tone": "bad" if over else "good", "judged": f"{'over' if over else 'within'} {limit}"}
+
+
+def _membership(audit: Audit, stop: int | None) -> Card:
+    risks = audit.risks
+    assert risks is not None  # noqa: S101 - the caller has looked
+    right = risks.recognised
+    if stop is not None and not risks.disclosed and risks.curve is not None:
+        right = float(risks.curve.membership[stop])
+    limit = limit_on(audit, "--max-membership", MAX_MEMBERSHIP)
+    own = stop is None or float(audit.curve.sigma[stop]) == audit.sigma
+    judged = _judged(right > limit * (1 + SAME), f"limit {percent(limit)}")
+    if own and audit.published_as_it_is and judged["tone"] == "good":
+        # Nobody has said that there will be noise.
+        judged = {"tone": "", "judged": f"only with noise σ = {number(audit.sigma)}"}
+    return Card(
+        name="Recognised as a member",
+        baseline="50 %",
+        value=percent(right),
+        meaning=f"chance → at most, {whom(audit, risks.recognised_row)}",
+        **judged,
+        beside=(_outsider(audit) if own else _INFORMED, *(_named(audit, limit) if own else ())),
+    )
+
+
+def _named(audit: Audit, limit: float) -> Iterator[str]:
+    """Say who is recognised beyond the limit, by row."""
+    over = count_recognised(audit, limit)
+    if over and audit.records.examined and audit.risks is not None:
+        first = list(dict.fromkeys([*audit.risks.disclosed, *audit.records.recognised(over)]))[:5]
+        names = ", ".join(short(audit.called(row), 16) for row in first)
+        more = f" and {over - len(first):,} more" if over > len(first) else ""
+        yield f"over the limit: {'row' if over == 1 else 'rows'} {names}{more}"
+
+
+def _outsider(audit: Audit) -> str:
+    """Say what an attacker reaches who does not know all others, never alone."""
+    found = audit.outsider
+    if found is None:
+        return "outsider: not estimated" if audit.outsider_reason else _INFORMED
+    noise = "no noise: " if found.sigma is None else ""
+    return (
+        f"{noise}outsider {percent(found.membership)} (estimate), informed attacker "
+        f"{percent(found.informed)}"
+    )
+
+
+def _value(audit: Audit, stop: int | None) -> Card | None:
+    """Return the guess to which the release adds most, else the number that it narrows most."""
+    risks = audit.risks
+    numbers = [a for a in most_exposed(audit.attributes) if a.kind == "numeric" and a.spread > 0]
+    numbers = [a for a in numbers if a.sensitive] or numbers
+    sigma = audit.sigma if stop is None else float(audit.curve.sigma[stop])
+    number_card = _number(audit, numbers[0], sigma / audit.sigma) if numbers else None
+    if risks is None or risks.worst_guess is None:
+        return number_card
+    worst = risks.worst_guess
+    name, prior, right, baseline = worst.name, worst.prior, worst.right, worst.baseline
+    who = f", {whom(audit, worst.row, worst.unit)}"
+    curve, beside = risks.curve, []
+    if stop is not None and sigma != audit.sigma:
+        if curve is None or curve.right is None or curve.baseline is None:
+            unknown = f"“{short(name, 24)}” guessed right"
+            return Card(unknown, percent(baseline), "–", "not computed with this noise")
+        name, prior, who = curve.names[stop], curve.priors[stop], ""
+        right, baseline = float(curve.right[stop]), float(curve.baseline[stop])
+    else:
+        # The fairer baseline, where the largest gain is over the commonest answer
+        own = (g for g in risks.guesses if (g.name, g.prior) == (name, "model"))
+        for guess in own if prior != "model" else ():
+            told = f"{percent(guess.baseline)} → {percent(guess.right)}"
+            beside.append(f"predicted from others: {told}")
+    limit = limit_on(audit, "--max-guess-gain", MAX_GUESS_GAIN)
+    if number_card is not None and numbers[0].sensitive:
+        beside.append(f"{number_card.name}: {number_card.baseline} → {number_card.value}")
+    return Card(
+        name=f"“{short(name, 24)}” guessed right",
+        baseline=percent(baseline),
+        value=percent(right),
+        meaning=f"{_GUESSER[prior]} → with release{who}",
+        **_judged(right - baseline > limit * (1 + SAME), f"limit +{100 * limit:g} points"),
+        beside=tuple(beside),
+    )
+
+
+def _number(audit: Audit, column: AttributeFinding, times: float) -> Card:
+    """Return how far a normal prior as wide as the column narrows, with so many times the noise."""
+    error = column.smallest_error * times
+    ratio = relative_error(column, error)
+    kept = spread_kept(ratio)
+    return Card(
+        name=f"“{short(column.name, 24)}” known to",
+        baseline=f"±{number(column.spread)}",
+        value=f"±{number(kept * column.spread)}",
+        meaning=f"without → with release, {whom(audit, column.easiest_row)}",
+        tone="bad" if ratio < 0.5 else "good",  # as protection() has it
+        judged="narrowed by more than half" if ratio < 0.5 else "not narrowed by half",
+    )
+
+
+# What a guess starts from without the release
+_GUESSER = {"model": "predicted from others", "frequencies": "commonest answer"}
+
+
+# People -------------------------------------------------------------------------------------------
+
+
+class _Edges:
+    """Bars of membership from chance to certainty, one of which begins at the limit."""
+
+    def __init__(self, audit: Audit) -> None:
+        self.audit, risks = audit, audit.risks
+        assert risks is not None  # noqa: S101 - they have been examined
+        self.limit = limit_on(audit, "--max-membership", MAX_MEMBERSHIP)
+        # About twenty bars, of two and a half percentage points
+        below = max(1, round((self.limit - 0.5) / 0.025))
+        above = max(1, round((1 - self.limit) / 0.025)) if self.limit < 1 else 0
+        first = np.linspace(0.5, self.limit, below + 1)
+        self.edges = np.concatenate([first, np.linspace(self.limit, 1.0, above + 1)[1:]])
+        self.line = below if above else None
+        # Who is at the limit has not crossed it.
+        starts = np.where(np.arange(len(self.edges) - 1) == below, 1 + SAME, 1.0) * self.edges[:-1]
+        self.distances = distance(starts, 0.5, risks.epsilon)
+        self.distances[0] = 0.0
+
+    def counts(self, sigma: float, places: np.ndarray | None = None) -> tuple[int, ...]:
+        """Return how many people, or of a group, are in each bar with another noise."""
+        records, disclosed = self.audit.records, self.audit.risks.disclosed  # type: ignore[union-attr]
+        own = np.concatenate([np.zeros(0, int), *map(records.place_of, disclosed)])
+        # μ is inversely proportional to σ.
+        distances = self.distances * (sigma / self.audit.sigma)
+        if places is None:
+            reached = records.reaching(distances)
+        else:
+            own = np.intersect1d(own, places)
+            reached = self._reaching(places, distances)
+        # Whose membership a published figure discloses is recognised with any noise.
+        reached += len(own) - self._reaching(own, distances)
+        return tuple((-np.diff(reached, append=0)).tolist())
+
+    def _reaching(self, places: np.ndarray, distances: np.ndarray) -> np.ndarray:
+        mu = self.audit.records.at(places).numbers[MU]
+        ordered = np.sort(mu[~np.isnan(mu)])
+        return np.asarray(len(ordered) - np.searchsorted(ordered, distances))
+
+    def histogram(self) -> Histogram:
+        """Return the bars of the release itself."""
+        audit, counts = self.audit, self.counts(self.audit.sigma)
+        line = len(counts) if self.line is None else self.line
+        over, examined = sum(counts[line:]), sum(counts)
+        who = many(audit.unit)
+        whole = "" if examined == audit.records.count else f" (the {examined:,} most exposed)"
+        ends = [
+            f"{100 * a:g} to {100 * b:g} %"
+            for a, b in zip(self.edges, self.edges[1:], strict=False)
+        ]
+        return Histogram(
+            bars=tuple(
+                Bar(text, count, k >= line)
+                for k, (text, count) in enumerate(zip(ends, counts, strict=True))
+            ),
+            title=f"{who.capitalize()}{whole} by recognition",
+            axis="membership inference succeeds (heights: logarithmic)",
+            line=self.line,
+            line_words=f"limit {percent(self.limit)}",
+            ticks=tuple(
+                (k, f"{100 * edge:.3g} %")
+                for k, edge in enumerate(self.edges)
+                if k in (0, line, len(counts))
+                or (k % 4 == 0 and abs(k - line) > 2 and len(counts) - k > 2)
+            ),
+            alternative=(
+                f"Histogram of {number_of(examined, audit.unit)}{whole} by how often membership "
+                f"inference succeeds: {over:,} above the limit of {percent(self.limit)}; half of "
+                f"them at most {percent(audit.risks.median if audit.risks else 0.5)}."
+            ),
+        )
+
+
+# What would help ----------------------------------------------------------------------------------
+
+
+def _remedies(audit: Audit) -> Remedies:
+    """Return the release as it is and what would change it, by the error that is left.
+
+    A constant prediction stands among them: what comes after it makes the model useless.
+    """
+    constant, error = audit.curve.trivial_error, error_at(audit, audit.sigma)
+    risks = audit.risks
+    worst = None if risks is None else risks.worst_guess
+    now = _line(
+        audit,
+        f"as it is ({_set('σ', audit.sigma)})",
+        "yes" if meets_limits(audit) else "no",
+        None if risks is None else risks.recognised,
+        None if worst is None else worst.gain,
+        error,
+    )
+    tried = [r for r in audit.remedies if r.error is not None and r.reason is None]
+    better: list[RemedyLine] = []
+    useless: list[RemedyLine] = []
+    for remedy in sorted(tried, key=lambda r: r.error or 0.0):
+        right, gain = _risks_of(audit, remedy)
+        met = _met(audit, remedy, right, gain)
+        line = _line(audit, _takes(audit, remedy), met, right, gain, remedy.error)
+        (useless if remedy.useless else better).append(line)
+    unknown = ("–",) * 3
+    baseline = RemedyLine("constant prediction", unknown, say_error(audit, constant), "")
+    left = len(audit.remedies) - len(tried)
+    note = ""
+    if left:
+        note = f"{left} more did not help or {'was' if left == 1 else 'were'} not tried."
+    return Remedies(
+        ("within limits", "recognised", "guess gains"),
+        (now, *better, baseline, *useless),
+        "error",
+        note,
+        "What would help" if now.protection[0] != "✓ yes" else "Alternatives",
+    )
+
+
+def _risks_of(audit: Audit, remedy: Remedy) -> tuple[float | None, float | None]:
+    """Return how surely members are recognised after a remedy, and what a guess then gains.
+
+    They are known as well as those of the release if it changes the noise alone.
+    """
+    right, gain = remedy.membership, remedy.gain
+    risks, sigma = audit.risks, remedy.sigma
+    if risks is not None and risks.disclosed:  # by figures that no remedy changes
+        right = 1.0
+    if risks is None or sigma is None or remedy.kind != RemedyKind.NOISE:
+        return right, gain
+    # All are upper limits: the smallest counts, which the slider shows with this noise.
+    mu = risks.mu * audit.sigma / sigma
+    known = float(accuracy_beside(mu, 0.5, risks.epsilon))
+    right = known if right is None else max(right, known) if risks.disclosed else min(right, known)
+    curve = risks.curve
+    if curve is not None and curve.right is not None:
+        # More noise adds no more to a guess: the next stop before it has the most it can gain.
+        before = np.flatnonzero(curve.sigma <= sigma * (1 + SAME))
+        if len(before):
+            most = float((curve.right - curve.baseline)[before[-1]])
+            gain = most if gain is None else min(gain, most)
+    return right, gain
+
+
+def _met(audit: Audit, remedy: Remedy, right: float | None, gain: float | None) -> str:
+    """Return whether a remedy brings a release within the limits, as far as that is known."""
+    if not remedy.reaches_target:
+        return "no"
+    guessed = audit.risks is not None and audit.risks.worst_guess is not None
+    if right is None or (gain is None and guessed):
+        return f"only η ≤ {number(audit.target_eta or 1.0)} known"
+    within = right <= limit_on(audit, "--max-membership", MAX_MEMBERSHIP) * (1 + SAME)
+    allowed = limit_on(audit, "--max-guess-gain", MAX_GUESS_GAIN) * (1 + SAME)
+    return "yes" if within and (gain is None or gain <= allowed) else "no"
+
+
+def _set(name: str, value: float) -> str:
+    """Return what a number is set to; lines do not break within it."""
+    return f"{name} = {number(value)}".replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def _takes(audit: Audit, remedy: Remedy) -> str:
+    """Return a remedy's name and the numbers that it takes."""
+    taken = [_set("λ", remedy.l2)] if remedy.l2 is not None else []
+    if remedy.sigma is not None and (remedy.l2 is None or remedy.sigma != audit.sigma):
+        taken.append(_set("σ", remedy.sigma))
+    return f"{short(remedy.name, 40)} ({', '.join(taken)})" if taken else short(remedy.name, 40)
+
+
+def _line(
+    audit: Audit,
+    name: str,
+    met: str,
+    right: float | None,
+    gain: float | None,
+    error: float | None,
+) -> RemedyLine:
+    """Return a line; what is not known is a dash."""
+    cells = (
+        {"yes": "✓ yes", "no": "✕ no"}.get(met, met),
+        "–" if right is None else percent(right),
+        "–" if gain is None else f"{100 * gain:.3g} pts",
+    )
+    if error is None:
+        return RemedyLine(name, cells, "–", "not measured")
+    useless = no_better(error, audit.curve.trivial_error)
+    return RemedyLine(
+        name,
+        cells,
+        say_error(audit, error),
+        "useless" if useless else "better",
+        "bad" if useless else "good",
+    )

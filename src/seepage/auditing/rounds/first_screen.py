@@ -1,0 +1,95 @@
+"""The first screen on recorded rounds: what updates tell, which clients stand out, what helps."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from seepage.auditing.report.first_screen import (
+    Bar,
+    Card,
+    FirstScreen,
+    Histogram,
+    Remedies,
+    RemedyLine,
+)
+from seepage.auditing.report.words import bits, interval, number, short
+from seepage.layers.measures.independence_test import LEVEL
+from seepage.layers.recording_audit import RecordingAudit
+
+
+def show_recording(audit: RecordingAudit, name: str) -> FirstScreen:
+    """Return the first screen of an audit of recorded rounds, about the property of this name."""
+    found, told, apart = audit.layers.v_information, audit.telling(), audit.clients.named()
+    best = found.ranking()[0]
+    k = found.layers.index(best)
+    unit, entropy = found.unit, float(found.columns["entropy"][0])
+    since = None if audit.over_rounds is None else audit.over_rounds.first()
+    cards = (
+        Card(
+            f"“{short(name, 24)}” told by a layer",
+            "0",
+            f"{bits(float(found.values[k]))} {unit}",
+            f"nothing → {short(best, 24)}, of {number(entropy)} in all",
+            "bad" if best in told else "",
+            "told at the 5 % level" if best in told else "not at the 5 % level",
+            (f"95 % CI {bits(float(found.low[k]))} to {bits(float(found.high[k]))}",),
+        ),
+        Card(
+            "Layers that tell it",
+            "0",
+            f"{len(told)} of {len(found)}",
+            "none → in this recording",
+            "bad" if told else "",
+            "none at the 5 % level" if not told else "",
+            () if since is None else (f"since round {since}",),
+        ),
+        Card(
+            "Clients who stand out",
+            "0",
+            f"{len(apart)} of {len(audit.clients.clients)}",
+            "none → approximate P ≤ 0.05",
+            "bad" if apart else "",
+            "" if apart else "none",
+        ),
+    )
+    return FirstScreen(
+        cards,
+        _clients(audit),
+        _left(audit),
+        open=("accuracy", "other properties", "stronger adversaries"),
+    )
+
+
+def _clients(audit: RecordingAudit) -> Histogram | None:
+    """Return how many clients stand out how surely, by P-value; nothing for too few clients."""
+    p = np.asarray(audit.clients.p_value, float)
+    if np.isnan(p).any():
+        return None
+    edges = np.linspace(0, 1, 21)
+    # A P-value at the level stands out; the first bar has those.
+    counts = np.bincount(np.clip(np.ceil(p / LEVEL).astype(int) - 1, 0, 19), minlength=20)
+    return Histogram(
+        tuple(
+            Bar(f"P {a:.2f} to {b:.2f}", int(count), k == 0)
+            for k, ((a, b), count) in enumerate(zip(pairwise(edges), counts, strict=True))
+        ),
+        "Clients by how unusual",
+        "P-value of standing out: left of the line stands out",
+        1,
+        "P = 0.05",
+        ((0, "0"), (10, "0.5"), (20, "1")),
+        f"Histogram of the P-values of {len(p)} clients: {int(counts[0])} at most 0.05.",
+    )
+
+
+def _left(audit: RecordingAudit) -> Remedies:
+    """Return what each remedy leaves in a whole update, the least first."""
+    first, *others = audit.layers.remedies
+    lines = [
+        RemedyLine(short(r.name, 60), (interval(r.value, r.low, r.high), number(r.p_value)), "", "")
+        for r in [first, *sorted(others, key=lambda r: r.value)]
+    ]
+    unit = audit.layers.v_information.unit
+    return Remedies((f"{unit} left (95 % CI)", "P"), tuple(lines), "")
