@@ -133,6 +133,7 @@ def release(table: Path, folder: Path) -> Callable[[], None]:
     from seepage.cli import app
 
     words = ["release", str(table), "--target", "ill", "--max-membership", "1"]
+    words += ["--max-guess-tpr", "1"]
     ledger = folder / "ledger.json"
     words += ["--max-guess-gain", "1", "--report", str(folder / "report")]
     words += ["--ledger", str(ledger), "--out", str(folder / "release")]
