@@ -133,14 +133,25 @@ def _guess_gain(audit: Audit, limit: float) -> Gate:
     worst = _known_risks(audit, "--max-guess-gain").worst_guess
     if worst is None:
         return Gate("--max-guess-gain", limit, 0.0, True)
-    passed = worst.gain <= limit * (1 + SAME)
-    return Gate("--max-guess-gain", limit, worst.gain, passed, rows=(worst.row,), where=worst.name)
+    # Without noise a value that moves the model is no guess to whoever knows all else.
+    gain = 1 - worst.baseline if audit.published_as_it_is and worst.gain > 0 else worst.gain
+    passed = gain <= limit * (1 + SAME)
+    return Gate("--max-guess-gain", limit, gain, passed, rows=(worst.row,), where=worst.name)
 
 
 def _guess_tpr(audit: Audit, limit: float) -> Gate:
     if limit >= 1 and audit.risks is None:
         return Gate("--max-guess-tpr", limit, None, True)
     risks = _known_risks(audit, "--max-guess-tpr")
+    gate = _noisy_guess_tpr(audit, risks, limit)
+    if not audit.published_as_it_is or limit >= 1 or not gate.measured:
+        return gate
+    enough = audit.sigma if gate.passed else gate.enough
+    return replace(gate, measured=1.0, passed=False, enough=enough)
+
+
+def _noisy_guess_tpr(audit: Audit, risks: RiskFinding, limit: float) -> Gate:
+    """Return the gate on recognised values through the release with its noise."""
     if risks.replaced:
         # Two values of a record with different figures are told apart without an error.
         return Gate("--max-guess-tpr", limit, 1.0, limit >= 1, rows=risks.replaced[:1])

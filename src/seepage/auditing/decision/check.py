@@ -134,7 +134,8 @@ class Check:
     def _reasons(self, whole: Mapping[str, Any]) -> list[str]:
         """Return why, the most important first."""
         verdict, reasons = self.report.verdict, [self.report.verdict.headline]
-        reasons += [f"{gate.name}: {text}" for gate, text in verdict.gates]
+        gates = sorted(verdict.gates, key=lambda one: one[0].passed)  # what is exceeded first
+        reasons += [f"{gate.name}: {text}" for gate, text in gates]
         reasons += whole.get("notices", ())
         reasons += [risk["text"] for risk in whole.get("structure", ()) if risk["found"]]
         if "attacks" in whole:
