@@ -22,7 +22,7 @@ import seepage as sp
 from bayes_oracle import by_lines
 from sampled import sampled
 from seepage.core.jacobian import Alternatives
-from seepage.core.risk_views import distinct_rows
+from seepage.core.risk_views import among_levels, changes_of, distinct_rows, guess_among
 from seepage.glm.changes.local_model import Whitening
 from seepage.glm.changes.outputs import Outputs
 from seepage.glm.losses import poisson
@@ -687,3 +687,42 @@ def test_a_family_without_a_constant_is_refused_in_chunks(tmp_path: Path) -> Non
     model = sp.glm.GeneralizedLinearRegression("gamma", l2=L2).fit(rows)
     with pytest.raises(sp.InputError, match="takes refits, which need all records in memory"):
         sp.leakage(model, rows, noise=sp.Gaussian(1.0)).membership()
+
+
+@pytest.mark.parametrize("levels", [3, 5])
+def test_guesses_at_several_scales_are_those_with_other_noise(levels: int) -> None:
+    """One pass serves all noises; a gain that is known spares no integral that may exceed it."""
+    rng = np.random.default_rng(levels)
+    level = rng.integers(0, levels, 60)
+    X = np.column_stack([rng.standard_normal(60), np.eye(levels)[level][:, 1:]])
+    y = X @ rng.standard_normal(levels) + rng.standard_normal(60)
+    model = sp.glm.LinearRegression(l2=0.02, fit_intercept=True).fit(X, y)
+    scales, columns = (1.0, 0.3, 4.0), list(range(1, levels))
+
+    def asked(noise, scales, beyond):
+        leak = sp.leakage(model, X, y, noise=sp.Gaussian(noise))
+        changes = changes_of(leak)
+        candidates = among_levels(leak, changes, columns, 1e-3)
+        return guess_among(
+            leak,
+            changes,
+            candidates,
+            ["frequencies"],
+            None,
+            False,
+            integrals=20,
+            scales=scales,
+            beyond=beyond,
+        )
+
+    together = asked(0.2, scales, (-np.inf,) * 3)
+    gains = []
+    for scale, guess in zip(scales, together, strict=True):
+        (alone,) = asked(0.2 / scale, (1.0,), (-np.inf,))
+        np.testing.assert_allclose(np.asarray(guess), np.asarray(alone), rtol=1e-9)
+        np.testing.assert_allclose(guess.mu, alone.mu, rtol=1e-9)
+        gains.append(float(np.max(np.asarray(guess.gain()))))
+    assert gains[1] < gains[0] < gains[2]
+    less = asked(0.2, scales, [gain / 2 for gain in gains])
+    most = [float(np.max(np.asarray(guess.gain()))) for guess in less]
+    assert most == pytest.approx(gains)
