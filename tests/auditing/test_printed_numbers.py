@@ -37,7 +37,7 @@ from seepage.auditing.report.verdict import judge, tell_noise, tell_steps
 from seepage.auditing.report.words import in_100, interval, number, percent
 from seepage.cli import app
 
-DOCS = Path(__file__).parents[2] / "docs" / "report.md"
+DOCS = [Path(__file__).parents[2] / "docs" / name for name in ("report.md", "report-others.md")]
 NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]\d+)?")
 CHANCE = "50"  # written out in sentences, of a coin
 LIMITS = Limits(
@@ -420,7 +420,7 @@ def test_a_refused_release_says_so_and_leaves_nothing(stays):
 
 @pytest.mark.parametrize("which", ["audit", "release", "attack", "rounds"])
 def test_every_key_is_documented(which, released, stays, attacked):
-    page = DOCS.read_text("utf-8")
+    page = "".join(file.read_text("utf-8") for file in DOCS)
     if which == "audit":
         told = AuditReport(released).summary()
     elif which == "release":
