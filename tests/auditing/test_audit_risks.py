@@ -123,7 +123,7 @@ def test_somebody_who_stands_out_is_in_the_headline(audit: Audit) -> None:
     seen = replace(plain, risks=replace(risks, membership=0.9, guesses=()))
     assert judge(seen).tone == "caution"
     assert judge(seen).label == "Over the default limit"
-    assert "members, up to 90 % of the time (limit 75 %, chance 50 %)" in judge(seen).headline
+    assert "a member, up to 90 % of the time (limit 75 %, chance 50 %)" in judge(seen).headline
     allowed = replace(seen, gates=find_gates(Limits(max_membership=0.95), seen))
     assert judge(allowed).tone == "good"
     unknown = replace(plain, risks=None)

@@ -131,8 +131,11 @@ def _stands_out(audit: Audit) -> str:
         who = f"{over:,} of {number_of(total, audit.unit)}"
         if total < audit.records.count:
             who = f"At least {over:,} of {number_of(audit.records.count, audit.unit)}"
+        who = f"{who} can be recognised as members"
+        if over == 1 and total == audit.records.count:
+            who = f"{capital(whom(audit, risks.recognised_row))} can be recognised as a member"
         return (
-            f"{who} can be recognised as members, up to {percent(risks.recognised)} of the time "
+            f"{who}, up to {percent(risks.recognised)} of the time "
             f"(limit {percent(membership)}, chance 50 %)"
         )
     gain = limit_on(audit, "--max-guess-gain", MAX_GUESS_GAIN)
