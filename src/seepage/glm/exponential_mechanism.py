@@ -98,6 +98,12 @@ class ExponentialMechanism:
         if wide > d:
             self.margins = self.margins + self.candidates[:, d]
 
+    def __repr__(self) -> str:
+        return (
+            f"<ExponentialMechanism: {len(self.candidates)} candidates, {len(self.y)} records, "
+            f"sharpness {self.sharpness:g}>"
+        )
+
     def draw(self, seed: int | None = None) -> int:
         """Return the position of a candidate to publish; a seed is for experiments only."""
         every = range(len(self.candidates))

@@ -120,6 +120,12 @@ class ObjectivePerturbation:
         basis = self.outputs.basis
         return np.asarray(theta[:, 0] if basis is None else basis @ theta.T)
 
+    def __repr__(self) -> str:
+        family = self.fit.family.name
+        return (
+            f"<ObjectivePerturbation of a {family} model on {len(self.y)} records, {self.noise!r}>"
+        )
+
     # What leaks ---------------------------------------------------------------------------------
 
     def records(self) -> Result:

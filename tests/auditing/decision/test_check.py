@@ -107,7 +107,13 @@ def test_a_limit_that_is_exceeded_is_refused(folder):
     check = json.loads((folder / "check.json").read_text())
     assert (check["recommendation"], check["passed"]) == ("refuse", False)
     assert check["reasons"][1].startswith("--max-membership: ")
-    assert "DO NOT RELEASE" in (folder / "check.txt").read_text()
+    sheet = (folder / "check.txt").read_text()
+    assert "DO NOT RELEASE" in sheet
+    assert f"with noise σ = {check['found']['release']['sigma']:.4g}" in sheet
+    # What is exceeded comes before what is met.
+    made = run(*AUDIT, "--max-eta", "1e9", "--max-membership", "0.5001", "--check", "check.json")
+    reasons = json.loads((folder / "check.json").read_text())["reasons"]
+    assert [one.split(":")[0] for one in reasons[1:3]] == ["--max-membership", "--max-eta"]
 
 
 def test_a_release_is_checked_file_by_file(folder):

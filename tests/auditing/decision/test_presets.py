@@ -106,6 +106,14 @@ def test_a_model_published_without_noise_meets_no_limit_on_membership(table):
     assert membership["text"].startswith("Published as it is, without noise, membership inference")
     assert f"σ = {membership['enough']:g} would be enough" in membership["text"]
     noisy = run(*asked, "--preset", "internal", "--sigma", str(membership["enough"]))
+    assert {gate["name"]: gate["measured"] for gate in json.loads(noisy.stdout)["gates"]}[
+        "--max-guess-tpr"
+    ] < 1  # with noise a value is guessed, without it is known
+    gain, tpr = summary["gates"][1:3]
+    worst = max(summary["risks"]["guesses"], key=lambda one: one["right"] - one["baseline"])
+    assert gain["measured"] == pytest.approx(1 - worst["baseline"])
+    assert gain["text"].startswith("Published as it is, without noise, ")
+    assert (tpr["measured"], tpr["passed"]) == (1.0, False)
     assert json.loads(noisy.stdout)["gates"][0]["passed"]
     assert run(*asked, "--max-membership", "1").exit_code == 0  # no limit
 

@@ -68,7 +68,7 @@ def test_an_audit_of_that_table_is_not_called_private(run, tmp_path):
     pa_csv.write_csv(stays(400), tmp_path / "stays.csv")
     result = run("audit", "stays.csv", "--target", "los", "--quick")
     assert result.exit_code == 0, result.output
-    assert "Over the default limit: 1 of 400 records can be recognised" in result.stdout
+    assert "Over the default limit: Row 7 can be recognised" in result.stdout
     assert any(line.rstrip().endswith("row 7") for line in result.stdout.splitlines())
     assert "Private" not in result.stdout
     assert "Within" not in result.stdout

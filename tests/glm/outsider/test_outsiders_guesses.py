@@ -280,7 +280,7 @@ def test_people_are_at_least_those_of_dense_matrices():
         assert eta <= float(found[k]) * (1 + 1e-9)
         assert float(found[k]) < 1.5 * eta
     for ask in (leak.records, lambda: leak.guess(1), lambda: leak.groups(person % 3)):
-        with pytest.raises(InputError, match="without person="):
+        with pytest.raises(InputError, match="Leave out person="):
             ask()
 
 

@@ -1,6 +1,7 @@
 """Several releases about one table to an outsider: stacked matrices, and refits by hand."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -163,3 +164,16 @@ def test_releases_that_do_not_go_together_are_refused():
             ask()
     assert len(sp.compose(both, one).noise) == 0
     assert "3 releases" in repr(sp.compose(both, one))
+
+
+@pytest.mark.parametrize("names", [None, "p"])
+def test_rows_in_another_order_are_refused(names):
+    X, y, _ = drawn()
+    index = None if names is None else [f"{names}{i}" for i in range(len(X))]
+    table, labels = pd.DataFrame(X, index=index), pd.Series(y, index=index)
+    mixed = table.sample(frac=1, random_state=3)
+    first = sp.leakage(fitted(table, labels), table, labels, attacker=OUTSIDER)
+    other = fitted(mixed[[0]], labels[mixed.index])
+    second = sp.leakage(other, mixed[[0]], labels[mixed.index], attacker=OUTSIDER)
+    with pytest.raises(sp.InputError, match="in another order"):
+        sp.compose(first, second)

@@ -607,3 +607,21 @@ def test_what_cannot_be_read_is_refused():
     with pytest.raises(InputError, match="identities"):
         sp.RegressionTable(fitted(X, y), person=clusters[:5])
     assert "1 specification about 120 records" in repr(table)
+
+
+def test_what_a_formula_learns_is_said_to_be_held():
+    X, y, _ = drawn()
+    table = pd.DataFrame({"x": X[:, 1], "y": y})
+    plain, learnt = (
+        sp.RegressionTable(smf.ols(formula, table).fit(), digits=2).membership(exact=0)
+        for formula in ("y ~ x", "y ~ standardize(x)")
+    )
+    assert not any("is held fixed" in one for one in plain.mu.assumptions)
+    for result in (learnt.mu, learnt.informed.mu):
+        assert any("standardize" in one and "is held fixed" in one for one in result.assumptions)
+
+
+def test_a_fit_without_errors_is_refused():
+    X, _, _ = drawn()
+    with pytest.raises(InputError, match="without an error"):
+        sp.RegressionTable(sm.OLS(X @ [1.0, 2.0, -1.0], X).fit(), digits=3)

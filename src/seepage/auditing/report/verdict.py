@@ -214,6 +214,8 @@ def _tell_fixes(audit: Audit) -> str:
     changes = [change for change, useless in named if change and not useless]
     useless = " or ".join(change for change, useless in named if change and useless)
     if not _needs_change(audit):
+        if audit.published_as_it_is:
+            return f"Noise: with σ = {audit.sigma:.3g} it stays within {find_limit(audit).words}."
         text = f"Nothing needs to be changed to stay within {find_limit(audit).words}"
         if changes:
             text += f". {'Another way' if len(changes) == 1 else 'Other ways'} to stay within it: "

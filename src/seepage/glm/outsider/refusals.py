@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ def check_people(worlds: Worlds | StreamedWorlds, attacker: Attacker) -> None:
         there = f"There are only {rest:,} others"
         if unknown < rest:
             there = (
-                f"She would know all but {unknown:.0f} of {rest:,} others, which is "
+                f"She would know all but {math.floor(unknown)} of {rest:,} others, which is "
                 "practically everybody"
             )
         raise InputError(

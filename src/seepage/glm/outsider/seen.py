@@ -6,6 +6,7 @@ What leaves, with which noise, to whom, about which records: everything the view
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -151,6 +152,16 @@ class SeenRelease:
                 f"Only releases about the same records compose: one has {len(mine.source):,} of "
                 f"them, another {len(yours.source):,}."
             )
+        labels = [
+            list(range(len(one.source))) if one.source.index is None else one.source.index.tolist()
+            for one in (mine, yours)
+        ]
+        labelled = mine.source.index is not None and yours.source.index is not None
+        if labels[0] != labels[1] and (labelled or Counter(labels[0]) == Counter(labels[1])):
+            raise InputError(
+                "The rows of these releases have different labels, or the same in another order: "
+                "pass both tables in one order."
+            )
         if mine.person is None or yours.person is None:
             alike = mine.person is yours.person
         else:
@@ -185,8 +196,8 @@ class SeenRelease:
         together = self.together(None)
         if together is not None and any(len(rows) > 1 for rows in together.sets):
             raise InputError(
-                "People have several records here; what is said about single records, or about "
-                "values that a person's records do not share, is known without person= only."
+                "People have several records here. Leave out person= to ask about single records, "
+                "groups of records, or values that differ between the records of a person."
             )
         return self.worlds(None)
 

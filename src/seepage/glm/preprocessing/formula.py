@@ -105,14 +105,16 @@ class FormulaStep(FeatureStep):
     @property
     def held(self) -> tuple[str, ...]:  # type: ignore[override]
         """What functions in the formula keep from the data it was fitted on."""
-        if hasattr(self.spec, "transform_state"):
-            learns = bool(self.spec.transform_state)
-        else:
-            infos = self.spec.factor_infos.values()
-            learns = any(info.state.get("transforms") for info in infos)
-        return (*([_LEARNT] if learns else []), *self.choices)
+        return (*([_LEARNT] if learns_from_data(self.spec) else []), *self.choices)
 
     @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
         """The levels of its categories."""
         return (LEVELS,) if self._categories() else ()
+
+
+def learns_from_data(spec: Any) -> bool:
+    """Say whether functions in a formula, patsy's or formulaic's, keep something from the data."""
+    if hasattr(spec, "transform_state"):
+        return bool(spec.transform_state)
+    return any(info.state.get("transforms") for info in spec.factor_infos.values())

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from seepage.errors import InputError
+from seepage.glm.preprocessing.formula import learns_from_data
 from seepage.support.chunks import row_slices
 from seepage.support.library_classes import own_name
 
@@ -51,6 +52,8 @@ class Specification:
         The roots of survey weights.
     likelihood
         Whether the log-likelihood is printed.
+    learnt
+        Whether the formula keeps something from the data, as ``standardize`` does: held fixed.
     """
 
     X: np.ndarray
@@ -63,6 +66,7 @@ class Specification:
     corrected: bool = True
     scale: np.ndarray | None = None
     likelihood: bool = True
+    learnt: bool = False
 
     @classmethod
     def of(cls, results: Any, likelihood: bool = True) -> Specification:
@@ -92,6 +96,7 @@ class Specification:
             corrected = bool(results.cov_kwds.get("use_correction", True))
         scale = np.sqrt(np.asarray(model.weights, dtype=float)) if kind == "WLS" else None
         X, y = np.asarray(model.exog, dtype=float), np.asarray(model.endog, dtype=float)
+        formula = getattr(model.data, "model_spec", getattr(model.data, "design_info", None))
         one = cls(
             X if scale is None else X * scale[:, None],
             y if scale is None else y * scale,
@@ -103,6 +108,7 @@ class Specification:
             corrected,
             scale,
             likelihood,
+            formula is not None and learns_from_data(formula),
         )
         one.check(np.concatenate([results.params, results.bse]))
         return one
@@ -121,6 +127,13 @@ class Specification:
                 f"Somebody alone decides what is fitted to them, where {self.errors} divides by "
                 "zero; leave out that record or its column, or take HC1."
             )
+        if not self.logistic:
+            left = np.linalg.lstsq(self.X, self.y, rcond=None)[0] @ self.X.T - self.y
+            if np.linalg.norm(left) <= 1e-10 * np.linalg.norm(self.y):
+                raise InputError(
+                    "A specification fits its labels without an error: everybody's label can be "
+                    "computed from their columns and the table, which no number here counts."
+                )
         here = self.numbers(np.ones((1, len(self.X))))[0, : len(printed)]
         if not np.allclose(here, printed, rtol=1e-4, atol=1e-7 * np.abs(printed).max()):
             raise InputError(

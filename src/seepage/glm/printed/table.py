@@ -372,6 +372,7 @@ class RegressionTable:
             assumptions=(
                 "She knows all other records, and asks whether this person is in the table or "
                 "somebody else instead, who is like one of the others.",
+                *self._held_words,
             ),
             library=self.library,
         )
@@ -427,6 +428,15 @@ class RegressionTable:
         names = self.index if self.together is None else self.together.names
         return np.asarray(names[people])
 
+    @property
+    def _held_words(self) -> tuple[str, ...]:
+        if not any(one.learnt for one in self.specifications):
+            return ()
+        return (
+            "What a formula learns from all records (center, standardize, bs) is held fixed: "
+            "without a person other digits may change than is said here.",
+        )
+
     def _words(
         self, attacker: Attacker, u: float, checked: Resampled, above: int
     ) -> tuple[str, ...]:
@@ -437,6 +447,7 @@ class RegressionTable:
             "A normal approximation from the differences that people make to the printed numbers: "
             "an estimate, which promises nothing.",
             "Nothing leaves but this table, with no more digits than stated.",
+            *self._held_words,
         ]
         if coarse:
             said.append(
