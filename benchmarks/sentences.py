@@ -216,15 +216,21 @@ def kinds_of(case: Case, table: pd.DataFrame) -> dict[str, str]:
     return kinds
 
 
-def audited(case: Case, table: pd.DataFrame, folder: Path) -> tuple[dict[str, Any], str, Any]:
-    """Audit a table by the public command; return its summary, its words and its records."""
+def audited(
+    case: Case, table: pd.DataFrame, folder: Path, every_word: bool = True
+) -> tuple[dict[str, Any], str, Any]:
+    """Audit a table by the public command; return its summary, its words and its records.
+
+    With ``every_word`` all that it can say, else what it prints unasked.
+    """
     file = folder / "table.csv"
     table.to_csv(file, index=False)
     named = [option for name in case.codes for option in ("--categorical", name)]
     named += [option for name in case.drop for option in ("--drop", name)]
     named += ["--person", case.person] if case.person else []
     command = [sys.executable, "-m", "seepage", "audit", str(file), "--target", case.target]
-    command += [*named, *case.options, "--verbose", "--out", str(folder / "report")]
+    command += [*named, *case.options, *(["--verbose"] if every_word else [])]
+    command += ["--out", str(folder / "report")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
         return {}, done.stdout + done.stderr, None

@@ -144,7 +144,7 @@ def test_the_command_prints_one_screen_and_verbose_prints_the_rest(tmp_path: Pat
     assert "(estimate)" in told
     bare = CliRunner().invoke(app, asked[:-2]).stdout  # no σ: for the model as it is
     said = cells(bare.splitlines())
-    assert ["no noise: who knows all others", "100 %", "50 %, chance"] in said
+    assert ["no noise: all others known", "100 %", "50 %, chance"] in said
     assert any(line[0].startswith("no noise: an attacker who knows 50 %") for line in said)
     assert len(bare.splitlines()) <= 25
     whole = CliRunner().invoke(app, [*asked, "--verbose"]).stdout

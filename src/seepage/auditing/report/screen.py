@@ -129,14 +129,16 @@ def _risks(audit: Audit) -> Iterator[tuple[str, str, str, str]]:
     who = "a person" if audit.unit == ONE_PERSON else "a row"
     if risks is not None:
         row = whom(audit, risks.recognised_row)
-        yield f"{who} recognised as in the data", percent(risks.recognised), chance, row
+        how = " as in the data" if found is None else ", all others known"
+        yield f"{who} recognised{how}", percent(risks.recognised), chance, row
     if found is not None:
         # An estimate never stands without the attacker who knows all others.
         noise = "no noise: " if found.sigma is None else "by "
         if risks is None or found.sigma is None:
-            yield f"  {noise}who knows all others", percent(found.informed), chance, ""
+            yield f"  {noise}all others known", percent(found.informed), chance, ""
         about = f"about {percent(found.membership)}"
-        yield f"  {noise}{found.attacker} (estimate)", about, chance, whom(audit, found.row)
+        name = found.attacker.partition(",")[0]
+        yield f"  {noise}{name} (estimate)", about, chance, whom(audit, found.row)
     for guess in _guesses(audit):
         baseline = f"{percent(guess.baseline)} without it"
         name = f"“{short(guess.name, 24)}” guessed right"
