@@ -87,7 +87,7 @@ def test_five_questions_are_answered_first_in_times_in_100(audit: Audit) -> None
         assert in_100(guess.baseline) in sure
     assert "from all other records" in sure
     assert "“smokes”" in sure
-    assert f"{audit.curve.noiseless_error:.1%} without noise" in cost
+    assert f"{100 * audit.curve.noiseless_error:.1f} % without noise" in cost
     assert not any("η" in text for text in answers.values())
     assert "commonest answer" in sure
 
@@ -98,7 +98,7 @@ def test_what_would_fix_it_comes_with_its_price(audit: Audit) -> None:
     over = replace(audit, sigma=1.0, target_eta=1e-3, remedies=(advice, weights))
     answers = {answer.question: answer.text for answer in judge(over).answers}
     assert answers["What would fix it?"].startswith("More noise (σ = 2 instead of 1): it brings")
-    assert "32.5% with more noise" in answers["What does protection cost?"]
+    assert "32.5 % with more noise" in answers["What does protection cost?"]
     assert "reweighting" not in answers["What does protection cost?"]
 
 

@@ -118,20 +118,24 @@ def test_a_rare_value_that_is_recognised_has_no_strong_badge(rare: Audit, column
     assert guess["looked_at"] == rare.records.count
     told = tell("guesses", rare, None, None, [g for g in rare.risks.guesses if g.name == column])
     assert (
-        f"for “{column}” is up to {tpr:.1%} (row {guess['tpr_row']}, the largest for any " in told
+        f"for “{column}” is up to {100 * tpr:.1f} % (row {guess['tpr_row']}, the largest for any "
+        in told
     )
     strict, even = ndtr(ndtri(0.001) + mu), ndtr(mu / 2)
     assert found["tpr_strict"] == guess["tpr_strict"] == pytest.approx(strict, abs=2e-4)
     assert guess["even"] == pytest.approx(even, abs=2e-4)
     assert guess["mu"] == pytest.approx(mu, rel=1e-4)
-    assert f"at 0.1 % up to {strict:.1%}; at even odds the value is told {100 * even:.0f} " in told
+    assert (
+        f"at 0.1 % up to {100 * strict:.1f} %; at even odds the value is told {100 * even:.0f} "
+        in told
+    )
 
 
 def test_the_report_prints_the_rate_of_the_sensitive_column(rare: Audit) -> None:
     answers = {answer.question: answer.text for answer in verdict.judge(rare).answers}
     sure = answers["How sure could an attacker be, with this release and without?"]
     largest = max(a.tpr for a in rare.attributes if a.sensitive)
-    assert f"the true positive rate for “ht” is up to {largest:.1%} (row" in sure
+    assert f"the true positive rate for “ht” is up to {100 * largest:.1f} % (row" in sure
 
 
 def test_badges_of_levels_follow_the_worse_of_gain_and_true_positive_rate(rare: Audit) -> None:

@@ -113,7 +113,7 @@ def leaves(value):
 
 def written(value):
     """Return a number in all the ways in which sentences write one."""
-    said = [f"{value:g}", f"{value:.3g}", f"{value:.4g}", f"{value:.3f}", f"{value:.1%}"]
+    said = [f"{value:g}", f"{value:.3g}", f"{value:.4g}", f"{value:.3f}", f"{100 * value:.1f} %"]
     said += [number(value), percent(value), f"{100 * value:g}", f"{value:,}"]
     return {found for text in said for found in NUMBER.findall(text)}
 
@@ -157,7 +157,7 @@ def expected_of_remedies(summary):
     for remedy in summary["remedies"]:
         error = remedy["error"]
         if error is not None:
-            yield f"is then {f'{error:.1%}' if rate else number(error)}"
+            yield f"is then {f'{100 * error:.1f} %' if rate else number(error)}"
         if remedy["name"] == "more noise" and not summary["target"]["met"]:
             yield f"With σ = {remedy['sigma']:.3g} instead of {sigma:.3g} no record leaks more than"
         elif remedy["name"] == "more noise":

@@ -137,7 +137,8 @@ def test_a_release_worse_than_a_constant_prediction_is_not_green(run) -> None:
     assert verdict["tone"] == "caution"
     assert verdict["label"] == "Within the limits, but useless"
     assert summary["release"]["constant_error"] == summary["curve"]["trivial_error"]
-    said = f"is {summary['release']['test_error']:.1%}, and a constant prediction's {constant:.1%}."
+    error = 100 * summary["release"]["test_error"]
+    said = f"is {error:.1f} %, and a constant prediction's {100 * constant:.1f} %."
     assert "no better than a constant prediction" in verdict["headline"]
     assert said in verdict["headline"]
     assert said in result.stdout

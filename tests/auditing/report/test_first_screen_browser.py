@@ -90,7 +90,7 @@ def test_every_stop_of_the_slider_says_what_the_library_does(browser, pages):
         assert values(browser) == [
             ("50 %", percent(right.max())),
             (percent(guess.baseline[worst]), percent(float(np.asarray(guess)[worst]))),
-            (f"{audited().curve.trivial_error:.1%}", f"{error:.1%}"),
+            (f"{100 * audited().curve.trivial_error:.1f} %", f"{100 * error:.1f} %"),
             number(float(np.max(np.asarray(leak.rows())))),
         ]
         own = sigma == SIGMA

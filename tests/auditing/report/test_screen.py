@@ -68,7 +68,11 @@ def test_the_demo_fits_a_screen_and_prints_its_fields(demo: Audit, show) -> None
     words = f"“{guess['name']}” guessed right"
     assert [words, percent(guess["right"]), baseline, f"row {guess['row']}"] in said
     error, constant = summary["release"]["test_error"], summary["release"]["constant_error"]
-    assert ["error rate, unseen records", f"{error:.1%}", f"{constant:.1%} for a constant"] in said
+    assert [
+        "error rate, unseen records",
+        f"{100 * error:.1f} %",
+        f"{100 * constant:.1f} % for a constant",
+    ] in said
     worst = number(summary["records"]["eta"]["1"])
     assert ["leakage η", worst, "1, the target", f"row {summary['records']['worst_row']}"] in said
     # Cost and benefit of every remedy, in the order of the summary.
@@ -80,7 +84,7 @@ def test_the_demo_fits_a_screen_and_prints_its_fields(demo: Audit, show) -> None
         assert line[1] == number(remedy["eta"])
         member = remedy["membership"]
         assert line[2] == ("–" if member is None else percent(member))
-        assert line[4] == f"{remedy['error']:.1%}"
+        assert line[4] == f"{100 * remedy['error']:.1f} %"
     assert lines[-3] == "Report: seepage-audit/report.html"
     assert " ".join(lines[-2:]).startswith("These numbers depend on the data")
     assert lines[-1].endswith("More: --verbose.")
@@ -145,7 +149,7 @@ def test_the_command_prints_one_screen_and_verbose_prints_the_rest(tmp_path: Pat
     bare = CliRunner().invoke(app, asked[:-2]).stdout  # no σ: for the model as it is
     said = cells(bare.splitlines())
     assert ["no noise: all others known", "100 %", "50 %, chance"] in said
-    assert any(line[0].startswith("no noise: an attacker who knows 50 %") for line in said)
+    assert any(line[0].startswith("no noise: an attacker") for line in said)
     assert len(bare.splitlines()) <= 25
     whole = CliRunner().invoke(app, [*asked, "--verbose"]).stdout
     for words in ("What was done to the data:", "Columns that an unbiased attack", "Is any row"):

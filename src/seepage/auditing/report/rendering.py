@@ -66,7 +66,7 @@ def environment() -> Environment:
         keep_trailing_newline=True,
     )
     made.filters |= {name: getattr(words, name) for name in _FILTERS.split()}
-    made.filters |= {"count": "{:,.0f}".format, "rate": "{:.1%}".format}
+    made.filters |= {"count": "{:,.0f}".format, "rate": words.rate}
     # Our own style and script, and matplotlib's SVG, which escapes its text itself
     made.filters["trusted"] = Markup
     made.filters |= {"shown": shown, "escaped": escaped, "table": partial(text_table, indent=2)}

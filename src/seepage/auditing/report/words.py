@@ -294,7 +294,12 @@ def is_useless(audit: Audit, sigma: float) -> bool:
 
 def say_error(audit: Audit, error: float) -> str:
     """Write an error: a rate in per cent, or a number in the units of the target."""
-    return f"{error:.1%}" if audit.classes else number(error)
+    return rate(error) if audit.classes else number(error)
+
+
+def rate(share: float) -> str:
+    """Write a share in per cent, to a tenth."""
+    return f"{100 * share:.1f} %"
 
 
 def error_said(audit: Audit, sigma: float) -> str:
