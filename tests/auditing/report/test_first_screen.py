@@ -135,12 +135,12 @@ def test_remedies_come_by_their_error_and_useless_ones_after_a_constant():
         "constant prediction",
         "more noise",
     ]
-    assert [line.compared for line in remedies.lines[1:]] == ["better", "better", "", "useless"]
+    assert [line.compared for line in remedies.lines[1:]] == ["useful", "useful", "", "useless"]
     # Only η is known of the first two: that is not called within the limits.
     assert [line.protection[0] for line in remedies.lines[:3]] == [
         "✕ no",
-        "only η ≤ 1 known",
-        "only η ≤ 1 known",
+        "not measured",
+        "not measured",
     ]
     assert remedies.note == "1 more did not help or was not tried."
 

@@ -56,7 +56,7 @@ def test_the_demo_fits_a_screen_and_prints_its_fields(demo: Audit, show) -> None
     assert fits(lines), lines
     assert lines[:2] == [
         "Over the default limit: 3 of 569 records can be recognised as members, up to",
-        "88.7 % of the time (limit 75 %, chance 50 %).",
+        "88.7 % of the time (limit 75 %, chance 50 %); guesses gain 37.3 points.",
     ]
     said, risks = cells(lines), summary["risks"]
     row = f"row {risks['recognised_row']}"

@@ -213,11 +213,16 @@ def _cards(audit: Audit, stop: int | None = None) -> Iterator[Card]:
         )
 
 
-_INFORMED = "attacker knows all others"
+_INFORMED = "attacker knows other records"
 
 
 def _judged(over: bool, limit: str) -> dict[str, str]:
     return {"tone": "bad" if over else "good", "judged": f"{'over' if over else 'within'} {limit}"}
+
+
+def _only_with_noise(audit: Audit) -> dict[str, str]:
+    """Judge what is within a limit where nobody has said that there will be noise."""
+    return {"tone": "", "judged": f"only with noise σ = {number(audit.sigma)}"}
 
 
 def _membership(audit: Audit, stop: int | None) -> Card:
@@ -230,13 +235,12 @@ def _membership(audit: Audit, stop: int | None) -> Card:
     own = stop is None or float(audit.curve.sigma[stop]) == audit.sigma
     judged = _judged(right > limit * (1 + SAME), f"limit {percent(limit)}")
     if own and audit.published_as_it_is and judged["tone"] == "good":
-        # Nobody has said that there will be noise.
-        judged = {"tone": "", "judged": f"only with noise σ = {number(audit.sigma)}"}
+        judged = _only_with_noise(audit)
     return Card(
         name="Recognised as a member",
         baseline="50 %",
         value=percent(right),
-        meaning=f"chance → at most, {whom(audit, risks.recognised_row)}",
+        meaning=f"no release → at most, {whom(audit, risks.recognised_row)}",
         **judged,
         beside=(_outsider(audit) if own else _INFORMED, *(_named(audit, limit) if own else ())),
     )
@@ -249,7 +253,7 @@ def _named(audit: Audit, limit: float) -> Iterator[str]:
         first = list(dict.fromkeys([*audit.risks.disclosed, *audit.records.recognised(over)]))[:5]
         names = ", ".join(short(audit.called(row), 16) for row in first)
         more = f" and {over - len(first):,} more" if over > len(first) else ""
-        yield f"over the limit: {'row' if over == 1 else 'rows'} {names}{more}"
+        yield f"beyond it: {'row' if over == 1 else 'rows'} {names}{more}"
 
 
 def _outsider(audit: Audit) -> str:
@@ -276,29 +280,27 @@ def _value(audit: Audit, stop: int | None) -> Card | None:
     worst = risks.worst_guess
     name, prior, right, baseline = worst.name, worst.prior, worst.right, worst.baseline
     who = f", {whom(audit, worst.row, worst.unit)}"
-    curve, beside = risks.curve, []
+    curve = risks.curve
     if stop is not None and sigma != audit.sigma:
         if curve is None or curve.right is None or curve.baseline is None:
             unknown = f"“{short(name, 24)}” guessed right"
             return Card(unknown, percent(baseline), "–", "not computed with this noise")
         name, prior, who = curve.names[stop], curve.priors[stop], ""
         right, baseline = float(curve.right[stop]), float(curve.baseline[stop])
-    else:
-        # The fairer baseline, where the largest gain is over the commonest answer
-        own = (g for g in risks.guesses if (g.name, g.prior) == (name, "model"))
-        for guess in own if prior != "model" else ():
-            told = f"{percent(guess.baseline)} → {percent(guess.right)}"
-            beside.append(f"predicted from others: {told}")
     limit = limit_on(audit, "--max-guess-gain", MAX_GUESS_GAIN)
+    judged = _judged(right - baseline > limit * (1 + SAME), f"+{100 * limit:g}-point limit")
+    if sigma == audit.sigma and audit.published_as_it_is and judged["tone"] == "good":
+        judged = _only_with_noise(audit)
+    beside = ""
     if number_card is not None and numbers[0].sensitive:
-        beside.append(f"{number_card.name}: {number_card.baseline} → {number_card.value}")
+        beside = f"{number_card.name}: {number_card.baseline} → {number_card.value}"
     return Card(
         name=f"“{short(name, 24)}” guessed right",
         baseline=percent(baseline),
         value=percent(right),
         meaning=f"{_GUESSER[prior]} → with release{who}",
-        **_judged(right - baseline > limit * (1 + SAME), f"limit +{100 * limit:g} points"),
-        beside=tuple(beside),
+        **judged,
+        beside=(beside,) if beside else (),
     )
 
 
@@ -318,7 +320,7 @@ def _number(audit: Audit, column: AttributeFinding, times: float) -> Card:
 
 
 # What a guess starts from without the release
-_GUESSER = {"model": "predicted from others", "frequencies": "commonest answer"}
+_GUESSER = {"model": "predicted from other records", "frequencies": "commonest answer"}
 
 
 # People -------------------------------------------------------------------------------------------
@@ -469,7 +471,7 @@ def _met(audit: Audit, remedy: Remedy, right: float | None, gain: float | None) 
         return "no"
     guessed = audit.risks is not None and audit.risks.worst_guess is not None
     if right is None or (gain is None and guessed):
-        return f"only η ≤ {number(audit.target_eta or 1.0)} known"
+        return "not measured"
     within = right <= limit_on(audit, "--max-membership", MAX_MEMBERSHIP) * (1 + SAME)
     allowed = limit_on(audit, "--max-guess-gain", MAX_GUESS_GAIN) * (1 + SAME)
     return "yes" if within and (gain is None or gain <= allowed) else "no"
@@ -509,6 +511,6 @@ def _line(
         name,
         cells,
         say_error(audit, error),
-        "useless" if useless else "better",
+        "useless" if useless else "useful",
         "bad" if useless else "good",
     )

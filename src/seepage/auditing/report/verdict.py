@@ -78,12 +78,7 @@ def judge(audit: Audit) -> Verdict:
     else:
         within = "target" if audit.noise.how == "target" else "default limits"
         tone, label = "good", f"Within the {'limits' if audit.gates else within}"
-        membership = limit_on(audit, "--max-membership", MAX_MEMBERSHIP)
-        gain = limit_on(audit, "--max-guess-gain", MAX_GUESS_GAIN)
-        headline = (
-            f"No {one(audit.unit)} is recognised more than {percent(membership)} of the time; "
-            f"no guess gains more than {100 * gain:g} points."
-        )
+        headline = _tell_within(audit)
     exposed = _stands_out(audit)
     if exposed and tone == "good":
         tone, label, headline = "caution", "Over the default limit", f"{exposed}."
@@ -120,12 +115,31 @@ def _asks_eta(audit: Audit) -> bool:
     return named or audit.noise.how not in ("given", "default")
 
 
+def _tell_within(audit: Audit) -> str:
+    """Say how surely anybody is recognised or guessed who is within the limits."""
+    risks = audit.risks
+    assert risks is not None  # noqa: S101 - the caller has looked
+    membership = limit_on(audit, "--max-membership", MAX_MEMBERSHIP)
+    gain, most = limit_on(audit, "--max-guess-gain", MAX_GUESS_GAIN), risks.worst_guess
+    guessed = f"; guesses gain {_points(most.gain)} at most (limit {100 * gain:g})" if most else ""
+    return (
+        f"No {one(audit.unit)} is recognised more than {percent(risks.recognised)} of the time "
+        f"(limit {percent(membership)}){guessed}."
+    )
+
+
+def _points(gain: float) -> str:
+    return f"{100 * gain:.3g} points"
+
+
 def _stands_out(audit: Audit) -> str:
     """Say who is recognised or guessed beyond the limits, the caller's or the default ones."""
     risks = audit.risks
     if risks is None:
         return ""
     membership = limit_on(audit, "--max-membership", MAX_MEMBERSHIP)
+    gain, most = limit_on(audit, "--max-guess-gain", MAX_GUESS_GAIN), risks.worst_guess
+    least = gain * (1 + SAME)
     if over := count_recognised(audit, membership):
         total = audit.records.examined or audit.records.count
         who = f"{over:,} of {number_of(total, audit.unit)}"
@@ -134,13 +148,12 @@ def _stands_out(audit: Audit) -> str:
         who = f"{who} can be recognised as members"
         if over == 1 and total == audit.records.count:
             who = f"{capital(whom(audit, risks.recognised_row))} can be recognised as a member"
+        guessed = f"; guesses gain {_points(most.gain)}" if most and most.gain > least else ""
         return (
             f"{who}, up to {percent(risks.recognised)} of the time "
-            f"(limit {percent(membership)}, chance 50 %)"
+            f"(limit {percent(membership)}, chance 50 %){guessed}"
         )
-    gain = limit_on(audit, "--max-guess-gain", MAX_GUESS_GAIN)
-    most = risks.worst_guess
-    if most is not None and most.gain > gain * (1 + SAME):
+    if most is not None and most.gain > least:
         return (
             f"“{short(most.name)}” of {whom(audit, most.row, most.unit)} is guessed right "
             f"{percent(most.right)} of the time, {percent(most.baseline)} without the release "
