@@ -34,7 +34,7 @@ def test_the_demo_writes_the_report(audit, tmp_path, monkeypatch):
     assert len(summary["attributes"]) == 31
     assert "do not publish" in summary["notice"]
     odds = "3 of 569 records can be recognised as members, up to 88.7 % of the time"
-    shown = f"Over the default limit: {odds} (limit 75 %, chance 50 %)."
+    shown = f"Over the default limit: {odds} (limit 75 %, chance 50 %); guesses gain 37.3 points."
     assert shown in result.output
     assert f"```text\n{shown}\n```" in (ROOT / "README.md").read_text("utf-8")
     # The picture of the report is described in the words that it shows.
