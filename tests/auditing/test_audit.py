@@ -360,7 +360,10 @@ def test_a_quick_audit_fits_nothing_again_and_has_the_same_numbers():
     assert quick.remedies == ()
     assert quick.usefulness is quick.guarantees is None
     assert quick.sigma == whole.sigma
-    assert quick.risks == whole.risks
+    ours, theirs = quick.risks.curve, whole.risks.curve
+    for name, values in vars(ours).items():
+        np.testing.assert_array_equal(values, getattr(theirs, name), err_msg=name)
+    assert replace(quick.risks, curve=None) == replace(whole.risks, curve=None)
     np.testing.assert_array_equal(quick.eta, whole.eta)
     assert any("A quick audit" in step for step in quick.steps)
 

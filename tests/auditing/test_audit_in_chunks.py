@@ -113,7 +113,10 @@ def same_records(ours, theirs):
     edges = np.geomspace(np.median(eta) / 3, eta.max() * 0.9, 7)
     assert ours.histogram(edges).tolist() == theirs.histogram(edges).tolist()
     a, b = (written_table(records).to_pydict() for records in (ours, theirs))
-    assert list(a) == list(b)
+    # Membership of a table in chunks is an upper limit, or is not known.
+    assert [name for name in b if name != "mu"] == [name for name in a if name != "mu"]
+    if "mu" in a:
+        assert np.all(np.asarray(a.pop("mu")) >= np.asarray(b["mu"]) * (1 - 1e-7))
     for name in a:
         np.testing.assert_allclose(a[name], b[name], rtol=1e-5 if name == "exact_error" else 1e-7)
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import seepage.auditing.audit as auditing
 import seepage.auditing.findings as findings
 import seepage.auditing.trained_model as trained_model
 import seepage.streams.disk.source as reading
@@ -28,6 +29,7 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(trained_model, "MOST_TAKEN", 0)
     monkeypatch.setattr(room, "IN_MEMORY", 0)
     monkeypatch.setattr(findings, "WRITTEN", CHUNK_ROWS)
+    monkeypatch.setattr(auditing, "MOST_AT_ONCE", 0)
     # One chunk after the other: how many meet at their peaks, read or worked on, is chance.
     monkeypatch.setattr(reading, "spread", lambda function, pieces, workers: map(function, pieces))
 

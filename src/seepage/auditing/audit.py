@@ -85,6 +85,7 @@ FEWEST_ROWS = 10  # below, no share or quantile means anything
 
 _SMALLEST = 1e-60  # of the noise: its square times the leakage is still representable
 _TOO_HEAVY = 2e9  # multiplications in one pass over the table; the table of bounds takes many
+MOST_AT_ONCE = 2e6  # guesses of all records at all noises that are held in memory: 16 MB
 _DRAWS = 64  # draws from the adversary's prior: an uncertainty of a few per cent
 _REFIT_WORK = 2e11  # multiplications allowed to refits for the risks
 _FEWEST_RISKS = 20  # records whose risks are computed, however long that takes
@@ -660,7 +661,7 @@ class _LargestGains:
         self.sigma = sigma
         self.noises = np.array([sigma]) if noises is None else np.asarray(noises, dtype=float)
         # Numbers of so many records with every noise would take much memory: membership alone.
-        many = records * len(self.noises) > 2e6
+        many = records * len(self.noises) > MOST_AT_ONCE
         guessed = np.array([sigma]) if many else self.noises
         self.scales = sigma / guessed
         (self.place,) = np.flatnonzero(guessed == sigma)

@@ -17,7 +17,7 @@ import numpy as np
 
 from seepage.bounds.guarantees import Guarantees
 from seepage.core.result import SAME
-from seepage.support.room import sorted_numbers
+from seepage.support.room import computed, room_for, sorted_numbers
 from seepage.tables.table_file import write_each
 
 if TYPE_CHECKING:
@@ -495,10 +495,12 @@ class RecordLeakage:
 
         ``mu`` is at the noise, of all records or of those at some places; of others it is NaN.
         """
-        distances = mu * self._sigma
+        distances = computed(lambda some: some * self._sigma, mu)
         if places is not None:
-            distances = np.full(self.count, np.nan)
-            distances[places] = mu * self._sigma
+            every = room_for(self.count)
+            every[:] = np.nan
+            every[places] = distances
+            distances = every
         numbers = {**self._numbers, MU: distances}
         other = RecordLeakage(self._row, numbers, self._errors, self._sigma, self._held)
         other._ordered = {k: v for k, v in self._ordered.items() if k != MU}

@@ -135,7 +135,7 @@ def test_a_tree_that_learns_by_heart_is_told_apart_and_says_so(tmp_path: Path) -
     assert "a coin toss: 50" in verdict.sentences[0]
     assert "not a bound" in verdict.sentences[-1]
     page = AttackReport(audit).write(tmp_path / "report")
-    assert "Can one tell which rows were in" in page.read_text("utf-8")
+    assert "What did attacks achieve?" in page.read_text("utf-8")
     for file in page.parent.iterdir():
         assert stat.S_IMODE(file.stat().st_mode) & 0o077 == 0
     summary = json.loads((page.parent / "summary.json").read_text("utf-8"))

@@ -182,8 +182,9 @@ def count_recognised(audit: Audit, limit: float) -> int:
     if limit < 1 and audit.records.examined:
         farthest = distance(limit * (1 + SAME), 0.5, risks.epsilon)
         reached = int(audit.records.reaching([float(farthest)])[0])
-        mu = audit.records.every.numbers[MU] if certain else np.zeros(0)
-        both = sum(bool(mu[audit.records.place_of(row)].sum() >= farthest) for row in certain)
+        places = map(audit.records.place_of, certain)
+        own = (audit.records.at(place).numbers[MU] for place in places)
+        both = sum(bool(mu.sum() >= farthest) for mu in own)
         return max(reached + len(certain) - both, 1)
     return max(len(certain), 1)
 
