@@ -1,10 +1,10 @@
 """Adversaries that put the measures to the test: what they recover, with a confidence interval.
 
-One package per aim: who was in the data (``membership``), an attribute of known records
-(``attribute``), a whole record from a released linear model (``record``), records from a network's
-gradients (``gradient``). Beside them are the attacks that take a single file, the releases they
-attack, and the confidence intervals of their success. Measures and bounds are elsewhere: attacks
-only test them.
+One package per aim: who was in the data (``membership``), what a training run shows of its own ε
+(``canaries``), an attribute of known records (``attribute``), a whole record from a released linear
+model (``record``), records from a network's gradients (``gradient``). Beside them are the attacks
+that take a single file, the releases they attack, and the confidence intervals of their success.
+Measures and bounds are elsewhere: attacks only test them.
 
 Everything is imported on first use, so that ``import seepage.attacks`` costs next to nothing.
 """

@@ -168,6 +168,7 @@ class FisherAccountant(MeasuredRun):
         check_noise(noise_multiplier)
         check_randomness(randomness)
         self.randomness = randomness
+        self.filtered = False  # whether a record takes part only while its budget lasts
         self.sampler = sampler
         if (batch_size is None) == (sample_rate is None):
             raise InputError("Give either batch_size or sample_rate, not both.")
@@ -394,6 +395,7 @@ class FisherAccountant(MeasuredRun):
             sensitivity=float(clip.sensitivity),
             records=self.n,
             randomness=self.randomness,
+            filtered=self.filtered,
         )
 
     def _account(self, chosen: Tensor, step: Step, entry: Entry) -> None:

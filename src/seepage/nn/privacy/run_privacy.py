@@ -46,6 +46,8 @@ class Entry:
         The number of records that batches are drawn from.
     randomness
         Where noise and batches came from, as in :mod:`seepage.nn.privacy.randomness`.
+    filtered
+        Whether a record took part only while its budget lasted.
     """
 
     steps: int
@@ -56,6 +58,7 @@ class Entry:
     sensitivity: float
     records: int
     randomness: str = UNSTATED
+    filtered: bool = False
 
     @property
     def noise(self) -> float:
@@ -67,6 +70,7 @@ class Entry:
             f"{self.steps:,} steps: {self.sampler} batches of rate {self.sample_rate:.4g}, "
             f"σ = {self.noise_multiplier:.4g}, C = {self.max_grad_norm:.4g}, "
             f"gradients no longer than {self.sensitivity:.4g}"
+            f"{', each record until its budget is spent' if self.filtered else ''}"
         )
         return marked(settings, conditions_of([self.randomness]))
 
@@ -102,6 +106,11 @@ class Ledger:
     def conditions(self) -> tuple[str, ...]:
         """What must hold of the origin of noise and batches, for every statement about the run."""
         return conditions_of(entry.randomness for entry in self._entries)
+
+    @property
+    def filtered(self) -> bool:
+        """Whether records stopped when their budgets were spent."""
+        return any(entry.filtered for entry in self._entries)
 
     def declare(self, randomness: str) -> None:
         """State the origin of the noise and batches of all steps so far."""
