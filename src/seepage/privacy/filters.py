@@ -85,18 +85,17 @@ class PrivacyFilter:
                 "A budget is about adding or removing a record, which stopping does; give "
                 "neighbours='add-or-remove'."
             )
-        if isinstance(budget, RenyiDP) and len(budget.curve) != 1:
+        if isinstance(budget, RenyiDP) and len(budget.points) != 1:
             raise InputError(
                 "A filter needs one Rényi order, fixed beforehand: the best order of a stream is "
                 "known only at its end; give RenyiDP({order: epsilon}, 'add-or-remove')."
             )
         self.budget = budget
         # The Rényi order, none for a Gaussian budget, and the most that a record can spend.
-        self.order: float | None = None
-        if isinstance(budget, RenyiDP):
-            ((self.order, self.limit),) = tuple(budget.curve)
-        else:
-            self.limit = budget.mu**2
+        self.order: float | None
+        self.order, self.limit = (
+            budget.points[0] if isinstance(budget, RenyiDP) else (None, budget.mu**2)
+        )
         self.releases = 0
         self.seeded = False
         self.active = np.ones(records, dtype=bool)
@@ -120,7 +119,7 @@ class PrivacyFilter:
         ``μ²`` or ``αμ²/2``, with μ in units of the noise's standard deviation.
         """
         squares = np.square(as_numpy(shifts).astype(float))
-        return squares if self.order is None else self.order * squares / 2
+        return np.asarray(squares if self.order is None else self.order * squares / 2)
 
     def admit(self, costs: Any, rows: Any = None) -> np.ndarray:
         """Return which records may take part in the coming release, and charge those.
@@ -147,7 +146,7 @@ class PrivacyFilter:
             raise InputError("A cost must be a number, zero or above; check the contributions.")
         if len(np.unique(rows)) != len(rows):
             raise InputError("A record can take part in a release once; some row comes twice.")
-        admitted = self.active[rows] & (self.spent[rows] + costs <= self.limit)
+        admitted = np.asarray(self.active[rows] & (self.spent[rows] + costs <= self.limit))
         self.active[rows] = admitted
         self.spent[rows] += np.where(admitted, costs, 0.0)
         self.releases += 1

@@ -26,8 +26,9 @@ from torch import Tensor
 from seepage.errors import InputError
 from seepage.nn.privacy.individual_privacy import ORDERS, sampled_gaussian_renyi
 from seepage.privacy.filters import ADD_OR_REMOVE, PrivacyFilter
-from seepage.privacy.statements import DifferentialPrivacy, GaussianDP, PrivacyStatement, RenyiDP
+from seepage.privacy.statements import DifferentialPrivacy, GaussianDP, RenyiDP
 
+Budget = DifferentialPrivacy | GaussianDP | RenyiDP
 Lengths = Callable[[Tensor], Tensor]  # the norms of some records' clipped gradients
 
 
@@ -58,7 +59,7 @@ class RecordBudgets:
 
     def __init__(
         self,
-        budget: PrivacyStatement,
+        budget: Budget,
         *,
         records: int,
         sample_rate: float,
@@ -67,7 +68,6 @@ class RecordBudgets:
     ) -> None:
         if math.isinf(sensitivity):
             raise InputError("A budget needs clipped gradients; give clip='hard' or 'smooth'.")
-        self.stated = checked_budget(budget)
         if isinstance(budget, DifferentialPrivacy):
             budget = equivalent_budget(budget, sample_rate, sensitivity / noise)
         self.sample_rate, self.noise = sample_rate, noise
@@ -104,10 +104,9 @@ class RecordBudgets:
         self.filter.releases = int(state["releases"])
 
 
-def checked_budget(budget: Any) -> PrivacyStatement:
+def checked_budget(budget: Any) -> Budget:
     """Return a budget that a run can enforce, or refuse it."""
-    known = isinstance(budget, DifferentialPrivacy | GaussianDP | RenyiDP)
-    if not known or budget.neighbours != ADD_OR_REMOVE:
+    if not isinstance(budget, Budget) or budget.neighbours != ADD_OR_REMOVE:
         raise InputError(
             "budget must be a promise about adding or removing a record: "
             "sp.privacy.DifferentialPrivacy(8.0, 1e-5, 'add-or-remove'), GaussianDP(1.0, "
@@ -116,7 +115,7 @@ def checked_budget(budget: Any) -> PrivacyStatement:
     if isinstance(budget, DifferentialPrivacy) and not budget.delta > 0:
         raise InputError("Gaussian noise promises no ε with δ = 0; give the budget a δ above 0.")
     if isinstance(budget, RenyiDP):
-        orders = [order for order, _ in tuple(budget.curve)]
+        orders = [order for order, _ in budget.points]
         if len(orders) != 1 or orders[0] not in ORDERS:
             raise InputError(
                 "A Rényi budget of private SGD has one order, fixed beforehand, of "

@@ -58,7 +58,7 @@ from seepage.nn.problem.views import (
     rows_of,
 )
 from seepage.nn.sampling.samplers import POISSON, make_sampler
-from seepage.nn.training.budgets import RecordBudgets, checked_budget
+from seepage.nn.training.budgets import Budget, RecordBudgets, checked_budget
 from seepage.nn.training.checkpoints import (
     check_same_run,
     read_checkpoint,
@@ -68,7 +68,6 @@ from seepage.nn.training.checkpoints import (
 )
 from seepage.nn.training.secure_noise import quick_noise, secure_noise
 from seepage.privacy.filters import CONDITIONS
-from seepage.privacy.statements import PrivacyStatement
 from seepage.support.files import remove_half_written
 from seepage.support.keyed_stream import KeyedStream
 from seepage.support.number_check import check_choice, check_noise, check_number
@@ -281,7 +280,7 @@ class PrivateSGD:
         sampling: str = "poisson",
         seed: int | None = None,
         randomness: str = "secure",
-        budget: PrivacyStatement | None = None,
+        budget: Budget | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 100,
         evaluate_every: int | None = None,
@@ -372,7 +371,7 @@ class PrivateSGD:
             self.accountant_.load_state_dict(whole_state(self.accountant_))
         return self
 
-    def promise(self) -> PrivacyStatement:
+    def promise(self) -> Budget:
         """Return what a run with ``budget`` promises to every record, and under which conditions.
 
         It is the same for all. What a single record has spent is no promise to it, and secret.
@@ -384,8 +383,7 @@ class PrivateSGD:
             )
         origin = conditions_of([self._randomness()])
         said = (*self.budget.assumptions, GUARANTEED[0], *CONDITIONS, *origin)
-        stated: Any = self.budget  # one of three dataclasses
-        return replace(stated, assumptions=said, guarantee=not mark_of(origin))
+        return replace(self.budget, assumptions=said, guarantee=not mark_of(origin))
 
     def _begin(self, X: Inputs, y: Tensor) -> None:
         """Set up the run, or resume the one in the checkpoint."""
