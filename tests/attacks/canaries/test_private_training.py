@@ -26,7 +26,13 @@ def data(n=60, seed=0):
 def trainer(**options):
     torch.manual_seed(1)
     net = nn.Sequential(nn.Linear(D, 8), nn.Tanh(), nn.Linear(8, 2))
-    how = {"steps": 4, "batch_size": 40, "noise_multiplier": 2.0, "learning_rate": 0.5}
+    how = {
+        "steps": 4,
+        "sample_rate": 0.6,
+        "expected_batch": 40,
+        "noise_multiplier": 2.0,
+        "learning_rate": 0.5,
+    }
     return sp.nn.PrivateSGD(net, "cross_entropy", **how | options)
 
 
@@ -79,7 +85,13 @@ def test_scores_are_the_best_linear_predictor(monkeypatch):
 
 def test_a_run_without_its_noise_is_caught(monkeypatch):
     X, y = data(30)
-    how = {"steps": 4, "batch_size": 65, "noise_multiplier": 20.0, "seed": 7}
+    how = {
+        "steps": 4,
+        "sample_rate": 0.8,
+        "expected_batch": 65,
+        "noise_multiplier": 20.0,
+        "seed": 7,
+    }
     honest = sp.attacks.audit_private_sgd(
         trainer(**how), X, y, canaries=100, guesses=40, delta=1e-5, seed=2
     )
@@ -155,7 +167,10 @@ def test_a_loop_of_opacus_without_its_noise_is_caught():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda X, y: (trainer(sampling="fixed"), X, y), "sampling='poisson'"),
+        (
+            lambda X, y: (trainer(sample_rate=None, expected_batch=None, batch_size=40), X, y),
+            "promises nothing",
+        ),
         (lambda X, y: (trainer(checkpoint="x.safetensors"), X, y), "leave out the checkpoint"),
         (lambda X, y: (trainer(), X.long(), y), "give your own"),
         (lambda X, y: (trainer(), X, y.float()), "give your own"),

@@ -25,7 +25,10 @@ def data():
 def trainer(budget, **options):
     torch.manual_seed(1)
     net = nn.Sequential(nn.Linear(D, 4), nn.Tanh(), nn.Linear(4, 2))
-    how = {"steps": 12, "batch_size": 20, "noise_multiplier": SIGMA, "max_grad_norm": C, "seed": 5}
+    how = {"steps": 12, "noise_multiplier": SIGMA, "max_grad_norm": C, "seed": 5}
+    if "batch_size" not in options:
+        rate = options.setdefault("sample_rate", 0.5)
+        options.setdefault("expected_batch", 40 * rate)
     return sp.nn.PrivateSGD(net, "cross_entropy", budget=budget, **how | options)
 
 
@@ -71,15 +74,15 @@ def logged(run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("budget", "batch", "sigma"),
-    [(GAUSSIAN, 20, SIGMA), (GAUSSIAN, N, 2.5), (PROMISE, 20, SIGMA), (PROMISE, N, 2.5)],
+    ("budget", "rate", "sigma"),
+    [(GAUSSIAN, 0.5, SIGMA), (GAUSSIAN, 1.0, 2.5), (PROMISE, 0.5, SIGMA), (PROMISE, 1.0, 2.5)],
     ids=["drawn", "all", "sampled", "promise to all"],
 )
-def test_charges_and_sums_are_those_of_the_logged_iterates(budget, batch, sigma, monkeypatch):
+def test_charges_and_sums_are_those_of_the_logged_iterates(budget, rate, sigma, monkeypatch):
     X, y = data()
-    run = trainer(budget, batch_size=batch, noise_multiplier=sigma)
+    run = trainer(budget, sample_rate=rate, expected_batch=7.0, noise_multiplier=sigma)
     steps = logged(run, monkeypatch)
-    kept, rate = run.budgets_.filter, batch / N
+    kept = run.budgets_.filter
     spent, active = np.zeros(N), np.ones(N, dtype=bool)
     for values, released, drawn in steps:
         gradients = clipped(run.net, values, X, y)
@@ -94,8 +97,8 @@ def test_charges_and_sums_are_those_of_the_logged_iterates(budget, batch, sigma,
         spent += np.where(active & charged & goes_on, cost, 0.0)
         active &= goes_on | ~charged
         who = drawn[torch.from_numpy(active[drawn.numpy()])]
-        # The divisor is the declared size of a batch, whoever takes part.
-        assert torch.allclose(released, gradients[who].sum(0) / batch, atol=1e-6)
+        # The divisor is the declared one, whoever takes part.
+        assert torch.allclose(released, gradients[who].sum(0) / 7, atol=1e-6)
     assert 0 < active.sum() < N  # some stop and some do not
     assert np.array_equal(kept.active, active)
     assert np.allclose(kept.spent, spent, rtol=1e-4)
@@ -104,7 +107,7 @@ def test_charges_and_sums_are_those_of_the_logged_iterates(budget, batch, sigma,
 
 
 def test_a_promise_becomes_the_budget_that_implies_it():
-    whole, sampled = trainer(PROMISE, batch_size=N), trainer(PROMISE)
+    whole, sampled = trainer(PROMISE, sample_rate=1.0), trainer(PROMISE)
     for run in (whole, sampled):
         run.fit(*data())
     gaussian = whole.budgets_.filter.budget
@@ -113,6 +116,7 @@ def test_a_promise_becomes_the_budget_that_implies_it():
     back = limit + math.log1p(-1 / order) - math.log(1e-2 * order) / (order - 1)
     assert back == pytest.approx(3.0)
     assert sampled.promise().epsilon == 3.0
+    assert [run.budgets_.epsilon(1e-2) for run in (whole, sampled)] == pytest.approx([3.0, 3.0])
 
 
 def test_a_budget_that_nobody_exceeds_changes_nothing():
@@ -178,7 +182,7 @@ def test_leakage_is_refused_where_records_stop():
         ({"budget": DifferentialPrivacy(1.0, 0.0, "add-or-remove")}, "δ above 0"),
         ({"budget": RenyiDP({2.5: 1.0}, "add-or-remove")}, "one order"),
         ({"budget": RenyiDP({2: 1.0, 3: 2.0}, "add-or-remove")}, "one order"),
-        ({"budget": GAUSSIAN, "sampling": "fixed"}, "sampling='poisson'"),
+        ({"budget": GAUSSIAN, "batch_size": 20}, "declare sample_rate"),
         ({"budget": GAUSSIAN, "clip": "none"}, "needs clipped gradients"),
         ({"budget": DifferentialPrivacy(1e-4, 1e-9, "add-or-remove")}, "too little"),
     ],

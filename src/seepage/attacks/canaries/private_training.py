@@ -117,7 +117,7 @@ def audit_private_sgd(
     Parameters
     ----------
     trainer
-        A trainer that has not been fitted, with Poisson batches and without a checkpoint.
+        A trainer that has not been fitted, with a declared ``sample_rate`` and no checkpoint.
     X, y
         The records, as tensors.
     canaries
@@ -135,16 +135,17 @@ def audit_private_sgd(
     >>> _ = torch.manual_seed(0)
     >>> X, y = torch.randn(60, 20), torch.randint(2, (60,))
     >>> trainer = sp.nn.PrivateSGD(
-    ...     torch.nn.Linear(20, 2), "cross_entropy", steps=2, batch_size=30, noise_multiplier=1.0
+    ...     torch.nn.Linear(20, 2), "cross_entropy", steps=2, sample_rate=0.5, expected_batch=30
     ... )
     >>> audit = sp.attacks.audit_private_sgd(trainer, X, y, canaries=20, delta=1e-5)
     >>> audit.canaries, audit.refuted
     (20, False)
     """
-    if trainer.sampling != "poisson":
+    divisor = trainer.expected_batch
+    if divisor is None:
         raise InputError(
-            "Canaries are about adding or removing a record, which batches of fixed size do not "
-            "promise anything about; audit a trainer with sampling='poisson'."
+            "Canaries are about adding or removing a record, about which a batch_size promises "
+            "nothing; audit a trainer with sample_rate and expected_batch."
         )
     if trainer.checkpoint is not None or world_size() > 1:
         raise InputError(
@@ -159,7 +160,7 @@ def audit_private_sgd(
     def facts() -> StepFacts:
         accountant = trainer.accountant_
         noise = trainer.noise_multiplier * accountant.clip.max_grad_norm
-        return StepFacts(accountant.clip, noise, accountant.sample_rate, trainer.batch_size)
+        return StepFacts(accountant.clip, noise, accountant.sample_rate, divisor)
 
     def followed(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         optimizer = own(parameters)
@@ -172,11 +173,13 @@ def audit_private_sgd(
     finally:
         trainer.optimizer = given
     promise = trainer.accountant_.privacy(delta)
+    budgets = trainer.budgets_
+    promised = promise.epsilon if budgets is None else min(promise.epsilon, budgets.epsilon(delta))
     return coins.audit(
         scores.scores,
         delta=delta,
         confidence=confidence,
-        promised=promise.epsilon,
+        promised=promised,
         experiment=mark_of(promise.conditions),
     )
 

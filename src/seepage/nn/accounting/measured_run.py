@@ -22,7 +22,14 @@ from seepage.nn.jacobian.finite_changes import condition_of_steps, over_steps
 from seepage.nn.privacy.individual_loss import CONDITIONS, IndividualLoss
 from seepage.nn.privacy.individual_privacy import IndividualCosts, IndividualPrivacy
 from seepage.nn.privacy.run_membership import RunMembership, run_membership
-from seepage.nn.privacy.run_privacy import Ledger, PrivacyGuarantee, guarantee, renyi
+from seepage.nn.privacy.run_privacy import (
+    Ledger,
+    PrivacyGuarantee,
+    guarantee,
+    own_relation,
+    relation_of,
+    renyi,
+)
 from seepage.nn.sampling.amplification import FailureBudget
 from seepage.nn.sampling.samplers import OTHER, POISSON
 from seepage.support.number_check import check_choice
@@ -30,7 +37,7 @@ from seepage.support.number_check import check_choice
 if TYPE_CHECKING:
     from seepage.nn.measures.estimate import Estimate
 
-VERSION = 5  # of the format of a saved state
+VERSION = 6  # of the format of a saved state
 
 _RELEASED = (
     "Nothing leaves but the noisy gradients of the steps, or results computed from them.",
@@ -209,32 +216,51 @@ class RunReader(ABC):
         *,
         method: str = "rdp",
         orders: Sequence[float] | None = None,
+        neighbours: str | None = None,
+        group: int = 1,
     ) -> PrivacyGuarantee:
         """Return the (ε, δ)-differential privacy of the run.
 
         Parameters
         ----------
         delta
-            δ; by default one over the number of records.
+            δ, far below one over the number of records. If that number counts as public, it may be
+            left out, and is one over it.
         method
             ``"rdp"``, or ``"pld"``: privacy loss distributions, tighter but slower.
         orders
             The Rényi orders to choose from; by default those of dp-accounting.
+        neighbours
+            What ε is about. To ``"add-or-remove"`` one record: the default if the sampling rate was
+            declared, refused if it follows from the number of records, as with a batch size. To
+            ``"replace"`` one: the default otherwise. ``"zero-out"``: to replace one by a record
+            without a gradient, which is what ε means where a batch size is given, as in Opacus.
+        group
+            How many records are added or removed together, such as all of one person (with loss
+            distributions, whatever ``method``).
         """
         chosen = self.default_delta() if delta is None else delta
-        return guarantee(self.ledger, chosen, method=method, orders=orders)
+        return guarantee(
+            self.ledger, chosen, method=method, orders=orders, neighbours=neighbours, group=group
+        )
 
-    def membership(self) -> RunMembership:
+    def membership(self, neighbours: str | None = None) -> RunMembership:
         """Return how well anybody can tell whether a record was in the data: a trade-off curve.
 
         It holds for every record, because the clip bounds the contribution of each to a step, and
         is refused without a clip; ``individual_privacy().membership(record)`` estimates one
-        record's own.
+        record's own. ``neighbours`` as for :meth:`privacy`: where the number of records counts as
+        public, it is about this record or another in its place.
         """
-        return run_membership(self.ledger)
+        return run_membership(self.ledger, neighbours)
 
     def default_delta(self) -> float:
-        """Return the default δ: one over the number of records."""
+        """Return the default δ: one over the number of records, where that is public."""
+        if len(self.ledger) and relation_of(self.ledger) == "add-or-remove":
+            raise InputError(
+                "Give delta, for instance 1e-6: the default of 1/n would reveal the number of "
+                "records, which a declared sample_rate keeps secret."
+            )
         if self.n == 1:
             raise InputError(
                 "With a single record 1/n is not a usable δ; give delta, for instance 1e-5."
@@ -416,7 +442,7 @@ class MeasuredRun(RunReader):
                 "No sketches were kept; give sketch=8 and sketch_records=[…] to the accountant."
             )
         self._refuse_if_filtered()
-        return self.sketch.bracket().among(self.sums.uses > 0)
+        return self.sketch.bracket().of_run(self.sums.uses > 0, self.ledger.conditions)
 
     def individual_loss(self) -> IndividualLoss:
         """Return the privacy loss of each record, as μ, ε and Rényi divergence.
@@ -452,7 +478,8 @@ class MeasuredRun(RunReader):
                 "Poisson batches."
             )
         orders = self.individual.orders
-        worst = torch.as_tensor(renyi(self.ledger, orders), device=self.sums.uses.device)
+        most = renyi(self.ledger, orders, own_relation(self.ledger))
+        worst = torch.as_tensor(most, device=self.sums.uses.device)
         total, error = self.individual.totals(self.steps, self.sums.uses, worst)
         total = torch.fmin(total, worst)
         so_far = Ledger(tuple(self.ledger))
@@ -462,12 +489,12 @@ class MeasuredRun(RunReader):
             error.cpu().numpy(),
             partial(self.run_epsilon, so_far),
             so_far,
-            (self.sums.uses > 0).cpu().numpy(),
+            self.individual.norms.cpu().numpy().copy(),
         )
 
     def run_epsilon(self, ledger: Ledger, delta: float) -> float:
         """Return the ε at δ of a ledger's steps, which bounds that of every record."""
-        return guarantee(ledger, delta).epsilon
+        return guarantee(ledger, delta, neighbours=own_relation(ledger)).epsilon
 
     def places(self) -> dict[str, tuple[Any, str]]:
         """Return each kept tensor's owner and attribute, by its name in a stored state.

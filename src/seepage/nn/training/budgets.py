@@ -24,9 +24,11 @@ import torch
 from torch import Tensor
 
 from seepage.errors import InputError
+from seepage.nn.privacy.individual_loss import gaussian_epsilon
 from seepage.nn.privacy.individual_privacy import ORDERS, sampled_gaussian_renyi
 from seepage.privacy.filters import ADD_OR_REMOVE, PrivacyFilter
 from seepage.privacy.statements import DifferentialPrivacy, GaussianDP, RenyiDP
+from seepage.support.number_check import check_share
 
 Budget = DifferentialPrivacy | GaussianDP | RenyiDP
 Lengths = Callable[[Tensor], Tensor]  # the norms of some records' clipped gradients
@@ -87,6 +89,14 @@ class RecordBudgets:
             costs = sampled_gaussian_renyi(self.sample_rate, shifts, (int(order),))[:, 0]
         self.filter.admit(costs.numpy(), charged.numpy())
         return drawn[torch.from_numpy(self.filter.active[drawn.numpy()])]
+
+    def epsilon(self, delta: float) -> float:
+        """Return the ε at δ that the budget implies for every record."""
+        order, limit = self.filter.order, self.filter.limit
+        if order is None:
+            return float(gaussian_epsilon(np.array([math.sqrt(limit)]), delta)[0])
+        check_share(delta, "delta")
+        return max(0.0, limit + math.log1p(-1 / order) - math.log(delta * order) / (order - 1))
 
     def state(self) -> dict[str, Tensor]:
         """Return what a run needs to resume."""

@@ -3,7 +3,8 @@
 It runs in one process or, under ``torchrun``, in several that share the work of every batch.
 
 ``w ← w − ρ v``, ``v ← m v + (Σ g̃ + N(0, (σC)²))/B + λ w`` (paper 004, section 6.1, with momentum
-and weight decay), or any other optimiser's step along ``(Σ g̃ + N(0, (σC)²))/B``.
+and weight decay), or any other optimiser's step along ``(Σ g̃ + N(0, (σC)²))/B``. ``B`` is declared,
+or the number of records counts as public: whoever sees the noise of a step learns ``σC/B``.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from seepage.nn.problem.views import (
     numbers_of,
     rows_of,
 )
-from seepage.nn.sampling.samplers import POISSON, make_sampler
+from seepage.nn.sampling.samplers import check_rate, make_sampler
 from seepage.nn.training.budgets import Budget, RecordBudgets, checked_budget
 from seepage.nn.training.checkpoints import (
     check_same_run,
@@ -70,13 +71,13 @@ from seepage.nn.training.secure_noise import quick_noise, secure_noise
 from seepage.privacy.filters import CONDITIONS
 from seepage.support.files import remove_half_written
 from seepage.support.keyed_stream import KeyedStream
-from seepage.support.number_check import check_choice, check_noise, check_number
+from seepage.support.number_check import check_choice, check_noise, check_number, check_positive
 
 Released = Mapping[str, nn.Parameter]
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 _AT_A_TIME = 1000  # records processed together outside of batches
-_OWN = ("n", "sample_rate", "sampler")  # set by the trainer itself
+_OWN = ("n", "sampler")  # set by the trainer itself
 
 
 class PrivateUpdate:
@@ -191,8 +192,15 @@ class PrivateSGD:
         As for :class:`~seepage.nn.FisherAccountant`.
     steps
         How many steps to take.
+    sample_rate, expected_batch
+        The probability that a record is in a Poisson batch, and the number ``B`` that the noisy
+        sums are divided by: both declared before the data are seen, so that one record more or
+        less changes nothing else. Guarantees are about adding or removing a record. Batches have
+        ``sample_rate · n`` records on average; a ``B`` that is far off acts like another
+        learning rate.
     batch_size
-        The size of a batch, or its mean for Poisson batches.
+        Instead: the size of a batch, or its mean for Poisson batches. Rate and divisor then follow
+        from ``n``, which counts as public, and guarantees are about replacing a record.
     learning_rate, momentum, weight_decay
         ρ, m and λ. By default ρ is 0.1 and the others are zero.
     optimizer
@@ -220,7 +228,8 @@ class PrivateSGD:
         ``sp.privacy.DifferentialPrivacy(8.0, 1e-5, "add-or-remove")``, ``GaussianDP`` or
         ``RenyiDP``. A record whose budget is spent takes part no more; the others go on. A Gaussian
         budget charges the records that were drawn, the others every record, for which all
-        gradients are computed at every step. Needs Poisson batches, a clip and a single process.
+        gradients are computed at every step. Needs a declared ``sample_rate``, a clip and a
+        single process.
         The leakage η̄ is then not stated: see :meth:`promise`.
     checkpoint
         A file to keep the state of the run in. If it exists, :meth:`fit` resumes from it, with the
@@ -255,7 +264,12 @@ class PrivateSGD:
     >>> y = (X[:, 0] > 0).long()
     >>> net = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     >>> trainer = sp.nn.PrivateSGD(
-    ...     net, "cross_entropy", steps=30, batch_size=50, learning_rate=1.0
+    ...     net,
+    ...     "cross_entropy",
+    ...     steps=30,
+    ...     sample_rate=0.25,
+    ...     expected_batch=50,
+    ...     learning_rate=1.0,
     ... )
     >>> print(trainer.fit(X, y).accountant_.privacy(1e-5))
     (ε = 10.96, δ = 1e-05), to add or remove one record
@@ -269,7 +283,9 @@ class PrivateSGD:
         loss: str | nn.Module | Loss,
         *,
         steps: int,
-        batch_size: int,
+        sample_rate: float | None = None,
+        expected_batch: float | None = None,
+        batch_size: int | None = None,
         learning_rate: float | None = None,
         momentum: float | None = None,
         weight_decay: float | None = None,
@@ -295,6 +311,7 @@ class PrivateSGD:
         if steps < 1 or checkpoint_every < 1 or (evaluate_every is not None and evaluate_every < 1):
             raise InputError("steps, checkpoint_every and evaluate_every must be at least one.")
         check_choice(randomness, "randomness", ("secure", "fast"))
+        _check_declared(sample_rate, expected_batch, batch_size, sampling)
         own = (learning_rate, momentum, weight_decay)
         if optimizer is not None and own != (None, None, None):
             raise InputError(
@@ -317,6 +334,8 @@ class PrivateSGD:
         # Plain numbers from here on, since a checkpoint holds no others.
         self.steps = int(steps)
         self.batch_size = plain_setting(batch_size)
+        self.sample_rate = None if sample_rate is None else float(sample_rate)
+        self.expected_batch = None if expected_batch is None else float(expected_batch)
         self.learning_rate = float(learning_rate)
         self.momentum = float(momentum)
         self.weight_decay = float(weight_decay)
@@ -328,10 +347,10 @@ class PrivateSGD:
         self.seed = plain_setting(seed)
         self.randomness = randomness
         self.budget = None if budget is None else checked_budget(budget)
-        if budget is not None and sampling != POISSON:
+        if budget is not None and batch_size is not None:
             raise InputError(
-                "A budget is about adding or removing a record, which batches of fixed size cannot "
-                "do; give sampling='poisson'."
+                "A budget is about adding or removing a record, which must change nothing for the "
+                "others; declare sample_rate and expected_batch instead of batch_size."
             )
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.checkpoint_every = int(checkpoint_every)
@@ -400,13 +419,16 @@ class PrivateSGD:
         check_agreement((self._facts, self.steps, stored and stored[1]["step"]))
         start_alike(self.net)
         self._step = 0
-        self._sampler = make_sampler(self.sampling, len(y), self.batch_size, self._stream)
+        self._sampler = make_sampler(
+            self.sampling, len(y), self.batch_size, self._stream, self.sample_rate
+        )
         self.history_: list[Progress] = []
         self.accountant_ = FisherAccountant(
             self.net,
             self.loss,
             n=len(y),
             batch_size=self.batch_size,
+            sample_rate=self.sample_rate,
             noise_multiplier=self.noise_multiplier,
             max_grad_norm=self.max_grad_norm,
             clip=self.clip,
@@ -420,7 +442,8 @@ class PrivateSGD:
             self._resume(*stored)
         self.accountant_.check.trust()
         # The first records show kinks and set the size of finite steps, the same in all processes.
-        some, device = slice(math.ceil(self.batch_size)), next(self.net.parameters()).device
+        some = slice(math.ceil(self._sampler.batch_size))
+        device = next(self.net.parameters()).device
         first = _moved(X, some, device), y[some].to(device)
         self.accountant_.engine.takes_finite_steps(*first)
         self.accountant_.engine.step_size(*first)
@@ -475,9 +498,9 @@ class PrivateSGD:
         deviation = self.noise_multiplier * self.accountant_.clip.max_grad_norm
         kind = secure_noise if self.randomness == "secure" else quick_noise
         add_noise = kind(self._stream, self._step)
+        divisor = self.batch_size if self.expected_batch is None else self.expected_batch
         noisy = {
-            name: add_noise(name, total, deviation) / self.batch_size
-            for name, total in gradient.items()
+            name: add_noise(name, total, deviation) / divisor for name, total in gradient.items()
         }
         self._update.take(noisy)
         self._step += 1
@@ -504,11 +527,11 @@ class PrivateSGD:
         self.history_.append(now)
         if not bar.disable:
             shown = {} if accuracy is None else {"accuracy": f"{100 * accuracy:.2f} %"}
-            if self.accountant_.n > 1:  # for a single record, 1/n is not a usable δ
-                # Integer orders have a closed form, and are enough for a progress bar.
-                shown["ε"] = f"{self.accountant_.privacy(orders=range(2, 65)).epsilon:.3g}"
-                if condition:
-                    shown["ε"] += f" ({condition.partition(':')[0]})"
+            # Few orders are enough for a progress bar.
+            so_far = self.accountant_.privacy(1e-5, orders=(2, 3, 4, 6, 8, 12, 16, 24, 32, 64))
+            shown["ε at δ = 1e-5"] = f"{so_far.epsilon:.3g}"
+            if condition:
+                shown["ε at δ = 1e-5"] += f" ({condition.partition(':')[0]})"
             shown["worst dFIL"] = f"{now.worst_dfil:.3g}"
             shown["worst μ"] = f"{now.worst_mu:.3g}"
             bar.set_postfix(shown)
@@ -517,6 +540,8 @@ class PrivateSGD:
         """Return what a checkpoint must share with this trainer to be resumed."""
         names = (
             "batch_size",
+            "sample_rate",
+            "expected_batch",
             "learning_rate",
             "momentum",
             "weight_decay",
@@ -587,6 +612,32 @@ class PrivateSGD:
         self._step = facts["step"]
         condition = mark_of(conditions_of([self._randomness()]))
         self.history_ = [Progress(**now | {"condition": condition}) for now in facts["history"]]
+
+
+def _check_declared(rate: Any, expected: Any, batch_size: Any, sampling: str) -> None:
+    """Raise unless batches are declared by rate and divisor, or by their size alone."""
+    if batch_size is not None:
+        if rate is not None or expected is not None:
+            raise InputError(
+                "Give sample_rate and expected_batch, or batch_size alone: a batch size makes the "
+                "rate depend on the number of records, which then counts as public."
+            )
+        return
+    if rate is None or expected is None:
+        raise InputError(
+            "Declare sample_rate and expected_batch, for instance sample_rate=0.01, "
+            "expected_batch=600: the probability that a record is in a batch, and the number that "
+            "sums are divided by. Or give batch_size=600, and the number of records counts as "
+            "public."
+        )
+    if sampling != "poisson":
+        raise InputError(
+            "A declared sample_rate is of Poisson batches; leave sampling out, or give batch_size "
+            "for batches of one size."
+        )
+    check_number(rate, "sample_rate")
+    check_rate(rate)
+    check_positive(expected, "expected_batch")
 
 
 def _records(X: Any, y: Any, name: str, target: str) -> tuple[Inputs, Tensor]:
