@@ -14,13 +14,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from seepage.errors import InputError
 from seepage.privacy.gaussian_mechanism import gaussian_delta, gaussian_mu
-from seepage.privacy.trade_off import GaussianTradeOff, PromisedTradeOff
+from seepage.privacy.trade_off import (
+    GaussianTradeOff,
+    PromisedTradeOff,
+    replacement_renyi,
+)
 from seepage.support.number_check import (
     check_choice,
     check_not_negative,
@@ -289,7 +293,8 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
     neighbours
         The change its noise multiplier is relative to: ``"add-or-remove"`` one record (as for
         private SGD) or ``"replace"`` one. Sampling without replacement is about replacing, Poisson
-        sampling about adding or removing; the accountant refuses the other way round.
+        sampling about adding or removing; the accountant refuses the other way round. What Gaussian
+        steps on Poisson batches promise about replacing a record is computed exactly, at order 2.
 
     Examples
     --------
@@ -307,6 +312,14 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
             f"{type(event).__name__}."
         )
     check_choice(neighbours, "neighbours", NEIGHBOURS)
+    about = (f"The mechanism did what its event says: {event!r}.",)
+    steps = list(_sampled_gaussians(event)) if neighbours == "add-or-remove" else [None]
+    if None not in steps:
+        cost = sum(
+            count * float(replacement_renyi(1 / noise, rate, [2.0])[0])
+            for noise, rate, count in steps
+        )
+        return RenyiDP({2.0: cost}, "replace", about)
     relation = dp_accounting.NeighboringRelation
     if neighbours == "replace":
         accountant = RdpAccountant([2.0], relation.REPLACE_ONE)
@@ -324,4 +337,23 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
             "The event has no finite Rényi divergence, so it protects nothing; add noise to the "
             "release."
         )
-    return RenyiDP(curve, neighbours, (f"The mechanism did what its event says: {event!r}.",))
+    return RenyiDP(curve, neighbours, about)
+
+
+def _sampled_gaussians(event: Any, count: int = 1) -> Iterator[tuple[float, float, int] | None]:
+    """Yield noise multiplier, rate and number of Gaussian steps; ``None`` for any other event."""
+    import dp_accounting as dp
+
+    if isinstance(event, dp.SelfComposedDpEvent):
+        yield from _sampled_gaussians(event.event, count * event.count)
+    elif isinstance(event, dp.ComposedDpEvent):
+        for part in event.events:
+            yield from _sampled_gaussians(part, count)
+    elif isinstance(event, dp.PoissonSampledDpEvent):
+        inner = event.event
+        gaussian = isinstance(inner, dp.GaussianDpEvent) and inner.noise_multiplier > 0
+        rate = float(event.sampling_probability)
+        yield (float(inner.noise_multiplier), rate, count) if gaussian and rate > 0 else None
+    else:
+        gaussian = isinstance(event, dp.GaussianDpEvent) and event.noise_multiplier > 0
+        yield (float(event.noise_multiplier), 1.0, count) if gaussian else None

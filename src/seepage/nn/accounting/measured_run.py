@@ -206,9 +206,9 @@ class RunReader(ABC):
         trace, _ = self.information()
         return math.sqrt(float(trace.max()) / self.unknowns) if self.unknowns else 0.0
 
-    def rdp(self, order: float = 2.0) -> float:
-        """Return the Rényi differential privacy of the run at an order."""
-        return float(renyi(self.ledger, [order])[0])
+    def rdp(self, order: float = 2.0, neighbours: str | None = None) -> float:
+        """Return the Rényi differential privacy of the run at an order, as :meth:`privacy` does."""
+        return float(renyi(self.ledger, [order], neighbours)[0])
 
     def privacy(
         self,
