@@ -6,9 +6,10 @@ Three parts, printed and kept in ``results/filtered_runs.json``:
   batches. What every record spent is computed again, in numpy, from the parameters of every step,
   by formulas that share no code with the package (backpropagation by hand, the Rényi divergence by
   quadrature). Claimed: both agree to 1e-4 of the limit (except where rounding decides who stops),
-  nobody spends more than the budget, and a run that charges half is caught. The noise is such that half of the steps promise as much
-  as the budget does. Beside the accuracy stands that of a run with the same noise and no budgets,
-  at its end, where it promises less, and after half of its steps, where it promises as much.
+  nobody spends more than the budget, and a run that charges half is caught. The noise is such that
+  half of the steps promise as much as the budget does. Beside the accuracy stands that of a run
+  with the same noise and no budgets, at its end, where it promises less, and after half of its
+  steps, where it promises as much.
 * An attacker with likelihood ratios, on a record that stops on the way, in 20,000 simulated runs
   with it and without it. Claimed: no true positive rate above what the budget allows, and a wrong
   charge is caught.

@@ -113,6 +113,15 @@ def test_a_seeded_run_is_called_an_experiment():
     assert any("noise from a seed" in condition for condition in audit.conditions)
 
 
+def test_a_budget_is_the_promise_of_a_filtered_run():
+    X, y = data()
+    budget = sp.privacy.DifferentialPrivacy(0.5, 1e-5, "add-or-remove")
+    run = trainer(budget=budget)
+    audit = sp.attacks.audit_private_sgd(run, X, y, canaries=20, delta=1e-5)
+    assert audit.promised == pytest.approx(0.5)
+    assert run.accountant_.privacy(1e-5).epsilon > 0.5
+
+
 def test_the_trainer_keeps_its_own_optimiser():
     X, y = data()
     own = trainer()

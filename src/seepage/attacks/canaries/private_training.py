@@ -198,6 +198,10 @@ def audit_opacus(
 ) -> CanaryAudit:
     """Run a training loop of Opacus with canaries among its records.
 
+    Opacus's sample rate is the batch size over the number of records: one canary more changes
+    everybody's, about which its ε promises nothing. If few records are drawn in large batches, a
+    promise may be refuted for this reason.
+
     Parameters
     ----------
     train
