@@ -57,7 +57,7 @@ def test_kept_attacks_beat_no_promise_and_catch_the_controls():
         assert beaten(row, "PrivateSGD") == 0
         assert row["p of its noise"] > 1e-4
     assert sum(beaten(row, "half the noise") > 0 for row in kept["rows"]) >= 10
-    assert sum(beaten(row, "batch_size/n") > 0 for row in kept["rows"]) >= 3
+    assert sum(beaten(row, "batch_size/n") > 0 for row in kept["rows"]) >= 2
 
 
 def test_the_attack_counts_real_runs():
