@@ -172,7 +172,7 @@ def _precisions() -> Iterator[str]:
             if SAFE in one["times"]:
                 both += f"; {_plain_steps(one, SAFE)} with the conservative bound"
             else:
-                off = abs(one["worst record against float32, same directions"])
+                off = one["claims"]["worst record against float32"][0]
                 worst[precision] = max(worst[precision], 100 * off)
             compiled = _plain_steps(one, f"{PLAIN}, compiled")
             rows.append((name, precision, probe, both, compiled))
