@@ -26,35 +26,37 @@ def against_float32(
 
     ``whole`` is the same network in float32, and ``module`` its embedding.
     """
-    seen = engine.step(x, y, probes=PROBES).traces.double().mean(1)
+    seen = engine.step(x, y, probes=PROBES).traces.double()
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
+    keys = [key_of(engine.seed, 0, k) for k in range(PROBES)]
     with torch.autocast(x.device.type, enabled=False):
-        true = torch.stack(
-            [
-                sum(_squared(whole, module, x, y, i, key_of(engine.seed, 0, k)) for k in range(PROBES))
-                for i in range(len(y))
-            ]
-        )
+        each = [[_squared(whole, module, x, y, i, key) for key in keys] for i in range(len(y))]
     torch.set_float32_matmul_precision(before)
-    apart = (seen / (true / PROBES) - 1).cpu()
+    true = torch.tensor(each, dtype=torch.float64, device=seen.device)
+    apart = (seen.mean(1) / true.mean(1) - 1).cpu()
     worst = float(apart.abs().max())
-    print(f"over steps of {engine.scale:g}, doubt {engine.doubt:.1%}, rounding {engine.rounding:.2g}")
+    # Gradients of wide weights are narrowed at random, which scatters from probe to probe.
+    scatter = float(((seen - true).std(1) / true.mean(1)).max()) / PROBES**0.5
+    stated = engine.doubt + 3 * scatter
+    print(
+        f"over steps of {engine.scale:g}, doubt {engine.doubt:.1%}, rounding {engine.rounding:.2g}"
+    )
     print("records against float32: " + ", ".join(f"{float(a):+.1%}" for a in apart))
     return {
         "finite step": engine.scale,
         "doubt": engine.doubt,
         "share of rounding": engine.rounding,
         "records against float32": apart.tolist(),
-        "float32": (true / PROBES).tolist(),
+        "standard error of a record's probes": scatter,
         "claims": {
             "worst record against float32": [worst, MOST, worst <= MOST],
-            "worst record within the doubt stated": [worst, engine.doubt, worst <= engine.doubt],
+            "worst record within doubt and three errors": [worst, stated, worst <= stated],
         },
     }
 
 
-def _squared(net: nn.Module, module: str, x: Tensor, y: Tensor, i: int, key: int) -> Tensor:
+def _squared(net: nn.Module, module: str, x: Tensor, y: Tensor, i: int, key: int) -> float:
     """Return ``‖g(z + hv) − g(z − hv)‖²/4h²`` of one record."""
     table = net.get_submodule(module)
     z = table(x[i : i + 1]).detach()
@@ -71,4 +73,4 @@ def _squared(net: nn.Module, module: str, x: Tensor, y: Tensor, i: int, key: int
 
     ahead, behind = gradient(h * v), gradient(-h * v)
     parts = [(a - b).double().square().sum() for a, b in zip(ahead, behind, strict=True)]
-    return torch.stack(parts).sum() / (2 * h) ** 2
+    return float(torch.stack(parts).sum()) / (2 * h) ** 2

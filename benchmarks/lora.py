@@ -6,7 +6,7 @@ and value projections, under autocast; leakage about the token embeddings. Claim
 
 - one probe of every record within 2.2 plain training steps, both eager;
 - with the blocks checkpointed, within 20 GiB in all;
-- every record within a tenth of float32, along the same directions, and within the doubt stated.
+- every record within a tenth of float32, along the same directions, and within what is stated.
 
 Growing batches with checkpointing show what fits on a card of 24 GB. ``--small`` runs everything at
 toy sizes, on any device, as a smoke test.

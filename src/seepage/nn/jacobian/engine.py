@@ -20,7 +20,7 @@ The engine owns the clip, and every pass uses the current one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, TypeVar
@@ -50,7 +50,6 @@ from seepage.nn.jacobian.finite_changes import (
     narrowed,
     random_rows,
     rounding_of_products,
-    step_sizes,
     thin_change,
 )
 from seepage.nn.jacobian.kink_search import has_kinks, line_count
@@ -406,10 +405,11 @@ class Engine:
         """Return the size of a finite step; by default set by the first batch."""
         if self.rounding is None and self._way(x, y) == "thin":
             if self.scale is None:
-                ladder = self._ladder(x, y, step_sizes(self.view.scale(self.net, x, y)))
+                octaves = [1 + k / 2 for k in range(20)]
+                ladder = self._ladder(x, y, self.view.scale(self.net, x, y), octaves)
                 best = ladder.balanced()
             else:
-                ladder, best = self._ladder(x, y, [self.scale * 2.0**-k for k in range(-1, 3)]), 1
+                ladder, best = self._ladder(x, y, self.scale, (-1, 0, 1, 2)), 0
             known = ladder.sizes[best], ladder.doubt(best), ladder.rounding(best)
             self.scale, self.doubt, self.rounding = self._agreed(*known)
         elif self.scale is None:
@@ -431,11 +431,10 @@ class Engine:
         h = self.step_size(x, y)
         self.passes += 1
         if self.passes > 1 and self.passes == 10 ** round(math.log10(self.passes)):
-            smaller = self._ladder(x, y, [h, h / 2, h / 4])
-            (self.rounding,) = self._agreed(smaller.rounding(0))
+            (self.rounding,) = self._agreed(self._ladder(x, y, h, (1, 2)).rounding(0))
         return self.rounding or 0.0
 
-    def _ladder(self, x: Inputs, y: Tensor, sizes: list[float]) -> StepLadder:
+    def _ladder(self, x: Inputs, y: Tensor, scale: float, octaves: Sequence[float]) -> StepLadder:
         """Return the changes of four records over steps of several sizes."""
         some = slice(min(4, len(y)))
         x, y = rows_of(x, some), y[some]
@@ -444,10 +443,8 @@ class Engine:
         shape = tuple(batch.z.shape[1:])
         v = self.masked(row_signs(key, torch.arange(len(batch)), shape, batch.z))
         drawn = random_rows(network, key)
-        given = {"along": False, "sized": True}
-        return StepLadder.over(
-            sizes, lambda h: thin_change(network, batch, v, h, drawn, **given)
-        )
+        change = partial(thin_change, network, batch, v, drawn=drawn, along=False, sized=True)
+        return StepLadder.over(scale, octaves, change)
 
     def _thin_step(self, x: Inputs, y: Tensor, keys: list[int], own: Tensor, update: bool) -> Step:
         """Return a step whose traces are changes over finite steps, narrowed by thin matrices."""

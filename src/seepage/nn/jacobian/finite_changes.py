@@ -18,8 +18,8 @@ products. Inputs are narrowed in the forward pass, ``tQ``, and layers are freed 
 backward pass, so that little is kept. The price is a little variance, which goes into the standard
 errors like that of the directions ``v``.
 
-Two errors remain, of the difference and of rounding. Rounding of the two sides is independent of the
-step and of the change, so that it *adds* to the squared quotient of record i:
+Two errors remain, of the difference and of rounding. Rounding of the two sides is independent of
+the step and of the change, so that it *adds* to the squared quotient of record i:
 
     s_i(h) = A_i (1 − c_i h²) + R_i/h²,      R_i ≈ r ‖g_i‖²
 
@@ -31,7 +31,9 @@ step, and what is left of both errors lies within that change.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -230,15 +232,29 @@ def thin_change(
     component along the gradient, which clipping needs, and ``sized`` whether its size, which the
     share of rounding needs.
     """
+    own = batch.z.dtype
     total = _Totals(network, batch, drawn, along, sized)
-    losses = layer_by_layer(network, batch.on_both_sides(h * v), total.take, total.thin)
+    both = replace(batch, z=batch.z.to(at_least_single(batch.z))).on_both_sides(h * v)
+    with _in_short_numbers(batch.z.device.type, own) if own.itemsize < 4 else nullcontext():
+        losses = layer_by_layer(network, both, total.take, total.thin)
     squared, first, second, size = total.sums
     parts = (squared / (2 * h) ** 2, first / (2 * h), second / (2 * h), size)
     return ThinChange(*parts, losses.reshape(2, -1).mean(0))
 
 
+def _in_short_numbers(device: str, own: torch.dtype) -> AbstractContextManager[Any]:
+    """Return a context in which a network of 16-bit numbers takes records in float32.
+
+    Neighbouring 16-bit numbers lie further apart than a step may be long: a record moved by ``hv``
+    would stay where it is or go too far. Its products keep the short type, and their cost.
+    """
+    if torch.is_autocast_enabled(device):
+        return nullcontext()
+    return torch.autocast(device, own, cache_enabled=False)
+
+
 class _Totals:
-    """Sums over the parameters of ``‖Δg‖²``, ``g·Δg`` by two halves of the columns, and ``‖g‖²``."""
+    """Sums over the parameters: ``‖Δg‖²``, ``g·Δg`` by two halves of the columns, ``‖g‖²``."""
 
     def __init__(
         self, network: WatchedNetwork, batch: Batch, drawn: Tensor, along: bool, sized: bool
@@ -322,53 +338,52 @@ def rounding_of_products() -> str:
 
 @dataclass(frozen=True)
 class StepLadder:
-    """Squared changes of some records over steps of falling size, with rounding in them.
+    """Squared changes of some records over steps of several sizes, rounding included.
 
-    ``squared`` are ``s_i(h_k)``, ``(K, B)``, over the ``sizes``; ``norms`` the squared norms of the
-    records' gradients, ``(B,)``.
+    Steps are numbered by octaves: number ``o`` is ``2⁻ᵒ`` of a scale. ``squared`` are ``s_i(h)`` of
+    every step, ``(B,)``; ``norms`` the squared norms of the records' gradients, ``(B,)``.
     """
 
-    sizes: tuple[float, ...]
-    squared: Tensor
+    sizes: dict[float, float]
+    squared: dict[float, Tensor]
     norms: Tensor
 
     @classmethod
-    def over(cls, sizes: Sequence[float], change: Callable[[float], ThinChange]) -> StepLadder:
+    def over(
+        cls, scale: float, octaves: Sequence[float], change: Callable[[float], ThinChange]
+    ) -> StepLadder:
         """Return the ladder of a change that is known as a function of the step."""
-        changes = [change(h) for h in sizes]
-        norms = torch.stack([each.size for each in changes]).double().mean(0)
-        squared = torch.stack([each.squared for each in changes]).double()
-        return cls(tuple(sizes), squared, norms)
+        sizes = {o: float(f"{scale * 2.0**-o:.1e}") if o else scale for o in octaves}
+        changes = {o: change(h) for o, h in sizes.items()}
+        norms = torch.stack([each.size for each in changes.values()]).double().mean(0)
+        return cls(sizes, {o: each.squared.double() for o, each in changes.items()}, norms)
 
-    def rounding(self, k: int) -> float:
-        """Return ``r = R_i/‖g_i‖²`` near the k-th step, the median over the records.
+    def rounding(self, o: float) -> float:
+        """Return ``r = R_i/‖g_i‖²`` near a step, the median over the records.
 
-        The next two smaller steps tell: between them ``s_i`` differs by ``R_i (1/h² − 1/h′²)``, and
-        by next to no curvature. Much smaller ones would not do, since numbers that hardly differ
-        are rounded alike.
+        A half and a quarter of the step tell: between them ``s_i`` differs by
+        ``R_i (1/h² − 1/h′²)``, and by next to no curvature. Much smaller ones would not do, since
+        numbers that hardly differ are rounded alike.
         """
-        (before, last), (large, small) = self.squared[k + 1 : k + 3], self.sizes[k + 1 : k + 3]
-        shares = (last - before) / (small**-2 - large**-2) / self.norms.clamp(min=1e-300)
-        return max(0.0, float(shares.median()))
+        apart = self.sizes[o + 2] ** -2 - self.sizes[o + 1] ** -2
+        shares = (self.squared[o + 2] - self.squared[o + 1]) / apart
+        return max(0.0, float((shares / self.norms.clamp(min=1e-300)).median()))
 
-    def doubt(self, k: int) -> float:
-        """Return the doubt about the k-th step.
+    def doubt(self, o: float) -> float:
+        """Return the doubt about a step.
 
         It is the largest change of a record's square, less rounding, when the step is halved or
         doubled. A record whose square is far below the others' is compared with their mean.
         """
-        steps = torch.tensor(self.sizes[k - 1 : k + 2]).to(self.squared)
-        squares = self.squared[k - 1 : k + 2] - self.rounding(k) * self.norms / steps[:, None] ** 2
-        twice, own, half = squares
+        share = self.rounding(o)
+        twice, own, half = (
+            self.squared[k] - share / self.sizes[k] ** 2 * self.norms for k in (o - 1, o, o + 1)
+        )
         apart = torch.maximum((twice - own).abs(), (half - own).abs())
         size = torch.maximum(own, 0.1 * own.mean()).clamp(min=1e-300)
         return float((apart / size).max())
 
-    def balanced(self) -> int:
+    def balanced(self) -> float:
         """Return the number of the step at which the errors balance, with the least doubt."""
-        return min(range(1, len(self.sizes) - 2), key=self.doubt)
-
-
-def step_sizes(scale: float) -> list[float]:
-    """Return steps of half the unknowns' ``scale``, a quarter and so on."""
-    return [float(f"{scale * 2.0**-k:.0e}") for k in range(1, 11)]
+        inner = [o for o in self.sizes if o - 1 in self.sizes and o + 2 in self.sizes]
+        return min(inner, key=self.doubt)
