@@ -4,7 +4,8 @@ A decoder of Llama's shape with random weights in bf16, adapters of rank 16 in f
 and value projections, under autocast; leakage about the token embeddings. Claims, at a batch of
 4 × 512 tokens and 7 billion parameters:
 
-- one probe of every record within 2.2 plain training steps, both eager;
+- one probe of every record within 2.8 plain training steps, both eager (2.2 before records were
+  moved in float32, at a number 68 % too high);
 - with the blocks checkpointed, within 20 GiB in all;
 - every record within a tenth of float32, along the same directions, and within what is stated.
 
@@ -89,7 +90,7 @@ def measured(device: torch.device, small: bool, repeats: int, size: str) -> dict
         print(f"update + 1 probe, checkpointed, batch {records} × {length}: {gib:.1f} GiB: {fits}")
     ratio = found["1 probe"]["seconds"] / found[PLAIN]["seconds"]
     peak = most_gib(found["1 probe, checkpointed"])
-    claims = {"1 probe, over plain step": [ratio, 2.2, ratio <= 2.2]}
+    claims = {"1 probe, over plain step": [ratio, 2.8, ratio <= 2.8]}
     claims["1 probe, checkpointed, peak GiB"] = [peak, 20, peak <= 20]
     return {
         "times": found,
