@@ -256,6 +256,20 @@ def test_bf16_at_a_small_step_is_right_without_the_share_of_rounding(clip: Any) 
     assert torch.allclose(seen, told, rtol=min(quick.doubt, 5e-2))
 
 
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed, switching to BLAS gemm")
+def test_records_of_16_bits_are_moved_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A large network keeps its own type, whose numbers lie further apart than the step is long.
+    monkeypatch.setattr(engine_module, "measured_type", lambda net: None)
+    net, x, y, view = case("texts")
+    given: dict[str, Any] = {"clip": NoClip(), "view": view, "method": "thin"}
+    net = net.bfloat16()
+    engine = Engine(net, "cross_entropy", scale=0.006, **given)
+    assert engine.variable(x, y).dtype == torch.bfloat16
+    seen = engine.step(x, y, probes=8).traces.mean(1).double()
+    told = Engine(net.double(), "cross_entropy", scale=1e-3, **given).step(x, y, probes=8).traces
+    assert torch.allclose(seen, told.mean(1), rtol=0.3)  # 0.6 and more if moved in 16 bits
+
+
 @pytest.mark.slow
 def test_the_engine_takes_thin_steps_by_itself_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     net, x, y, view = case("texts")

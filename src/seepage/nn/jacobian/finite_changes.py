@@ -30,10 +30,9 @@ step, and what is left of both errors lies within that change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -232,25 +231,27 @@ def thin_change(
     component along the gradient, which clipping needs, and ``sized`` whether its size, which the
     share of rounding needs.
     """
-    own = batch.z.dtype
     total = _Totals(network, batch, drawn, along, sized)
     both = replace(batch, z=batch.z.to(at_least_single(batch.z))).on_both_sides(h * v)
-    with _in_short_numbers(batch.z.device.type, own) if own.itemsize < 4 else nullcontext():
+    with _in_short_numbers(batch.z.device.type, batch.z.dtype):
         losses = layer_by_layer(network, both, total.take, total.thin)
     squared, first, second, size = total.sums
     parts = (squared / (2 * h) ** 2, first / (2 * h), second / (2 * h), size)
     return ThinChange(*parts, losses.reshape(2, -1).mean(0))
 
 
-def _in_short_numbers(device: str, own: torch.dtype) -> AbstractContextManager[Any]:
-    """Return a context in which a network of 16-bit numbers takes records in float32.
+@contextmanager
+def _in_short_numbers(device: str, own: torch.dtype) -> Iterator[None]:
+    """Let a network of 16-bit numbers take records in float32.
 
     Neighbouring 16-bit numbers lie further apart than a step may be long: a record moved by ``hv``
     would stay where it is or go too far. Its products keep the short type, and their cost.
     """
-    if torch.is_autocast_enabled(device):
-        return nullcontext()
-    return torch.autocast(device, own, cache_enabled=False)
+    if own.itemsize > 2 or torch.is_autocast_enabled(device):
+        yield
+    else:
+        with torch.autocast(device, own, cache_enabled=False):
+            yield
 
 
 class _Totals:
