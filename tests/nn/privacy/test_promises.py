@@ -23,7 +23,7 @@ def test_no_delta_exceeds_the_promise(setting):
     assert found["epsilon"]["add-or-remove"] == pytest.approx(found["dp_accounting"], rel=1e-3)
     for kind, delta in found["delta by integration"].items():
         assert delta <= promises.DELTA * (1 + 1e-3), kind
-        if kind != "fixed":  # whose Rényi bound is far from sharp
+        if kind != "fixed" or setting[2] == 1:  # else no single pair of data attains the bound
             assert delta >= promises.DELTA * 0.95, kind
     assert found["renyi, replace"] <= found["renyi, half the noise"] * (1 + 1e-9)
 
