@@ -105,7 +105,7 @@ def row(rate: float, sigma: float, steps: int) -> dict[str, Any]:
     epsilon = {
         kind: guarantee(ledger, DELTA, method="pld", neighbours=kind).epsilon
         for kind in ("add-or-remove", "replace")
-    } | {"fixed": guarantee(fixed, DELTA).epsilon}
+    } | {"fixed": guarantee(fixed, DELTA, method="pld").epsilon}
     halved = Ledger((Entry(steps, "poisson", rate, sigma / 2, 1.0, 1.0, 10_000, declared=True),))
     return {
         "q": rate,

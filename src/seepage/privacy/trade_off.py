@@ -238,6 +238,30 @@ def gaussian_losses(
     return step.self_compose(steps)
 
 
+def fixed_size_losses(noise_multiplier: float, sample_rate: float, steps: int) -> Any:
+    """Return dp-accounting's losses of replacing a record in batches of a fixed size, composed.
+
+    Another record takes the place of one that is not drawn, so all gradients lie within twice the
+    clip of each other. With ``P = N(2μ)`` and ``Q = N(0)``, one step's ``δ(ε)`` is at most that of
+    ``(1 − q) Q + q P`` against Q for ε ≥ 0, and of P against ``(1 − q) P + q Q`` below (Zhu, Dong
+    and Wang 2022, theorem 11), each of which some data attain. The pair of distributions with this
+    ``δ(ε)`` dominates, and is composed.
+    """
+    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+    from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
+
+    step = GaussianPrivacyLoss(noise_multiplier, sensitivity=2, sampling_prob=sample_rate)
+    grid, apart = 1e-4, 2 / noise_multiplier
+    farthest = apart * (apart + 10) - apart**2 / 2  # where P has 1e-23 of its mass
+    largest = math.log(1 - sample_rate + sample_rate * math.exp(min(farthest, 700.0)))
+    count = math.ceil(largest / grid)
+    above = np.asarray(step.get_delta_for_epsilon(grid * np.arange(count + 1)))
+    below = 1 - np.exp(-grid * np.arange(count, 0, -1)) * (1 - above[:0:-1])
+    deltas = np.clip(np.concatenate((below, above)), 0.0, 1.0)
+    pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, -count, count, deltas)
+    return privacy_loss_distribution.PrivacyLossDistribution(pmf).self_compose(steps)
+
+
 def replacement_renyi(shift: float, sample_rate: float, orders: Sequence[float]) -> np.ndarray:
     """Return the Rényi divergence of replacing a record in one step, at every order.
 

@@ -113,7 +113,7 @@ def test_a_record_of_shorter_gradients_is_told_less() -> None:
     for length in (0.3, 0.7):
         own = own_membership(ledger, [ShiftGroup(7, length**2, 0.0)])
         same = run_membership(Ledger((poisson(200, 0.05, 1.0 / length),)))
-        assert own.tpr(RATES) == pytest.approx(same.tpr(RATES), abs=1e-6)
+        assert own.tpr(RATES) == pytest.approx(same.tpr(RATES), abs=1e-4)  # on a coarser grid
         assert np.all(own.tpr(RATES) <= whole.tpr(RATES) + 1e-9)
         assert own.kind == "estimate"
 
@@ -124,8 +124,8 @@ def test_lengths_are_composed_each_with_its_own_steps() -> None:
     ledger = Ledger((poisson(100, 0.05, 1.0),))
     own = own_membership(ledger, [ShiftGroup(3, 0.4**2, 0.0), ShiftGroup(3, 0.9**2, 0.0)])
     turns = run_membership(Ledger((poisson(50, 0.05, 1 / 0.4), poisson(50, 0.05, 1 / 0.9))))
-    assert own.tpr(RATES) == pytest.approx(turns.tpr(RATES), abs=1e-6)
-    assert own.advantage() == pytest.approx(turns.advantage(), rel=1e-6)
+    assert own.tpr(RATES) == pytest.approx(turns.tpr(RATES), abs=1e-4)  # on a coarser grid
+    assert own.advantage() == pytest.approx(turns.advantage(), abs=1e-4)
     assert own.doubt == 0
 
 
@@ -145,8 +145,9 @@ def test_an_accountant_tells_curves() -> None:
     never = own.membership(N - 1)
     assert never.kind == "guarantee"
     assert "no batch" in never.conditions[-1]
-    assert never.advantage() == pytest.approx(whole.advantage())
-    assert "guarantee: guessed right" in repr(whole)
+    assert never.advantage() == pytest.approx(accountant.membership("zero-out").advantage())
+    assert never.advantage() < whole.advantage()  # which is about another in its place
+    assert "guarantee, to replace one record: guessed right" in repr(whole)
     with pytest.raises(sp.InputError, match="There is no record 99"):
         own.membership(99)
 
@@ -154,7 +155,5 @@ def test_an_accountant_tells_curves() -> None:
 def test_what_no_clip_bounds_is_refused() -> None:
     with pytest.raises(sp.InputError, match="Unclipped gradients can have any norm"):
         run_membership(Ledger((Entry(1, "poisson", 0.1, 1.0, 1.0, float("inf"), 10),)))
-    with pytest.raises(sp.InputError, match="draw Poisson batches"):
-        run_membership(Ledger((Entry(1, "fixed", 0.1, 1.0, 1.0, 1.0, 10),)))
     with pytest.raises(sp.InputError, match="No step has been taken yet"):
         run_membership(Ledger())

@@ -201,6 +201,22 @@ def test_no_pair_of_gradients_beats_the_dominating_one(angle, q, mu):
             assert divergence(one, other, epsilon) <= most + 1e-5  # of the grid
 
 
+@pytest.mark.parametrize(("q", "sigma", "steps"), sampled([(0.2, 1.5, 1), (0.1, 3.0, 20)], 1))
+def test_a_fixed_size_costs_no_less_than_half_the_noise(q, sigma, steps):
+    """One step: δ of the mixture at twice the distance, by quadrature; more steps: not below it."""
+    ledger = Ledger((entry(steps, q, sigma, sampler="fixed"),))
+    found = guarantee(ledger, 1e-3, method="pld")
+    assert found.relation == "replace one record"
+    mixture = losses(Ledger((entry(steps, q, sigma / 2),))).get_epsilon_for_delta(1e-3)
+    assert found.epsilon >= mixture * (1 - 1e-6)
+    assert found.epsilon < guarantee(ledger, 1e-3).epsilon  # by Rényi's, far less sharp
+    if steps == 1:
+        x = np.linspace(-12, 16, 200_001)
+        P, Q = (1 - q) * norm.pdf(x) + q * norm.pdf(x, 2 / sigma), norm.pdf(x)
+        truth = np.clip(P - np.exp(found.epsilon) * Q, 0, None).sum() * (x[1] - x[0])
+        assert truth == pytest.approx(1e-3, rel=1e-3)
+
+
 @pytest.mark.slow
 def test_a_group_is_the_mixture_of_how_many_took_part():
     """One step, three records added: δ by quadrature."""

@@ -23,7 +23,7 @@ def test_no_delta_exceeds_the_promise(setting):
     assert found["epsilon"]["add-or-remove"] == pytest.approx(found["dp_accounting"], rel=1e-3)
     for kind, delta in found["delta by integration"].items():
         assert delta <= promises.DELTA * (1 + 1e-3), kind
-        if kind != "fixed":  # whose Rényi bound is far from sharp
+        if kind != "fixed" or setting[2] == 1:  # else no single pair of data attains the bound
             assert delta >= promises.DELTA * 0.95, kind
     assert found["renyi, replace"] <= found["renyi, half the noise"] * (1 + 1e-9)
 
@@ -57,7 +57,7 @@ def test_kept_attacks_beat_no_promise_and_catch_the_controls():
         assert beaten(row, "PrivateSGD") == 0
         assert row["p of its noise"] > 1e-4
     assert sum(beaten(row, "half the noise") > 0 for row in kept["rows"]) >= 10
-    assert sum(beaten(row, "batch_size/n") > 0 for row in kept["rows"]) >= 3
+    assert sum(beaten(row, "batch_size/n") > 0 for row in kept["rows"]) >= 2
 
 
 def test_the_attack_counts_real_runs():

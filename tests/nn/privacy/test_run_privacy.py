@@ -104,7 +104,6 @@ def test_dp_accountings_complaints_stay_silent():
     [
         (lambda: guarantee(_ledger(), 0.0), "delta"),
         (lambda: guarantee(_ledger(), 1e-5, method="gdp"), "method"),
-        (lambda: guarantee(_ledger(sampler="fixed"), 1e-5, method="pld"), "fixed size"),
         (lambda: guarantee(_ledger(sampler="fixed"), 1e-5, neighbours="zero-out"), "fixed size"),
     ],
 )

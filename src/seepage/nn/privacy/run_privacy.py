@@ -26,7 +26,7 @@ from seepage.errors import InputError
 from seepage.nn.privacy.randomness import UNSTATED, conditions_of, marked, refuse_experiment
 from seepage.nn.sampling.samplers import FIXED, POISSON
 from seepage.privacy.statements import NEIGHBOURS, DifferentialPrivacy
-from seepage.privacy.trade_off import gaussian_losses, replacement_renyi
+from seepage.privacy.trade_off import fixed_size_losses, gaussian_losses, replacement_renyi
 from seepage.support.number_check import check_choice, check_count, check_share
 
 ADD_OR_REMOVE, REPLACE = "add or remove one record", "replace one record"
@@ -286,20 +286,19 @@ def losses(ledger: Ledger, neighbours: str | None = None, *, group: int = 1) -> 
         raise InputError(
             "No step has been taken yet, so nothing was released; observe some steps first."
         )
-    if any(entry.sampler == FIXED for entry in ledger):
-        raise InputError(
-            "Privacy loss distributions are not available for batches of fixed size; use "
-            "method='rdp', or draw Poisson batches (sampler='poisson')."
-        )
     total: Any = None
     for entry in ledger:
-        steps = gaussian_losses(
-            entry.noise / entry.sensitivity,
-            entry.sample_rate if entry.sampler == POISSON else 1.0,
-            entry.steps,
-            replace=relation == "replace",
-            group=group,
-        )
+        multiplier = entry.noise / entry.sensitivity
+        if entry.sampler == FIXED:
+            steps = fixed_size_losses(multiplier, entry.sample_rate, entry.steps)
+        else:
+            steps = gaussian_losses(
+                multiplier,
+                entry.sample_rate if entry.sampler == POISSON else 1.0,
+                entry.steps,
+                replace=relation == "replace",
+                group=group,
+            )
         total = steps if total is None else total.compose(steps)
     return total
 
