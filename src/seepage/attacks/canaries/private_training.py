@@ -172,7 +172,7 @@ def audit_private_sgd(
         trainer.fit(*_joined(known, made, coins))
     finally:
         trainer.optimizer = given
-    promise = trainer.accountant_.privacy(delta)
+    promise = trainer.accountant_.privacy(delta, method="pld")
     budgets = trainer.budgets_
     promised = promise.epsilon if budgets is None else min(promise.epsilon, budgets.epsilon(delta))
     return coins.audit(
