@@ -314,12 +314,13 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
     check_choice(neighbours, "neighbours", NEIGHBOURS)
     about = (f"The mechanism did what its event says: {event!r}.",)
     steps = list(_sampled_gaussians(event)) if neighbours == "add-or-remove" else [None]
-    if None not in steps:
-        cost = sum(
+    known = [step for step in steps if step is not None]
+    if len(known) == len(steps):
+        costs = (
             count * float(replacement_renyi(1 / noise, rate, [2.0])[0])
-            for noise, rate, count in steps
+            for noise, rate, count in known
         )
-        return RenyiDP({2.0: cost}, "replace", about)
+        return RenyiDP({2.0: math.fsum(costs)}, "replace", about)
     relation = dp_accounting.NeighboringRelation
     if neighbours == "replace":
         accountant = RdpAccountant([2.0], relation.REPLACE_ONE)

@@ -177,11 +177,11 @@ def test_the_bound_from_a_run_is_what_is_provable():
     assert float(sp.bounds.from_privacy(run, 1.0)) >= 0.411  # 0.239 by way of removal
 
 
-@pytest.mark.parametrize("angle", [0.0, 0.6, 2.0, 3.1])
+@pytest.mark.parametrize("angle", sampled([0.0, 0.6, 2.0, 3.1], [2.0]))
 @pytest.mark.parametrize(("q", "mu"), sampled([(0.05, 1.0), (0.5, 0.7), (0.9, 2.0), (0.3, 4.0)], 2))
 def test_no_pair_of_gradients_beats_the_dominating_one(angle, q, mu):
     """Hockey-stick divergences in the plane, by quadrature on a grid, at gradients of any angle."""
-    axis = np.linspace(-9, 9, 721)
+    axis = np.linspace(-9, 9, 361)
     x, y = np.meshgrid(axis + 0.0, axis)
     cell = (axis[1] - axis[0]) ** 2
 
@@ -198,7 +198,7 @@ def test_no_pair_of_gradients_beats_the_dominating_one(angle, q, mu):
         other = (lengths[1] * np.cos(angle), lengths[1] * np.sin(angle))
         for epsilon in (-1.0, 0.0, 0.1, 1.0, 3.0):
             most = divergence((mu, 0.0), (-mu, 0.0), epsilon)
-            assert divergence(one, other, epsilon) <= most + 1e-5  # of the grid
+            assert divergence(one, other, epsilon) <= most + 5e-5  # of the grid
 
 
 @pytest.mark.parametrize(("q", "sigma", "steps"), sampled([(0.2, 1.5, 1), (0.1, 3.0, 20)], 1))
@@ -242,6 +242,7 @@ def test_a_group_is_the_mixture_of_how_many_took_part():
         sp.privacy.SampledGaussianDP(1.0, 0.1, 2, "replace", group=2)
 
 
+@pytest.mark.slow
 def test_loss_distributions_of_replacing_lie_between_removing_and_half_the_noise():
     ledger = Ledger((entry(50, 0.1, 1.5),))
     ways = ("add-or-remove", "replace")
@@ -288,6 +289,7 @@ def test_a_records_own_curve_is_that_of_its_norms(case):
     assert any("no upper end" in text for text in own.conditions)
 
 
+@pytest.mark.slow
 def test_norms_are_kept_as_they_were():
     """Different norms within one group of similar ones, and in several: the curve is the same."""
     from seepage.nn.privacy.individual_privacy import IndividualCosts, IndividualPrivacy

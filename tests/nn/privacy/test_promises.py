@@ -14,10 +14,10 @@ sys.path.append(str(BENCHMARKS))
 import promises  # noqa: E402
 import training_attack  # noqa: E402
 
-QUICK = [(0.5, 1.0, 1), (0.9, 5.0, 60)]
+SOME = [(0.5, 1.0, 1), (0.9, 5.0, 60)]
 
 
-@pytest.mark.parametrize("setting", sampled(promises.SETTINGS, QUICK[:1], QUICK, whole=True))
+@pytest.mark.parametrize("setting", sampled(promises.SETTINGS, [], SOME, whole=True))
 def test_no_delta_exceeds_the_promise(setting):
     found = promises.row(*setting)
     assert found["epsilon"]["add-or-remove"] == pytest.approx(found["dp_accounting"], rel=1e-3)
