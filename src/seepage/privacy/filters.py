@@ -3,7 +3,7 @@
 Releases are chosen one after the other, each in the light of the earlier ones. Given these, record
 i costs ``ρ_t(i)`` at release t. If it takes part only while ``Σ_t ρ_t(i) ≤ ρ``, the whole stream
 costs no record more than ρ, however the releases were chosen: for the Rényi divergence of one
-order, fixed beforehand (Feldman and Zrnic 2021, theorem 4.3), and for ``μ²`` of Gaussian noise
+order, fixed beforehand (Feldman and Zrnic 2021), and for ``μ²`` of Gaussian noise
 (Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2022). Without a filter the sum over the run
 that took place is an estimate; with it, the budget is a promise to all records alike.
 

@@ -2,12 +2,12 @@
 
 Each of m canaries takes part by a fair coin. An attacker guesses r of the coins and abstains from
 the rest; v guesses are right. If the procedure is (ε, δ)-differentially private for adding or
-removing one record, then (their theorem 5.2, with ``W ~ Binomial(r, e^ε/(1 + e^ε))``)::
+removing one record, then (their main theorem, with ``W ~ Binomial(r, e^ε/(1 + e^ε))``)::
 
     P[v or more right] ≤ P[W ≥ v] + 2mδ · max_{1 ≤ i ≤ v} P[v > W ≥ v − i]/i
 
-An ε at which this is below 5 % is refuted with 95 % confidence. The coins are independent and the
-canaries are not retrained, so one run is enough.
+An ε at which this is below 5 % is refuted with 95 % confidence. The coins of the canaries are
+independent, so that one run with many of them does what many runs with one would.
 """
 
 from __future__ import annotations
