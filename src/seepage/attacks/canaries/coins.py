@@ -113,8 +113,8 @@ class Canaries:
         How many there are.
     guesses
         How many of their coins are guessed: half of them as taking part, half as not. Fixed before
-        the run, since choosing it afterwards would be choosing the answer; by default a fifth,
-        which does best for Gaussian noise at ε from 4 to 8.
+        the run, since choosing it afterwards would be choosing the answer; by default a fifth. The
+        best number depends on the noise.
     seed
         Fixes the coins, so that an experiment can be repeated.
 
