@@ -268,7 +268,7 @@ def test_a_ledger_of_an_earlier_version_is_read_and_its_doubts_are_told(run, tmp
     result = run(patients(), "--sigma", "20")
     assert result.exit_code == 0, result.output
     told = json.loads(path.read_text())
-    assert told["format"] == "seepage-ledger/2"
+    assert told["format"] == "seepage-ledger/3"
     assert set(told["releases"][0]["eta"].values()) == {0.9}
     assert len(told["releases"][1]["eta"]) == ROWS
     spent = ReleaseLedger.read(path).recognise(patients()).spent

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from seepage.auditing.intake.files import MISSING
 from seepage.errors import InputError
+from seepage.risks.privacy_loss import PrivacyLoss
 from seepage.tables.names import shown
 
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
@@ -135,43 +136,69 @@ class People:
         """Return the columns that both tables have."""
         return [name for name in self.columns if name in others.columns]
 
-    def earlier_eta(self, eta: np.ndarray, others: People, *, of_people: bool) -> np.ndarray | None:
-        """Return for every one of the others the largest η of the records here that agree with it.
+    def earlier_loss(
+        self, loss: PrivacyLoss, others: People, *, of_people: bool
+    ) -> tuple[PrivacyLoss, np.ndarray] | None:
+        """Return the loss of every one of the others by what is known here, and who is known.
 
-        If the others have an identity, η is that of all records of a person. ``of_people`` says
-        that the numbers here are such; if they are of single records, ``‖[J₁ … J_m]‖² ≤ Σ‖J_i‖²``
-        bounds it by those of the person's records. ``nan`` where none agrees, and ``None`` if the
-        tables cannot be compared. The column that identifies people in either table decides where
-        both tables have it. Otherwise all shared columns must agree. If columns of this table are
-        missing in the other, at least half of the records here must be alone with their values in
-        the shared ones. That half is also the chance that a stranger drawn from the same people
-        agrees with nobody: where everybody agrees with somebody, as by sex alone, agreement says
-        nothing.
+        ``loss`` has one entry for every record here; ``of_people`` says that it is that of all
+        records of its person together. ``None`` if the tables cannot be compared. The column that
+        identifies people in either table decides where both tables have it; of two such columns,
+        the one by which more was told. Otherwise all shared columns must agree. If columns of this
+        table are missing in the other, at least half of the records here must be alone with their
+        values in the shared ones. That half is also the chance that a stranger drawn from the same
+        people agrees with nobody: where everybody agrees with somebody, as by sex alone, agreement
+        says nothing.
         """
         names = self.shared(others)
         decisive = [[n] for n in {self.identity: 0, others.identity: 0} if n in names]
+        identified = bool(decisive)
         if not decisive:
             dropped = len(names) < len(self.columns)
             if not names or (dropped and not self._tells_apart(names)):
                 return None
             decisive = [names]
-        found = np.full(len(others), np.nan)
-        add_up = others.identity is not None and not of_people
+        told, known = PrivacyLoss.of(len(others)), np.zeros(len(others), dtype=bool)
         for by in decisive:
-            known, place = np.unique(self._rows(by, others), return_inverse=True)
-            largest = np.zeros(len(known))
-            identified = by[0] in (self.identity, others.identity)
-            if add_up and identified:
-                largest = np.sqrt(np.bincount(place, eta**2))
-            else:
-                np.maximum.at(largest, place, eta)
-            rows = others._rows(by, self)
-            where = np.minimum(np.searchsorted(known, rows), len(known) - 1)
-            each = np.where(known[where] == rows, largest[where], np.nan)
-            if others.identity is not None:
-                each = others.of_each_person(each, add_up and not identified)
-            found = np.fmax(found, each)
-        return found
+            found, agrees = self._loss_by(by, loss, others, of_people, identified)
+            told, known = told.or_larger(found), known | agrees
+        return told, known
+
+    def _loss_by(
+        self,
+        by: Sequence[str],
+        loss: PrivacyLoss,
+        others: People,
+        of_people: bool,
+        identified: bool,
+    ) -> tuple[PrivacyLoss, np.ndarray]:
+        """Return the loss of the others, and who is known, if people agree in some columns.
+
+        A record of the others is one of those here that agree with it, nobody knows which: it has
+        the largest loss of them. A *person* of the others is everybody here who agrees with one of
+        their records, each counted once: records of one person, or people who were taken for
+        several. By columns that identify nobody, each of their records is one person of those here
+        who agree with it.
+        """
+        values, place = np.unique(self._rows(by, others), return_inverse=True)
+        rows = others._rows(by, self)
+        where = np.minimum(np.searchsorted(values, rows), len(values) - 1)
+        agrees = values[where] == rows
+        if others.identity is None:
+            return loss.largest(place, len(values)).at(where).where(agrees), agrees
+        unit = self.owner if of_people else np.arange(len(self))
+        if identified or not of_people:
+            once = _firsts(place, unit)
+            parts, part = loss.at(once).together(place[once], len(values)), where
+        else:
+            worst = np.lexsort((-loss.eta, place))  # of those who agree, the most exposed first
+            likely = unit[worst[np.unique(place[worst], return_index=True)[1]]]
+            parts, part = loss.at(np.unique(unit, return_index=True)[1]), likely[where]
+        owner, here = others.owner, np.flatnonzero(agrees)
+        once = here[_firsts(owner[here], part[here])]
+        people = parts.at(part[once]).together(owner[once], len(others))
+        known = np.bincount(owner[once], minlength=len(others)) > 0
+        return people.at(owner), known[owner]
 
     @property
     def owner(self) -> np.ndarray:
@@ -180,17 +207,6 @@ class People:
             return np.arange(len(self))
         rows = self._rows([self.identity], self)
         return np.unique(rows, return_inverse=True)[1].reshape(-1)
-
-    def of_each_person(self, eta: np.ndarray, add_up: bool) -> np.ndarray:
-        """Return for every record the largest η of a record of its person, or the root of Σ η²."""
-        owner, known = self.owner, ~np.isnan(eta)
-        total = np.zeros(len(self))
-        if add_up:
-            total = np.sqrt(np.bincount(owner, np.nan_to_num(eta) ** 2, len(self)))
-        else:
-            np.maximum.at(total, owner, np.nan_to_num(eta))
-        anybody = np.bincount(owner, known, len(self)) > 0
-        return np.asarray(np.where(anybody[owner], total[owner], np.nan))
 
     def _rows(self, names: Sequence[str], others: People) -> np.ndarray:
         """Return one number for what every record holds in some columns, in any order of these.
@@ -247,6 +263,12 @@ class CellDigests:
         if kept is not None:
             self._made[kept] = (digests[0], digests[1])
         return digests[0], digests[1]
+
+
+def _firsts(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the position of every pair of two numbers, each pair once."""
+    pairs = first.astype(np.int64) * (int(second.max(initial=0)) + 1) + second
+    return np.asarray(np.unique(pairs, return_index=True)[1])
 
 
 def _unpacked(text: str) -> np.ndarray:
