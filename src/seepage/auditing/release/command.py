@@ -9,14 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import typer
 
 from seepage.auditing.audit import RISKS
 from seepage.auditing.command import planned, progress
 from seepage.auditing.decision.check import PendingCheck, stated
 from seepage.auditing.gates import check_limits
-from seepage.auditing.intake.files import read_file
+from seepage.auditing.intake.parquet import read_whole
 from seepage.auditing.intake.plan_file import PlanFile
 from seepage.auditing.intake.table import TableInMemory
 from seepage.auditing.questions import FileOptions, Limits, ReleaseQuestion
@@ -57,7 +56,7 @@ def run_release(
         check_folder(folders[kind], kind, (table, ledger))
     inputs = {"table": table} | ({} if question.plan is None else {"plan": question.plan})
     pending = PendingCheck(check, inputs, folders.values())
-    raw = _read(table, options)
+    raw = read_whole(table, options)
     procedure = Procedure(**vars(planned(question)))
     if procedure.plan is not None:
         PlanFile.read(procedure.plan).check(TableInMemory(raw), procedure.target)
@@ -99,17 +98,6 @@ def _entry(procedure: Procedure, made: MadeRelease) -> PastRelease:
         "unit": trained.unit,
     }
     return PastRelease(about, made.loss.at(trained.records.owner), recognition.people)
-
-
-def _read(table: Path, options: FileOptions) -> pa.Table:
-    """Read a file, or a folder of Parquet files, into memory, to change records one by one."""
-    if not table.is_dir():
-        return read_file(table, options)
-    from seepage.auditing.intake.parquet import TableInChunks
-    from seepage.streams.disk.files import open_batches
-
-    options.refuse_in_chunks()
-    return TableInChunks.of(open_batches(table)).whole()
 
 
 def _keep_apart(out: Path, report: Path, ledger: Path) -> None:

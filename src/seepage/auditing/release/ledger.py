@@ -133,7 +133,7 @@ class ReleaseLedger:
     @property
     def releases(self) -> tuple[PastRelease | PastReleaseAsWritten, ...]:
         """The entries that count: all but those that were voided."""
-        return tuple(entry for entry in self.entries if _state(entry) != VOIDED)
+        return tuple(entry for entry in self.entries if state_of(entry) != VOIDED)
 
     @classmethod
     def read(cls, path: Path) -> ReleaseLedger:
@@ -234,7 +234,8 @@ class ReleaseLedger:
         return replace(self, entries=tuple(entries))
 
 
-def _state(entry: PastRelease | PastReleaseAsWritten) -> str:
+def state_of(entry: PastRelease | PastReleaseAsWritten) -> str:
+    """Return whether an entry is prepared, committed or voided."""
     return str(entry.about.get("state", COMMITTED))  # earlier versions had no others
 
 
@@ -304,7 +305,7 @@ class OpenLedger:
         self.path, self.ledger = path, ReleaseLedger.read(path)
         settled = self.ledger
         for number, entry in enumerate(self.ledger.entries, 1):
-            if _state(entry) == PREPARED:
+            if state_of(entry) == PREPARED:
                 settled = settled.with_entry(number, **_settled(entry.about["folder"]))
         if settled is not self.ledger:
             self._keep(settled)
@@ -344,7 +345,7 @@ class OpenLedger:
         with suppress(InputError):  # left prepared it counts, and is settled the next time
             self.ledger = ReleaseLedger.read(self.path)
             for number, entry in enumerate(self.ledger.entries, 1):
-                if _state(entry) == PREPARED and entry.about["folder"] == where:
+                if state_of(entry) == PREPARED and entry.about["folder"] == where:
                     self._keep(self.ledger.with_entry(number, **state))
 
     def void(self, number: int, reason: str) -> None:
