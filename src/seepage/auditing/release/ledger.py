@@ -21,7 +21,7 @@ import hmac
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 
 from seepage.auditing.findings import ONE_PERSON, ONE_ROW
-from seepage.auditing.release.recognition import CellDigests, People
+from seepage.auditing.release.recognition import CellDigests, Match, People
 from seepage.auditing.report.rendering import tell
 from seepage.core.result import NOTICE, SAME
 from seepage.errors import InputError
@@ -43,7 +43,8 @@ from seepage.support.files import MANIFEST, check_path, only_writer, write_text
 from seepage.tables.names import listed, shown
 
 FORMAT = "seepage-ledger/3"
-_WITHOUT_EPSILON = "seepage-ledger/2"  # its releases have η alone
+_WITHOUT_EPSILON = "seepage-ledger/2"  # its releases have η alone, and digests of cased texts
+_CASED = "cased"
 _AS_WRITTEN = "seepage-ledger/1"  # and know a record by how its values were written
 NAME = "seepage-ledger.json"
 PREPARED, COMMITTED, VOIDED = "prepared", "committed", "voided"
@@ -96,7 +97,7 @@ class PastReleaseAsWritten:
         """Return it as plain JSON values."""
         return {**self.about, "eta": dict(self.eta)}
 
-    def earlier_loss(self, written: list[str], people: People) -> tuple[PrivacyLoss, np.ndarray]:
+    def earlier_loss(self, written: Sequence[str], people: People) -> Match:
         """Return what is known of every record, or of all records of its person, and who is."""
         found = [self.eta.get(row) for row in written]
         known = np.array([eta is not None for eta in found], dtype=bool)
@@ -105,7 +106,8 @@ class PastReleaseAsWritten:
         ).where(known)
         owner = people.owner
         whole = every.together(owner, len(written)).at(owner)
-        return whole, np.asarray((np.bincount(owner, known, len(written)) > 0)[owner])
+        anybody = np.asarray((np.bincount(owner, known, len(written)) > 0)[owner])
+        return Match(whole, anybody, np.zeros(len(written), dtype=bool))
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,9 +146,8 @@ class ReleaseLedger:
             content = json.loads(path.read_text("utf-8"))
             if content["format"] not in (FORMAT, _WITHOUT_EPSILON, _AS_WRITTEN):
                 raise ValueError("another format")
-            return cls(
-                bytes.fromhex(content["key"]), tuple(map(_past_release, content["releases"]))
-            )
+            read = partial(_past_release, cased=content["format"] == _WITHOUT_EPSILON)
+            return cls(bytes.fromhex(content["key"]), tuple(map(read, content["releases"])))
         except (
             *(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError),
         ) as error:
@@ -184,47 +185,74 @@ class ReleaseLedger:
 
         Where a column identifies people, what was told about all records of each.
         """
-        people = self.people(raw, identity)
-        old = any(isinstance(release, PastReleaseAsWritten) for release in self.releases)
-        return self.total(people, _as_written(self.key, raw, identity) if old else None)
+        cased, written = None, None
+        if any(isinstance(release, PastReleaseAsWritten) for release in self.releases):
+            written = _as_written(self.key, raw, identity)
+        if any(release.about.get("text") == _CASED for release in self.releases):
+            cased = CellDigests(self.key, cased=True).people(raw, identity)
+        return self.total(self.people(raw, identity), cased, written)
 
-    def total(self, people: People, written: list[str] | None = None) -> Recognition:
-        """Return the same of people whose digests are known; ``written`` as old entries have it."""
+    def total(
+        self,
+        people: People,
+        cased: People | None = None,
+        written: Sequence[str] | None = None,
+    ) -> Recognition:
+        """Return the same of people whose digests are known.
+
+        ``cased`` and ``written`` are the same people as entries of earlier versions have them;
+        without these, such entries are passed over.
+        """
         loss, known = PrivacyLoss.of(len(people)), np.zeros(len(people), dtype=bool)
         compared = apart = 0  # earlier records that could be compared, and those without a column
         same_columns = False
         vague: list[PastRelease] = []
         unsure = np.zeros(len(people), dtype=bool)  # not as an earlier version would have it
+        doubtful = np.zeros(len(people), dtype=bool)
         for release in self.releases:
             if isinstance(release, PastReleaseAsWritten):
                 if written is None:
                     continue
-                told, here = release.earlier_loss(written, people)
-                unsure |= ~here
+                found = release.earlier_loss(written, people)
+                unsure |= ~found.known
             else:
-                found = release.people.earlier_loss(
-                    release.loss, people, of_people=release.of_people
+                others = cased if release.about.get("text") == _CASED else people
+                if others is None:
+                    continue
+                match = release.people.earlier_loss(
+                    release.loss, others, of_people=release.of_people
                 )
-                if found is None:
+                if match is None:
                     if release.people.shared(people):
                         vague.append(release)
                     else:
                         apart += len(release)
                     continue
-                told, here = found
+                found = match
                 compared += len(release)
                 same_columns |= set(release.people.columns) == set(people.columns)
-            known |= here
-            loss += told
+            known |= found.known
+            doubtful |= found.doubtful
+            loss += found.loss
         doubts = []
         if (compared or apart) and not known.any():
             doubts.append(tell("nobody", len(people), compared, apart, same_columns))
         if vague:
             columns = dict.fromkeys(n for r in vague for n in r.people.shared(people))
             doubts.append(tell("vague", len(vague), listed(list(columns))))
+        if doubtful.any():
+            doubts.append(tell("doubtful", int(np.sum(doubtful)), len(people)))
         if unsure.any():
             doubts.append(tell("unsure", int(np.sum(unsure)), len(people)))
         return Recognition(people, loss, known, tuple(doubts))
+
+    @property
+    def of_one_form(self) -> bool:
+        """Whether every entry that counts can be compared with every other."""
+        return not any(
+            isinstance(entry, PastReleaseAsWritten) or entry.about.get("text") == _CASED
+            for entry in self.releases
+        )
 
     def with_entry(self, number: int, **about: Any) -> ReleaseLedger:
         """Return the ledger with something else said about an entry; the first has the number 1."""
@@ -239,11 +267,13 @@ def state_of(entry: PastRelease | PastReleaseAsWritten) -> str:
     return str(entry.about.get("state", COMMITTED))  # earlier versions had no others
 
 
-def _past_release(content: dict[str, Any]) -> PastRelease | PastReleaseAsWritten:
+def _past_release(content: dict[str, Any], cased: bool) -> PastRelease | PastReleaseAsWritten:
     """Return a release as the file has it, or raise ``ValueError``."""
     written = content["eta"]
     kept = (*_LOSSES, "identity", "columns", "whole")
     about = {name: value for name, value in content.items() if name not in kept}
+    if cased:
+        about["text"] = _CASED
     if about.get("state", COMMITTED) not in (PREPARED, COMMITTED, VOIDED):
         raise ValueError("an entry is in no known state")
     if about.get("state") == PREPARED:

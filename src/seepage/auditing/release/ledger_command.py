@@ -102,7 +102,9 @@ def _entries(held: OpenLedger) -> Iterator[dict[str, Any]]:
             "largest": _largest(entry.loss),
             "over_all": (
                 _largest(held.ledger.total(entry.people).loss)
-                if isinstance(entry, PastRelease) and state_of(entry) != VOIDED
+                if isinstance(entry, PastRelease)
+                and state_of(entry) != VOIDED
+                and held.ledger.of_one_form
                 else None
             ),
         }
@@ -130,7 +132,7 @@ def _line(entry: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _number(value: float) -> str:
-    return f"{value:.3g}" if np.isfinite(value) else "unknown"
+    return f"{value:.3g}" if np.isfinite(value) else "no bound"
 
 
 def _of_table(found: Recognition, target_eta: float) -> dict[str, Any]:

@@ -1,10 +1,12 @@
 """Recognises the records of a table in earlier ones, by value, whatever the type of a cell.
 
 A cell is kept as a keyed digest of its column's name and its value in one canonical form: 45, 45.0
-and the text "45" are one value, and so are a number and its rounding to single precision. Two
-records count as the same person if they agree in every column that both tables have, so columns may
-be reordered, added and dropped. Where that is in doubt, they count as the same: to count a stranger
-as known costs noise, to count a known person as a stranger breaks a promise.
+and the text "45" are one value, and so are a number and its rounding to single precision, or texts
+that differ in case and white space. Two records count as the same person if they agree in every
+column that both tables have, so columns may be reordered, added and dropped. Where that is in
+doubt, they count as the same: to count a stranger as known costs noise, to count a known person as
+a stranger breaks a promise. So one who agrees with nobody in every column, but with somebody in all
+except one (a gap that was filled, a value that was corrected), counts as that person.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,8 +35,10 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?")
 _TRUTH = {"true": 1, "false": 0}
 
 
-def canonical(value: Any) -> tuple[str, str]:
+def canonical(value: Any, *, cased: bool = False) -> tuple[str, str]:
     """Return a value in the form it is compared in: as single precision has it, and exactly.
+
+    Case and white space of a text do not count, unless ``cased``, as an earlier version had it.
 
     The two differ for whole numbers from 2²⁴ on, such as the numbers of patients: single precision
     holds only some of those.
@@ -61,8 +65,14 @@ def canonical(value: Any) -> tuple[str, str]:
         day = day if day.tzinfo is None else day.astimezone(UTC).replace(tzinfo=None)
         text = f"date {day.isoformat()}"
     else:
-        text = f"text {value}"
+        text = f"text {value if cased else _folded(str(value))}"
     return text, text
+
+
+def _folded(text: str) -> str:
+    """Return a text without case, in one form of Unicode, with single spaces."""
+    once = unicodedata.normalize("NFKC", text).casefold()
+    return " ".join(unicodedata.normalize("NFKC", once).split())
 
 
 def _of_text(text: str) -> Any:
@@ -92,6 +102,14 @@ def _of_number(value: Any) -> tuple[str, str]:
     if abs(single) < 2**24 or not np.isfinite(single) or value != int(value):
         return repr(single), repr(single)
     return repr(single), str(int(value))
+
+
+class Match(NamedTuple):
+    """What one table tells about the people of another."""
+
+    loss: PrivacyLoss
+    known: np.ndarray
+    doubtful: np.ndarray  # known but for one column
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,9 +154,7 @@ class People:
         """Return the columns that both tables have."""
         return [name for name in self.columns if name in others.columns]
 
-    def earlier_loss(
-        self, loss: PrivacyLoss, others: People, *, of_people: bool
-    ) -> tuple[PrivacyLoss, np.ndarray] | None:
+    def earlier_loss(self, loss: PrivacyLoss, others: People, *, of_people: bool) -> Match | None:
         """Return the loss of every one of the others by what is known here, and who is known.
 
         ``loss`` has one entry for every record here; ``of_people`` says that it is that of all
@@ -148,7 +164,8 @@ class People:
         table are missing in the other, at least half of the records here must be alone with their
         values in the shared ones. That half is also the chance that a stranger drawn from the same
         people agrees with nobody: where everybody agrees with somebody, as by sex alone, agreement
-        says nothing.
+        says nothing. Whoever agrees with nobody is compared again without each of the columns, on
+        the same condition: who then agrees with somebody is known, in doubt.
         """
         names = self.shared(others)
         decisive = [[n] for n in {self.identity: 0, others.identity: 0} if n in names]
@@ -162,7 +179,14 @@ class People:
         for by in decisive:
             found, agrees = self._loss_by(by, loss, others, of_people, identified)
             told, known = told.or_larger(found), known | agrees
-        return told, known
+        doubtful = np.zeros(len(others), dtype=bool)
+        for name in () if identified or known.all() else names:
+            rest = [other for other in names if other != name]
+            if rest and self._tells_apart(rest):
+                found, agrees = self._loss_by(rest, loss, others, of_people, identified)
+                told = told.or_larger(found.where(agrees & ~known))
+                doubtful |= agrees & ~known
+        return Match(told, known | doubtful, doubtful)
 
     def _loss_by(
         self,
@@ -232,6 +256,7 @@ class CellDigests:
     """Makes digests of cells under a key; those made before are kept."""
 
     key: bytes
+    cased: bool = False  # as an earlier version made them
     _made: dict[Any, tuple[int, int]] = field(default_factory=dict, repr=False)
 
     def people(self, raw: pa.Table, identity: str | None) -> People:
@@ -255,7 +280,7 @@ class CellDigests:
         if kept in self._made:
             return self._made[kept]
         digests = []
-        for text in canonical(value):
+        for text in canonical(value, cased=self.cased):
             # The length keeps names and values apart.
             content = f"{len(name)} {name} {text}".encode("utf-8", "surrogatepass")
             made = hashlib.blake2b(content, key=self.key, digest_size=8)  # bytes of a number
