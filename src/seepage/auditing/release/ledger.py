@@ -551,8 +551,12 @@ class LedgerFile:
 
 def _arrow(table: Any) -> pa.Table:
     """Return a table of any kind as one of Arrow."""
-    if isinstance(table, pa.Table):
-        return table
-    if isinstance(table, Mapping):
-        return pa.table({str(name): pa.array(list(values)) for name, values in table.items()})
-    return nw.from_native(table, eager_only=True).to_arrow()
+    try:
+        if isinstance(table, Mapping):
+            return pa.table({str(name): list(values) for name, values in table.items()})
+        return nw.from_native(table, eager_only=True).to_arrow()
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            "The people are a data frame, or a mapping of columns of one length, each of one type; "
+            f"this {type(table).__name__} is not."
+        ) from error
