@@ -113,6 +113,7 @@ def test_what_nobody_knows_is_everything():
         ({"mu": [0.1, math.nan]}, "mu takes numbers"),
         ({"epsilon": [1.0, 2.0, 3.0]}, "one for each of the 2 rows"),
         ({"epsilon": "much"}, "epsilon takes one number"),
+        ({"mu": [0.1]}, "mu takes one number"),
         ({"delta": 1.5}, "delta is a probability"),
     ],
 )

@@ -55,11 +55,11 @@ class PrivacyLoss:
         for name, given in (("eta", eta), ("mu", mu), ("epsilon", epsilon), ("delta", delta)):
             try:
                 values = np.asarray(given, dtype=float)
-                column = np.array(np.broadcast_to(values, (count,)))
             except (TypeError, ValueError):
-                raise InputError(
-                    f"{name} takes one number, or one for each of the {count:,} rows."
-                ) from None
+                values = np.zeros((0, 0))
+            if values.shape not in ((), (count,)):
+                raise InputError(f"{name} takes one number, or one for each of the {count:,} rows.")
+            column = np.array(np.broadcast_to(values, (count,)))
             if not np.all(column >= 0):  # nan is not
                 raise InputError(f"{name} takes numbers of at least 0; np.inf if it is not known.")
             columns[name] = column

@@ -216,3 +216,40 @@ def test_a_ledger_without_epsilon_is_read_and_promises_nothing_of_it(here):
     shown = run("ledger", "show")
     line = " ".join(shown.stdout.splitlines()[1].split())
     assert line == "1 2026-01-01 release committed 4 0.4 no bound no bound 0"
+
+
+def test_distances_of_membership_are_those_of_refits(here):
+    """μ of every record in the ledger, by solving the penalised equations without it."""
+    result = next(releases("--sigma=3", "--target-eta=1000", "--max-membership=1", rows=41))
+    assert result.exit_code == 0, result.output
+    (entry,) = ReleaseLedger.read(Path("seepage-ledger.json")).entries
+    table = pq.read_table("table.parquet")
+    model = sp.load_release("seepage-release")
+    X = np.column_stack([model.transform(table), np.ones(41)])
+    y = table["response"].to_numpy()
+    penalty = 41 * 0.01 * np.diag([1.0, 1.0, 0.0])
+
+    def solved(kept):
+        return np.linalg.solve(X[kept].T @ X[kept] + penalty, X[kept].T @ y[kept])
+
+    everybody = solved(np.arange(41))
+    moves = [np.linalg.norm(solved(np.arange(41) != k) - everybody) for k in range(41)]
+    np.testing.assert_allclose(entry.loss.mu, np.array(moves) / 3, rtol=1e-6)
+
+
+def test_a_link_to_a_ledger_stays_a_link(here):
+    shared = here / "shared" / "ledger.json"
+    sp.LedgerFile(shared).record(PEOPLE, "training run", epsilon=0.1)
+    (here / "seepage-ledger.json").symlink_to(shared)
+    assert sp.LedgerFile().record(PEOPLE, "answers", epsilon=0.1) == 2
+    assert (here / "seepage-ledger.json").is_symlink()
+    assert len(ReleaseLedger.read(shared).entries) == 2
+
+
+def test_a_release_that_another_ledger_lists_is_warned_of(here):
+    made = releases("--sigma=3", "--target-eta=1000", "--max-membership=1", rows=41)
+    assert "does not list" not in next(made).stderr
+    assert "does not list" not in next(made).stderr
+    Path("seepage-ledger.json").rename("other.json")
+    forgotten = next(made)
+    assert "warning: The folder 'seepage-release' holds a release that this" in forgotten.stderr

@@ -65,7 +65,9 @@ def run_release(
             raise InputError(f"There is no column {shown(name)} for --domain.")
     with open_ledger(ledger) as held:
         before = held.ledger
-        for doubt in before.recognise(raw, procedure.person).doubts:
+        doubts = before.recognise(raw, procedure.person).doubts
+        doubts += before.doubts_about(folders["release"])
+        for doubt in doubts:
             typer.echo(f"warning: {doubt}", err=True)
         with progress(2 + RISKS.stages) as tell, warnings.catch_warnings():
             warnings.simplefilter("ignore", UnrecognisedRecordsWarning)  # said above

@@ -73,7 +73,9 @@ class PastRelease:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        losses = {name: _packed(values) for name, values in self.loss.columns.items()}
+        columns = self.loss.columns
+        losses = {n: _packed_once(columns[n]) for n in ("mu", "epsilon", "delta")}
+        losses["eta"] = _packed(columns["eta"])
         return {**self.about, **losses, **self.people.as_json()}
 
 
@@ -254,6 +256,14 @@ class ReleaseLedger:
             for entry in self.releases
         )
 
+    def doubts_about(self, folder: Path) -> tuple[str, ...]:
+        """Return a warning if a folder holds a release that no entry lists."""
+        folders = [entry.about.get("folder") for entry in self.entries]
+        if None in folders:  # of an earlier version, or without a folder: it may be one of those
+            return ()
+        digest, listing = _digest(folder), [where["manifest"] for where in folders if where]
+        return () if digest in (None, *listing) else (tell("unlisted", shown(folder.name)),)
+
     def with_entry(self, number: int, **about: Any) -> ReleaseLedger:
         """Return the ledger with something else said about an entry; the first has the number 1."""
         entries = list(self.entries)
@@ -291,6 +301,11 @@ def _past_release(content: dict[str, Any], cased: bool) -> PastRelease | PastRel
 def _packed(values: np.ndarray) -> Any:
     """Return numbers as JSON has them: what is unknown as nothing."""
     return [value if math.isfinite(value) else None for value in values.tolist()]
+
+
+def _packed_once(values: np.ndarray) -> Any:
+    """Return the same; a single number if all are equal, as ε mostly is."""
+    return _packed(values[:1])[0] if np.unique(values).size == 1 else _packed(values)
 
 
 def _unpacked(content: Any) -> Any:
@@ -405,8 +420,12 @@ class OpenLedger:
 
 @contextmanager
 def open_ledger(path: Path) -> Iterator[OpenLedger]:
-    """Open a ledger, alone, with entries that killed processes left settled."""
+    """Open a ledger, alone, with entries that killed processes left settled.
+
+    Of a link, the file it leads to: a new file in place of the link would be a second ledger.
+    """
     check_path(path)
+    path = path.resolve()
     with ExitStack() as stack:
         try:
             stack.enter_context(only_writer(path))
