@@ -180,13 +180,27 @@ class People:
             found, agrees = self._loss_by(by, loss, others, of_people, identified)
             told, known = told.or_larger(found), known | agrees
         doubtful = np.zeros(len(others), dtype=bool)
-        for name in () if identified or known.all() else names:
+        if identified or known.all() or len(names) == 1:
+            return Match(told, known, doubtful)
+        mine, theirs = self._rows(names, others), others._rows(names, self)[~known]
+        for name in names:
             rest = [other for other in names if other != name]
-            if rest and self._tells_apart(rest):
-                found, agrees = self._loss_by(rest, loss, others, of_people, identified)
+            wanted = theirs - others._column(name, self)[~known]
+            # Mostly nobody: the whole table need not be sorted for that.
+            near = np.flatnonzero(np.isin(mine - self._column(name, others), wanted))
+            if len(near) and self._tells_apart(rest):
+                some = self._at(near)
+                found, agrees = some._loss_by(rest, loss.at(near), others, of_people, identified)
                 told = told.or_larger(found.where(agrees & ~known))
                 doubtful |= agrees & ~known
         return Match(told, known | doubtful, doubtful)
+
+    def _at(self, rows: np.ndarray) -> People:
+        columns, whole = (
+            {name: digests[rows] for name, digests in made.items()}
+            for made in (self.columns, self.whole)
+        )
+        return People(columns, whole, self.identity)
 
     def _loss_by(
         self,
@@ -240,9 +254,13 @@ class People:
         """
         total = np.zeros(len(self), dtype=np.uint64)
         for name in names:
-            exact = name in self.whole and name in others.whole
-            total += (self.whole if exact else self.columns)[name]
+            total += self._column(name, others)
         return total
+
+    def _column(self, name: str, others: People) -> np.ndarray:
+        """Return the digests of a column in the form that both tables have."""
+        exact = name in self.whole and name in others.whole
+        return (self.whole if exact else self.columns)[name]
 
     def _tells_apart(self, names: Sequence[str]) -> bool:
         """Say whether at least half of the records, each once, are alone with these values."""
