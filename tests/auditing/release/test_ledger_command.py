@@ -84,6 +84,7 @@ def test_every_epsilon_counts_and_the_promise_weakens_in_sight(here):
     assert declared.exit_code == 0, declared.output
     assert "Whoever holds all of them, and knows everything else, succeeds" in declared.stdout
     assert f"have ε = {sum(epsilon[:-1]):.3g} in all" in declared.stdout
+    assert "Limits on guesses are about this release alone." in declared.stdout
 
 
 def largest_distances(entries) -> list[float]:
