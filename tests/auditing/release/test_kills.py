@@ -38,7 +38,6 @@ def kill(folder: Path, kind: str, kills: int) -> dict:
 @pytest.mark.parametrize(
     ("kind", "kills"),
     [
-        ("ledger", 6),
         ("release", 6),
         pytest.param("release", 120, marks=pytest.mark.slow),
         pytest.param("ledger", 40, marks=pytest.mark.slow),
