@@ -262,6 +262,8 @@ def release(
     ledger: Annotated[Path, "The private file that remembers releases."] = Path(
         "seepage-ledger.json"
     ),
+    sign: Annotated[Path | None, "A PEM file with a private Ed25519 key that signs it."] = None,
+    replaces: Annotated[Path | None, "The folder of the release that this one replaces."] = None,
     check: Check = None,
     as_json: Json = False,
 ) -> None:
@@ -282,9 +284,31 @@ def release(
     )
     folders = {"release": out, "report": report, "ledger": ledger}
     passed = run_release(
-        table, question, folders, options=options, limits=limits, as_json=as_json, check=check
+        table,
+        question,
+        folders,
+        options=options,
+        limits=limits,
+        origin={"sign": sign, "replaces": replaces},
+        as_json=as_json,
+        check=check,
     )
     _leave(passed)
+
+
+@_command(app)
+def verify(
+    folder: Annotated[Path, "The folder of a release."],
+    key: Annotated[Path | None, "--key", "A PEM file with its author's public Ed25519 key."] = None,
+) -> None:
+    """Check that a release is whole, as it was written and, with a key, who wrote it.
+
+    The exit status is 0 if it is, and 2 with one sentence if it is not.
+    """
+    from seepage.auditing.release.contents import read_release
+
+    for sentence in read_release(folder, key).sentences(key is not None):
+        typer.echo(sentence)
 
 
 @_command(app)

@@ -20,6 +20,7 @@ from seepage.auditing.intake.files import read_file
 from seepage.auditing.intake.plan_file import PlanFile
 from seepage.auditing.intake.table import TableInMemory
 from seepage.auditing.questions import FileOptions, Limits, ReleaseQuestion
+from seepage.auditing.release.contents import check_origin
 from seepage.auditing.release.ledger import PastRelease, ReleaseLedger, UnrecognisedRecordsWarning
 from seepage.auditing.release.making import MadeRelease, make_release
 from seepage.auditing.release.procedure import Procedure
@@ -42,17 +43,21 @@ def run_release(
     *,
     options: FileOptions,
     limits: Limits,
+    origin: Mapping[str, Path | None] | None = None,
     as_json: bool = False,
     check: Path | None = None,
 ) -> bool:
     """Make a release of a table, write both folders and the ledger, and print what leaves.
 
-    ``folders`` are those of the ``release`` and the ``report``, and the file of the ``ledger``.
+    ``folders`` are those of the ``release`` and the ``report``, and the file of the ``ledger``;
+    ``origin`` is the key to ``sign`` with, and the folder that the release ``replaces``.
     Above a limit nothing leaves: only the private report is written. Returns whether all are met.
     """
     ledger = folders["ledger"]
     _keep_apart(*folders.values())
     check_limits(limits, False)
+    origin = origin or {}
+    check_origin(**origin)
     for kind in ("release", "report"):
         check_folder(folders[kind], kind, (table, ledger))
     inputs = {"table": table} | ({} if question.plan is None else {"plan": question.plan})
@@ -92,7 +97,7 @@ def run_release(
             replace(before, releases=releases).write(ledger)
         page = AuditReport(made.audit).write(folders["report"], keep=(table, ledger))
         if report.verdict.passed:
-            made.release.write(folders["release"], keep=(table, ledger))
+            made.release.write(folders["release"], keep=(table, ledger), **origin)
         left = folders["release"] if report.verdict.passed else None
         pending.write(report, "release", stated(question, options, limits), left)
     return report.tell(page, as_json=as_json)
