@@ -29,6 +29,7 @@ from seepage.auditing.questions import (
     ReleaseQuestion,
 )
 from seepage.errors import InputError
+from seepage.support.memory_limit import least_memory, memory_limit, run_in_child
 
 Check = Annotated[
     Path | None,
@@ -442,8 +443,20 @@ def fetch(
 
 
 def main() -> None:
-    """Run the command line."""
-    app()
+    """Run the command line; where memory is limited, in a child process that may fail."""
+    limit, least = memory_limit(), least_memory()
+    if limit is None:
+        app()
+        return
+    status = run_in_child(app) if limit >= least else None
+    if status is None:
+        _say(
+            "error",
+            f"The memory limit of this shell ({limit / 1e9:.2g} GB) is too low for the numerical "
+            f"libraries or for this table; raise it (`ulimit -v`; {least / 1e9:.2g} GB load the "
+            "libraries), or audit fewer rows or columns.",
+        )
+    raise SystemExit(INPUT if status is None else status)
 
 
 if __name__ == "__main__":
