@@ -297,6 +297,25 @@ def release(
     _leave(passed)
 
 
+@_command(app, "attack-release")
+def attack_release(
+    table: Table,
+    question: ReleaseQuestion,
+    options: FileOptions,
+    row: Annotated[int | None, "--row", "The row to attack (default: the most exposed)."] = None,
+    releases: Annotated[int, "--releases", "How many releases to make of each table."] = 1000,
+) -> None:
+    """Attack releases as `seepage release` would make them, and compare with what they state.
+
+    Releases of the table, and of the table with a record left out or changed, are told apart by the
+    likelihood ratio of all that is published, σ drawn anew each time. Nothing is written. The exit
+    status is 0 if that succeeds no more often than a release states, 1 if it does.
+    """
+    from seepage.auditing.release.attack import run_release_attack
+
+    _leave(run_release_attack(table, question, options, row=row, releases=releases))
+
+
 @_command(app)
 def verify(
     folder: Annotated[Path, "The folder of a release."],

@@ -65,7 +65,8 @@ class DenseObjective:
         pull = self.ridges[:, None] * theta
         sizes = np.abs(self.X).T @ np.abs(slopes) + np.abs(pull)
         # Of a sum of n products, and of the slopes at margins that are rounded themselves
-        return self.X.T @ slopes + pull, EPS * (len(self.X) + 8 * self.X.shape[1] + 8) * sizes
+        slope = np.asarray(self.X.T @ slopes + pull)
+        return slope, EPS * (len(self.X) + 8 * self.X.shape[1] + 8) * sizes
 
     def hessian(self, theta: np.ndarray) -> np.ndarray:
         """Return ``H``, (P·c, P·c)."""
@@ -73,13 +74,14 @@ class DenseObjective:
         weighted = self.weight[:, None, None] * curvature
         size = theta.size
         H = np.einsum("ni,nkl,nj->ikjl", self.X, weighted, self.X, optimize=True)
-        return H.reshape(size, size) + np.diag(np.repeat(self.ridges, self.outputs.count))
+        penalty = np.diag(np.repeat(self.ridges, self.outputs.count))
+        return np.asarray(H.reshape(size, size) + penalty)
 
     def stepped(self, theta: np.ndarray, term: float | np.ndarray = 0.0) -> np.ndarray:
         """Return the parameters after one Newton step; ``term`` is the slope of a linear term."""
         slope = self.gradient(theta)[0] + term
         step = np.linalg.solve(self.hessian(theta), slope.ravel())
-        return theta - step.reshape(theta.shape)
+        return np.asarray(theta - step.reshape(theta.shape))
 
     def distance(self, theta: np.ndarray) -> float:
         """Return how far the minimiser may be, in the Euclidean norm."""
