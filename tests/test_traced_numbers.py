@@ -461,7 +461,7 @@ def what_the_folder_of_a_release_tells_of_a_dose():
     yield f"{100 * often:.0f} % of the draws give ten times"
 
 
-@tied("docs/how-to/release.md")
+@tied("docs/how-to/verify.md")
 def how_often_releases_of_two_tables_are_told_apart():
     found = kept("release_attack-worlds")
     for name, attacks in found["each"].items():
@@ -473,7 +473,7 @@ def how_often_releases_of_two_tables_are_told_apart():
     yield f"{found['releases of each world']:,} releases of each table"
 
 
-@tied("docs/how-to/release.md")
+@tied("docs/how-to/forgetting.md")
 def what_forgetting_leaves():
     found = kept("forgetting")
     people = found["people"]
