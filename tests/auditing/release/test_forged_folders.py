@@ -114,6 +114,7 @@ def sparse(name, size):
     return forge
 
 
+SOMEBODY = Ed25519PrivateKey.generate().public_key().public_bytes_raw().hex()
 NO_RELEASE = "'out' is not a release written by seepage"
 FORGERIES = {
     # the manifest
@@ -149,7 +150,7 @@ FORGERIES = {
         NO_RELEASE,
     ),
     "a false signature": (
-        manifest(lambda m: m.update(signature={"key": "0" * 64, "value": "0" * 128})),
+        manifest(lambda m: m.update(signature={"key": SOMEBODY, "value": "0" * 128})),
         "The signature of 'out' is not that of its manifest",
     ),
     "a signature too short": (manifest(lambda m: m.update(signature={"key": "00"})), NO_RELEASE),
