@@ -11,6 +11,7 @@ import sys
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -21,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
 )
+from release_cases import patients
 from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
@@ -393,3 +395,29 @@ def test_a_release_says_what_it_replaces(folder, tmp_path):
     assert digest in told.stdout
     with pytest.raises(InputError, match="'keys' is not a release"):
         Release(model, items, "").write(tmp_path / "newer", replaces=tmp_path / "keys")
+
+
+def test_the_commands_sign_replace_and_verify(tmp_path, keys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(patients(), "patients.parquet")
+    limits = ("--max-membership", "1", "--max-guess-gain", "1", "--max-guess-tpr", "1")
+    command = ["release", "patients.parquet", "--target", "response", "--sigma", "1", *limits]
+
+    def run(*more):
+        return CliRunner().invoke(app, [*command, *more])
+
+    for wrong in (("--sign", "keys/none.pem"), ("--replaces", "keys")):
+        said = run(*wrong)
+        assert said.exit_code == 2
+        assert not (tmp_path / "seepage-ledger.json").exists()  # refused before anything is spent
+    assert run("--sign", "keys/ours.pem", "--out", "first").exit_code == 0
+    again = run("--sign", "keys/ours.pem", "--out", "second", "--replaces", "first")
+    assert again.exit_code == 0, again.output
+    told = CliRunner().invoke(app, ["verify", "second", "--key", "keys/ours.pub"])
+    assert told.exit_code == 0, told.output
+    assert hashlib.sha256((tmp_path / "first" / "manifest.json").read_bytes()).hexdigest() in (
+        told.stdout
+    )
+    told = CliRunner().invoke(app, ["verify", "second", "--key", "keys/theirs.pub"])
+    assert told.exit_code == 2
+    assert "signed with another key" in told.stderr
