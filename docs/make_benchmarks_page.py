@@ -272,6 +272,7 @@ COMMANDS = {
     "glm_growth.py": "time and memory as the table grows",
     "audit_sizes.py": "whole audits beside pandas and scikit-learn (`--wide`: wide tables too)",
     "finite_changes.py": "membership and label guesses of all records against refitting them",
+    "forgetting.py": "a hundred people forgotten: certificates, and recipients of both models",
     "lira_limit.py": "an attack on membership beside its exact limit",
     "outsider.py": "what one fit predicts of LiRA's shadow models, of refits and of known sets",
     "attack_audits.py": "audits of a forest and of boosting by attack",

@@ -506,6 +506,32 @@ def what_the_folder_of_a_release_tells_of_a_dose():
     yield f"{100 * often:.0f} % of the draws give ten times"
 
 
+@tied("docs/how-to/verify.md")
+def how_often_releases_of_two_tables_are_told_apart():
+    found = kept("release_attack-worlds")
+    for name, attacks in found["each"].items():
+        for k, attack in enumerate(attacks):
+            shares = (f"{100 * attack[what]:.1f} %" for what in ("seen", "stated"))
+            yield row("" if k else name, attack["change"], *shares).replace("|  |", "| |")
+    assert found["told apart more often than stated"] == 0
+    yield f"In none of the {found['tests']} tests"
+    yield f"{found['releases of each world']:,} releases of each table"
+
+
+@tied("docs/how-to/forgetting.md")
+def what_forgetting_leaves():
+    found = kept("forgetting")
+    people = found["people"]
+    assert found["told apart more often than stated"] == 0
+    yield f"removes {people} people from UCI Adult one at a time, the {people // 2} most exposed"
+    yield f"among them (λ = {found['l2']:g})"
+    yield f"All {found['certificates that hold']} refits, by other code"
+    largest, median = (100 * found[f"{which} share of the move"] for which in ("largest", "median"))
+    yield f"{largest:.1f} % of how far the model moved (median {median:.1f} %)"
+    yield f"(σ = {found['sigma']:g}, {found['pairs']:,} pairs in each world"
+    yield f"{found['largest mu']:.1f}) tell nobody's world apart"
+
+
 @tied("docs/sharp-edges.md")
 def how_far_an_interval_can_shrink():
     sixth = kept("release_attack")["worst"]["the least of the grid"]["least median ratio"]

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from seepage.errors import InputError as InputError
     from seepage.errors import NotConvergedWarning as NotConvergedWarning
     from seepage.errors import NotTheMinimiserError as NotTheMinimiserError
+    from seepage.glm.forgetting import forget as forget
     from seepage.glm.leakage import leakage as leakage
     from seepage.glm.outsider.predictions import Parameters as Parameters
     from seepage.glm.outsider.predictions import Predictions as Predictions

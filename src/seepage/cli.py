@@ -29,6 +29,7 @@ from seepage.auditing.questions import (
     ReleaseQuestion,
 )
 from seepage.errors import InputError
+from seepage.support.memory_limit import least_memory, memory_limit, run_in_child
 
 Check = Annotated[
     Path | None,
@@ -270,6 +271,8 @@ def release(
     ),
     report: Annotated[Path, "The folder of the private report."] = Path("seepage-audit"),
     ledger: Ledger = None,
+    sign: Annotated[Path | None, "A PEM file with a private Ed25519 key that signs it."] = None,
+    replaces: Annotated[Path | None, "The folder of the release that this one replaces."] = None,
     check: Check = None,
     as_json: Json = False,
 ) -> None:
@@ -291,9 +294,50 @@ def release(
     )
     folders = {"release": out, "report": report, "ledger": ledger or find_ledger()}
     passed = run_release(
-        table, question, folders, options=options, limits=limits, as_json=as_json, check=check
+        table,
+        question,
+        folders,
+        options=options,
+        limits=limits,
+        origin={"sign": sign, "replaces": replaces},
+        as_json=as_json,
+        check=check,
     )
     _leave(passed)
+
+
+@_command(app, "attack-release")
+def attack_release(
+    table: Table,
+    question: ReleaseQuestion,
+    options: FileOptions,
+    row: Annotated[int | None, "--row", "The row to attack (default: the most exposed)."] = None,
+    releases: Annotated[int, "--releases", "How many releases to make of each table."] = 1000,
+) -> None:
+    """Attack releases as `seepage release` would make them, and compare with what they state.
+
+    Releases of the table, and of the table with a record left out or changed, are told apart by the
+    likelihood ratio of all that is published, σ drawn anew each time. Nothing is written. The exit
+    status is 0 if that succeeds no more often than a release states, 1 if it does.
+    """
+    from seepage.auditing.release.attack import run_release_attack
+
+    _leave(run_release_attack(table, question, options, row=row, releases=releases))
+
+
+@_command(app)
+def verify(
+    folder: Annotated[Path, "The folder of a release."],
+    key: Annotated[Path | None, "--key", "A PEM file with its author's public Ed25519 key."] = None,
+) -> None:
+    """Check that a release is whole, as it was written and, with a key, who wrote it.
+
+    The exit status is 0 if it is, and 2 with one sentence if it is not.
+    """
+    from seepage.auditing.release.contents import read_release
+
+    for sentence in read_release(folder, key).sentences(key is not None):
+        typer.echo(sentence)
 
 
 @_command(app)
@@ -465,8 +509,20 @@ def void(
 
 
 def main() -> None:
-    """Run the command line."""
-    app()
+    """Run the command line; where memory is limited, in a child process that may fail."""
+    limit, least = memory_limit(), least_memory()
+    if limit is None:
+        app()
+        return
+    status = run_in_child(app) if limit >= least else None
+    if status is None:
+        _say(
+            "error",
+            f"The memory limit of this shell ({limit / 1e9:.2g} GB) is too low for the numerical "
+            f"libraries or for this table; raise it (`ulimit -v`; {least / 1e9:.2g} GB load the "
+            "libraries), or audit fewer rows or columns.",
+        )
+    raise SystemExit(INPUT if status is None else status)
 
 
 if __name__ == "__main__":

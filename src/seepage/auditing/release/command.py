@@ -19,6 +19,7 @@ from seepage.auditing.intake.parquet import read_whole
 from seepage.auditing.intake.plan_file import PlanFile
 from seepage.auditing.intake.table import TableInMemory
 from seepage.auditing.questions import FileOptions, Limits, ReleaseQuestion
+from seepage.auditing.release.contents import check_origin
 from seepage.auditing.release.ledger import PastRelease, UnrecognisedRecordsWarning, open_ledger
 from seepage.auditing.release.making import MadeRelease, make_release
 from seepage.auditing.release.procedure import Procedure
@@ -41,17 +42,21 @@ def run_release(
     *,
     options: FileOptions,
     limits: Limits,
+    origin: Mapping[str, Path | None] | None = None,
     as_json: bool = False,
     check: Path | None = None,
 ) -> bool:
     """Make a release of a table, write both folders and the ledger, and print what leaves.
 
-    ``folders`` are those of the ``release`` and the ``report``, and the file of the ``ledger``.
+    ``folders`` are those of the ``release`` and the ``report``, and the file of the ``ledger``;
+    ``origin`` is the key to ``sign`` with, and the folder that the release ``replaces``.
     Above a limit nothing leaves: only the private report is written. Returns whether all are met.
     """
     ledger = folders["ledger"]
     _keep_apart(*folders.values())
     check_limits(limits, False)
+    origin = origin or {}
+    check_origin(**origin)
     for kind in ("release", "report"):
         check_folder(folders[kind], kind, (table, ledger))
     inputs = {"table": table} | ({} if question.plan is None else {"plan": question.plan})
@@ -80,7 +85,7 @@ def run_release(
         if left is not None:
             # The ledger lists the release once it is complete and before anybody can see it.
             with held.prepared(_entry(procedure, made), left) as complete:
-                made.release.write(left, keep=(table, ledger), complete=complete)
+                made.release.write(left, keep=(table, ledger), complete=complete, **origin)
         pending.write(report, "release", stated(question, options, limits), left)
     return report.tell(page, as_json=as_json)
 
