@@ -95,10 +95,11 @@ def compare_held_out(
         own, held, beside = (
             math.sqrt(max(value, 0.0)) for value in (model.inside, model.outside, constant.outside)
         )
-        tiny = np.finfo(float).tiny
-        scaled = errors / max(2 * held, tiny)
-        gain = contrast(constants / max(2 * beside, tiny) - scaled, inside)
-        weights = np.where(inside, -errors / max(2 * own, tiny), scaled)
+        # A perfect fit has no error to divide by, and none to divide
+        least = 1e-12 * max(held, beside, np.finfo(float).tiny)
+        scaled = errors / max(2 * held, least)
+        gain = contrast(constants / max(2 * beside, least) - scaled, inside)
+        weights = np.where(inside, -np.where(inside, errors, 0.0) / max(2 * own, least), scaled)
         apart = held - own, _sum_error(weights, inside)
         error = held, contrast(scaled, inside).outside_error
     tests = [

@@ -6,6 +6,7 @@ Structural checks look at each of these models on what it is given, and count wh
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,29 +78,31 @@ def leaves_of(model: Any, X: Any) -> np.ndarray | None:
 
 
 def _staged_leaves(model: Any, X: Any) -> np.ndarray | None:
-    """Tell the leaves of scikit-learn's histogram boosting apart by what each tree adds.
+    """Return the leaves of scikit-learn's histogram boosting.
 
-    It does not say which leaf a record falls in, but what it predicts after every tree; two leaves
-    of one tree that add the same number count as one.
+    It does not say which leaf a record falls in, but what it predicts after every tree. In a copy
+    of the model every leaf adds its own number to the sum, so that the sums tell.
     """
     kind = own_name(model, "sklearn")
-    if kind == "HistGradientBoostingClassifier":
-        stages = model.staged_decision_function(X)
-    elif kind == "HistGradientBoostingRegressor":
-        stages = model.staged_predict(X)
-    else:
+    if kind not in ("HistGradientBoostingClassifier", "HistGradientBoostingRegressor"):
         return None
+    step = 1e-5  # sums of many leaves stay where an exponential is finite
+    marked = deepcopy(model)
+    for tree in (tree for trees in marked._predictors for tree in trees):
+        tree.nodes["value"] = step * np.arange(len(tree.nodes))
+    if kind.endswith("Classifier"):
+        stages = marked.staged_decision_function(X)
+    else:
+        stages = marked.staged_predict(X)
     sums = [np.asarray(stage).reshape(len(X), -1) for stage in stages]
     if kind.endswith("Regressor") and model.loss in ("poisson", "gamma"):
         sums = [np.log(total) for total in sums]
-    # Sums are exact to rounding only
-    digits = 12 - int(np.ceil(np.log10(max(1.0, *(float(np.abs(total).max()) for total in sums)))))
     leaves = []
     for before, after in zip([np.zeros_like(sums[0]), *sums], sums, strict=False):
-        for k in range(after.shape[1]):
-            added = np.round(after[:, k] - before[:, k], digits)
-            leaves.append(np.unique(added, return_inverse=True)[1].reshape(-1))
-    return np.column_stack(leaves)
+        # The first sum also holds a number that is the same for all records
+        added = after - before - (after - before).min(axis=0)
+        leaves.append(np.round(added / step).astype(int))
+    return np.hstack(leaves)
 
 
 def numbers_learnt(model: Any, X: Any, leaves: np.ndarray | None = None) -> int | None:
