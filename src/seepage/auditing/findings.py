@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from seepage.auditing.any_model.structure import StructuralRisk, degrees_of_freedom
 from seepage.bounds.guarantees import Guarantees
 from seepage.core.result import SAME
 from seepage.support.room import computed, room_for, sorted_numbers
@@ -740,6 +741,11 @@ class Audit:
     def _repr_html_(self) -> str:
         """Return the report, in a frame of its own: a notebook shows it in place."""
         return self.rendering.html(self)
+
+    @property
+    def structure(self) -> tuple[StructuralRisk, ...]:
+        """Structural checks: the numbers of the release against records, or people."""
+        return (degrees_of_freedom(self.released, self.records.count),)
 
     @property
     def unit(self) -> str:

@@ -252,10 +252,14 @@ def _freedom(trees: list[tuple[Part, np.ndarray | None]], records: int) -> Struc
         unknown = next(p.model for (p, _), c in zip(models, counts, strict=True) if c is None)
         reason = f"How many numbers {type(unknown).__name__} has learnt is not known."
         return StructuralRisk(name, None, 0, records, reason=reason)
-    learnt = sum(count for count in counts if count is not None)
+    return degrees_of_freedom(sum(count for count in counts if count is not None), records)
+
+
+def degrees_of_freedom(learnt: int, records: int) -> StructuralRisk:
+    """Return the records less the numbers that a model has learnt from them, as a check."""
     few = records - learnt < FEW
     return StructuralRisk(
-        name,
+        "degrees of freedom",
         few,
         records if few else 0,
         records,
