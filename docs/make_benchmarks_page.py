@@ -320,7 +320,7 @@ def _beside_sacro() -> Iterator[str]:
         "They differ where answers vary smoothly: a logistic regression gives nearly every record "
         "an answer of its own, which SACRO-ML flags as a group of one, for every such model. "
         "seepage states the number and does not count it. Of models whose numbers SACRO-ML cannot "
-        "count (logistic regression, SVC, pipelines) it takes them to be none and says no. It tests "
+        "count (logistic regression, SVC, pipelines) it counts none and says no. It tests "
         "the gap of generalisation on losses alone (Kolmogorov and Smirnov); seepage also has an "
         "interval of the gap over 18 models.\n"
     )

@@ -232,9 +232,9 @@ def _lines(audit: AttackAudit) -> list[tuple[str, str, str, str]]:
         ends = ConfidenceInterval(max(ends.low, 0.0), min(ends.high, 1.0))
         beside = f"{percent(found.outside)}, outsiders"
         lines.append((name, percent(found.inside), *_between(ends), beside))
-    ends = f"{_error(held, held.low)} to {_error(held, held.high)}"
+    between = f"{_error(held, held.low)} to {_error(held, held.high)}"
     beside = f"{_error(held, held.constant)}, constant"
-    lines.append(("error, new records", _error(held, held.error), ends, beside))
+    lines.append(("error, new records", _error(held, held.error), between, beside))
     lines.append(("structural risks", "{} of {}".format(*_counts(audit)), "–", "none"))
     return lines
 
