@@ -13,6 +13,7 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 import seepage as sp
@@ -248,6 +249,31 @@ def test_an_attack_that_exceeds_a_limit_fails_its_gate() -> None:
     assert report.summary()["gates"][1]["text"].endswith("A stronger attack may be over it.")
     with pytest.raises(sp.InputError, match="--max-eta is for linear models"):
         hold_to(Limits(max_eta=1.0), audit)
+
+
+def test_a_preset_is_a_set_of_limits() -> None:
+    audit = sp.audit_estimator(
+        DecisionTreeClassifier(random_state=0), X, CLASS, shadows=4, preset="open"
+    )
+    assert audit.preset == "open"
+    assert [(gate.name, gate.limit) for gate in audit.gates] == [
+        ("--max-membership", 0.6),
+        ("--max-guess-gain", 0.05),
+    ]
+    assert AttackReport(audit).verdict.tone != "good"
+    with pytest.raises(sp.InputError, match="There is no preset"):
+        sp.audit_estimator(DecisionTreeClassifier(), X, CLASS, preset="public")
+
+
+def test_a_model_that_holds_records_is_not_to_be_released() -> None:
+    """The verdict said that nothing was found."""
+    audit = sp.audit_estimator(SVC(), X, CLASS, shadows=8)
+    verdict = AttackReport(audit).verdict
+    assert (verdict.tone, verdict.label) == ("bad", "Records are in the model")
+    kept = next(risk for risk in audit.structure if risk.keeper is not None).records
+    assert verdict.headline == (
+        f"Do not release the model file: it holds {kept} records as they are."
+    )
 
 
 def test_groups_are_reported() -> None:

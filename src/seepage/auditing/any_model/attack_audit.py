@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from seepage.attacks.attribute.any_model import (
-    ColumnGuesses,
-    GuessingPlan,
-    guess_columns,
-    plan_guesses,
-)
+from seepage.attacks.attribute.any_model import GuessingPlan, guess_columns, plan_guesses
 from seepage.attacks.halves import fit_halves, random_halves, rows_of
-from seepage.attacks.membership.inference import MembershipInferenceResult, attack_all
+from seepage.attacks.membership.inference import attack_all
 from seepage.attacks.membership.signals import check_estimator, confidence
+from seepage.auditing.any_model.findings import AttackAudit
 from seepage.auditing.any_model.held_out import HeldOutFinding, compare_held_out, record_errors
 from seepage.auditing.any_model.inputs import prepare
+from seepage.auditing.any_model.limits import check_attack_limits, hold_to
 from seepage.auditing.any_model.structure import StructuralRisk, examine
 from seepage.auditing.audit import find_versions
-from seepage.auditing.findings import Gate
+from seepage.auditing.questions import Limits
 from seepage.errors import InputError, nearest
 from seepage.support.library_classes import own_name
 from seepage.support.number_check import check_count
@@ -40,82 +37,6 @@ KINDS = {
     "neighbours": ("neighbors", "KNeighborsClassifier", "KNeighborsRegressor"),
 }
 MOST_RECORDS = 20_000  # the most records, halves of which shadow models are fitted on
-
-
-@dataclass(frozen=True)
-class AttackAudit:
-    """What an audit by attack found: kind *attack*, never a bound.
-
-    Parameters
-    ----------
-    source, target, model
-        What was audited, which column is predicted, and by what model, in words.
-    records
-        How many records the model was fitted on.
-    attacks
-        The results of LiRA and RMIA.
-    attacked
-        The positions of the records that were attacked: all, or some drawn at random.
-    shadows, targets
-        How many models were fitted as shadow models, and how many were attacked.
-    structure
-        Structural risks, which need no attack.
-    by_record
-        The numbers of every record behind them, by name.
-    guesses
-        How often each column of a record is guessed, with the model and without it.
-    held_out
-        The error on records that were not in the data, and the gap to those that were.
-    steps
-        What was done, one sentence each.
-    versions
-        Versions of the software that computed this.
-    groups
-        The group of every record, by the name of what groups them.
-    gates
-        The limits that it was held to. An attack within a limit does not prove that it is kept.
-    preset
-        The preset that they came from.
-    """
-
-    source: str
-    target: str
-    model: str
-    records: int
-    attacks: tuple[MembershipInferenceResult, ...]
-    attacked: np.ndarray
-    shadows: int
-    targets: int
-    structure: tuple[StructuralRisk, ...]
-    by_record: Mapping[str, np.ndarray]
-    guesses: tuple[ColumnGuesses, ...]
-    held_out: HeldOutFinding
-    steps: tuple[str, ...]
-    versions: dict[str, str]
-    groups: Mapping[str, np.ndarray] = field(default_factory=dict)
-    gates: tuple[Gate, ...] = ()
-    preset: str | None = None
-
-    @property
-    def strongest(self) -> MembershipInferenceResult:
-        """The attack with the largest area under its curve."""
-        return max(self.attacks, key=lambda attack: attack.auc)
-
-    @property
-    def most_guessed(self) -> ColumnGuesses | None:
-        """The column that the model leaks most of: members guessed more often than non-members."""
-        return max(self.guesses, key=lambda one: one.with_model.difference, default=None)
-
-    def __repr__(self) -> str:
-        found = sum(risk.found is True for risk in self.structure)
-        looked = sum(risk.found is not None for risk in self.structure)
-        held, most = self.held_out, self.most_guessed
-        column = "" if most is None else f" most leaked column {most!r};"
-        return (
-            f"<audit of {self.model} by attack: {self.strongest!r};{column} {held.error_name} of "
-            f"new records {held.error:.3g}, {held.constant:.3g} of a constant; {found} of {looked} "
-            "structural risks found>"
-        )
 
 
 def make_estimator(kind: str, classes: bool, seed: int = 0) -> Any:
@@ -142,6 +63,8 @@ def audit_estimator(
     seed: int = 0,
     together: Mapping[str, Sequence[int]] | None = None,
     groups: Mapping[str, Any] | None = None,
+    limits: Limits | None = None,
+    preset: str | None = None,
     steps: tuple[str, ...] = (),
     tell: Callable[[str], object] | None = None,
 ) -> AttackAudit:
@@ -169,6 +92,9 @@ def audit_estimator(
     groups
         Labels of all records, by a name, such as ``{"sex": table["sex"]}``: the report then says
         how often values are guessed in each group.
+    limits, preset
+        What the audit is held to, or the name of a preset: being over a limit fails, being within
+        it proves nothing.
     steps
         What was done to the data beforehand, in sentences.
     tell
@@ -184,6 +110,8 @@ def audit_estimator(
     <audit of DecisionTreeClassifier by attack: <membership inference by ...
     """
     check_estimator(estimator)
+    held_to = Limits(preset=preset) if limits is None else limits
+    check_attack_limits(held_to)
     check_count(shadows, "shadows", 4)
     say = tell or (lambda words: None)
     say("fitting")
@@ -216,7 +144,7 @@ def audit_estimator(
     classes = getattr(given.model, "classes_", None) is not None
     held_out = compare_held_out(errors, signals, inside, y, classes=classes, targets=targets)
     found = guess_columns(plan, [answer.guessed for answer in answers], signals, inside)
-    return AttackAudit(
+    audit = AttackAudit(
         source=source,
         target=target,
         model=_called(estimator),
@@ -233,6 +161,7 @@ def audit_estimator(
         versions=find_versions(),
         groups=labels,
     )
+    return hold_to(held_to, audit)
 
 
 def _labels_of(name: str, values: Any, records: int) -> np.ndarray:

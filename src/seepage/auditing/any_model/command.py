@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 
 from seepage.auditing.any_model.attack_audit import audit_estimator, make_estimator
-from seepage.auditing.any_model.limits import check_attack_limits, hold_to
+from seepage.auditing.any_model.limits import check_attack_limits
 from seepage.auditing.any_model.report import AttackReport
 from seepage.auditing.command import open_table, planned, progress, roles
 from seepage.auditing.decision.check import PendingCheck, stated
@@ -68,13 +68,14 @@ def run_attack_audit(
             np.asarray(source.X),
             np.asarray(source.y),
             together={one.name: one.columns for one in encoded.attributes},
+            limits=limits,
             groups={name: source.beside[name] for name in encoded.groups},
             source=question.table.name,
             target=encoded.target,
             steps=encoded.steps,
             tell=tell,
         )
-    report = AttackReport(hold_to(limits, audit), verbose)
+    report = AttackReport(audit, verbose)
     pending.compare()
     page = None if out is None else report.write(out, question.inputs)
     pending.write(report, "audit", settings)

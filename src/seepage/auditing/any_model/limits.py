@@ -15,7 +15,7 @@ import numpy as np
 
 from seepage.attacks.intervals import ConfidenceInterval, accuracy_interval
 from seepage.attacks.membership.inference import MembershipInferenceResult
-from seepage.auditing.any_model.attack_audit import AttackAudit
+from seepage.auditing.any_model.findings import AttackAudit
 from seepage.auditing.decision.presets import PRESETS
 from seepage.auditing.findings import Gate
 from seepage.auditing.gates import check_limits

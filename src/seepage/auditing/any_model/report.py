@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from seepage.attacks.attribute.any_model import ColumnGuesses
 from seepage.attacks.intervals import ConfidenceInterval
 from seepage.attacks.membership.inference import MembershipInferenceResult
-from seepage.auditing.any_model.attack_audit import AttackAudit
+from seepage.auditing.any_model.findings import AttackAudit
 from seepage.auditing.any_model.held_out import HeldOutFinding
 from seepage.auditing.any_model.structure import FEW, StructuralRisk
 from seepage.auditing.report.figures import Drawing
