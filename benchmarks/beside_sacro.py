@@ -2,7 +2,7 @@
 
 Every model is fitted once on half of a table. SACRO-ML's structural, attribute, likelihood-ratio
 and worst-case attacks, its check for stored records and our structural checks look at that fit.
-Its attribute attack asks the model about every record by itself, and is given 100 members and 100
+Its attribute attack asks the model about every record by itself, and is given 40 members and 40
 others. ``sp.audit_estimator`` audits the same estimator on the whole table, as users run it. Both
 fit 18 models on halves for their membership attacks. Printed, and kept in
 ``results/beside_sacro.json``.
@@ -44,7 +44,7 @@ from seepage.auditing.any_model.structure import examine
 KEPT = Path(__file__).parent / "results" / "beside_sacro.json"
 WIDTHS = (36, 24, 26, 14, 16)
 MODELS = 18  # that each fits on halves for its attack on membership
-FEW = 100  # members, and others, whose columns SACRO-ML guesses: one by one, 100 values each
+FEW = 40  # members, and others, whose columns SACRO-ML guesses: one by one, 100 values each
 NUMBERS = ("age", "education-num", "hours-per-week")
 CATEGORIES = ("sex", "race", "marital-status")
 # Our checks that answer each of theirs
@@ -97,7 +97,7 @@ def estimators() -> dict[str, Any]:
     """Return the models, with their default settings but for the size of forests."""
     found = {
         "decision tree": DecisionTreeClassifier(random_state=0),
-        "random forest": RandomForestClassifier(50, random_state=0),
+        "random forest": RandomForestClassifier(40, random_state=0),
         "logistic regression": LogisticRegression(max_iter=5000),
         "network": MLPClassifier(random_state=0, max_iter=300),
         "SVC": SVC(probability=True, random_state=0),
