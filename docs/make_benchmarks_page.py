@@ -303,7 +303,7 @@ def _beside_sacro() -> Iterator[str]:
     ]
     yield "**Membership**: area under the curve, and what else each measured.\n"
     head = ("table, model", "SACRO-ML: LiRA, worst case", "seepage: best attack (95 %)")
-    yield _table((*head, "error: model, constant", "SACRO-ML", "seepage"), rows)
+    yield _table((*head, "error: model, constant", "SACRO-ML, processor", "seepage"), rows)
     yield (
         "\n**Structural checks**: SACRO-ML says yes or no. seepage says a number, and *found*, "
         "*no*, or why the check does not apply (–).\n"

@@ -96,7 +96,7 @@ def plan_guesses(
     queries: int = 40_000,
     fewest: int = 60,
 ) -> GuessingPlan:
-    """Choose what is guessed; about as many predictions of each model as ``queries`` says.
+    """Choose what is guessed; at most about as many predictions of each model as ``queries`` says.
 
     ``together`` names the columns of each attribute, where it has several; ``fewest`` records are
     attacked, or half of the table: the attacker learns from the others.
@@ -109,6 +109,8 @@ def plan_guesses(
         ).items()
     ]
     rng = np.random.default_rng(seed)
+    # A wide table is asked about less often: all that is tried is held at once
+    queries = min(queries, max(2_000, 8_000_000 // len(table)))
     some = min(fewest, len(y) // 2)
     # With more columns than the queries allow for, those that are guessed are drawn at random
     chosen, spent = [], 0
