@@ -421,6 +421,11 @@ class Gate:
     # themselves, where that alone is over the limit
     beside: float | None = None
 
+    @property
+    def of_attack(self) -> bool:
+        """Whether an attack was measured, which can exceed a limit but never prove it kept."""
+        return self.low is not None
+
 
 @dataclass(frozen=True, eq=False)
 class SomeRecords:

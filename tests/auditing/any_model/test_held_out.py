@@ -261,6 +261,10 @@ def test_a_preset_is_a_set_of_limits() -> None:
         ("--max-guess-gain", 0.05),
     ]
     assert AttackReport(audit).verdict.tone != "good"
+    kept = hold_to(Limits(max_membership=1.0), audit)
+    page = AttackReport(kept).page(())
+    assert "<strong>Not exceeded</strong>" in page  # by this attack: nothing green
+    assert "<strong>Met</strong>" not in page
     with pytest.raises(sp.InputError, match="There is no preset"):
         sp.audit_estimator(DecisionTreeClassifier(), X, CLASS, preset="public")
 

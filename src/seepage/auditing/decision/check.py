@@ -170,7 +170,7 @@ class Check:
                 gate.name,
                 number(gate.limit),
                 "–" if gate.measured is None else number(gate.measured),
-                "yes" if gate.passed else "NO",
+                "NO" if not gate.passed else "not exceeded" if gate.of_attack else "yes",
             )
             for gate, _ in self.report.verdict.gates
         ]
