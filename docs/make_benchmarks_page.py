@@ -322,8 +322,8 @@ def _beside_sacro() -> Iterator[str]:
         )
         yield _table((table, *models), lines)
     yield (
-        "They differ where answers vary smoothly: a logistic regression gives nearly every record "
-        "an answer of its own, which SACRO-ML flags as a group of one, for every such model. "
+        "They differ where nearly every record has an answer of its own (logistic regression, "
+        "network, SVC, XGBoost): SACRO-ML flags groups of one, for every such model. "
         "seepage states the number and does not count it. Of models whose numbers SACRO-ML cannot "
         "count (logistic regression, SVC, pipelines) it counts none and says no. It tests "
         "the gap of generalisation on losses alone (Kolmogorov and Smirnov); seepage also has an "
@@ -351,7 +351,7 @@ def _beside_sacro() -> Iterator[str]:
     head = ("column", "SACRO-ML: training, test", "seepage: none → outsiders → members")
     yield _table((*head, "members more by, points (95 %)"), lines)
     yield (
-        "On breast cancer SACRO-ML's shares are larger in training than in test for several columns "
+        "On breast cancer SACRO-ML's shares are larger in training than in test for columns "
         "whose values our attacker guesses no better of members: its share asks whether the model "
         "is surest near a record's own value, ours how often a guess is right, and other columns "
         "give many of these values away. Read both; 80 records leave its shares uncertain.\n"

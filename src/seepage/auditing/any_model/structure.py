@@ -202,17 +202,17 @@ def _cells(
     cell, records = cell.reshape(-1), len(y)
     kept["same_answer"] = counts[cell]
     few = counts[cell] < FEW
-    # Of a model whose answers vary with every column nearly all records have one of their own
-    smooth = len(counts) > records / 2 and answers.dtype.kind == "f"
+    # As smooth models and sums of many trees have: that few share an answer is then no finding
+    own = len(counts) > records / 2 and answers.dtype.kind == "f"
     reason = (
-        f"{len(counts):,} of {records:,} answers differ: they vary with every column, and that "
-        "few records share one says nothing."
-        if smooth
+        f"{len(counts):,} different answers for {records:,} records: nearly every record has one "
+        "of its own, whatever the model has learnt from it."
+        if own
         else ""
     )
     alone = StructuralRisk(
         "answers shared by few",
-        None if smooth else bool(few.any()),
+        None if own else bool(few.any()),
         int(few.sum()),
         records,
         float(counts.min()),
@@ -224,15 +224,15 @@ def _cells(
     if not classes:
         why = "The model predicts numbers, not classes."
         return alone, StructuralRisk(name, None, 0, records, reason=why)
-    _, own = np.unique(y, return_inverse=True)
-    table = np.zeros((len(counts), own.max() + 1), dtype=int)
-    np.add.at(table, (cell, own.reshape(-1)), 1)
+    _, label = np.unique(y, return_inverse=True)
+    table = np.zeros((len(counts), label.max() + 1), dtype=int)
+    np.add.at(table, (cell, label.reshape(-1)), 1)
     held = np.where(table > 0, table, records).min(axis=1)
     small = held[cell] < FEW
     kept["small_group"] = small
     group = StructuralRisk(
         name,
-        None if smooth else bool(small.any()),
+        None if own else bool(small.any()),
         int(small.sum()),
         records,
         float(held.min()),
