@@ -14,6 +14,7 @@ import matplotlib
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
+SACRO_PAGE = ROOT / "docs" / "beside-sacro.md"
 CHARTS = ROOT / "docs" / "assets"
 PLAIN = "plain training step"
 WAYS = {  # of a private step: what the results call it, and what the page does
@@ -62,7 +63,6 @@ def page() -> str:
             *_linear(),
             *_networks(),
             *_against_opacus(),
-            *_beside_sacro(),
             *_commands(),
         ]
     )
@@ -280,9 +280,18 @@ SACRO_CHECKS = {
 SACRO_COLUMNS = "random forest"  # the model whose columns the page lists
 
 
+def sacro_page() -> str:
+    """Return the page that compares audits by attack with SACRO-ML's."""
+    return "\n".join(_beside_sacro())
+
+
 def _beside_sacro() -> Iterator[str]:
     found = {name: one for name, one in kept("beside_sacro").items() if name != "made"}
-    yield "## Beside SACRO-ML\n"
+    yield "# Beside SACRO-ML\n"
+    yield (
+        "*A program writes this page from the results in `benchmarks/results` "
+        "(`make benchmarks-page`).*\n"
+    )
     yield (
         "[SACRO-ML](https://pypi.org/project/sacroml/2.0.1/) 2.0.1 is what output checkers of "
         "trusted research environments run. Both looked at the same models on six columns of "
@@ -403,7 +412,7 @@ COMMANDS = {
     "lira_limit.py": "an attack on membership beside its exact limit",
     "outsider.py": "what one fit predicts of LiRA's shadow models, of refits and of known sets",
     "attack_audits.py": "audits of a forest and of boosting by attack",
-    "beside_sacro.py": "SACRO-ML 2.0.1 beside audits by attack (an environment of its own)",
+    "beside_sacro.py": "audits by attack [beside SACRO-ML 2.0.1](beside-sacro.md)",
     "whitebox.py": "the white-box attack against refitting every candidate",
     "accountant.py": "an accounted step of private SGD against a plain one",
     "against_opacus.py": "a private step with Opacus and with seepage",
@@ -517,4 +526,5 @@ def _save(figure: Any, name: str) -> None:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    SACRO_PAGE.write_text(sacro_page(), encoding="utf-8")
     draw()
