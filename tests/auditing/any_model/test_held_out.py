@@ -280,6 +280,17 @@ def test_a_model_that_holds_records_is_not_to_be_released() -> None:
     )
 
 
+def test_the_column_that_is_shown_was_picked_among_all() -> None:
+    audit = sp.audit_estimator(DecisionTreeClassifier(random_state=0), X, CLASS, shadows=4)
+    most = audit.most_guessed
+    assert most is not None
+    wide = most.with_model.interval("difference", 1 - 0.05 / 3)
+    said = f"together: {100 * wide.low:.1f} to {100 * wide.high:.1f})"
+    assert said in AttackReport(audit).verdict.sentences[2]
+    narrow = most.with_model.interval("difference")
+    assert wide.low < narrow.low < narrow.high < wide.high
+
+
 def test_groups_are_reported() -> None:
     towns = np.where(np.arange(N) % 3 == 0, "north", "south")
     audit = sp.audit_estimator(

@@ -151,13 +151,21 @@ def summary_of_guesses(one: ColumnGuesses) -> dict[str, Any]:
     }
 
 
+def all_columns(audit: AttackAudit) -> float:
+    """Return the level of one interval at which all columns' together have 95 % (Bonferroni).
+
+    The column that is shown was picked among all of them.
+    """
+    return 1 - 0.05 / max(1, len(audit.guesses))
+
+
 def surely_leaked(audit: AttackAudit) -> tuple[ColumnGuesses, ...]:
     """Return the columns that members are surely guessed in more often than non-members.
 
     There are many columns, one of which may stand out by chance: the 95 % are those of all
-    intervals together (Bonferroni).
+    intervals together.
     """
-    level = 1 - 0.05 / max(1, len(audit.guesses))
+    level = all_columns(audit)
     found = (one for one in audit.guesses if one.with_model.interval("difference", level).low > 0)
     return tuple(sorted(found, key=lambda one: -one.with_model.difference))
 
@@ -185,7 +193,7 @@ def show_attack(audit: AttackAudit) -> FirstScreen:
         found, leaked = most.with_model, surely_leaked(audit)
         most = leaked[0] if leaked else most
         found = most.with_model
-        more = found.interval("difference")
+        more = found.interval("difference", all_columns(audit))
         cards.append(
             Card(
                 f"“{short(most.name, 24)}” guessed",
@@ -227,7 +235,7 @@ def _lines(audit: AttackAudit) -> list[tuple[str, str, str, str]]:
     most = next(iter(surely_leaked(audit)), audit.most_guessed)
     if most is not None:
         found = most.with_model
-        ends = found.interval("inside")
+        ends = found.interval("inside", all_columns(audit))
         name = f"{shown(short(most.name, 16))} of a member guessed"
         ends = ConfidenceInterval(max(ends.low, 0.0), min(ends.high, 1.0))
         beside = f"{percent(found.outside)}, outsiders"
@@ -370,7 +378,8 @@ def judge_attack(audit: AttackAudit) -> Verdict:
 
 def _tell_guesses(audit: AttackAudit, leaked: tuple[ColumnGuesses, ...]) -> str:
     most = leaked[0] if leaked else audit.most_guessed
-    return tell("guessed", most, len(leaked), len(audit.guesses), of="attack.j2")
+    more = None if most is None else most.with_model.interval("difference", all_columns(audit))
+    return tell("guessed", most, more, len(leaked), len(audit.guesses), of="attack.j2")
 
 
 def _found(attack: MembershipInferenceResult, fpr: float) -> dict[str, Any]:
