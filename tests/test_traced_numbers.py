@@ -30,10 +30,20 @@ from test_docs import FENCE, GENERATED, PAGES, examples, named
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
 
-from make_benchmarks_page import CHARTS, ETA, H200, PAGE, kept, opacus_rows, page  # noqa: E402
+from make_benchmarks_page import (  # noqa: E402
+    CHARTS,
+    ETA,
+    H200,
+    PAGE,
+    SACRO_PAGE,
+    kept,
+    opacus_rows,
+    page,
+    sacro_page,
+)
 
 GIVEN = tomllib.loads((ROOT / "tests" / "given_numbers.toml").read_text("utf-8"))
-WRITTEN_BY_PROGRAMS = ("docs/benchmarks.md", "docs/reproduction/")
+WRITTEN_BY_PROGRAMS = ("docs/benchmarks.md", "docs/beside-sacro.md", "docs/reproduction/")
 HAND_WRITTEN = [p for p in PAGES if not named(p).startswith(WRITTEN_BY_PROGRAMS)]
 NUMBER = re.compile(r"(?<![\w.,/^×√#-])\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?![\w×]|-bit)")
 UNIT = re.compile(
@@ -107,6 +117,7 @@ def row(*cells: object) -> str:
 
 def test_the_page_of_benchmarks_is_fresh():
     assert PAGE.read_text("utf-8") == page(), "run: make benchmarks-page"
+    assert SACRO_PAGE.read_text("utf-8") == sacro_page(), "run: make benchmarks-page"
     for chart in re.findall(r"assets/(benchmarks-[a-z-]+\.svg)", page()):
         assert "<svg" in (CHARTS / chart).read_text("utf-8")
 

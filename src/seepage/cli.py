@@ -223,15 +223,11 @@ def audit(
         passed = run_audit(
             question, limits, out=folder, as_json=as_json, check=check, verbose=verbose
         )
-    elif limits != Limits():
-        raise InputError(
-            "Gates are for linear models; an attack cannot prove that a limit is kept."
-        )
     else:
         from seepage.auditing.any_model.command import run_attack_audit
 
         passed = run_attack_audit(
-            question, model_kind, out=folder, as_json=as_json, check=check, verbose=verbose
+            question, model_kind, limits, out=folder, as_json=as_json, check=check, verbose=verbose
         )
     _leave(passed)
 

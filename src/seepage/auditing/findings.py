@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from seepage.auditing.any_model.structure import StructuralRisk, degrees_of_freedom
 from seepage.bounds.guarantees import Guarantees
 from seepage.core.result import SAME
 from seepage.support.room import computed, room_for, sorted_numbers
@@ -431,6 +432,11 @@ class Gate:
     # themselves, where that alone is over the limit
     beside: float | None = None
 
+    @property
+    def of_attack(self) -> bool:
+        """Whether an attack was measured, which can exceed a limit but never prove it kept."""
+        return self.low is not None
+
 
 @dataclass(frozen=True, eq=False)
 class SomeRecords:
@@ -751,6 +757,11 @@ class Audit:
     def _repr_html_(self) -> str:
         """Return the report, in a frame of its own: a notebook shows it in place."""
         return self.rendering.html(self)
+
+    @property
+    def structure(self) -> tuple[StructuralRisk, ...]:
+        """Structural checks: the numbers of the release against records, or people."""
+        return (degrees_of_freedom(self.released, self.records.count),)
 
     @property
     def unit(self) -> str:
