@@ -15,15 +15,15 @@ import numpy as np
 
 from seepage.auditing.findings import (
     MU,
+    NOT_MEASURED,
     AttributeFinding,
     Audit,
     Remedy,
-    RemedyKind,
-    no_better,
 )
 from seepage.auditing.questions import MAX_GUESS_GAIN, MAX_MEMBERSHIP
 from seepage.auditing.report.verdict import meets_limits
 from seepage.auditing.report.words import (
+    compared,
     count_recognised,
     error_at,
     limit_on,
@@ -39,7 +39,7 @@ from seepage.auditing.report.words import (
     whom,
 )
 from seepage.core.result import SAME
-from seepage.risks.guessing import accuracy_beside, distance
+from seepage.risks.guessing import distance
 
 
 @dataclass(frozen=True)
@@ -201,19 +201,27 @@ def _cards(audit: Audit, stop: int | None = None) -> Iterator[Card]:
         yield value
     error = error_at(audit, audit.sigma) if stop is None else float(audit.curve.error[stop])
     if error is not None:
-        constant = audit.curve.trivial_error
-        useless = no_better(error, constant)
+        word = compared(audit, audit.sigma if stop is None else float(audit.curve.sigma[stop]))
         yield Card(
             name=f"{short(audit.curve.error_name, 40)}, new {many(audit.unit)}".capitalize(),
-            baseline=say_error(audit, constant),
+            baseline=say_error(audit, audit.curve.trivial_error),
             value=say_error(audit, error),
             meaning="constant prediction → model",
-            tone="bad" if useless else "good",
-            judged="useless: no better" if useless else "better",
+            tone=TONES[word],
+            judged=COMPARED[word],
         )
 
 
-_INFORMED = "attacker knows other records"
+# How a model compares with a constant prediction: in words, and as a tone
+COMPARED = {
+    "better": "better than a constant",
+    "not told apart": "not told apart from a constant",
+    "worse": "worse than a constant",
+    NOT_MEASURED: "not compared with a constant",
+}
+TONES = {"better": "good", "not told apart": "caution", "worse": "bad", NOT_MEASURED: ""}
+
+_INFORMED = "attacker knows all other records"
 
 
 def _judged(over: bool, limit: str) -> dict[str, str]:
@@ -416,65 +424,52 @@ def _remedies(audit: Audit) -> Remedies:
         None if risks is None else risks.recognised,
         None if worst is None else worst.gain,
         error,
+        compared(audit, audit.sigma),
     )
     tried = [r for r in audit.remedies if r.error is not None and r.reason is None]
-    better: list[RemedyLine] = []
-    useless: list[RemedyLine] = []
-    for remedy in sorted(tried, key=lambda r: r.error or 0.0):
-        right, gain = _risks_of(audit, remedy)
-        met = _met(audit, remedy, right, gain)
-        line = _line(audit, _takes(audit, remedy), met, right, gain, remedy.error)
-        (useless if remedy.useless else better).append(line)
-    unknown = ("–",) * 3
-    baseline = RemedyLine("constant prediction", unknown, say_error(audit, constant), "")
+    lines = [
+        (
+            remedy.no_better,
+            _line(
+                audit,
+                _takes(audit, remedy),
+                _met(audit, remedy),
+                remedy.membership,
+                remedy.gain,
+                remedy.error,
+                remedy.compared,
+            ),
+        )
+        for remedy in sorted(tried, key=lambda r: r.error or 0.0)
+    ]
+    baseline = RemedyLine("constant prediction", ("–",) * 3, say_error(audit, constant), "")
     left = len(audit.remedies) - len(tried)
     note = ""
     if left:
         note = f"{left} more did not help or {'was' if left == 1 else 'were'} not tried."
     return Remedies(
         ("within limits", "recognised", "guess gains"),
-        (now, *better, baseline, *useless),
+        (
+            now,
+            *(line for no_better, line in lines if not no_better),
+            baseline,
+            *(line for no_better, line in lines if no_better),
+        ),
         "error",
         note,
         "What would help" if now.protection[0] != "✓ yes" else "Alternatives",
     )
 
 
-def _risks_of(audit: Audit, remedy: Remedy) -> tuple[float | None, float | None]:
-    """Return how surely members are recognised after a remedy, and what a guess then gains.
-
-    They are known as well as those of the release if it changes the noise alone.
-    """
-    right, gain = remedy.membership, remedy.gain
-    risks, sigma = audit.risks, remedy.sigma
-    if risks is not None and risks.disclosed:  # by figures that no remedy changes
-        right = 1.0
-    if risks is None or sigma is None or remedy.kind != RemedyKind.NOISE:
-        return right, gain
-    # All are upper limits: the smallest counts, which the slider shows with this noise.
-    mu = risks.mu * audit.sigma / sigma
-    known = float(accuracy_beside(mu, 0.5, risks.epsilon))
-    right = known if right is None else max(right, known) if risks.disclosed else min(right, known)
-    curve = risks.curve
-    if curve is not None and curve.right is not None:
-        # More noise adds no more to a guess: the next stop before it has the most it can gain.
-        before = np.flatnonzero(curve.sigma <= sigma * (1 + SAME))
-        if len(before):
-            most = float((curve.right - curve.baseline)[before[-1]])
-            gain = most if gain is None else min(gain, most)
-    return right, gain
-
-
-def _met(audit: Audit, remedy: Remedy, right: float | None, gain: float | None) -> str:
+def _met(audit: Audit, remedy: Remedy) -> str:
     """Return whether a remedy brings a release within the limits, as far as that is known."""
-    if not remedy.reaches_target:
+    risks = audit.risks
+    if risks is not None and risks.disclosed:  # by figures that no remedy changes
         return "no"
-    guessed = audit.risks is not None and audit.risks.worst_guess is not None
-    if right is None or (gain is None and guessed):
-        return "not measured"
-    within = right <= limit_on(audit, "--max-membership", MAX_MEMBERSHIP) * (1 + SAME)
-    allowed = limit_on(audit, "--max-guess-gain", MAX_GUESS_GAIN) * (1 + SAME)
-    return "yes" if within and (gain is None or gain <= allowed) else "no"
+    guessed = risks is not None and risks.worst_guess is not None
+    if risks is not None and (remedy.membership is None or (remedy.gain is None and guessed)):
+        return NOT_MEASURED
+    return "yes" if remedy.reaches_target else "no"
 
 
 def _set(name: str, value: float) -> str:
@@ -497,20 +492,15 @@ def _line(
     right: float | None,
     gain: float | None,
     error: float | None,
+    word: str,
 ) -> RemedyLine:
-    """Return a line; what is not known is a dash."""
+    """Return a line; what was not measured is said to be so."""
+    guessed = audit.risks is not None and audit.risks.worst_guess is not None
     cells = (
         {"yes": "✓ yes", "no": "✕ no"}.get(met, met),
-        "–" if right is None else percent(right),
-        "–" if gain is None else f"{100 * gain:.3g} pts",
+        NOT_MEASURED if right is None else percent(right),
+        f"{100 * gain:.3g} pts" if gain is not None else NOT_MEASURED if guessed else "–",
     )
     if error is None:
-        return RemedyLine(name, cells, "–", "not measured")
-    useless = no_better(error, audit.curve.trivial_error)
-    return RemedyLine(
-        name,
-        cells,
-        say_error(audit, error),
-        "useless" if useless else "useful",
-        "bad" if useless else "good",
-    )
+        return RemedyLine(name, cells, "–", NOT_MEASURED)
+    return RemedyLine(name, cells, say_error(audit, error), word, TONES[word])

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from seepage.auditing.decision.presets import PRESETS
 from seepage.auditing.findings import (
     LEFT_OUT,
+    NOT_MEASURED,
     ONE_PERSON,
     Audit,
     DisclosureCheck,
@@ -25,11 +26,11 @@ from seepage.auditing.report.words import (
     Answer,
     Verdict,
     capital,
+    compared,
     count_over,
     count_recognised,
     error_at,
     find_limit,
-    is_useless,
     limit_on,
     many,
     most_exposed,
@@ -50,12 +51,9 @@ def judge(audit: Audit) -> Verdict:
     """Return the verdict on an audit."""
     over, limit = count_over(audit), find_limit(audit)
     failed = [gate for gate in audit.gates if not gate.passed]
-    useful = usefulness(audit, audit.sigma)
-    judged = audit.usefulness
+    useful, word = usefulness(audit, audit.sigma), compared(audit, audit.sigma)
     # Less than a quarter of its advantage over a constant prediction is hardly useful.
     useless = useful is not None and useful < 0.25
-    # A difference smaller than its interval counts as none.
-    useless = useless or (judged is not None and judged.low <= 0)
     if failed:
         tone, label = "bad", "Over the limit"
         which = f"{len(failed)} of the {len(audit.gates)} limits you set"
@@ -87,8 +85,10 @@ def judge(audit: Audit) -> Verdict:
         tone, label = "caution", f"{label} with noise" if tone == "good" else label
     worse, private = warn_of_constant(audit), tone == "good"
     if worse and not failed and not label.startswith("Above"):
-        tone, label = "caution", f"{label}, {'but' if private else 'and'} useless"
+        tone, label = "caution", f"{label}, {'but' if private else 'and'} {_COMPARED[word]}"
         headline = f"{headline} {worse}"
+    elif word == NOT_MEASURED and private:
+        tone, label = "caution", f"{label}, but usefulness not measured"
     elif useless and private:
         tone, label = "caution", "Private, but hardly useful"
         headline = headline[:-1] + ", but the noise leaves little of the model."
@@ -101,6 +101,13 @@ def judge(audit: Audit) -> Verdict:
         tuple((gate, tell_gate(audit, gate)) for gate in audit.gates),
         tuple((remedy.name, tell_remedy(audit, remedy)) for remedy in audit.remedies),
     )
+
+
+# A model that is not better than a constant prediction, in a label
+_COMPARED = {
+    "not told apart": "not told apart from a constant",
+    "worse": "worse than a constant",
+}
 
 
 def meets_limits(audit: Audit) -> bool:
@@ -223,7 +230,7 @@ def _explain(audit: Audit) -> Iterator[str]:
 
 
 def _tell_fixes(audit: Audit) -> str:
-    named = [(name_change(audit, remedy), remedy.useless) for remedy in audit.remedies]
+    named = [(name_change(audit, remedy), remedy.no_better) for remedy in audit.remedies]
     changes = [change for change, useless in named if change and not useless]
     useless = " or ".join(change for change, useless in named if change and useless)
     if not _needs_change(audit):
@@ -245,14 +252,14 @@ def _tell_fixes(audit: Audit) -> str:
     if not changes:
         return (
             f"Nothing that was tried. {capital(useless)} would bring every "
-            f"{one(audit.unit)} within {_aim(audit)}, but leaves a model no better than a "
+            f"{one(audit.unit)} within {_aim(audit)}, but leaves a model not better than a "
             "constant prediction."
         )
     listed = changes[0] if len(changes) == 1 else f"{', '.join(changes[:-1])}, or {changes[-1]}"
     ending = "it brings" if len(changes) == 1 else "each of these brings"
     text = f"{capital(listed)}: {ending} every {one(audit.unit)} within {_aim(audit)}."
     if useless:
-        text += f" So would {useless}, but with an error no smaller than a constant prediction's."
+        text += f" So would {useless}, but with a model not better than a constant prediction."
     return text
 
 
@@ -317,9 +324,11 @@ def tell_not_measured(audit: Audit) -> str:
 
 
 def warn_of_constant(audit: Audit) -> str:
-    """Say that the noisy model is no better than a constant prediction; nothing if it is."""
-    useless = is_useless(audit, audit.sigma)
-    return tell("constant", audit, error_at(audit, audit.sigma)) if useless else ""
+    """Say that the noisy model is not better than a constant prediction; nothing if it is."""
+    found = audit.usefulness
+    if found is None or found.compared == "better":
+        return ""
+    return tell("constant", audit, error_at(audit, audit.sigma), found)
 
 
 def tell_steps(audit: Audit) -> tuple[str, ...]:
