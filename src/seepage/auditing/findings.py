@@ -285,6 +285,16 @@ class Remedy:
         """Whether its model was tried, and is not better than a constant prediction."""
         return self.usefulness is not None and self.usefulness.compared != "better"
 
+    @property
+    def rank(self) -> tuple[bool, bool, bool, float]:
+        """Its place among others: what reaches the target with the least error comes first.
+
+        Then what does not reach it, or was not measured, then what was not tried or does not help;
+        what leaves a model that is not better than a constant prediction comes last.
+        """
+        unknown = self.error is None or self.reason is not None
+        return self.no_better, unknown, not self.reaches_target, self.error or 0.0
+
 
 @dataclass(frozen=True)
 class GuessFinding:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,7 @@ def find_remedies(
     wanted: Sequence[str] | None = None,
     say: Callable[[str], object] = lambda words: None,
 ) -> tuple[Remedy, ...]:
-    """Return what other noise, penalties, weights and shapes would do, the least error first.
+    """Return what other noise, penalties, weights and shapes would do, by their rank.
 
     Refitting the model several times is tried for tables in memory only, and within a budget unless
     a remedy is ``wanted`` by the value of its kind. ``worst`` is the largest leakage of a record at
@@ -154,10 +155,9 @@ def _unmeasured(
 def _ordered(
     remedies: Iterable[Remedy], trial: HeldOutTrial, asked: Protection, risks: RiskFinding | None
 ) -> tuple[Remedy, ...]:
-    """Return remedies beside what was asked and a constant prediction, the least error first.
+    """Return remedies beside what was asked and a constant prediction, by their rank.
 
-    Then those that were not tried or do not help, and those no better than a constant last. Of two
-    that take the same noise and penalty, the simpler one stays.
+    Of two that take the same noise and penalty, the simpler one stays.
     """
     distinct: dict[Any, Remedy] = {}
     for remedy in remedies:
@@ -168,11 +168,7 @@ def _ordered(
         constant = None if remedy.error is None else trial.trivial_error()
         return replace(remedy, constant=constant, reaches_target=asked.reached(remedy, risks))
 
-    def place(remedy: Remedy) -> tuple[bool, bool, float]:
-        unknown = remedy.error is None or remedy.reason is not None
-        return remedy.no_better, unknown, remedy.error or 0.0
-
-    return tuple(sorted(map(beside, distinct.values()), key=place))
+    return tuple(sorted(map(beside, distinct.values()), key=attrgetter("rank")))
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
+from seepage.auditing.decision.presets import DEFAULT, PRESETS
 from seepage.auditing.findings import (
     MU,
     NOT_MEASURED,
@@ -73,11 +75,12 @@ class Histogram:
 
     bars: tuple[Bar, ...]
     title: str
-    axis: str  # what is counted along it
+    axis: str  # what is told along it
     line: int | None  # the bar that begins at the line
     line_words: str
     ticks: tuple[tuple[int, str], ...]  # the bars at whose beginning a number stands
     alternative: str  # the same in words
+    counted: str = "records"  # what the heights count
 
     @property
     def most(self) -> int:
@@ -107,8 +110,10 @@ class Remedies:
     columns: tuple[str, ...]  # the headings of what is protected
     lines: tuple[RemedyLine, ...]
     error: str = "error"  # the heading of the cost
+    compared: str = ""  # the heading of how that compares with a constant prediction
     note: str = ""
     title: str = "What would help"
+    legend: tuple[tuple[str, str], ...] = ()  # what its symbols mean
 
 
 @dataclass(frozen=True)
@@ -133,6 +138,7 @@ class FirstScreen:
     own: int = 0  # the stop of the release itself
     groups: tuple[str, ...] = ()  # names of the groups that can be picked
     open: tuple[str, ...] = ()  # questions that this audit leaves open
+    standard: str = ""  # whose limits the verdict compares with, and whether they are met
     figure: str = ""  # the name of a drawing, where there is no histogram
 
     def data(self) -> dict[str, Any]:
@@ -176,6 +182,7 @@ def show_audit(audit: Audit) -> FirstScreen:
         if stops
         else (),
         open=tuple(_open_questions(audit)),
+        standard=_standard(audit),
         figure="leakage" if edges is None else "",
     )
 
@@ -187,6 +194,17 @@ def _open_questions(audit: Audit) -> Iterator[str]:
         yield "guesses with other noise"
     if error_at(audit, audit.sigma) is None:
         yield "usefulness"
+
+
+def _standard(audit: Audit) -> str:
+    """Say which preset the limits are those of, and whether it is met; nothing of others."""
+    if audit.gates and audit.preset is None:
+        return ""
+    name = audit.preset or DEFAULT
+    chosen = f"Preset “{name}” ({PRESETS[name].audience})"
+    if audit.preset is None:
+        chosen = f"No preset chosen; our default, “{name}” ({PRESETS[name].audience})"
+    return f"{chosen}: {'met' if meets_limits(audit) else 'not met'}"
 
 
 # The three numbers --------------------------------------------------------------------------------
@@ -245,10 +263,10 @@ def _membership(audit: Audit, stop: int | None) -> Card:
     if own and audit.published_as_it_is and judged["tone"] == "good":
         judged = _only_with_noise(audit)
     return Card(
-        name="Recognised as a member",
+        name="Recognised as in the training data",
         baseline="50 %",
         value=percent(right),
-        meaning=f"no release → at most, {whom(audit, risks.recognised_row)}",
+        meaning=f"chance → at most, {whom(audit, risks.recognised_row)}",
         **judged,
         beside=(_outsider(audit) if own else _INFORMED, *(_named(audit, limit) if own else ())),
     )
@@ -261,7 +279,7 @@ def _named(audit: Audit, limit: float) -> Iterator[str]:
         first = list(dict.fromkeys([*audit.risks.disclosed, *audit.records.recognised(over)]))[:5]
         names = ", ".join(short(audit.called(row), 16) for row in first)
         more = f" and {over - len(first):,} more" if over > len(first) else ""
-        yield f"beyond it: {'row' if over == 1 else 'rows'} {names}{more}"
+        yield f"over it: {'row' if over == 1 else 'rows'} {names}{more}"
 
 
 def _outsider(audit: Audit) -> str:
@@ -314,11 +332,10 @@ def _value(audit: Audit, stop: int | None) -> Card | None:
 
 def _number(audit: Audit, column: AttributeFinding, times: float) -> Card:
     """Return how far a normal prior as wide as the column narrows, with so many times the noise."""
-    error = column.smallest_error * times
-    ratio = relative_error(column, error)
+    ratio = relative_error(column, column.smallest_error * times)
     kept = spread_kept(ratio)
     return Card(
-        name=f"“{short(column.name, 24)}” known to",
+        name=f"“{short(column.name, 24)}” estimated to within",
         baseline=f"±{number(column.spread)}",
         value=f"±{number(kept * column.spread)}",
         meaning=f"without → with release, {whom(audit, column.easiest_row)}",
@@ -388,8 +405,9 @@ class _Edges:
                 Bar(text, count, k >= line)
                 for k, (text, count) in enumerate(zip(ends, counts, strict=True))
             ),
-            title=f"{who.capitalize()}{whole} by recognition",
-            axis="membership inference succeeds (heights: logarithmic)",
+            title=f"How surely {who}{whole} are recognised",
+            axis="membership inference succeeds, % of the time",
+            counted=who,
             line=self.line,
             line_words=f"limit {percent(self.limit)}",
             ticks=tuple(
@@ -406,13 +424,20 @@ class _Edges:
         )
 
 
+# What symbols mean to who reads nothing else
+LEGEND = (
+    ("σ", "noise on each released number"),
+    ("λ", "penalty on large coefficients"),
+    ("η", "leakage: 1/η is the least error, in standard deviations"),
+)
+
 # What would help ----------------------------------------------------------------------------------
 
 
 def _remedies(audit: Audit) -> Remedies:
-    """Return the release as it is and what would change it, by the error that is left.
+    """Return the release as it is and what would change it, by rank.
 
-    A constant prediction stands among them: what comes after it makes the model useless.
+    A constant prediction stands among them: no model that comes after it is better.
     """
     constant, error = audit.curve.trivial_error, error_at(audit, audit.sigma)
     risks = audit.risks
@@ -440,7 +465,7 @@ def _remedies(audit: Audit) -> Remedies:
                 remedy.compared,
             ),
         )
-        for remedy in sorted(tried, key=lambda r: r.error or 0.0)
+        for remedy in sorted(tried, key=attrgetter("rank"))
     ]
     baseline = RemedyLine("constant prediction", ("–",) * 3, say_error(audit, constant), "")
     left = len(audit.remedies) - len(tried)
@@ -456,8 +481,10 @@ def _remedies(audit: Audit) -> Remedies:
             *(line for no_better, line in lines if no_better),
         ),
         "error",
+        "vs constant",
         note,
         "What would help" if now.protection[0] != "✓ yes" else "Alternatives",
+        LEGEND,
     )
 
 

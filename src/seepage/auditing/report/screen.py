@@ -33,6 +33,7 @@ from seepage.auditing.report.words import (
     percent,
     say_error,
     short,
+    spread_kept_of,
     whom,
 )
 from seepage.core.result import NOTICE
@@ -152,8 +153,9 @@ def _risks(audit: Audit) -> Iterator[tuple[str, str, str, str]]:
         yield name, percent(guess.right), baseline, whom(audit, guess.row, guess.unit)
     numbers = tuple(a for a in audit.attributes if a.sensitive and a.kind == "numeric")
     for a in most_exposed(numbers)[:1]:
-        error, spread = f"±{number(a.smallest_error)}", f"±{number(a.spread)} spread"
-        yield f"“{short(a.name, 24)}” known to", error, spread, whom(audit, a.easiest_row)
+        known, spread = (spread_kept_of(a) or 0.0) * a.spread, f"±{number(a.spread)} without it"
+        name = f"“{short(a.name, 24)}” estimated to"
+        yield name, f"±{number(known)}", spread, whom(audit, a.easiest_row)
     limit, (exposed, worst) = find_limit(audit), audit.records.worst()
     told = f"{number(limit.eta)}, {limit.words}"
     yield "leakage η", number(worst), told, whom(audit, exposed) if worst > 0 else ""

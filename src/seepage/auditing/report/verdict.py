@@ -13,6 +13,7 @@ from seepage.auditing.findings import (
     LEFT_OUT,
     NOT_MEASURED,
     ONE_PERSON,
+    AttributeFinding,
     Audit,
     DisclosureCheck,
     Gate,
@@ -40,6 +41,7 @@ from seepage.auditing.report.words import (
     percent,
     protection,
     short,
+    spread_kept_of,
     usefulness,
     whom,
 )
@@ -129,9 +131,21 @@ def _tell_within(audit: Audit) -> str:
     membership = limit_on(audit, "--max-membership", MAX_MEMBERSHIP)
     gain, most = limit_on(audit, "--max-guess-gain", MAX_GUESS_GAIN), risks.worst_guess
     guessed = f"; guesses gain {_points(most.gain)} at most (limit {100 * gain:g})" if most else ""
+    numbers = [a for a in most_exposed(audit.attributes) if spread_kept_of(a) is not None]
+    if most is None and numbers:
+        guessed = f"; {_narrowed(numbers[0])}"
     return (
         f"No {one(audit.unit)} is recognised more than {percent(risks.recognised)} of the time "
         f"(limit {percent(membership)}){guessed}."
+    )
+
+
+def _narrowed(column: AttributeFinding) -> str:
+    """Say how closely a number is known with the release, and without it."""
+    kept = spread_kept_of(column) or 0.0
+    return (
+        f"“{short(column.name)}” is estimated to within ±{number(kept * column.spread)} at best, "
+        f"±{number(column.spread)} without the release"
     )
 
 
@@ -155,7 +169,9 @@ def _stands_out(audit: Audit) -> str:
         who = f"{who} can be recognised as members"
         if over == 1 and total == audit.records.count:
             who = f"{capital(whom(audit, risks.recognised_row))} can be recognised as a member"
-        guessed = f"; guesses gain {_points(most.gain)}" if most and most.gain > least else ""
+        guessed = ""
+        if most is not None and most.gain > least:
+            guessed = f"; guesses of “{short(most.name, 24)}” gain {_points(most.gain)}"
         return (
             f"{who}, up to {percent(risks.recognised)} of the time "
             f"(limit {percent(membership)}, chance 50 %){guessed}"
@@ -177,10 +193,7 @@ def _stands_out(audit: Audit) -> str:
     numbers = (a for a in most_exposed(audit.attributes) if a.kind == "numeric")
     weak = next((a for a in numbers if protection(a) == "weak"), None)
     if weak is not None and count_over(audit):
-        return (
-            f"“{short(weak.name)}” of {whom(audit, weak.easiest_row)} can be estimated to within "
-            f"±{number(weak.smallest_error)}; over the table it varies by ±{number(weak.spread)}"
-        )
+        return f"{_narrowed(weak)} ({whom(audit, weak.easiest_row)})"
     return ""
 
 
