@@ -145,7 +145,7 @@ class Effort:
 
 EVERYTHING = Effort()
 QUICK = Effort(refits=False, remedies=(), quick=True)
-RISKS = Effort(refits=False, remedies=())
+RISKS = Effort(refits=False, remedies=("noise",))
 ONLY_NOISE = Effort(refits=False, risks=False, remedies=())
 
 

@@ -125,7 +125,7 @@ def test_the_address_holds_what_is_shown(browser, pages):
     browser.driver.get(f"{pages['table'].as_uri()}#columns")
     assert browser.run("return document.getElementById('columns').open")
     browser.driver.get("about:blank")
-    browser.driver.get(f"{pages['table'].as_uri()}#noise=7&group=99&sort=-77&open=nothing,first")
+    browser.driver.get(f"{pages['table'].as_uri()}#noise=7.7&group=99&sort=-77&open=nothing,first")
     assert values(browser) == before
     assert browser.messages() == []
 
@@ -137,10 +137,10 @@ def test_the_keyboard_moves_the_noise_and_a_reader_aloud_is_told(browser, pages)
     slider = browser.driver.find_element("id", "noise")
     slider.send_keys(Keys.END)
     last = audited().curve.sigma[-1]
-    assert slider.get_attribute("aria-valuetext").startswith(f"{number(last)}: Recognised")
+    assert slider.get_attribute("aria-valuetext").startswith(f"{number(last)}: Found")
     slider.send_keys(Keys.HOME)
     first = audited().curve.sigma[0]
-    assert slider.get_attribute("aria-valuetext").startswith(f"{number(first)}: Recognised")
+    assert slider.get_attribute("aria-valuetext").startswith(f"{number(first)}: Found")
     told = browser.driver.find_element("id", "bars").get_attribute("aria-label")
     assert re.search(r"\d+ above the limit", told)
 

@@ -160,7 +160,7 @@ def test_green_follows_from_the_interval_of_the_difference_to_a_constant(low, hi
     verdict = judge(judged(audit, low, high))
     assert verdict.label == label
     assert verdict.tone == ("good" if low > 0 else "caution")
-    assert ("a constant prediction" in verdict.headline) == (low <= 0)
+    assert ("a constant's 37.3 %" in verdict.headline) == (low <= 0)
 
 
 def test_a_model_that_was_not_compared_with_a_constant_is_not_green():
@@ -278,7 +278,7 @@ def test_values_are_shown_only_when_given_and_then_with_a_second_warning(figures
     worst = int(make_audit().eta.argmax())
     assert "values of real records" in page
     assert f"v{worst}v" in page
-    assert "Keep this page private" in page
+    assert "Keep private" in page
 
 
 def test_no_file_of_an_audit_is_offered_for_sharing(figures):

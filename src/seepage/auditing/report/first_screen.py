@@ -138,7 +138,8 @@ class FirstScreen:
     own: int = 0  # the stop of the release itself
     groups: tuple[str, ...] = ()  # names of the groups that can be picked
     open: tuple[str, ...] = ()  # questions that this audit leaves open
-    standard: str = ""  # whose limits the verdict compares with, and whether they are met
+    # Whose limits the verdict compares with, and whether they are ``met``
+    standard: tuple[str, str] | None = None
     figure: str = ""  # the name of a drawing, where there is no histogram
 
     def data(self) -> dict[str, Any]:
@@ -196,15 +197,14 @@ def _open_questions(audit: Audit) -> Iterator[str]:
         yield "usefulness"
 
 
-def _standard(audit: Audit) -> str:
-    """Say which preset the limits are those of, and whether it is met; nothing of others."""
+def _standard(audit: Audit) -> tuple[str, str] | None:
+    """Return which preset the limits are those of, and whether it is met; nothing of others."""
     if audit.gates and audit.preset is None:
-        return ""
+        return None
     name = audit.preset or DEFAULT
-    chosen = f"Preset “{name}” ({PRESETS[name].audience})"
-    if audit.preset is None:
-        chosen = f"No preset chosen; our default, “{name}” ({PRESETS[name].audience})"
-    return f"{chosen}: {'met' if meets_limits(audit) else 'not met'}"
+    of = "Preset" if audit.preset else "No preset chosen; our default,"
+    whom_for = f"{of} “{name}” ({PRESETS[name].audience}):"
+    return whom_for, "met" if meets_limits(audit) else "not met"
 
 
 # The three numbers --------------------------------------------------------------------------------
@@ -226,20 +226,14 @@ def _cards(audit: Audit, stop: int | None = None) -> Iterator[Card]:
             value=say_error(audit, error),
             meaning="constant prediction → model",
             tone=TONES[word],
-            judged=COMPARED[word],
+            judged=word,
         )
 
 
-# How a model compares with a constant prediction: in words, and as a tone
-COMPARED = {
-    "better": "better than a constant",
-    "not told apart": "not told apart from a constant",
-    "worse": "worse than a constant",
-    NOT_MEASURED: "not compared with a constant",
-}
+# How a model compares with a constant prediction, as a tone
 TONES = {"better": "good", "not told apart": "caution", "worse": "bad", NOT_MEASURED: ""}
 
-_INFORMED = "attacker knows all other records"
+_INFORMED = "attacker knows all others"
 
 
 def _judged(over: bool, limit: str) -> dict[str, str]:
@@ -263,7 +257,7 @@ def _membership(audit: Audit, stop: int | None) -> Card:
     if own and audit.published_as_it_is and judged["tone"] == "good":
         judged = _only_with_noise(audit)
     return Card(
-        name="Recognised as in the training data",
+        name="Found in the training data",
         baseline="50 %",
         value=percent(right),
         meaning=f"chance → at most, {whom(audit, risks.recognised_row)}",
@@ -279,7 +273,7 @@ def _named(audit: Audit, limit: float) -> Iterator[str]:
         first = list(dict.fromkeys([*audit.risks.disclosed, *audit.records.recognised(over)]))[:5]
         names = ", ".join(short(audit.called(row), 16) for row in first)
         more = f" and {over - len(first):,} more" if over > len(first) else ""
-        yield f"over it: {'row' if over == 1 else 'rows'} {names}{more}"
+        yield f"over: {'row' if over == 1 else 'rows'} {names}{more}"
 
 
 def _outsider(audit: Audit) -> str:
@@ -319,7 +313,8 @@ def _value(audit: Audit, stop: int | None) -> Card | None:
         judged = _only_with_noise(audit)
     beside = ""
     if number_card is not None and numbers[0].sensitive:
-        beside = f"{number_card.name}: {number_card.baseline} → {number_card.value}"
+        told = f"{number_card.baseline} → {number_card.value}"
+        beside = f"“{short(numbers[0].name, 24)}” estimated: {told}"
     return Card(
         name=f"“{short(name, 24)}” guessed right",
         baseline=percent(baseline),
@@ -405,7 +400,7 @@ class _Edges:
                 Bar(text, count, k >= line)
                 for k, (text, count) in enumerate(zip(ends, counts, strict=True))
             ),
-            title=f"How surely {who}{whole} are recognised",
+            title=f"How surely recognised{whole}",
             axis="membership inference succeeds, % of the time",
             counted=who,
             line=self.line,
@@ -471,7 +466,7 @@ def _remedies(audit: Audit) -> Remedies:
     left = len(audit.remedies) - len(tried)
     note = ""
     if left:
-        note = f"{left} more did not help or {'was' if left == 1 else 'were'} not tried."
+        note = f"{left} more: no help, or not tried."
     return Remedies(
         ("within limits", "recognised", "guess gains"),
         (
@@ -484,7 +479,7 @@ def _remedies(audit: Audit) -> Remedies:
         "vs constant",
         note,
         "What would help" if now.protection[0] != "✓ yes" else "Alternatives",
-        LEGEND,
+        tuple(pair for pair in LEGEND if pair[0] != "λ" or any(r.l2 for r in tried)),
     )
 
 

@@ -86,8 +86,8 @@ def judge(audit: Audit) -> Verdict:
         headline = tell("as_it_is", audit, tone == "good")
         tone, label = "caution", f"{label} with noise" if tone == "good" else label
     worse, private = warn_of_constant(audit), tone == "good"
-    if worse and not failed and not label.startswith("Above"):
-        tone, label = "caution", f"{label}, {'but' if private else 'and'} {_COMPARED[word]}"
+    if worse and private:
+        tone, label = "caution", f"{label}, but {_COMPARED[word]}"
         headline = f"{headline} {worse}"
     elif word == NOT_MEASURED and private:
         tone, label = "caution", f"{label}, but usefulness not measured"
@@ -171,7 +171,7 @@ def _stands_out(audit: Audit) -> str:
             who = f"{capital(whom(audit, risks.recognised_row))} can be recognised as a member"
         guessed = ""
         if most is not None and most.gain > least:
-            guessed = f"; guesses of “{short(most.name, 24)}” gain {_points(most.gain)}"
+            guessed = f"; guesses gain {_points(most.gain)}"
         return (
             f"{who}, up to {percent(risks.recognised)} of the time "
             f"(limit {percent(membership)}, chance 50 %){guessed}"

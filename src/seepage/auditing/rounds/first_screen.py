@@ -35,7 +35,7 @@ def show_recording(audit: RecordingAudit, name: str, limited: bool) -> FirstScre
             f"“{short(name, 24)}” told by a layer",
             "0",
             f"{bits(float(found.values[k]))} {unit}",
-            f"nothing → {short(best, 24)}; all there is to know: {number(entropy)}",
+            f"nothing → {short(best, 24)}, of {number(entropy)} in all",
             "bad" if best in told else "",
             "told beyond chance" if best in told else "not told beyond chance (5 % level)",
             (
@@ -67,11 +67,11 @@ def show_recording(audit: RecordingAudit, name: str, limited: bool) -> FirstScre
         _clients(audit),
         _left(audit),
         open=(
-            "accuracy after a change (train with it, and compare)",
+            "accuracy after a change (train with it)",
             "other properties",
             "stronger adversaries",
         ),
-        standard="" if limited else "No limit or preset was set (--max-bits, --max-auc)",
+        standard=None if limited else ("No limit or preset (--max-bits, --max-auc):", "none set"),
     )
 
 
