@@ -137,10 +137,10 @@ def test_the_keyboard_moves_the_noise_and_a_reader_aloud_is_told(browser, pages)
     slider = browser.driver.find_element("id", "noise")
     slider.send_keys(Keys.END)
     last = audited().curve.sigma[-1]
-    assert slider.get_attribute("aria-valuetext").startswith(f"{number(last)}: Found")
+    assert slider.get_attribute("aria-valuetext").startswith(f"{number(last)}: Recognised")
     slider.send_keys(Keys.HOME)
     first = audited().curve.sigma[0]
-    assert slider.get_attribute("aria-valuetext").startswith(f"{number(first)}: Found")
+    assert slider.get_attribute("aria-valuetext").startswith(f"{number(first)}: Recognised")
     told = browser.driver.find_element("id", "bars").get_attribute("aria-label")
     assert re.search(r"\d+ above the limit", told)
 

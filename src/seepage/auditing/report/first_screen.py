@@ -256,24 +256,27 @@ def _membership(audit: Audit, stop: int | None) -> Card:
     judged = _judged(right > limit * (1 + SAME), f"limit {percent(limit)}")
     if own and audit.published_as_it_is and judged["tone"] == "good":
         judged = _only_with_noise(audit)
+    elif own:
+        judged["judged"] += _named(audit, limit)
     return Card(
-        name="Found in the training data",
+        name="Recognised in the training data",
         baseline="50 %",
         value=percent(right),
         meaning=f"chance → at most, {whom(audit, risks.recognised_row)}",
         **judged,
-        beside=(_outsider(audit) if own else _INFORMED, *(_named(audit, limit) if own else ())),
+        beside=(_outsider(audit) if own else _INFORMED,),
     )
 
 
-def _named(audit: Audit, limit: float) -> Iterator[str]:
-    """Say who is recognised beyond the limit, by row."""
+def _named(audit: Audit, limit: float) -> str:
+    """Say who is recognised beyond the limit, by row; nothing if nobody is."""
     over = count_recognised(audit, limit)
-    if over and audit.records.examined and audit.risks is not None:
-        first = list(dict.fromkeys([*audit.risks.disclosed, *audit.records.recognised(over)]))[:5]
-        names = ", ".join(short(audit.called(row), 16) for row in first)
-        more = f" and {over - len(first):,} more" if over > len(first) else ""
-        yield f"over: {'row' if over == 1 else 'rows'} {names}{more}"
+    if not (over and audit.records.examined and audit.risks is not None):
+        return ""
+    first = list(dict.fromkeys([*audit.risks.disclosed, *audit.records.recognised(over)]))[:4]
+    names = ", ".join(short(audit.called(row), 16) for row in first)
+    more = f" and {over - len(first):,} more" if over > len(first) else ""
+    return f": {'row' if over == 1 else 'rows'} {names}{more}"
 
 
 def _outsider(audit: Audit) -> str:

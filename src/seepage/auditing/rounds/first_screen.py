@@ -71,7 +71,7 @@ def show_recording(audit: RecordingAudit, name: str, limited: bool) -> FirstScre
             "other properties",
             "stronger adversaries",
         ),
-        standard=None if limited else ("No limit or preset (--max-bits, --max-auc):", "none set"),
+        standard=None if limited else ("Preset or limit (--max-bits, --max-auc):", "none set"),
     )
 
 
