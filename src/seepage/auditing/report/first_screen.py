@@ -481,7 +481,7 @@ def _remedies(audit: Audit) -> Remedies:
         "error",
         "vs constant",
         note,
-        "What would help" if now.protection[0] != "✓ yes" else "Alternatives",
+        "What would help" if now.protection[0] != "✓ yes" else "Nothing to mend; alternatives",
         tuple(pair for pair in LEGEND if pair[0] != "λ" or any(r.l2 for r in tried)),
     )
 
