@@ -164,7 +164,7 @@ def test_remedies_come_by_their_error_and_useless_ones_after_a_constant():
         "not measured",
         "not measured",
     ]
-    assert remedies.note == "1 more did not help or was not tried."
+    assert remedies.note == "1 more: no help, or not tried."
 
 
 def test_terminal_page_and_slider_say_the_same_of_more_noise(capsys):
@@ -197,7 +197,10 @@ def test_what_is_not_known_is_said_and_nothing_is_drawn_of_it():
     assert unknown.open[0] == "membership and guesses"
     assert unknown.histogram is None
     assert (unknown.stops, unknown.figure) == ((), "leakage")
-    assert [card.name for card in unknown.cards] == ["“age” known to", "Error rate, new records"]
+    assert [card.name for card in unknown.cards] == [
+        "“age” estimated to within",
+        "Error rate, new records",
+    ]
     beyond = show_audit(make_audit(sigma=1e9))
     assert "usefulness" in beyond.open
     forest = report("forest").page(())

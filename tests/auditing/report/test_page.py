@@ -104,7 +104,7 @@ def test_verdict_above_the_yardstick():
     assert verdict.tone == "caution"
     # Nobody asked for η = 1, but a number is told closely.
     assert verdict.headline == (
-        "“age” of row 4 can be estimated to within ±2.99; over the table it varies by ±13.6."
+        "“age” is estimated to within ±2.92 at best, ±13.6 without the release (row 4)."
     )
     unknown = judge(make_audit(risks=None))
     assert unknown.headline == (
