@@ -110,10 +110,10 @@ class Remedies:
     columns: tuple[str, ...]  # the headings of what is protected
     lines: tuple[RemedyLine, ...]
     error: str = "error"  # the heading of the cost
-    compared: str = ""  # the heading of how that compares with a constant prediction
     note: str = ""
     title: str = "What would help"
     legend: tuple[tuple[str, str], ...] = ()  # what its symbols mean
+    compared: str = ""  # the heading of how the cost compares with a constant prediction's
 
 
 @dataclass(frozen=True)
@@ -479,10 +479,10 @@ def _remedies(audit: Audit) -> Remedies:
             *(line for no_better, line in lines if no_better),
         ),
         "error",
-        "vs constant",
         note,
         "What would help" if now.protection[0] != "✓ yes" else "Nothing to mend; alternatives",
         tuple(pair for pair in LEGEND if pair[0] != "λ" or any(r.l2 for r in tried)),
+        "vs constant",
     )
 
 
