@@ -113,7 +113,6 @@ class Remedies:
     note: str = ""
     title: str = "What would help"
     legend: tuple[tuple[str, str], ...] = ()  # what its symbols mean
-    compared: str = ""  # the heading of how the cost compares with a constant prediction's
 
 
 @dataclass(frozen=True)
@@ -482,7 +481,6 @@ def _remedies(audit: Audit) -> Remedies:
         note,
         "What would help" if now.protection[0] != "✓ yes" else "Nothing to mend; alternatives",
         tuple(pair for pair in LEGEND if pair[0] != "λ" or any(r.l2 for r in tried)),
-        "vs constant",
     )
 
 
