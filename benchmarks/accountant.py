@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 import seepage.nn as snn
 import seepage.nn.jacobian.engine as jacobian_engine
+from against_float32 import against_float32
 from big_networks import GPT_SIZES, gpt_batch, wide_batch
 from network_runs import images, run, table
 from private_steps import (
@@ -286,13 +287,12 @@ def text(device: torch.device, small: bool, repeats: int, size: str) -> dict[str
         f"{name}, over plain step": [ratios[name], most, ratios[name] <= most]
         for name, most in limits.items()
     }
-    return {
-        "times": found,
-        "parameters": count,
-        "claims": claims | {"peak GiB": [peak, MOST_GIB[size], peak <= MOST_GIB[size]]},
-        **steps_of(free),
-        **_apart(net, view, x[:4], y[:4]),
-    }
+    claims["peak GiB"] = [peak, MOST_GIB[size], peak <= MOST_GIB[size]]
+    apart = {}
+    if free.scale is not None:
+        apart = against_float32(free, net, "tokens", x[:4], y[:4])
+        claims |= apart.pop("claims")
+    return {"times": found, "parameters": count, "claims": claims, **apart}
 
 
 def plain_steps(net: nn.Module, x: Tensor, y: Tensor) -> dict[str, Callable[[], None]]:
@@ -310,31 +310,6 @@ def steps_of(engine: snn.Engine) -> dict[str, Any]:
     told = {"finite step": engine.scale, "doubt": engine.doubt}
     print(f"over steps of {engine.scale:g}; half and twice that differ by {engine.doubt:.2%}")
     return told
-
-
-def _apart(net: nn.Module, view: Any, x: Tensor, y: Tensor) -> dict[str, float]:
-    """Return how far traces at this precision are from derivatives in float32."""
-    quick = snn.Engine(net, "cross_entropy", clip=snn.NoClip(), view=view)
-    seen = quick.step(x, y, probes=8).traces.mean(1)
-    if quick.scale is None:
-        return {}
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    with torch.autocast(x.device.type, enabled=False):
-        whole = snn.Engine(net, "cross_entropy", clip=snn.NoClip(), view=view, method="derivative")
-        told = whole.step(x, y, probes=32).traces.mean(1)
-        small = snn.Engine(
-            net, "cross_entropy", clip=snn.NoClip(), view=view, method="thin", scale=quick.scale
-        )
-        same = small.step(x, y, probes=8).traces.mean(1)
-    torch.set_float32_matmul_precision(before)
-    found = {
-        "worst record against float32, same directions": float((seen / same - 1).abs().max()),
-        "all records against derivatives in float32": float(seen.sum() / told.sum() - 1),
-    }
-    for name, value in found.items():
-        print(f"{name}: {value:.2%}")
-    return found
 
 
 if __name__ == "__main__":

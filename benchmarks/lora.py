@@ -4,8 +4,10 @@ A decoder of Llama's shape with random weights in bf16, adapters of rank 16 in f
 and value projections, under autocast; leakage about the token embeddings. Claims, at a batch of
 4 × 512 tokens and 7 billion parameters:
 
-- one probe of every record within 2.2 plain training steps, both eager;
-- with the blocks checkpointed, within 20 GiB in all.
+- one probe of every record within 2.8 plain training steps, both eager (2.2 before records were
+  moved in float32, at a number 68 % too high);
+- with the blocks checkpointed, within 20 GiB in all;
+- every record within a tenth of float32, along the same directions, and within what is stated.
 
 Growing batches with checkpointing show what fits on a card of 24 GB. ``--small`` runs everything at
 toy sizes, on any device, as a smoke test.
@@ -14,6 +16,7 @@ toy sizes, on any device, as a smoke test.
 from __future__ import annotations
 
 import sys
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -21,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 import seepage.nn as snn
+from against_float32 import against_float32
 from big_networks import Llama, with_adapters
 from network_runs import run, table
 from private_steps import GIB, Stopwatch, accounted_step, most_gib, training_step
@@ -73,6 +77,11 @@ def measured(device: torch.device, small: bool, repeats: int, size: str) -> dict
         weights = sum(p.numel() * p.element_size() for p in net.parameters()) / GIB
         tried = device.type == "cuda" and weights < CARD
         held = largest(net, drawn, clip, how, batch) if tried else {}
+        net.checkpointed = False
+        free = snn.Engine(
+            net, "cross_entropy", clip=snn.NoClip(), view=snn.Embedding("tokens"), method=how
+        )
+        apart = against_float32(free, deepcopy(net).float(), "tokens", x, y) if size == "7B" else {}
     print(f"\nLlama's shape, {count / 1e9:.2f} billion parameters, {weights:.1f} GiB, LoRA of rank")
     print(f"16 on q and v, bf16, batch {batch} × {length} tokens")
     table(found, PLAIN)
@@ -81,7 +90,7 @@ def measured(device: torch.device, small: bool, repeats: int, size: str) -> dict
         print(f"update + 1 probe, checkpointed, batch {records} × {length}: {gib:.1f} GiB: {fits}")
     ratio = found["1 probe"]["seconds"] / found[PLAIN]["seconds"]
     peak = most_gib(found["1 probe, checkpointed"])
-    claims = {"1 probe, over plain step": [ratio, 2.2, ratio <= 2.2]}
+    claims = {"1 probe, over plain step": [ratio, 2.8, ratio <= 2.8]}
     claims["1 probe, checkpointed, peak GiB"] = [peak, 20, peak <= 20]
     return {
         "times": found,
@@ -91,7 +100,8 @@ def measured(device: torch.device, small: bool, repeats: int, size: str) -> dict
         "most records on a card of 24 GB": max(
             (r for r, g in held.items() if g <= CARD), default=0
         ),
-        "claims": claims if size == "7B" else {},
+        "claims": claims | apart.pop("claims") if size == "7B" else {},
+        **apart,
     }
 
 

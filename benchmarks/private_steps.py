@@ -152,7 +152,7 @@ def accounted_step(
 
     def step() -> Tensor:
         found = engine.step(x, y, probes=probes, update=train)
-        if found.gradient is not None:
+        if train:
             update(engine.net, found.gradient, len(y))
         return found.traces
 

@@ -368,6 +368,9 @@ class FisherAccountant(MeasuredRun):
             "repeats": self._repeats,
             "surveyed": self._surveyed,
             "measured_kinks": self.engine.measured_kinks,  # decides the method of the whole run
+            # The share of rounding in thin steps, as measured last, and when it will be again
+            "rounding": self.engine.rounding,
+            "passes": self.engine.passes,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -380,6 +383,8 @@ class FisherAccountant(MeasuredRun):
         self._repeats = facts["repeats"]
         self._surveyed = facts["surveyed"]
         self.engine.measured_kinks = facts.get("measured_kinks")
+        self.engine.rounding = facts.get("rounding")
+        self.engine.passes = facts.get("passes", 0)
         self._open = self._open[:0]
 
     def _entry(self) -> Entry:

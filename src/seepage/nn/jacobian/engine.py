@@ -20,7 +20,7 @@ The engine owns the clip, and every pass uses the current one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, TypeVar
@@ -42,8 +42,8 @@ from seepage.nn.gradients.per_record_gradients import weighted_sums
 from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.jacobian.derivative_check import check_derivative, spread_over_classes
 from seepage.nn.jacobian.finite_changes import (
+    StepLadder,
     ThinChange,
-    balanced_step,
     finite_change,
     longer_types,
     measured_type,
@@ -187,6 +187,7 @@ class Engine:
         self.clip_derivative, self.seed = clip_derivative, seed
         self.method, self.scale = method, scale
         self.doubt = 0.0  # how much thin steps of half and twice the size differ
+        self.rounding: float | None = None  # its share of thin steps, once it has been measured
         losses = per_record(loss)
         if view is None:
             view = ModelInput() if isinstance(losses, OwnLoss) else Input()
@@ -195,7 +196,7 @@ class Engine:
         self.chunks = Chunks(chunk_size)
         self._validator = Validator(self.problem)
         self._checked: set[tuple[Any, str]] = set()
-        self._passes = 0  # with derivatives
+        self.passes = 0  # with derivatives, or over thin steps
         self.measured_kinks: bool | None = None  # without a name, seen in the first batch
         self._replays = Replays()
 
@@ -402,19 +403,39 @@ class Engine:
 
     def step_size(self, x: Inputs, y: Tensor) -> float:
         """Return the size of a finite step; by default set by the first batch."""
-        if self.scale is None:
-            size = self.view.scale(self.net, x, y)
-            if self._way(x, y) == "thin":
-                self.scale, self.doubt = balanced_step(self._few_changes(x, y), size)
+        if self.rounding is None and self._way(x, y) == "thin":
+            if self.scale is None:
+                octaves = [1 + k / 2 for k in range(20)]
+                ladder = self._ladder(x, y, self.view.scale(self.net, x, y), octaves)
+                best = ladder.balanced()
             else:
-                self.scale = float(f"{size / 100:.0e}")
-            if self.problem.sharded:
-                chosen = torch.tensor([self.scale, self.doubt], dtype=torch.float64)
-                self.scale, self.doubt = of_the_first(chosen).tolist()
+                ladder, best = self._ladder(x, y, self.scale, (-1, 0, 1, 2)), 0
+            known = ladder.sizes[best], ladder.doubt(best), ladder.rounding(best)
+            self.scale, self.doubt, self.rounding = self._agreed(*known)
+        elif self.scale is None:
+            size = self.view.scale(self.net, x, y)
+            (self.scale,) = self._agreed(float(f"{size / 100:.0e}"))
         return self.scale
 
-    def _few_changes(self, x: Inputs, y: Tensor) -> Callable[[float], Tensor]:
-        """Return the squared changes of four records as a function of the size of the step."""
+    def _agreed(self, *known: float) -> tuple[float, ...]:
+        """Return the numbers of the first process, if the network is sharded over several."""
+        if not self.problem.sharded:
+            return known
+        return tuple(of_the_first(torch.tensor(known, dtype=torch.float64)).tolist())
+
+    def _rounding_share(self, x: Inputs, y: Tensor) -> float:
+        """Return the share of rounding in thin steps, as measured at first and now and then.
+
+        Now and then means at passes 10, 100, 1,000 and so on: training changes the network.
+        """
+        h = self.step_size(x, y)
+        self.passes += 1
+        if self.passes > 1 and self.passes == 10 ** round(math.log10(self.passes)):
+            (self.rounding,) = self._agreed(self._ladder(x, y, h, (1, 2)).rounding(0))
+        return self.rounding or 0.0
+
+    def _ladder(self, x: Inputs, y: Tensor, scale: float, octaves: Sequence[float]) -> StepLadder:
+        """Return the changes of four records over steps of several sizes."""
         some = slice(min(4, len(y)))
         x, y = rows_of(x, some), y[some]
         network, batch = self._validator.watched(x, y), self.problem.batch(x, y)
@@ -422,27 +443,31 @@ class Engine:
         shape = tuple(batch.z.shape[1:])
         v = self.masked(row_signs(key, torch.arange(len(batch)), shape, batch.z))
         drawn = random_rows(network, key)
-        return lambda h: thin_change(network, batch, v, h, drawn, along=False).squared
+        change = partial(thin_change, network, batch, v, drawn=drawn, along=False, sized=True)
+        return StepLadder.over(scale, octaves, change)
 
     def _thin_step(self, x: Inputs, y: Tensor, keys: list[int], own: Tensor, update: bool) -> Step:
         """Return a step whose traces are changes over finite steps, narrowed by thin matrices."""
         h, network = self.step_size(x, y), self._validator.watched(x, y)
         clipped = not isinstance(self.clip, NoClip)
         exact = clipped and self.clip_derivative == "exact"
+        share = self._rounding_share(x, y)
+        wanted = {"along": exact, "sized": share > 0}
 
         def pass_over(batch: Batch, v: Tensor, drawn: Tensor) -> tuple[Tensor, ...]:
-            return tuple(vars(thin_change(network, batch, v, h, drawn, along=exact)).values())
+            return tuple(vars(thin_change(network, batch, v, h, drawn, **wanted)).values())
 
         def probed(batch: Batch, rows: slice) -> list[Tensor]:
             passes = []
             for k in keys:
                 v = self.masked(row_signs(k, own[rows], tuple(batch.z.shape[1:]), batch.z))
                 more = v, random_rows(network, k)
-                passes.append(self._replayed(("thin", h, exact), pass_over, batch, more))
+                passes.append(self._replayed(("thin", h, *wanted.values()), pass_over, batch, more))
             return [torch.stack(part) for part in zip(*passes, strict=True)]
 
         chunks = self._in_chunks(x, y, 6, probed, network)
         change = ThinChange(*(torch.cat(part, 1) for part in zip(*chunks, strict=True)))
+        change = change.without_rounding(share, h)
         if not clipped and not update:  # which needs nothing beyond these passes
             losses = change.losses[0]
             return Step(losses, torch.full_like(losses, torch.nan), change.squared.T)
@@ -518,16 +543,16 @@ class Engine:
                 "or 'exact') and cells; FIL, sketches, parts, PLIS and the like need "
                 f"derivatives, so leave out method={self.method!r} for them."
             )
-        self._passes += 1
+        self.passes += 1
         kind = self._validator.key(x, y), way
         # Batches of ever new shapes (texts) must not be checked every time.
         new = kind not in self._checked and len(self._checked) < 8
-        if not new and self._passes != 10 ** round(math.log10(self._passes)):
+        if not new and self.passes != 10 ** round(math.log10(self.passes)):
             return
         first = not any(each == way for _, each in self._checked)
         kinked, scale = self._kinked(network, x, y), self.view.scale(self.net, x, y)
         if not first or way == "probes":
-            some = spread_over_classes(y, 6 if way == "probes" else 16, self._passes)
+            some = spread_over_classes(y, 6 if way == "probes" else 16, self.passes)
             x, y = rows_of(x, some), y[some]
 
         def work(batch: Batch, rows: slice) -> None:

@@ -18,13 +18,20 @@ products. Inputs are narrowed in the forward pass, ``tQ``, and layers are freed 
 backward pass, so that little is kept. The price is a little variance, which goes into the standard
 errors like that of the directions ``v``.
 
-The size of the step balances two errors, that of the difference, which grows with ``h²``, and that
-of rounding, which grows with ``1/h²`` (:func:`balanced_step`).
+Two errors remain, of the difference and of rounding. Rounding of the two sides is independent of
+the step and of the change, so that it *adds* to the squared quotient of record i:
+
+    s_i(h) = A_i (1 − c_i h²) + R_i/h²,      R_i ≈ r ‖g_i‖²
+
+since a gradient is rounded in proportion to its size. A ladder of steps (:class:`StepLadder`) shows
+``r``, which is taken off every record; ``h`` is chosen for the least change over half and twice the
+step, and what is left of both errors lies within that change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -54,7 +61,8 @@ _CONDITION = (
 )
 _BALANCED = (
     "The derivative of the gradient is its change over a step of {0:g} to either side in what is "
-    "unknown; half and twice that step change its square by up to {1:.2g} %."
+    "unknown, less the share of rounding; half and twice that step changed its square by up to "
+    "{1:.2g} % in the few records tried, and may change other records more."
 )
 THIN = 32  # columns that gradients of wide weights are narrowed to
 _LARGEST_IN_DOUBLE = 50_000_000  # most parameters of a network copied to float64
@@ -153,8 +161,8 @@ def over_steps(about: str, h: float) -> str:
 def condition_of_steps(h: float, doubt: float) -> str:
     """Return the assumption of a result over finite steps, in a sentence.
 
-    ``doubt`` is how much the squared changes over half and twice the step differed; zero if not
-    tried.
+    ``doubt`` is how much the squared changes over half and twice the step differed at most, in the
+    records tried; zero if not tried.
     """
     return _BALANCED.format(h, 100 * doubt) if doubt else _CONDITION.format(h)
 
@@ -189,10 +197,18 @@ class ThinChange:
     All ``(B,)``, or ``(K, B)`` for K directions.
     """
 
-    squared: Tensor  # estimates ``‖Δg‖²/4h²``
+    squared: Tensor  # estimates ``‖Δg‖²/4h²``, with what rounding adds to it
     along: Tensor  # estimates ``g·Δg/2h``
     again: Tensor  # the same from other random numbers
+    size: Tensor  # estimates ``‖g‖²``; zero if it was not asked for
     losses: Tensor  # the means of both sides
+
+    def without_rounding(self, share: float, h: float) -> ThinChange:
+        """Return the change less ``r‖g‖²/h²``, the share of rounding; it may be negative.
+
+        It is not cut at zero: sums over steps would then lie above the truth.
+        """
+        return replace(self, squared=self.squared - share / h**2 * self.size) if share else self
 
     def clipped(self, clip: Clip, norms: Tensor) -> Tensor:
         """Return an estimate of the squared change of the clipped gradient, given its norm."""
@@ -201,29 +217,54 @@ class ThinChange:
 
 
 def thin_change(
-    network: WatchedNetwork, batch: Batch, v: Tensor, h: float, drawn: Tensor, along: bool = True
+    network: WatchedNetwork,
+    batch: Batch,
+    v: Tensor,
+    h: float,
+    drawn: Tensor,
+    along: bool = True,
+    sized: bool = False,
 ) -> ThinChange:
     """Return the change of every record's gradient along its direction ``v (B, …)``.
 
     ``drawn`` are the :func:`random_rows` of the matrices; ``along`` says whether to compute the
-    component along the gradient, which clipping needs.
+    component along the gradient, which clipping needs, and ``sized`` whether its size, which the
+    share of rounding needs.
     """
-    total = _Totals(network, batch, drawn, along)
-    losses = layer_by_layer(network, batch.on_both_sides(h * v), total.take, total.thin)
-    squared, first, second = total.sums
-    parts = (squared / (2 * h) ** 2, first / (2 * h), second / (2 * h))
+    total = _Totals(network, batch, drawn, along, sized)
+    both = replace(batch, z=batch.z.to(at_least_single(batch.z))).on_both_sides(h * v)
+    with _in_short_numbers(batch.z.device.type, batch.z.dtype):
+        losses = layer_by_layer(network, both, total.take, total.thin)
+    squared, first, second, size = total.sums
+    parts = (squared / (2 * h) ** 2, first / (2 * h), second / (2 * h), size)
     return ThinChange(*parts, losses.reshape(2, -1).mean(0))
 
 
-class _Totals:
-    """Sums over the parameters of ``‖Δg‖²``, and of ``g·Δg`` by two halves of the columns."""
+@contextmanager
+def _in_short_numbers(device: str, own: torch.dtype) -> Iterator[None]:
+    """Let a network of 16-bit numbers take records in float32.
 
-    def __init__(self, network: WatchedNetwork, batch: Batch, drawn: Tensor, along: bool) -> None:
-        self.network, self.along = network, along
+    Neighbouring 16-bit numbers lie further apart than a step may be long: a record moved by ``hv``
+    would stay where it is or go too far. Its products keep the short type, and their cost.
+    """
+    if own.itemsize > 2 or torch.is_autocast_enabled(device):
+        yield
+    else:
+        with torch.autocast(device, own, cache_enabled=False):
+            yield
+
+
+class _Totals:
+    """Sums over the parameters: ``‖Δg‖²``, ``g·Δg`` by two halves of the columns, ``‖g‖²``."""
+
+    def __init__(
+        self, network: WatchedNetwork, batch: Batch, drawn: Tensor, along: bool, sized: bool
+    ) -> None:
+        self.network, self.along, self.sized = network, along, sized
         rows = _rows(network)
         self.thin = dict(zip(rows, drawn.split(list(rows.values())), strict=True))
         self.sums = torch.zeros(
-            3, len(batch), dtype=at_least_single(batch.z), device=batch.z.device
+            4, len(batch), dtype=at_least_single(batch.z), device=batch.z.device
         )
 
     def take(self, key: Key, terms: list[GradientTerm]) -> None:
@@ -233,7 +274,7 @@ class _Totals:
         for term in terms:
             mean, changes = between(*term.sides())
             parts += changes
-            if self.along:
+            if self.along or self.sized:
                 means.append(mean.value())
         change = ParameterGradient.of(parts)
         value = ParameterGradient.of(means)
@@ -243,20 +284,28 @@ class _Totals:
         grams = GramMatrices()
         self.sums[0] += change.dot(change, grams)
         if self.along:
-            self.sums[1:] += value.dot(change, grams)
+            self.sums[1:3] += value.dot(change, grams)
+        if self.sized:
+            self.sums[3] += value.dot(value, grams)
 
     def _narrow(self, name: str, change: ParameterGradient, value: ParameterGradient) -> None:
         moved = change.dense()
         lengths = torch.linalg.vector_norm(moved, dim=1, dtype=self.sums.dtype)
         self.sums[0] += lengths.square() / THIN
+        if not self.along and not self.sized:
+            return
+        mean = value.dense()
+        if self.sized:
+            lengths = torch.linalg.vector_norm(mean, dim=1, dtype=self.sums.dtype)
+            self.sums[3] += lengths.square() / THIN
         if not self.along:
             return
-        products = (value.dense() * moved).to(self.sums.dtype)
+        products = (mean * moved).to(self.sums.dtype)
         if self.network.narrow[name][0] == 0:
             columns = products.unflatten(1, (THIN, -1)).sum(2)
         else:
             columns = products.unflatten(1, (-1, THIN)).sum(1)
-        self.sums[1:] += columns.unflatten(1, (2, -1)).mean(2).T
+        self.sums[1:3] += columns.unflatten(1, (2, -1)).mean(2).T
 
 
 def random_rows(network: WatchedNetwork, key: int) -> Tensor:
@@ -288,17 +337,54 @@ def rounding_of_products() -> str:
         return str(torch.backends.cuda.matmul.fp32_precision)
 
 
-def balanced_step(squared_over: Callable[[float], Tensor], scale: float) -> tuple[float, float]:
-    """Return the step size at which the errors balance, and the uncertainty that remains.
+@dataclass(frozen=True)
+class StepLadder:
+    """Squared changes of some records over steps of several sizes, rounding included.
 
-    Steps of half the unknowns' ``scale``, a quarter and so on are tried. Where halving and doubling
-    a step alter the squared changes least, neither the network's curvature nor rounding matters
-    much; that relative change is returned with the size.
+    Steps are numbered by octaves: number ``o`` is ``2⁻ᵒ`` of a scale. ``squared`` are ``s_i(h)`` of
+    every step, ``(B,)``; ``norms`` the squared norms of the records' gradients, ``(B,)``.
     """
-    sizes = [float(f"{scale * 2.0**-k:.0e}") for k in range(1, 10)]
-    squares = torch.stack([squared_over(h) for h in sizes]).double()
-    lengths = squares.square().sum(1).sqrt()
-    moved = (squares[1:] - squares[:-1]).square().sum(1).sqrt() / lengths[1:].clamp(min=1e-300)
-    doubts = torch.maximum(moved[1:], moved[:-1])  # for all sizes but the first and the last
-    best = int(doubts.argmin())
-    return sizes[best + 1], float(doubts[best])
+
+    sizes: dict[float, float]
+    squared: dict[float, Tensor]
+    norms: Tensor
+
+    @classmethod
+    def over(
+        cls, scale: float, octaves: Sequence[float], change: Callable[[float], ThinChange]
+    ) -> StepLadder:
+        """Return the ladder of a change that is known as a function of the step."""
+        sizes = {o: float(f"{scale * 2.0**-o:.1e}") if o else scale for o in octaves}
+        changes = {o: change(h) for o, h in sizes.items()}
+        norms = torch.stack([each.size for each in changes.values()]).double().mean(0)
+        return cls(sizes, {o: each.squared.double() for o, each in changes.items()}, norms)
+
+    def rounding(self, o: float) -> float:
+        """Return ``r = R_i/‖g_i‖²`` near a step, the median over the records.
+
+        A half and a quarter of the step tell: between them ``s_i`` differs by
+        ``R_i (1/h² − 1/h′²)``, and by next to no curvature. Much smaller ones would not do, since
+        numbers that hardly differ are rounded alike.
+        """
+        apart = self.sizes[o + 2] ** -2 - self.sizes[o + 1] ** -2
+        shares = (self.squared[o + 2] - self.squared[o + 1]) / apart
+        return max(0.0, float((shares / self.norms.clamp(min=1e-300)).median()))
+
+    def doubt(self, o: float) -> float:
+        """Return the doubt about a step.
+
+        It is the largest change of a record's square, less rounding, when the step is halved or
+        doubled. A record whose square is far below the others' is compared with their mean.
+        """
+        share = self.rounding(o)
+        twice, own, half = (
+            self.squared[k] - share / self.sizes[k] ** 2 * self.norms for k in (o - 1, o, o + 1)
+        )
+        apart = torch.maximum((twice - own).abs(), (half - own).abs())
+        size = torch.maximum(own, 0.1 * own.mean()).clamp(min=1e-300)
+        return float((apart / size).max())
+
+    def balanced(self) -> float:
+        """Return the number of the step at which the errors balance, with the least doubt."""
+        inner = [o for o in self.sizes if o - 1 in self.sizes and o + 2 in self.sizes]
+        return min(inner, key=self.doubt)
