@@ -305,8 +305,8 @@ def test_slow_searches_are_cut_short_and_left_out_where_said(monkeypatch):
     monkeypatch.setattr("seepage.auditing.remedies._BUDGETS", {"penalty": 0.0, "weights": 0.0})
     monkeypatch.setattr("seepage.auditing.measures.INVERSE_WORK", 0.0)
     audit = audit_table(encoded, name="people")
-    assert [remedy.name for remedy in audit.remedies] == ["more noise", "refitting"]
-    assert audit.remedies[1].reason == "large"
+    assert {remedy.name for remedy in audit.remedies} == {"more noise", "refitting"}
+    assert remedy_of(audit, "refitting").reason == "large"
     assert np.all(np.isnan(audit.exact_error))
     assert any("exact bound" in step for step in audit.steps)
 
