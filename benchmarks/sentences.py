@@ -434,16 +434,10 @@ def check_utility(found: Comparison, summary: dict[str, Any], release: Release, 
         found.same(f"median η at σ = {scale:.3g}", half, middle(kept.eta) * sigma / scale)
         found.same(f"worst η at σ = {scale:.3g}", worst, kept.eta.max() * sigma / scale)
     found.same("error with the noise", summary["release"]["test_error"], tried.error(sigma))
-    if summary["usefulness"] is not None:
-        told = summary["usefulness"]
-        splits = (HeldOut.of(release, l2, seed) for seed in range(told["splits"]))
-        gains = np.array([s.constant() - s.error(sigma) for s in splits])
-        tested = len(tried.rows)
-        reach = 2.7764451051977987 * gains.std(ddof=1)  # Student's t, 4 degrees of freedom
-        reach *= np.sqrt(1 / told["splits"] + tested / (len(kept.eta) - tested))
-        found.same("advantage", told["advantage"], gains.mean(), by=1e-9)
-        found.same("advantage, low", told["low"], gains.mean() - reach, by=1e-9)
-        found.same("advantage, high", told["high"], gains.mean() + reach, by=1e-9)
+    check_useful(found, "the release", summary["usefulness"], release, l2, sigma)
+    # No model that is not better than a constant prediction has a green verdict.
+    word = compared(release, l2, sigma)
+    found.equal("green", summary["verdict"]["tone"] == "good" and word != "better", False)
     target = summary["target"]["eta"]
     for told in summary["remedies"]:
         name = told["name"]
@@ -462,27 +456,67 @@ def check_utility(found: Comparison, summary: dict[str, Any], release: Release, 
             error, constant = after.error(told["sigma"]), after.constant()
             found.same(f"{name}: error", told["error"], error)
             found.same(f"{name}: constant", told["constant"], constant)
-            found.equal(f"{name}: useless", told["useless"], bool(error >= constant * (1 - 1e-9)))
-    # No model that a constant prediction beats has a green verdict.
-    if tried.error(sigma) >= tried.constant():
-        found.equal("green for a useless model", summary["verdict"]["tone"] == "good", False)
+            penalty = other.model.ridge / len(kept.eta)
+            check_useful(found, name, told["usefulness"], release, penalty, told["sigma"])
+
+
+def advantages(release: Release, l2: float, sigma: float) -> tuple[float, float, float]:
+    """Return how much smaller the error is than a constant's over five splits: low, mean, high."""
+    splits = [HeldOut.of(release, l2, seed) for seed in range(5)]
+    gains = np.array([s.constant() - s.error(sigma) for s in splits])
+    tested, rows = len(splits[0].rows), len(release.table.y)
+    reach = 2.7764451051977987 * gains.std(ddof=1)  # Student's t, 4 degrees of freedom
+    reach *= np.sqrt(1 / 5 + tested / (rows - tested))
+    return float(gains.mean() - reach), float(gains.mean()), float(gains.mean() + reach)
+
+
+def compared(release: Release, l2: float, sigma: float) -> str:
+    """Return whether a model is better or worse than a constant prediction, or neither."""
+    low, _, high = advantages(release, l2, sigma)
+    return "better" if low > 0 else "worse" if high < 0 else "not told apart"
+
+
+def check_useful(
+    found: Comparison,
+    name: str,
+    told: dict[str, Any] | None,
+    release: Release,
+    l2: float,
+    sigma: float,
+) -> None:
+    """Compare how a model is said to compare with a constant prediction."""
+    if told is None or told["splits"] != 5:  # of one split the interval is over records
+        return
+    low, middle, high = advantages(release, l2, sigma)
+    found.same(f"{name}: advantage", told["advantage"], middle, by=1e-9)
+    found.same(f"{name}: advantage, low", told["low"], low, by=1e-9)
+    found.same(f"{name}: advantage, high", told["high"], high, by=1e-9)
 
 
 def check_fixes(found: Comparison, summary: dict[str, Any], words: str) -> None:
     """Compare what is offered as a fix, and in which order, with the errors of a constant."""
     remedies = summary["remedies"]
-    useful = [r["error"] for r in remedies if not r["useless"] and r["error"] and not r["reason"]]
-    found.equal("remedies by their error", useful, sorted(useful))
-    useless = [r["useless"] for r in remedies]
-    found.equal("useless remedies last", useless, sorted(useless))
-    for told in remedies:
-        if told["useless"] and told["change"]:
+    no_better = [r["compared"] in ("not told apart", "worse") for r in remedies]
+    # What protects as was asked first, by its error.
+    tried = [
+        (not r["reaches_target"], r["error"])
+        for r, useless in zip(remedies, no_better, strict=True)
+        if not useless and r["error"] and not r["reason"]
+    ]
+    found.equal("remedies by their error", tried, sorted(tried))
+    found.equal("remedies no better than a constant last", no_better, sorted(no_better))
+    for told, useless in zip(remedies, no_better, strict=True):
+        if useless and told["change"]:
             name, change = told["name"], told["change"].lower()
             # What is offered stands before the sentence on what is useless.
             offered = words.partition("What would fix it?")[2].partition("but ")[0].lower()
             offered = offered.partition("so would")[0].partition("nothing that was tried")[0]
             found.equal(f"{name}: offered", change in offered, False)
-            found.equal(f"{name}: called useless", "Useless: a constant" in told["text"], True)
+            said = "a constant prediction, whose error is" in told["text"]
+            found.equal(f"{name}: called no better", said, True)
+        # What was not measured of a remedy is not offered as a fix.
+        if told["membership"] is None and summary["risks"] is not None:
+            found.equal(f"{told['name']}: offered unmeasured", told["change"], "")
 
 
 def check_risks(

@@ -27,7 +27,7 @@ from seepage.data.loaders import ADULT_COLUMNS  # noqa: E402
 
 
 def reports(folder: Path) -> dict[str, list[str]]:
-    """Return the command that writes each report, without its output folder."""
+    """Return the command that writes each report, without its folders."""
     commands = {"report": ["demo"]}
     data = os.environ.get("SEEPAGE_DATA")
     if data is None:
@@ -44,10 +44,21 @@ def reports(folder: Path) -> dict[str, list[str]]:
     )
     table.dropna().to_csv(adult, index=False)
     words = "--target income --sensitive marital-status --group sex --target-eta 1"
-    commands["report-adult"] = ["audit", str(adult), *words.split()]
+    commands["report-adult"] = ["audit", str(adult), *words.split(), "--preset", "partners"]
     words = "--target income --drop fnlwgt --model-kind forest"
     commands["report-forest"] = ["audit", str(adult), *words.split()]
+    words = "--target dose --sigma 0.2 --preset open"
+    commands["report-release"] = ["release", str(iwpc), *words.split()]
     return commands
+
+
+def places(command: list[str], out: Path) -> list[str]:
+    """Return where a command writes its report: of a release, beside what is released."""
+    if command[0] != "release":
+        return ["--out", str(out)]
+    others = {"--out": "released", "--ledger": "ledger.parquet"}
+    beside = [word for option, name in others.items() for word in (option, f"{out}-{name}")]
+    return ["--report", str(out), *beside]
 
 
 def photograph(browser: Browser, page: Path, name: str) -> None:
@@ -68,7 +79,7 @@ def main() -> None:
         for name, command in reports(Path(folder)).items():
             if not named or name in named:
                 out = Path(folder) / name
-                app([*command, "--out", str(out)], standalone_mode=False)
+                app([*command, *places(command, out)], standalone_mode=False)
                 photograph(browser, out / "report.html", name)
         if not named or "report-federated" in named:
             page = make_report(apart=True).write(Path(folder) / "federated")

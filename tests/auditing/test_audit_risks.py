@@ -11,7 +11,7 @@ import pytest
 
 import seepage as sp
 from seepage.auditing.audit import QUICK, audit_table
-from seepage.auditing.findings import AttributeFinding, Audit, Remedy, RemedyKind
+from seepage.auditing.findings import AttributeFinding, Audit, Remedy, RemedyKind, UsefulnessFinding
 from seepage.auditing.gates import check_limits, find_gates
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.questions import Limits
@@ -116,8 +116,7 @@ def test_badges_follow_the_gain_and_not_the_error_in_levels(audit: Audit) -> Non
 def test_somebody_who_stands_out_is_in_the_headline(audit: Audit) -> None:
     risks = audit.risks
     assert risks is not None
-    useful = replace(audit.curve, trivial_error=0.9)
-    plain = replace(audit, target_eta=1e9, usefulness=None, curve=useful)
+    plain = _compared(replace(audit, target_eta=1e9), 0.1, 0.3)
     calm = replace(plain, risks=replace(risks, membership=0.6, guesses=()))
     assert judge(calm).tone == "good"
     seen = replace(plain, risks=replace(risks, membership=0.9, guesses=()))
@@ -192,15 +191,18 @@ def test_a_model_that_cannot_be_told_from_a_constant_is_not_called_useful(audit:
     assert judged.low < judged.advantage < judged.high
     risks = audit.risks
     assert risks is not None
-    curve = replace(audit.curve, trivial_error=0.9)
-    calm = replace(
-        audit, target_eta=1e9, risks=replace(risks, membership=0.6, guesses=()), curve=curve
-    )
-    useless = replace(calm, usefulness=replace(judged, advantage=0.01, low=-0.02, high=0.04))
+    calm = replace(audit, target_eta=1e9, risks=replace(risks, membership=0.6, guesses=()))
+    useless = _compared(calm, -0.02, 0.04)
     assert judge(useless).tone == "caution"
-    assert "not clearly better than a constant prediction" in judge(useless).sentences[-1]
-    useful = replace(calm, usefulness=replace(judged, advantage=0.2, low=0.1, high=0.3))
-    assert judge(useful).tone == "good"
+    assert "cannot be told apart from a constant prediction" in judge(useless).sentences[-1]
+    assert judge(_compared(calm, 0.1, 0.3)).tone == "good"
+
+
+def _compared(audit: Audit, low: float, high: float) -> Audit:
+    """An audit of a useful model, and the interval of its difference to a constant prediction."""
+    found = UsefulnessFinding((low + high) / 2, low, high, 5)
+    every = (found,) * len(audit.curve.sigma)
+    return replace(audit, curve=replace(audit.curve, trivial_error=0.9, usefulness=every))
 
 
 def test_held_out_records_have_the_classes_in_proportion() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,17 +11,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from scipy import stats
 from sklearn.datasets import load_diabetes
 from sklearn.linear_model import LogisticRegression, Ridge
 from typer.testing import CliRunner
 
 from seepage.auditing.audit import audit_table
-from seepage.auditing.findings import Audit, Remedy, RemedyKind
+from seepage.auditing.findings import Audit, Remedy, RemedyKind, UsefulnessFinding
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
 from seepage.auditing.report import verdict, words
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.verdict import judge
-from seepage.auditing.tradeoff import split
+from seepage.auditing.tradeoff import judge_usefulness, split, try_out
+from seepage.auditing.trained_model import EncodedTable, FitSettings, TrainedModel
 from seepage.cli import app
 
 
@@ -62,14 +65,16 @@ def test_a_remedy_worse_than_a_constant_prediction_is_useless_and_last(diabetes:
     assert noise["error"] == pytest.approx(error, rel=0.15)  # 20 draws of the noise
     assert noise["constant"] == pytest.approx(constant, rel=1e-6)
     assert constant < 80 < 150 < noise["error"]
-    assert noise["useless"] is True
-    assert noise["text"].endswith("Useless: a constant prediction's is 77.2.")
+    assert noise["compared"] == "worse"
+    assert noise["usefulness"]["high"] < 0
+    assert noise["text"].endswith("Worse than a constant prediction, whose error is 77.2.")
     assert (penalty["l2"], penalty["sigma"]) == (0.5, 1.0)
     assert penalty["change"] == "more regularisation (λ = 0.5 instead of 0.001)"
     assert penalty["error"] == pytest.approx(diabetes_errors(1.0, 0.5)[0], rel=0.01)
     assert penalty["constant"] == pytest.approx(constant, rel=1e-6)
-    assert penalty["useless"] is False
-    assert "useless" not in penalty["text"].lower()
+    assert penalty["compared"] == "better"
+    assert penalty["usefulness"]["low"] > 0
+    assert "constant prediction" not in penalty["text"]
 
 
 def test_what_would_fix_it_names_the_useful_remedy_first(diabetes: Audit) -> None:
@@ -80,16 +85,23 @@ def test_what_would_fix_it_names_the_useful_remedy_first(diabetes: Audit) -> Non
         "(λ = 0.5 instead of 0.001): each of these brings"
     )
     assert fix.index("So would more noise") > fix.index("each of these brings")
-    assert fix.endswith("but with an error no smaller than a constant prediction's.")
+    assert fix.endswith("but with a model not better than a constant prediction.")
     assert "54.2 with regularisation and noise, 54.8 with more regularisation, 180 " in cost
-    assert cost.endswith("180 with more noise (useless).")
+    assert cost.endswith("180 with more noise (worse than a constant prediction).")
 
 
-def test_an_error_equal_to_a_constants_up_to_rounding_is_useless() -> None:
-    assert Remedy(kind=RemedyKind.NOISE, error=0.3 * (1 - 1e-12), constant=0.3).useless
-    assert not Remedy(kind=RemedyKind.NOISE, error=0.2999, constant=0.3).useless
-    assert not Remedy(kind=RemedyKind.NOISE, error=0.4).useless
-    assert not Remedy(kind=RemedyKind.NOISE, constant=0.4).useless
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [(0.1, 0.2, "better"), (-0.1, 0.2, "not told apart"), (0.0, 0.0, "not told apart"),
+     (0.0, 0.1, "not told apart"), (-0.1, 0.0, "not told apart"), (-0.2, -0.1, "worse")],
+)  # fmt: skip
+def test_one_of_three_words_follows_from_the_interval(low: float, high: float, word: str) -> None:
+    found = UsefulnessFinding((low + high) / 2, low, high, 5)
+    assert found.compared == word
+    remedy = Remedy(kind=RemedyKind.NOISE, error=0.2, constant=0.3, usefulness=found)
+    assert (remedy.compared, remedy.no_better) == (word, word != "better")
+    unknown = replace(remedy, usefulness=None)
+    assert (unknown.compared, unknown.no_better) == ("not measured", False)
 
 
 def births() -> pa.Table:
@@ -116,6 +128,74 @@ def births_errors(sigma: float) -> tuple[float, float]:
     return float(np.mean((scores > 0) != truth)), float(np.mean(truth))
 
 
+def births_encoded() -> EncodedTable:
+    table = TableInMemory(births())
+    return encode(table, plan_columns(table, "low"))
+
+
+def births_differences(seed: int) -> np.ndarray:
+    """Whether a constant is wrong less whether the model is, for each held-out birth."""
+    source = births_encoded().source
+    X, y = np.asarray(source.X), np.asarray(source.y)
+    fitted, held_out = split(y, classes=True, seed=seed)
+    model = LogisticRegression(C=1 / (1e-2 * len(fitted)), tol=1e-12, max_iter=10_000)
+    predicted = model.fit(X[fitted], y[fitted]).predict(X[held_out])
+    common = max(set(y.tolist()), key=y[fitted].tolist().count)
+    return (y[held_out] != common).astype(float) - (y[held_out] != predicted)
+
+
+def diabetes_squares(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The squared errors of the mean and of a ridge regression, for each held-out patient."""
+    X, y = load_diabetes(return_X_y=True, scaled=False)
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    X[:, 1] = X[:, 1] > 0
+    fitted, held_out = split(y, classes=False, seed=seed)
+    model = Ridge(1e-2 * len(fitted)).fit(X[fitted], y[fitted])
+    return (y[held_out] - y[fitted].mean()) ** 2, (y[held_out] - model.predict(X[held_out])) ** 2
+
+
+def trained(encoded: EncodedTable, kind: str) -> TrainedModel:
+    settings = FitSettings(kind, 1e-2, True)
+    return TrainedModel(settings.fit(encoded.source), settings, encoded)
+
+
+def test_over_one_split_the_interval_is_that_of_paired_differences() -> None:
+    model = trained(births_encoded(), "logistic")
+    trial = try_out(model, model.settings, 3)
+    (found,) = judge_usefulness(model, trial, [0.0], 3, 1)
+    apart = births_differences(3)
+    low, high = stats.t.interval(0.95, len(apart) - 1, apart.mean(), stats.sem(apart))
+    assert found.advantage == pytest.approx(apart.mean(), abs=1e-12)
+    assert (found.low, found.high) == pytest.approx((low, high), abs=1e-12)
+    # All records of a person go together: twice as many in a pair, twice the variance.
+    pairs = replace(trial, largest=2, _known={}).usefulness(0.0)
+    assert pairs.high - pairs.low == pytest.approx(math.sqrt(2) * (high - low))
+
+
+def test_over_one_split_of_numbers_the_sign_is_that_of_squared_errors(diabetes: Audit) -> None:
+    X, y = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
+    table = TableInMemory(pa.Table.from_pandas(X.assign(progression=y), preserve_index=False))
+    model = trained(encode(table, plan_columns(table, "progression")), "linear")
+    found = try_out(model, model.settings, 4).usefulness(0.0)
+    constant, ridge = diabetes_squares(4)
+    apart = constant - ridge
+    ends = stats.t.interval(0.95, len(apart) - 1, apart.mean(), stats.sem(apart))
+    both = constant.mean() ** 0.5 + ridge.mean() ** 0.5
+    assert found.advantage == pytest.approx(constant.mean() ** 0.5 - ridge.mean() ** 0.5, rel=1e-6)
+    assert (found.low, found.high) == pytest.approx([end / both for end in ends], rel=1e-6)
+
+
+def test_over_five_splits_it_is_that_of_nadeau_and_bengio() -> None:
+    model = trained(births_encoded(), "logistic")
+    (found,) = judge_usefulness(model, try_out(model, model.settings, 0), [0.0], 0, 5)
+    splits = [births_differences(seed) for seed in range(5)]
+    gains, tested = [apart.mean() for apart in splits], len(splits[0])
+    spread = np.std(gains, ddof=1) * (1 / 5 + tested / (189 - tested)) ** 0.5
+    low, high = stats.t.interval(0.95, 4, np.mean(gains), spread)
+    assert (found.low, found.high) == pytest.approx((low, high), abs=1e-12)
+    assert found.splits == 5
+
+
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
@@ -135,35 +215,34 @@ def test_a_release_worse_than_a_constant_prediction_is_not_green(run) -> None:
     verdict = summary["verdict"]
     assert summary["records"]["over_limit"] == 0
     assert verdict["tone"] == "caution"
-    assert verdict["label"] == "Within the limits, but useless"
+    assert verdict["label"] == "Within the limits, but worse than a constant"
     assert summary["release"]["constant_error"] == summary["curve"]["trivial_error"]
     error = 100 * summary["release"]["test_error"]
-    said = f"is {error:.1f} %, and a constant prediction's {100 * constant:.1f} %."
-    assert "no better than a constant prediction" in verdict["headline"]
+    said = f"Error rate {error:.1f} %, worse than a constant's {100 * constant:.1f} %."
     assert said in verdict["headline"]
-    assert said in result.stdout
+    assert said in " ".join(result.stdout.split())
 
 
 def test_an_audit_and_a_calibration_say_that_the_noise_leaves_nothing(run) -> None:
     result = run("audit", "births.parquet", "--target", "low", "--quick", "--json")
     verdict = json.loads(result.stdout)["verdict"]
     assert (result.exit_code, verdict["tone"]) == (0, "caution")
-    assert verdict["label"] == "Within the default limits, but useless"
+    assert verdict["label"] == "Within the default limits, but worse than a constant"
     found = run("calibrate", "births.parquet", "--target", "low", "--target-eta", "1").stdout
-    assert "The model is no better than a constant prediction" in found
+    assert "worse than a constant's" in found
 
 
 def test_a_model_that_never_was_useful_keeps_no_advantage(diabetes: Audit) -> None:
     """Noise may by chance bring a useless model below a constant's error: not green either."""
     curve = replace(diabetes.curve, noiseless_error=diabetes.curve.trivial_error + 1)
     calm = replace(diabetes.risks, membership=0.6, guesses=())
-    lucky = replace(diabetes, curve=curve, target_eta=1e9, usefulness=None, risks=calm)
+    lucky = replace(diabetes, curve=curve, target_eta=1e9, risks=calm)
     assert verdict.warn_of_constant(lucky) == ""
     assert words.usefulness(lucky, lucky.sigma) == 0
     assert judge(lucky).tone == "caution"
     assert judge(replace(lucky, curve=diabetes.curve)).tone == "good"
     noisy = replace(diabetes, sigma=50.0)
-    assert "180, and a constant prediction's 77.2" in verdict.warn_of_constant(noisy)
+    assert "error 180, worse than a constant's 77.2" in verdict.warn_of_constant(noisy)
 
 
 def test_the_card_puts_the_error_beside_a_constants_in_readable_numbers(diabetes: Audit) -> None:
@@ -179,10 +258,12 @@ def test_the_card_puts_the_error_beside_a_constants_in_readable_numbers(diabetes
     )
     assert said == (
         "The model's error rate on held-out records is {}, a constant prediction's {}; without "
-        "noise it would be {}. It is no better than a constant prediction.".format(*rates)
+        "noise it would be {}. The model is worse than a constant prediction (95 % interval of the "
+        "difference).".format(*rates)
     )
     said = AuditReport(diabetes).card().partition("**Usefulness.** ")[2].partition("\n")[0]
     assert said == (
         "The model's root mean squared error on held-out records is 53, a constant prediction's "
-        "77; without noise it would be 53."
+        "77; without noise it would be 53. The model is better than a constant prediction (95 % "
+        "interval of the difference)."
     )

@@ -37,6 +37,7 @@ from seepage.auditing.questions import Limits
 from seepage.auditing.remedies import KINDS, Protection, find_remedies
 from seepage.auditing.report.showing import ReportRendering
 from seepage.auditing.tradeoff import (
+    SPLITS,
     draw_curve,
     judge_usefulness,
     tells_apart,
@@ -52,7 +53,7 @@ from seepage.auditing.trained_model import (
     settings_of,
 )
 from seepage.bounds.guarantees import Guarantees, guarantees
-from seepage.core.noise import Attacker
+from seepage.core.noise import Attacker, Gaussian
 from seepage.core.people import Together
 from seepage.core.result import NOISE, PENALTY, held_sentences, joined, round_up
 from seepage.core.risk_views import (
@@ -144,7 +145,7 @@ class Effort:
 
 EVERYTHING = Effort()
 QUICK = Effort(refits=False, remedies=(), quick=True)
-RISKS = Effort(refits=False, remedies=())
+RISKS = Effort(refits=False, remedies=("noise",))
 ONLY_NOISE = Effort(refits=False, risks=False, remedies=())
 
 
@@ -276,10 +277,13 @@ def audit_model(
     if np.isnan(found.records.largest("exact_error")):
         steps.append("The exact bound per record was left out: it would take too long here.")
     steps.extend(effort.words())
-    bounds = useful = disclosures = None
+    bounds = disclosures = None
+    splits = SPLITS if effort.refits else 1
     if effort.refits:
         say("repeated splits")
-        useful = judge_usefulness(trained, trial, noise, seed)
+    useful = judge_usefulness(trained, trial, curve.sigma, seed, splits)
+    curve = replace(curve, usefulness=useful)
+    if effort.refits:
         if sigma is None:
             disclosures = find_other_noise(trained, noise, target)
         say("bounds on the most exposed record")
@@ -298,7 +302,9 @@ def audit_model(
             sigma=noise,
             asked=Protection.asked(target, limits),
             worst=worst,
+            curve=curve,
             seed=seed,
+            splits=splits,
             wanted=effort.remedies,
             say=say,
         )
@@ -334,13 +340,17 @@ def audit_model(
             f"the most exposed ones, with {unchanged} unchanged."
         )
 
-    def risks_of(other: TrainedModel, sigma: float) -> RiskFinding | None:
+    def risks_of(
+        other: TrainedModel, sigma: float, shape: Gaussian | None = None
+    ) -> RiskFinding | None:
         """Return the risks of a remedy as upper limits, with few refits, if they are known."""
         exposed = found.records.with_noise(sigma)
+        ask = partial(find_risks, other, sigma, exposed, attributes, None, found.rows)
         try:
-            return find_risks(other, sigma, exposed, attributes, None, found.rows, effort=0.01)[0]
+            risks = ask(effort=0.01, shape=shape)[0]
         except InputError:
             return None
+        return beside_figures(risks, epsilon) if epsilon else risks
 
     outsider, outsider_reason = None, ""
     if attacker is not None:
@@ -384,7 +394,6 @@ def audit_model(
         outsider=outsider,
         outsider_reason=outsider_reason,
         disclosures=disclosures,
-        usefulness=useful,
         members=groups,
         versions=find_versions(),
         rendering=ReportRendering(),
@@ -518,6 +527,7 @@ def find_risks(
     rows: RecordLeakage | None = None,
     noises: np.ndarray | None = None,
     effort: float = 1.0,
+    shape: Gaussian | None = None,
 ) -> tuple[RiskFinding, RecordLeakage]:
     """Return the risks of a release with noise σ, or say why they are not known.
 
@@ -525,7 +535,8 @@ def find_risks(
     be examined; it is returned with the membership of each. ``rows`` is that of single records,
     where values that differ within a person are guessed. With ``anew`` membership is that of the
     whole procedure, rerun without each. The same risks are found for other ``noises``. ``effort``
-    is the share of the work that refits may take.
+    is the share of the work that refits may take, and ``shape`` that of the noise, as it is at
+    σ = 1.
     """
     source = trained.source
     if not trained.settings.refits:
@@ -538,7 +549,7 @@ def find_risks(
             "The preprocessing is relearnt when a record changes: ask about the whole pipeline "
             "with refit='pipeline'."
         )
-    leak = trained.leakage(source, sigma)
+    leak = trained.leakage(source, sigma if shape is None else shape.scaled(sigma))
     changes = changes_of(leak)
     try:
         work = leak.release.finite_changes().work

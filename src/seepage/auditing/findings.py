@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from seepage.support.files import Writer
 
-SCHEMA = "seepage-audit/3"
+SCHEMA = "seepage-audit/4"
 NUMBERS = ("eta", "eta_features", "eta_label", "exact_error")
 MU = "mu"  # one more number of every record, once it is known how well its membership is recognised
 ONE_ROW, ONE_PERSON = "row", "person"  # what a statement is about: the unit
@@ -36,13 +36,9 @@ WIDEST = 60  # features up to which the leakage of reweighting as a whole is qui
 # The rates at which true positives of telling a value are stated: the first also counts in badges
 # and gates
 FALSE_POSITIVES = (0.01, 0.001)
+NOT_MEASURED = "not measured"
 WRITTEN = 1 << 17  # records written to a file at a time
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of the records, at which quantiles are reported
-
-
-def no_better(error: float, constant: float) -> bool:
-    """Return whether an error is no smaller than that of a constant prediction, up to rounding."""
-    return bool(error >= constant * (1 - SAME))
 
 
 @dataclass(frozen=True)
@@ -102,6 +98,28 @@ class GroupingFinding:
 
 
 @dataclass(frozen=True)
+class UsefulnessFinding:
+    """How much better a noisy model is than a constant prediction, with a 95 % interval.
+
+    ``advantage`` is how much smaller its error on held-out records is. Over several ``splits`` the
+    interval allows for their sharing most of their records (Nadeau and Bengio 2003); over one it is
+    that of the mean difference of the held-out records.
+    """
+
+    advantage: float
+    low: float
+    high: float
+    splits: int
+
+    @property
+    def compared(self) -> str:
+        """``better`` than a constant prediction, ``not told apart`` from one, or ``worse``."""
+        if self.low > 0:
+            return "better"
+        return "worse" if self.high < 0 else "not told apart"
+
+
+@dataclass(frozen=True)
 class TradeoffCurve:
     """What privacy costs: test error and leakage as the noise grows."""
 
@@ -119,20 +137,18 @@ class TradeoffCurve:
     # determined on a part of the records; and whether this model was fitted without those tried
     l2: float | None = None
     held_out: bool = True
+    # How each noisy model compares with a constant prediction, one for each scale; nothing where
+    # that is not known
+    usefulness: tuple[UsefulnessFinding, ...] = ()
 
+    def usefulness_at(self, sigma: float) -> UsefulnessFinding | None:
+        """Return how the model with a noise compares with a constant prediction, if that is known.
 
-@dataclass(frozen=True)
-class UsefulnessFinding:
-    """How much better the noisy model is than a constant prediction, over several splits.
-
-    ``advantage`` is how much smaller its error is, with a 95 % interval that allows for the splits
-    sharing most of their records (Nadeau and Bengio 2003).
-    """
-
-    advantage: float
-    low: float
-    high: float
-    splits: int
+        Between two scales of the curve as with the larger one, and not at all outside it.
+        """
+        place = int(np.searchsorted(self.sigma, sigma * (1 - SAME)))
+        known = self.usefulness and self.sigma[0] * (1 - SAME) <= sigma and place < len(self.sigma)
+        return self.usefulness[place] if known else None
 
 
 @dataclass(frozen=True)
@@ -251,10 +267,13 @@ class Remedy:
     membership: float | None = None
     gain: float | None = None
     tpr: float | None = None
-    reaches_target: bool = False  # whether all of these that are known are within what was asked
-    # What it costs: the error on held-out records, beside that of a constant prediction
+    # Whether they are within what was asked, all of them that were measured for the release itself
+    reaches_target: bool = False
+    # What it costs: the error on held-out records, that of a constant prediction, and how the two
+    # compare
     error: float | None = None
     constant: float | None = None
+    usefulness: UsefulnessFinding | None = None
     # Why it does not help or was not tried: ``no penalty`` is enough, there is ``no gain`` over
     # more noise, it would be ``slow``, the table is too ``large``, what it leaks is ``unknown``, it
     # is about single ``rows`` and not about people, or the fit ``failed``, with the ``problem`` in
@@ -268,13 +287,24 @@ class Remedy:
         return self.kind.words
 
     @property
-    def useless(self) -> bool:
-        """Whether its error is known, and no smaller than that of a constant prediction."""
-        return (
-            self.error is not None
-            and self.constant is not None
-            and no_better(self.error, self.constant)
-        )
+    def compared(self) -> str:
+        """How its error compares with a constant prediction's, as far as that is known."""
+        return NOT_MEASURED if self.usefulness is None else self.usefulness.compared
+
+    @property
+    def no_better(self) -> bool:
+        """Whether its model was tried, and is not better than a constant prediction."""
+        return self.usefulness is not None and self.usefulness.compared != "better"
+
+    @property
+    def rank(self) -> tuple[bool, bool, bool, float]:
+        """Its place among others: what reaches the target with the least error comes first.
+
+        Then what does not reach it, or was not measured, then what was not tried or does not help;
+        what leaves a model that is not better than a constant prediction comes last.
+        """
+        unknown = self.error is None or self.reason is not None
+        return self.no_better, unknown, not self.reaches_target, self.error or 0.0
 
 
 @dataclass(frozen=True)
@@ -696,8 +726,6 @@ class Audit:
     outsider
         The estimate for an attacker who does not know all others, where one was asked about;
         ``None`` where it is not known, and ``outsider_reason`` says why.
-    usefulness
-        How much better the noisy model is than a constant prediction, if that was tried.
     preset
         The preset that limits came from, if one was named: see ``auditing.decision.presets``.
     codes
@@ -743,7 +771,6 @@ class Audit:
     outsider_reason: str = ""
     disclosures: DisclosureCheck | None = None
     ledger: LedgerFinding | None = None
-    usefulness: UsefulnessFinding | None = None
     preset: str | None = None
     codes: int = 0
     labels: np.ndarray | None = None
@@ -767,6 +794,11 @@ class Audit:
     def unit(self) -> str:
         """What statements are about: a ``row``, or a ``person`` with all of their rows."""
         return self.records.unit
+
+    @property
+    def usefulness(self) -> UsefulnessFinding | None:
+        """How the noisy model compares with a constant prediction, if that is known."""
+        return self.curve.usefulness_at(self.sigma)
 
     @property
     def published_as_it_is(self) -> bool:

@@ -12,7 +12,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, cast
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
@@ -23,17 +24,24 @@ from seepage.auditing.findings import (
     Remedy,
     RemedyKind,
     RiskFinding,
+    TradeoffCurve,
 )
 from seepage.auditing.measures import record_leakage
 from seepage.auditing.questions import MAX_GUESS_GAIN, MAX_GUESS_TPR, MAX_MEMBERSHIP, Limits
-from seepage.auditing.tradeoff import HeldOutTrial, losses, noisy_margins, truth_of, try_out
+from seepage.auditing.tradeoff import SPLITS, HeldOutTrial, judge_usefulness, try_out
 from seepage.auditing.trained_model import FitSettings, RecordsInMemory, TrainedModel
 from seepage.core.noise import Gaussian
 from seepage.core.result import SAME, round_up
 from seepage.errors import InputError
 from seepage.glm.reweighting import reweight
 from seepage.glm.shaped_noise import noise_shape
-from seepage.risks.guessing import accuracy, true_positive_rate
+from seepage.risks.guessing import (
+    accuracy,
+    accuracy_beside,
+    rate_beside,
+    right_beside,
+    true_positive_rate,
+)
 
 _LARGEST_PENALTY = 1e3  # beyond it a standardised column has no weight left
 # Budgets in multiplications of one pass, a few seconds each: beyond them a search tries fewer
@@ -44,8 +52,8 @@ _BUDGETS = {"penalty": 5e9, "weights": 2e7}
 # In the order in which they are tried
 KINDS = tuple(kind for kind in RemedyKind if kind != RemedyKind.REFITS)
 
-# The risks of a release of a model with noise σ, where they are known
-RisksOf = Callable[[TrainedModel, float], RiskFinding | None]
+# The risks of a release of a model with noise σ, and of a shape, where they are known
+RisksOf = Callable[[TrainedModel, float, Gaussian | None], RiskFinding | None]
 
 
 @dataclass(frozen=True)
@@ -69,12 +77,18 @@ class Protection:
         }
         return cls(eta, **{name: limit for name, limit in stated.items() if limit is not None})
 
-    def reached(self, remedy: Remedy) -> bool:
-        """Return whether all that is known of a remedy is within what was asked."""
-        if remedy.eta is None:
-            return False
-        pairs = ((getattr(remedy, name), limit) for name, limit in vars(self).items())
-        return all(known is None or known <= limit * (1 + SAME) for known, limit in pairs)
+    def reached(self, remedy: Remedy, risks: RiskFinding | None = None) -> bool:
+        """Return whether a remedy is within what was asked.
+
+        All that is known of the ``risks`` of the release itself must be known of the remedy: what
+        was not measured is not met.
+        """
+        known = _with_risks(remedy, risks)
+        return remedy.eta is not None and all(
+            getattr(known, name) is None or (value is not None and value <= limit * (1 + SAME))
+            for name, limit in vars(self).items()
+            for value in [getattr(remedy, name)]
+        )
 
 
 def find_remedies(
@@ -86,23 +100,27 @@ def find_remedies(
     worst: float,
     risks: RiskFinding | None,
     risks_of: RisksOf,
+    curve: TradeoffCurve,
     seed: int,
+    splits: int = SPLITS,
     wanted: Sequence[str] | None = None,
     say: Callable[[str], object] = lambda words: None,
 ) -> tuple[Remedy, ...]:
-    """Return what other noise, penalties, weights and shapes would do, the least error first.
+    """Return what other noise, penalties, weights and shapes would do, by their rank.
 
     Refitting the model several times is tried for tables in memory only, and within a budget unless
     a remedy is ``wanted`` by the value of its kind. ``worst`` is the largest leakage of a record at
     σ = 1, ``risks`` are those of the release as it is, and ``risks_of`` those of another model or
-    noise; ``say`` is called with what runs. What leaves a model no better than a constant
-    prediction is called useless and comes last.
+    noise; ``curve`` has the errors with other noise, and over so many ``splits`` each remedy's
+    model is compared with a constant prediction. ``say`` is called with what runs. What leaves a
+    model that is not better than a constant prediction comes last.
     """
     kinds = KINDS if wanted is None else tuple(RemedyKind(name) for name in wanted)
     within = {name: wanted is not None or trained.work <= most for name, most in _BUDGETS.items()}
     if not within["weights"]:  # as many passes as weights take
         risks_of = _unmeasured
-    search = _Search(trained, trial, sigma, asked, worst, risks, risks_of, seed)
+    splits = splits if trained.work <= _MANY_PENALTIES else 1
+    search = _Search(trained, trial, sigma, asked, worst, risks, risks_of, curve, seed, splits)
     remedies = [search.more_noise()] if RemedyKind.NOISE in kinds else []
     # Without public records there is no shape, and a penalty that is enough needs no other.
     left_out = {RemedyKind.NOISE}
@@ -111,7 +129,7 @@ def find_remedies(
     refits = [kind for kind in kinds if kind not in left_out]
     if math.isinf(trained.refit_work) or not any(within.values()):
         large = [Remedy(kind=RemedyKind.REFITS, reason="large")] if refits else []
-        return _ordered([*remedies, *large], trial, asked)
+        return _ordered([*remedies, *large], trial, asked, risks)
     try:
         for kind in refits:
             say(f"remedy: {kind.words}")
@@ -125,20 +143,21 @@ def find_remedies(
                 remedies.append(search.shape(trained.table.public))
     except InputError as problem:
         remedies.append(Remedy(kind=RemedyKind.REFITS, reason="failed", problem=str(problem)))
-    return _ordered(remedies, trial, asked)
+    return _ordered(remedies, trial, asked, risks)
 
 
-def _unmeasured(trained: TrainedModel, sigma: float) -> RiskFinding | None:
+def _unmeasured(
+    trained: TrainedModel, sigma: float, shape: Gaussian | None = None
+) -> RiskFinding | None:
     return None
 
 
 def _ordered(
-    remedies: Iterable[Remedy], trial: HeldOutTrial, asked: Protection
+    remedies: Iterable[Remedy], trial: HeldOutTrial, asked: Protection, risks: RiskFinding | None
 ) -> tuple[Remedy, ...]:
-    """Return remedies beside what was asked and a constant prediction, the least error first.
+    """Return remedies beside what was asked and a constant prediction, by their rank.
 
-    Then those that were not tried or do not help, and the useless ones last. Of two that take the
-    same noise and penalty, the simpler one stays.
+    Of two that take the same noise and penalty, the simpler one stays.
     """
     distinct: dict[Any, Remedy] = {}
     for remedy in remedies:
@@ -147,13 +166,9 @@ def _ordered(
 
     def beside(remedy: Remedy) -> Remedy:
         constant = None if remedy.error is None else trial.trivial_error()
-        return replace(remedy, constant=constant, reaches_target=asked.reached(remedy))
+        return replace(remedy, constant=constant, reaches_target=asked.reached(remedy, risks))
 
-    def place(remedy: Remedy) -> tuple[bool, bool, float]:
-        unknown = remedy.error is None or remedy.reason is not None
-        return remedy.useless, unknown, remedy.error or 0.0
-
-    return tuple(sorted(map(beside, distinct.values()), key=place))
+    return tuple(sorted(map(beside, distinct.values()), key=attrgetter("rank")))
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,13 +182,15 @@ class _Search:
     worst: float  # the largest leakage of a record at σ = 1
     risks: RiskFinding | None
     risks_of: RisksOf
+    curve: TradeoffCurve
     seed: int
+    splits: int
 
     @property
     def met(self) -> bool:
         """Whether the release as it is protects everybody as was asked."""
         here = Remedy(kind=RemedyKind.NOISE, eta=self.worst / self.sigma)
-        return self.asked.reached(_with_risks(here, self.risks))
+        return self.asked.reached(_with_risks(here, self.risks), self.risks)
 
     def more_noise(self) -> Remedy:
         """Return the noise that is enough for the model as it is; half the leakage if it is met."""
@@ -181,7 +198,10 @@ class _Search:
         least = 2 * self.sigma if self.met else self._plain_noise
         found = self._enough(start, self.trained, self.worst, least)
         assert found.sigma is not None  # noqa: S101 - told to the type checker
-        return replace(found, error=self.trial.error(found.sigma))
+        known = self.curve.usefulness_at(found.sigma)
+        if known is None:
+            return self._tried(found, self.trained, self.trial)
+        return replace(found, error=self.trial.error(found.sigma), usefulness=known)
 
     def penalty(self) -> Remedy:
         """Search for the least λ with which the present noise is enough, by bisection of log λ."""
@@ -194,7 +214,7 @@ class _Search:
         @cache
         def tried(l2: float) -> Remedy:
             start = Remedy(kind=RemedyKind.PENALTY, l2=l2, sigma=self.sigma)
-            risks = self.risks_of(self._refitted(l2), self.sigma)
+            risks = self.risks_of(self._refitted(l2), self.sigma, None)
             return _with_risks(replace(start, eta=leaks(l2) / self.sigma), risks)
 
         def calm(l2: float) -> bool:
@@ -219,7 +239,7 @@ class _Search:
         # Leakage need not fall all the way from one point of the grid to the next.
         while not enough(l2) and l2 < _LARGEST_PENALTY:
             l2 = round_up(1.01 * l2)
-        return replace(tried(l2), error=self._after(l2).error(self.sigma))
+        return self._tried(tried(l2), self._refitted(l2), self._after(l2))
 
     def combination(self) -> Remedy:
         """Return the stronger penalty that leaves the least error, with the noise it then takes."""
@@ -234,8 +254,7 @@ class _Search:
         _, l2, worst, after = min(tried, key=lambda option: option[0])
         start = Remedy(kind=RemedyKind.COMBINATION, l2=after.settings.l2)
         found = self._enough(start, self._refitted(l2), worst, round_up(worst / self.asked.eta))
-        assert found.sigma is not None  # noqa: S101 - told to the type checker
-        return replace(found, error=after.error(found.sigma))
+        return self._tried(found, self._refitted(l2), after)
 
     def weights(self, affordable: bool) -> Remedy:
         """Refit with weights that even out the leakage (Hannun et al. 2021, algorithm 1).
@@ -272,34 +291,29 @@ class _Search:
         if needed >= self._plain_noise:
             return replace(tried, reason="no gain")
         weighted = replace(trained.table, source=source.weighted_by(fair.weights))
-        after = try_out(replace(trained, table=weighted), trained.settings, self.seed)
-        return replace(tried, error=after.error(needed))
+        other = replace(trained, table=weighted)
+        return self._tried(tried, other, try_out(other, trained.settings, self.seed))
 
     def shape(self, public: RecordsInMemory) -> Remedy:
-        """Return what noise in the shape of a model of public records would cost.
-
-        Its risks are not known.
-        """
+        """Return what noise in the shape of a model of public records would cost."""
         trained, trial = self.trained, self.trial
         pilot = trained.settings.fit(public)
         shape = noise_shape(pilot, public.X, public.y)
         worst = float(record_leakage(trained, shape).max())
-        needed = round_up(worst / self.asked.eta)
-        held_out, settings = cast(RecordsInMemory, trial.held_out), trial.settings
-        margins, shifts = noisy_margins(
-            trial.model, settings, held_out.X, trial.seed, root=np.linalg.cholesky(shape.sigma)
-        )
-        truth = truth_of(trial.model, settings, held_out.y)
-        lost = [losses(settings, margins + needed * s, truth, trial.labels.most) for s in shifts]
-        error = trial.as_error(float(np.mean(lost)))
-        return Remedy(
-            kind=RemedyKind.SHAPE,
-            sigma=needed,
-            public=len(public),
-            eta=worst / needed,
-            error=error,
-            reason=None if error < trial.error(self._plain_noise) else "no gain",
-        )
+        start = Remedy(kind=RemedyKind.SHAPE, public=len(public))
+        found = self._enough(start, trained, worst, round_up(worst / self.asked.eta), shape)
+        after = replace(trial, root=np.linalg.cholesky(shape.sigma), _known={})
+        found = self._tried(found, trained, after)
+        assert found.error is not None  # noqa: S101 - told to the type checker
+        gained = found.error < trial.error(self._plain_noise)
+        return found if gained else replace(found, reason="no gain")
+
+    def _tried(self, remedy: Remedy, trained: TrainedModel, trial: HeldOutTrial) -> Remedy:
+        """Return a remedy with its error, and how that compares with a constant prediction."""
+        assert remedy.sigma is not None  # noqa: S101 - told to the type checker
+        found = judge_usefulness(trained, trial, [remedy.sigma], self.seed, self.splits)
+        error = trial.error(remedy.sigma)
+        return replace(remedy, error=error, usefulness=found[0] if found else None)
 
     @property
     def _plain_noise(self) -> float:
@@ -317,19 +331,26 @@ class _Search:
         other = try_out(self.trained, self._settings(l2), self.seed)
         return replace(other, held_out=self.trial.held_out)  # no copies
 
-    def _enough(self, start: Remedy, trained: TrainedModel, worst: float, least: float) -> Remedy:
+    def _enough(
+        self,
+        start: Remedy,
+        trained: TrainedModel,
+        worst: float,
+        least: float,
+        shape: Gaussian | None = None,
+    ) -> Remedy:
         """Return a remedy with the least noise, from ``least`` on, that protects as was asked.
 
         ``worst`` is the largest leakage of a model's records at σ = 1. Its risks are computed once:
         they fall with the noise by closed forms.
         """
         known, sigma = self.risks, self.sigma
-        if trained is not self.trained:
-            known, sigma = self.risks_of(trained, least), least
+        if trained is not self.trained or shape is not None:
+            known, sigma = self.risks_of(trained, least, shape), least
 
         def at(noise: float) -> Remedy:
             found = replace(start, sigma=noise, eta=worst / noise)
-            return _with_risks(found, known and with_noise(known, noise / sigma))
+            return _with_risks(found, known and with_noise(known, sigma, noise))
 
         found = at(least)
         # Without some record there may be no model, which no noise hides.
@@ -340,30 +361,41 @@ class _Search:
         return found
 
 
-def with_noise(risks: RiskFinding, times: float) -> RiskFinding:
-    """Return the risks of the same model with noise that is ``times`` as large: upper limits.
+def with_noise(risks: RiskFinding, sigma: float, noise: float) -> RiskFinding:
+    """Return the risks with noise ``sigma`` of the same model with another noise: upper limits.
 
     Distances μ between releases are inversely proportional to the noise, and membership inference
     is right ``Φ(μ/2)`` of the time. Whatever the prior, a guess among K levels, none of which is
     farther than μ from another, gains at most ``(1 − 1/K)(2Φ(μ/2) − 1)``: with the commonest level
-    ``k`` of prior ``p``, ``∫ maxⱼ pⱼfⱼ ≤ p + Σⱼ pⱼ∫(fⱼ − fₖ)₊``.
+    ``k`` of prior ``p``, ``∫ maxⱼ pⱼfⱼ ≤ p + Σⱼ pⱼ∫(fⱼ − fₖ)₊``. No guess gains more than the one
+    that gains most, which is known of the noises of the curve. All count the figures that leave
+    beside the noisy numbers.
     """
+    times, epsilon, most = noise / sigma, risks.epsilon, math.inf
     if times == 1:
         return risks
+    curve = risks.curve
+    if curve is not None and curve.right is not None and curve.baseline is not None:
+        # More noise adds no more to a guess: the last stop before it has the most it can gain.
+        before = np.flatnonzero(curve.sigma <= noise)
+        most = float((curve.right - curve.baseline)[before[-1]]) if len(before) else math.inf
 
     def guess(found: GuessFinding) -> GuessFinding:
         if found.mu is None:
             return found
         mu = found.mu / times
-        most = (1 - 1 / found.levels) * (2 * float(accuracy(mu)) - 1)
-        gain = most if times < 1 else min(most, found.gain)
-        tpr = float(true_positive_rate(mu, FALSE_POSITIVES[0]))
+        closed = found.baseline + (1 - 1 / found.levels) * (2 * float(accuracy(mu)) - 1)
+        right = float(right_beside(min(closed, 1.0), found.baseline, found.levels, epsilon))
+        gain = min(right - found.baseline, most, found.gain if times > 1 else math.inf)
+        tpr = rate_beside(
+            float(true_positive_rate(mu, FALSE_POSITIVES[0])), FALSE_POSITIVES[0], epsilon
+        )
         return replace(found, right=found.baseline + gain, mu=mu, tpr=tpr)
 
     mu = risks.mu / times
     return replace(
         risks,
-        membership=float(accuracy(mu)),
+        membership=float(accuracy_beside(mu, 0.5, epsilon)),
         mu=mu,
         guesses=tuple(guess(found) for found in risks.guesses),
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from scipy.special import stdtrit
 
 from seepage.auditing.findings import TradeoffCurve, UsefulnessFinding
 from seepage.auditing.trained_model import FitSettings, LabelFacts, TrainedModel
+from seepage.core.result import round_up
 from seepage.errors import InputError
 from seepage.glm.losses import class_positions
 from seepage.tables.source import Chunk, RowSource, distinct
@@ -31,19 +32,22 @@ _HEAVY = 2e9  # multiplications in one pass above which no split is repeated
 
 @dataclass(frozen=True, eq=False)
 class _LossSums:
-    """Sums over held-out records: their losses with noise, (scales, draws), and their labels.
+    """Sums over held-out records of their losses ``l`` and of what a constant's loss is made of.
 
-    For classes there are counts; for numbers the sums of their distances from the mean of all
-    records, and of the squared distances.
+    The loss of a constant prediction is ``f·w`` with ``f`` a record's class, one-hot, or the powers
+    ``(1, a, a²)`` of its distance ``a`` from the mean of all records; ``w`` is known once all sums
+    are. Sums over l are for the mean loss of the draws at each noise scale.
     """
 
     count: int
-    noisy: np.ndarray
-    labels: np.ndarray
+    noisy: np.ndarray  # Σ l of every draw, (scales, draws)
+    squares: np.ndarray  # Σ l², (scales,)
+    beside: np.ndarray  # Σ l f, (scales, J)
+    labels: np.ndarray  # Σ f fᵀ, (J, J)
 
     def __add__(self, other: _LossSums) -> _LossSums:
         return _LossSums(
-            self.count + other.count, self.noisy + other.noisy, self.labels + other.labels
+            *(getattr(self, f.name) + getattr(other, f.name) for f in fields(_LossSums))
         )
 
 
@@ -60,12 +64,16 @@ class HeldOutTrial:
     seed: int  # of the noise
     # Whether no model could be fitted without these records, so that this model has seen them
     saw_them: bool = False
-    _known: dict[float, float] = field(default_factory=dict)
+    largest: int = 1  # the most held-out records that are of one person
+    root: np.ndarray | None = None  # of the shape of the noise: see noisy_margins
+    _known: dict[float, tuple[float, UsefulnessFinding]] = field(default_factory=dict)
     _trivial: float = np.nan
 
     def prepare(self, scales: Iterable[float]) -> None:
         """Find the errors at several noise scales in one pass."""
         wanted = tuple(dict.fromkeys(float(s) for s in scales if float(s) not in self._known))
+        if not wanted:
+            return
         ask = partial(
             _lost,
             model=self.model,
@@ -73,38 +81,69 @@ class HeldOutTrial:
             labels=self.labels,
             seed=self.seed,
             scales=wanted,
+            root=self.root,
         )
         total: _LossSums = self.held_out.total(ask, "held-out records")
-        found = np.mean(total.noisy / total.count, axis=1)
-        self._known |= {
-            s: self.as_error(float(loss)) for s, loss in zip(wanted, found, strict=True)
-        }
-        self._trivial = self.as_error(self._constant_loss(total))
+        weights, m = self._constant(total), total.count
+        constant = float(self._each(total) @ weights) / m
+        self._trivial = self.as_error(constant)
+        with np.errstate(invalid="ignore"):  # a loss may be infinite
+            squares = total.squares - 2 * total.beside @ weights + weights @ total.labels @ weights
+        for s, draws, square in zip(wanted, total.noisy, squares / m, strict=True):
+            loss = float(np.mean(draws)) / m
+            self._known[s] = (self.as_error(loss), self._judge(constant, loss, float(square), m))
 
     def error(self, sigma: float) -> float:
         """Return the error with noise σ, the mean over the draws (a root mean square of numbers).
 
         Draws are the same for every σ, so that errors differ because of the noise, not by chance.
         """
-        if sigma not in self._known:
-            self.prepare([sigma])
-        return self._known[sigma]
+        return self._at(sigma)[0]
+
+    def usefulness(self, sigma: float) -> UsefulnessFinding:
+        """Return how much smaller the error with noise σ is than that of a constant prediction."""
+        return self._at(sigma)[1]
 
     def trivial_error(self) -> float:
         """Return the error of a constant prediction."""
         self.error(0.0)
         return self._trivial
 
-    def _constant_loss(self, held_out: _LossSums) -> float:
-        """Return the loss of predicting the other records' most frequent class, or mean."""
-        counts, m = self.labels.counts, held_out.count
+    def _at(self, sigma: float) -> tuple[float, UsefulnessFinding]:
+        if sigma not in self._known:
+            self.prepare([sigma])
+        return self._known[sigma]
+
+    def _each(self, held_out: _LossSums) -> np.ndarray:
+        """Return ``Σ f``."""
+        return np.diag(held_out.labels) if self.settings.classifies else held_out.labels[0]
+
+    def _constant(self, held_out: _LossSums) -> np.ndarray:
+        """Return w of the loss of predicting the other records' most frequent class, or mean."""
+        counts, seen = self.labels.counts, self._each(held_out)
         if counts is None:
-            along, squares = held_out.labels
-            # From the mean of all records to that of the others.
-            apart = -along / (self.rows - m)
-            return float((squares - 2 * apart * along) / m + apart * apart)
+            # From the mean of all records to that of the others: (a − t)² = t² − 2ta + a².
+            apart = -float(seen[1]) / (self.rows - held_out.count)
+            return np.array([apart * apart, -2 * apart, 1.0])
         everyone = np.asarray([counts[label] for label in self.model.classes_.tolist()])
-        return float(1 - held_out.labels[np.argmax(everyone - held_out.labels)] / m)
+        return np.asarray(1.0 - np.eye(len(seen))[np.argmax(everyone - seen)])
+
+    def _judge(self, constant: float, loss: float, square: float, m: int) -> UsefulnessFinding:
+        """Return the advantage from mean losses and the mean of their squared difference.
+
+        The interval is over held-out records, each with its own difference (paired). Records of one
+        person go together: the variance of their sum is at most ``largest`` times as large as if
+        they did not.
+        """
+        if not math.isfinite(square):  # so wrong that the square of it overflows
+            return UsefulnessFinding(-math.inf, -math.inf, -math.inf, 1)
+        gain = constant - loss
+        variance = max(square - gain * gain, 0.0) * self.largest / max(m - 1, 1)
+        reach = float(stdtrit(m - 1, 0.975)) * math.sqrt(variance) if m > 1 else math.inf
+        # Roots of mean squares differ by the difference of those over the sum of the roots.
+        both = 1.0 if self.settings.classifies else self.as_error(constant) + self.as_error(loss)
+        low, gain, high = (x / both if both > 0 else x for x in (gain - reach, gain, gain + reach))
+        return UsefulnessFinding(gain, low, high, 1)
 
     def as_error(self, loss: float) -> float:
         """Return a mean loss as people read it: a rate, or the root of a mean square."""
@@ -138,8 +177,10 @@ def try_out(trained: TrainedModel, settings: FitSettings, seed: int) -> HeldOutT
     if model is None:
         used = settings
         model = trained.model if used == trained.settings else used.fit(trained.source)
-    rows = len(trained.source)
-    return HeldOutTrial(held_out, model, used, trained.table.labels, rows, seed, saw_them)
+    rows, owner = len(trained.source), trained.owner
+    largest = 1 if owner is None else int(np.bincount(owner[chosen]).max())
+    labels = trained.table.labels
+    return HeldOutTrial(held_out, model, used, labels, rows, seed, saw_them, largest)
 
 
 def _lost(
@@ -149,20 +190,30 @@ def _lost(
     labels: LabelFacts,
     seed: int,
     scales: tuple[float, ...],
+    root: np.ndarray | None,
 ) -> _LossSums:
     """Return the losses of the records of a chunk."""
-    margins, shifts = noisy_margins(model, settings, chunk.X, seed)
+    margins, shifts = noisy_margins(model, settings, chunk.X, seed, root=root)
     truth = truth_of(model, settings, chunk.y)
     if settings.classifies:
-        seen = np.bincount(truth, minlength=len(model.classes_))
+        features = np.eye(len(model.classes_))[truth]
     else:
-        away = truth - labels.mean
-        seen = np.asarray([away.sum(), away @ away])
-    noisy = [
-        [np.sum(losses(settings, margins + s * shift, truth, labels.most)) for shift in shifts]
-        for s in scales
-    ]
-    return _LossSums(len(chunk), np.asarray(noisy, dtype=float), seen)
+        features = np.vander(truth - labels.mean, 3, increasing=True)
+    noisy, squares, beside = [], [], []
+    for s in scales:
+        each = [losses(settings, margins + s * shift, truth, labels.most) for shift in shifts]
+        mean = np.mean(each, axis=0)
+        noisy.append(np.sum(each, axis=1, dtype=float))
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares.append(float(mean @ mean))
+            beside.append(mean @ features)
+    return _LossSums(
+        len(chunk),
+        np.asarray(noisy),
+        np.asarray(squares),
+        np.asarray(beside),
+        features.T @ features,
+    )
 
 
 def truth_of(model: Any, settings: FitSettings, y: np.ndarray) -> np.ndarray:
@@ -234,11 +285,8 @@ def draw_curve(
 
     ``median`` and ``worst`` are the leakages of records at σ = 1.
     """
-    low, high = min(sigma, calibrated), max(sigma, calibrated)
-    # The two themselves are among them, so that nothing is read off between points.
-    scales = np.unique([*np.geomspace(low / 100, high * 30, 15), sigma, calibrated])
-    # A remedy may be about twice the noise.
-    trial.prepare([0.0, *scales, 2 * sigma])
+    scales = _noises(sigma, calibrated)
+    trial.prepare([0.0, *scales])
     name = "error rate" if trial.settings.classifies else "root mean squared error"
     if trial.settings.model == "poisson":
         name += " (predictions capped at the largest count)"
@@ -255,27 +303,55 @@ def draw_curve(
     )
 
 
-def judge_usefulness(
-    trained: TrainedModel, first: HeldOutTrial, sigma: float, seed: int
-) -> UsefulnessFinding | None:
-    """Return how much better the noisy model is than a constant prediction, over several splits.
+def _noises(sigma: float, calibrated: float) -> np.ndarray:
+    """Return noise scales around the two that matter, in ascending order.
 
-    ``None`` if fitting that often takes too long, or if part of the rows has no model.
+    The two themselves are among them, and twice the noise. Above both come all points of the coarse
+    grid, from which remedies take theirs: what is said of a noise is never read off between points.
     """
-    if trained.refit_work > _HEAVY:
-        return None
-    found = []
-    for k in range(SPLITS):  # one after the other: each has a copy of its held-out records
+    low, high = min(sigma, calibrated), max(sigma, calibrated)
+    scales = [*np.geomspace(low / 100, high, 12), sigma, calibrated, 2 * sigma]
+    point = round_up(high)
+    while point <= 30 * high:
+        scales.append(point)
+        point = round_up(1.01 * point)
+    return np.unique(scales)
+
+
+def judge_usefulness(
+    trained: TrainedModel,
+    first: HeldOutTrial,
+    scales: Iterable[float],
+    seed: int,
+    splits: int = SPLITS,
+) -> tuple[UsefulnessFinding, ...]:
+    """Return how much better a model is than a constant prediction, at some noise scales.
+
+    Over several splits, each of which holds other records out, with an interval that allows for
+    their sharing most records (Nadeau and Bengio 2003); over the held-out records of the ``first``
+    alone where one is asked for, or more fits would take too long. Nothing if the model saw the
+    records that are tried.
+    """
+    wanted = [float(s) for s in scales]
+    trials, found = 1 if trained.refit_work > _HEAVY else splits, []
+    for k in range(trials):  # one after the other: each has a copy of its held-out records
         trial = try_out(trained, trained.settings, seed + k) if k else first
         if trial.saw_them:
-            return None
-        found.append(trial.trivial_error() - trial.error(sigma))
-    gains = np.array(found)
-    tested = len(first.held_out)
-    spread = float(gains.std(ddof=1)) * math.sqrt(1 / SPLITS + tested / (first.rows - tested))
-    reach = float(stdtrit(SPLITS - 1, 0.975)) * spread
-    middle = float(gains.mean())
-    return UsefulnessFinding(middle, middle - reach, middle + reach, SPLITS)
+            return ()
+        trial = replace(trial, root=first.root)
+        trial.prepare(wanted)
+        found.append([trial.trivial_error() - trial.error(s) for s in wanted])
+    if trials == 1:
+        return tuple(first.usefulness(s) for s in wanted)
+    gains, tested = np.array(found), len(first.held_out)
+    with np.errstate(invalid="ignore"):  # an error may be infinite
+        spread = gains.std(axis=0, ddof=1) * math.sqrt(1 / trials + tested / (first.rows - tested))
+    reach = np.nan_to_num(float(stdtrit(trials - 1, 0.975)) * spread, nan=0.0)
+    middle = gains.mean(axis=0)
+    return tuple(
+        UsefulnessFinding(float(g), float(g - r), float(g + r), trials)
+        for g, r in zip(middle, reach, strict=True)
+    )
 
 
 def split(

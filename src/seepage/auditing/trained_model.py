@@ -451,17 +451,18 @@ class TrainedModel:
     def leakage(
         self,
         source: RowSource,
-        sigma: float,
+        noise: float | Gaussian,
         groups: Mapping[str, Sequence[str | int]] | None = None,
     ) -> Leakage[Any]:
-        """Return the leakage of a release with noise σ about records, with the model's notes.
+        """Return the leakage of a release with a noise about records, with the model's notes.
 
-        Or about the people whose records they are.
+        Plain noise is a standard deviation. Or about the people whose records they are.
         ``groups`` are the features of each column; where they are several, they count together.
         """
         several = {name: columns for name, columns in (groups or {}).items() if len(columns) > 1}
+        added = noise if isinstance(noise, Gaussian) else Gaussian(noise)
         leak: Leakage[Any] = leakage(
-            self.model, source, noise=Gaussian(sigma), attributes=several, person=self.owner
+            self.model, source, noise=added, attributes=several, person=self.owner
         )
         leak.notes, leak.held = self.notes, self.learnt
         if not self.per_record:

@@ -22,6 +22,7 @@ from seepage.auditing.findings import (
     RemedyKind,
     RiskFinding,
     TradeoffCurve,
+    UsefulnessFinding,
 )
 from seepage.auditing.report.showing import ReportRendering
 from seepage.bounds.guarantees import Guarantee, Guarantees
@@ -39,6 +40,7 @@ def make_audit(rows: int = 569, **changes) -> Audit:
     eta = np.sqrt(features**2 + label**2)
     index = np.arange(rows) + 4  # the first records of the file were dropped
     sigma = np.geomspace(0.01, 3, 15)
+    error, useful = 0.05 + 0.32 * sigma**2 / (sigma**2 + 0.6), UsefulnessFinding(0.3, 0.28, 0.32, 5)
     return changed(
         Audit(
             source="patients.csv",
@@ -83,12 +85,15 @@ def make_audit(rows: int = 569, **changes) -> Audit:
             rendering=ReportRendering(),
             curve=TradeoffCurve(
                 sigma=sigma,
-                error=0.05 + 0.32 * sigma**2 / (sigma**2 + 0.6),
+                error=error,
                 median_eta=0.022 / sigma,
                 worst_eta=0.27 / sigma,
                 error_name="error rate",
                 noiseless_error=0.048,
                 trivial_error=0.373,
+                usefulness=tuple(
+                    UsefulnessFinding(0.373 - e, 0.36 - e, 0.386 - e, 5) for e in error.tolist()
+                ),
             ),
             groupings=(
                 GroupingFinding(
@@ -112,6 +117,7 @@ def make_audit(rows: int = 569, **changes) -> Audit:
                     eta=0.98,
                     error=0.085,
                     constant=0.373,
+                    usefulness=useful,
                     reaches_target=True,
                 ),
                 Remedy(
@@ -121,6 +127,7 @@ def make_audit(rows: int = 569, **changes) -> Audit:
                     eta=0.97,
                     error=0.061,
                     constant=0.373,
+                    usefulness=useful,
                     reaches_target=True,
                 ),
             ),
@@ -130,6 +137,13 @@ def make_audit(rows: int = 569, **changes) -> Audit:
         ),
         **changes,
     )
+
+
+def judged(audit: Audit, low: float, high: float) -> Audit:
+    """Return an audit whose model is so much better than a constant prediction, at any noise."""
+    found = UsefulnessFinding((low + high) / 2, low, high, 5)
+    curve = replace(audit.curve, usefulness=(found,) * len(audit.curve.sigma))
+    return replace(audit, curve=curve)
 
 
 def changed(audit: Audit, **changes) -> Audit:

@@ -11,7 +11,11 @@ import seepage as sp
 from recordings import make_report
 from seepage.auditing.any_model.report import AttackReport
 from seepage.auditing.audit import QUICK, Effort, audit_table
+from seepage.auditing.gates import held_to
 from seepage.auditing.intake.table import TableInMemory, encode, plan_columns
+from seepage.auditing.questions import Limits
+from seepage.auditing.release.making import make_release
+from seepage.auditing.release.procedure import Procedure
 from seepage.auditing.report.audit_report import AuditReport
 
 L2, SIGMA = 0.02, 0.06
@@ -45,6 +49,11 @@ def report(kind: str):
     """Return the report of an audit of a kind."""
     if kind == "table":
         return AuditReport(audited())
+    if kind == "preset":
+        limits = Limits(preset="open")
+        return AuditReport(held_to(limits, audited(limits=limits)))
+    if kind == "release":
+        return AuditReport(released())
     if kind == "outsider":
         attacker = sp.Attacker(knows=0.0)
         return AuditReport(audited(sigma=None, attacker=attacker, effort=QUICK))
@@ -58,4 +67,18 @@ def report(kind: str):
     return make_report(apart=True)
 
 
-KINDS = ("table", "outsider", "forest", "rounds")
+@cache
+def released():
+    """Return the audit of a release of the same patients, as its command makes it."""
+    source = encoded().source
+    names = [f"blood {k}" for k in range(3)]
+    columns = dict(zip(names, np.asarray(source.X).T, strict=True))
+    table = pa.table({**columns, "ill": np.asarray(source.y).astype(str)})
+    procedure = Procedure(target="ill", sigma=0.5, target_eta=3.0)
+    made = make_release(
+        procedure, table, limits=Limits(preset="open"), name="patients", tell=lambda words: None
+    )
+    return made.audit
+
+
+KINDS = ("table", "preset", "release", "outsider", "forest", "rounds")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +12,10 @@ from scipy.stats import norm
 from screens import L2, SIGMA, audited, encoded, report
 from sklearn.linear_model import LogisticRegression
 
-from seepage.auditing.findings import Gate, Remedy, RemedyKind
+from seepage.auditing.findings import Gate, Remedy, RemedyKind, UsefulnessFinding
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.first_screen import show_audit
+from seepage.auditing.report.screen import tell_briefly
 from seepage.auditing.report.verdict import judge
 from seepage.auditing.report.words import count_recognised, percent
 
@@ -117,14 +119,27 @@ def test_who_is_disclosed_is_certain_with_any_noise():
 
 def test_remedies_come_by_their_error_and_useless_ones_after_a_constant():
     constant = audited().curve.trivial_error
+    useful = {
+        place: UsefulnessFinding(0.0, low, high, 5)
+        for place, low, high in (("better", 0.1, 0.2), ("same", -0.1, 0.1), ("worse", -0.2, -0.1))
+    }
     made = [
         Remedy(kind=RemedyKind.WEIGHTS, sigma=0.3, eta=0.9, error=constant * 0.8),
-        Remedy(kind=RemedyKind.NOISE, sigma=9.0, eta=0.1, error=constant),
+        Remedy(kind=RemedyKind.NOISE, sigma=9.0, eta=0.1, error=constant * 2),
         Remedy(kind=RemedyKind.PENALTY, sigma=0.2, l2=1.0, eta=0.9, error=constant / 2),
+        # An error below a constant's by chance does not make it useful.
+        Remedy(kind=RemedyKind.COMBINATION, sigma=0.2, l2=3.0, eta=0.9, error=constant / 3),
         Remedy(kind=RemedyKind.SHAPE, reason="slow"),
     ]
+    words = ["better", "worse", "better", "same", None]
     made = tuple(
-        replace(remedy, reaches_target=remedy.eta is not None, constant=constant) for remedy in made
+        replace(
+            remedy,
+            reaches_target=remedy.eta is not None,
+            constant=constant,
+            usefulness=useful.get(word),
+        )
+        for remedy, word in zip(made, words, strict=True)
     )
     remedies = show_audit(replace(audited(), remedies=made)).remedies
     names = [line.name.split(" (")[0] for line in remedies.lines]
@@ -133,33 +148,41 @@ def test_remedies_come_by_their_error_and_useless_ones_after_a_constant():
         "more regularisation",
         "reweighting",
         "constant prediction",
+        "regularisation and noise",
         "more noise",
     ]
-    assert [line.compared for line in remedies.lines[1:]] == ["useful", "useful", "", "useless"]
+    assert [line.compared for line in remedies.lines[1:]] == [
+        "better",
+        "better",
+        "",
+        "not told apart",
+        "worse",
+    ]
     # Only η is known of the first two: that is not called within the limits.
     assert [line.protection[0] for line in remedies.lines[:3]] == [
         "✕ no",
         "not measured",
         "not measured",
     ]
-    assert remedies.note == "1 more did not help or was not tried."
+    assert remedies.note == "1 more: no help, or not tried."
 
 
-def test_more_noise_is_within_the_limits_only_if_both_risks_are():
-    def met(sigma):
-        noise = Remedy(kind=RemedyKind.NOISE, sigma=sigma, eta=0.5, error=0.1, reaches_target=True)
-        lines = show_audit(replace(audited(), remedies=(noise,))).remedies.lines
-        return next(line for line in lines if line.name.startswith("more noise")).protection
-
+def test_terminal_page_and_slider_say_the_same_of_more_noise(capsys):
+    """The terminal had a closed form for every prior, three times the slider's points."""
+    remedy = next(r for r in audited().remedies if r.kind == RemedyKind.NOISE)
+    (place,) = np.flatnonzero(audited().curve.sigma == remedy.sigma)
     curve = audited().risks.curve
-    for k, sigma in enumerate(curve.sigma):
-        gain = curve.right[k] - curve.baseline[k]
-        within = curve.membership[k] <= 0.75 and gain <= 0.2
-        assert met(float(sigma))[:2] == (
-            "✓ yes" if within else "✕ no",
-            percent(curve.membership[k]),
-        )
-    assert {met(float(s))[0] for s in curve.sigma} == {"✓ yes", "✕ no"}
+    gain = f"{100 * (curve.right[place] - curve.baseline[place]):.3g} pts"
+    screen = show_audit(audited())
+    (line,) = (line for line in screen.remedies.lines if line.name.startswith("more noise"))
+    assert line.protection[1:] == (percent(curve.membership[place]), gain)
+    stop = screen.stops[place]
+    assert (stop.cards[0].value, stop.cards[2].value) == (line.protection[1], line.error)
+    tell_briefly(AuditReport(audited()), None)
+    (printed,) = (
+        text for text in capsys.readouterr().out.splitlines() if text.startswith("noise σ")
+    )
+    assert re.split(r"  +", printed)[2:5] == [*line.protection[1:], line.error]
 
 
 def test_an_outsiders_number_never_stands_alone():
@@ -174,7 +197,10 @@ def test_what_is_not_known_is_said_and_nothing_is_drawn_of_it():
     assert unknown.open[0] == "membership and guesses"
     assert unknown.histogram is None
     assert (unknown.stops, unknown.figure) == ((), "leakage")
-    assert [card.name for card in unknown.cards] == ["“age” known to", "Error rate, new records"]
+    assert [card.name for card in unknown.cards] == [
+        "“age” estimated to within",
+        "Error rate, new records",
+    ]
     beyond = show_audit(make_audit(sigma=1e9))
     assert "usefulness" in beyond.open
     forest = report("forest").page(())

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import base64
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from browser import DESKTOP, needs_axe, needs_browser
+from factory import make_gated
 from screens import KINDS, L2, SIGMA, audited, encoded, report
 
 import seepage as sp
 from sampled import sampled
+from seepage.auditing.findings import GuessFinding, Remedy, RemedyKind
+from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.words import number, percent
 
 pytestmark = needs_browser
@@ -125,7 +129,7 @@ def test_the_address_holds_what_is_shown(browser, pages):
     browser.driver.get(f"{pages['table'].as_uri()}#columns")
     assert browser.run("return document.getElementById('columns').open")
     browser.driver.get("about:blank")
-    browser.driver.get(f"{pages['table'].as_uri()}#noise=7&group=99&sort=-77&open=nothing,first")
+    browser.driver.get(f"{pages['table'].as_uri()}#noise=7.7&group=99&sort=-77&open=nothing,first")
     assert values(browser) == before
     assert browser.messages() == []
 
@@ -148,9 +152,38 @@ def test_the_keyboard_moves_the_noise_and_a_reader_aloud_is_told(browser, pages)
 @pytest.mark.parametrize("kind", sampled(KINDS, 1))
 def test_it_prints_on_one_page(browser, pages, kind):
     browser.open(pages[kind])
+    assert len(re.findall(rb"/Type\s*/Page\b", printed(browser))) == 1
+
+
+def printed(browser):
     asked = {"preferCSSPageSize": True, "printBackground": True}
-    printed = base64.b64decode(browser._command("Page.printToPDF", asked)["data"])
-    assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 1
+    return base64.b64decode(browser._command("Page.printToPDF", asked)["data"])
+
+
+def test_a_full_screen_prints_on_one_page_too(browser, tmp_path):
+    """With every kind of remedy, four limits that are not met, and long names."""
+    audit = make_gated(False)
+    found = audit.remedies[0].usefulness
+    remedies = tuple(
+        Remedy(
+            kind=kind,
+            sigma=0.0123,
+            l2=0.0456,
+            rounds=9,
+            public=40,
+            eta=1.0,
+            error=0.1,
+            usefulness=found,
+        )
+        for kind in RemedyKind
+    )
+    gates = (audit.gates[0],) * 4
+    guess = GuessFinding("a long name of a column", "model", 0.9, 0.5, 7, 0.5, 0.5, 569)
+    risks = replace(audit.risks, membership=0.9, guesses=(guess,))
+    full = replace(audit, remedies=remedies, gates=gates, risks=risks, preset="open")
+    page = AuditReport(full).write(tmp_path / "full")
+    browser.open(page)
+    assert len(re.findall(rb"/Type\s*/Page\b", printed(browser))) == 1
 
 
 @needs_axe

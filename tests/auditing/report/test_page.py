@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from factory import changed, make_audit, make_gated, make_hostile
+from factory import changed, judged, make_audit, make_gated, make_hostile
 
 from sampled import sampled
 from seepage.auditing.findings import Gate, NoiseChoice
@@ -104,7 +104,7 @@ def test_verdict_above_the_yardstick():
     assert verdict.tone == "caution"
     # Nobody asked for η = 1, but a number is told closely.
     assert verdict.headline == (
-        "“age” of row 4 can be estimated to within ±2.99; over the table it varies by ±13.6."
+        "“age” is estimated to within ±2.92 at best, ±13.6 without the release (row 4)."
     )
     unknown = judge(make_audit(risks=None))
     assert unknown.headline == (
@@ -140,9 +140,36 @@ def test_noise_calibrated_to_a_target_meets_it_up_to_rounding():
 
 def test_verdict_says_when_nothing_is_left_of_the_model():
     audit = make_audit(target_eta=100.0, sigma=2.9)
-    verdict = judge(audit)
+    verdict = judge(judged(audit, 0.001, 0.1))
     assert verdict.tone == "caution"
     assert "the noise leaves little of the model" in verdict.headline
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "label"),
+    [
+        (-0.1, 0.2, "Within the target, but not told apart from a constant"),
+        (0.0, 0.0, "Within the target, but not told apart from a constant"),
+        (-0.2, -0.1, "Within the target, but worse than a constant"),
+        (1e-9, 0.2, "Within the target"),
+    ],
+)
+def test_green_follows_from_the_interval_of_the_difference_to_a_constant(low, high, label):
+    """However small the error, which here is 5.5 % against 37.3 %."""
+    audit = make_audit(target_eta=100.0, noise=NoiseChoice("target"))
+    verdict = judge(judged(audit, low, high))
+    assert verdict.label == label
+    assert verdict.tone == ("good" if low > 0 else "caution")
+    assert ("a constant's 37.3 %" in verdict.headline) == (low <= 0)
+
+
+def test_a_model_that_was_not_compared_with_a_constant_is_not_green():
+    audit = make_audit(target_eta=100.0, noise=NoiseChoice("target"))
+    verdict = judge(replace(audit, curve=replace(audit.curve, usefulness=())))
+    assert (verdict.tone, verdict.label) == (
+        "caution",
+        "Within the target, but usefulness not measured",
+    )
 
 
 @pytest.mark.slow
@@ -251,7 +278,7 @@ def test_values_are_shown_only_when_given_and_then_with_a_second_warning(figures
     worst = int(make_audit().eta.argmax())
     assert "values of real records" in page
     assert f"v{worst}v" in page
-    assert "Keep this page private" in page
+    assert "Keep private" in page
 
 
 def test_no_file_of_an_audit_is_offered_for_sharing(figures):

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import seepage.auditing.report.screen as screen
 from seepage.auditing.demo import measure
-from seepage.auditing.findings import Audit
+from seepage.auditing.findings import Audit, UsefulnessFinding
 from seepage.auditing.gates import find_gates
 from seepage.auditing.questions import GROUP_OF, Limits
 from seepage.auditing.report.audit_report import AuditReport
@@ -76,14 +76,15 @@ def test_the_demo_fits_a_screen_and_prints_its_fields(demo: Audit, show) -> None
     worst = number(summary["records"]["eta"]["1"])
     assert ["leakage η", worst, "1, the target", f"row {summary['records']['worst_row']}"] in said
     # Cost and benefit of every remedy, in the order of the summary.
-    table = said[said.index(next(c for c in said if c[0] == "remedy, the least error first")) :]
+    table = said[said.index(next(c for c in said if c[0] == "remedy, by error")) :]
     tried = [remedy for remedy in summary["remedies"] if remedy["error"] is not None]
     for line, remedy in zip(table[2:], tried, strict=False):
         taken = {f"σ = {remedy['sigma']:.3g}", f"λ = {remedy['l2'] or 0:.3g}"}
         assert any(change in line[0] for change in taken)
         assert line[1] == number(remedy["eta"])
         member = remedy["membership"]
-        assert line[2] == ("–" if member is None else percent(member))
+        assert line[2] == ("not measured" if member is None else percent(member))
+        assert line[-1] == remedy["compared"]
         assert line[4] == f"{100 * remedy['error']:.1f} %"
     assert lines[-3] == "Report: seepage-audit/report.html"
     assert " ".join(lines[-2:]).startswith("These numbers depend on the data")
@@ -91,10 +92,11 @@ def test_the_demo_fits_a_screen_and_prints_its_fields(demo: Audit, show) -> None
 
 
 def test_a_useless_remedy_says_so_in_its_line(demo: Audit, show) -> None:
-    useless = tuple(replace(remedy, constant=0.01) for remedy in demo.remedies)
+    worse = UsefulnessFinding(-0.2, -0.3, -0.1, 5)
+    useless = tuple(replace(remedy, usefulness=worse) for remedy in demo.remedies)
     lines = show(replace(demo, remedies=useless))
-    assert sum(line.endswith("useless") for line in lines) == len(useless)
-    short = tuple(replace(remedy, reaches_target=False) for remedy in demo.remedies)
+    assert sum(line.endswith("worse") for line in lines) == len(useless)
+    short = tuple(replace(r, membership=0.9, reaches_target=False) for r in demo.remedies)
     assert sum(line.endswith("not enough") for line in show(replace(demo, remedies=short))) == 3
 
 

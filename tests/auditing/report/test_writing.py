@@ -149,7 +149,7 @@ def test_summary_holds_the_numbers(written):
     audit = make_audit()
     summary = json.loads((written.parent / "summary.json").read_text())
     assert summary == AuditReport(audit).summary()
-    assert summary["schema"] == "seepage-audit/3"
+    assert summary["schema"] == "seepage-audit/4"
     assert summary["records"]["eta"]["1"] == audit.eta.max()
     assert summary["records"]["over_limit"] == (audit.eta > 1).sum()
     assert summary["records"]["worst_row"] == audit.row_index[audit.eta.argmax()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from seepage.auditing.findings import ONE_ROW, no_better
+from seepage.auditing.findings import ONE_ROW
 from seepage.auditing.neighbours import CHECKED
 from seepage.auditing.questions import Limits
 from seepage.auditing.release.contents import Item, item_table
@@ -91,5 +91,5 @@ def write_release_card(
         epsilon=epsilon,
         interval_kept=interval_kept(epsilon),
         useful=useful,
-        useless=useful is not None and no_better(useful.share, useful.constant),
+        useless=useful is not None and useful.share >= useful.constant,
     )

@@ -22,6 +22,7 @@ from seepage.auditing.findings import (
     GuessFinding,
     LedgerFinding,
     NoiseChoice,
+    Remedy,
     RiskFinding,
 )
 from seepage.auditing.gates import held_to
@@ -76,6 +77,7 @@ def make_release(
         name=name,
         sigma=prepared.sigma,
         target_eta=procedure.target_eta,
+        limits=limits,
         effort=RISKS,
         epsilon=epsilon,
         tell=tell,
@@ -94,6 +96,7 @@ def make_release(
     audit = replace(
         audit,
         noise=noise,
+        remedies=tuple(_remaining(remedy, disclosures) for remedy in audit.remedies),
         steps=(*audit.steps, *(f"Leaves: {item}" for item in items)),
         disclosures=DisclosureCheck(
             len(most_exposed(prepared.eta)), disclosures, True, prepared.trained.unit
@@ -102,6 +105,15 @@ def make_release(
     )
     audit = held_to(limits, audit)
     return MadeRelease(Release(model, items, card), audit, prepared, useful, epsilon, loss)
+
+
+def _remaining(remedy: Remedy, disclosures: tuple[Disclosure, ...]) -> Remedy:
+    """Return what a remedy leaves: no noise hides what published figures give away for certain."""
+    if not disclosures:
+        return remedy
+    absent = any(d.change == LEFT_OUT for d in disclosures)
+    certain = 1.0 if absent else remedy.membership
+    return replace(remedy, membership=certain, reaches_target=False)
 
 
 def _with_disclosures(

@@ -43,10 +43,10 @@ from seepage.auditing.report.verdict import (
 )
 from seepage.auditing.report.words import (
     Verdict,
+    compared,
     count_over,
     error_at,
     find_limit,
-    is_useless,
     many,
     most_exposed,
     number,
@@ -199,7 +199,7 @@ class AuditReport(Report):
             least=round_down(audit.records.count, COARSER),
             groups=groups,
             errors=[f"{number(100 * e)}%" if audit.classes else number(e) for e in rounded],
-            useless=is_useless(audit, audit.sigma),
+            compared=compared(audit, audit.sigma),
         )
 
     def write_records(self, folder: Path) -> None:
@@ -269,7 +269,7 @@ class AuditReport(Report):
                 asdict(r)
                 | {
                     "name": r.name,
-                    "useless": r.useless,
+                    "compared": r.compared,
                     "change": name_change(audit, r),
                     "text": text,
                 }
@@ -289,7 +289,8 @@ class AuditReport(Report):
             "outsider_reason": audit.outsider_reason or None,
             "disclosures": audit.disclosures and asdict(audit.disclosures),
             "ledger": audit.ledger and asdict(audit.ledger),
-            "usefulness": audit.usefulness and asdict(audit.usefulness),
+            "usefulness": audit.usefulness
+            and asdict(audit.usefulness) | {"compared": audit.usefulness.compared},
             "structure": [
                 asdict(risk) | {"text": tell("risk", risk, FEW, None, of="attack.j2")}
                 for risk in audit.structure

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from seepage.auditing.findings import Audit, GroupingFinding
+from seepage.auditing.findings import NOT_MEASURED, Audit, GroupingFinding
 from seepage.auditing.report.words import (
+    compared,
     count_over,
     find_limit,
-    is_useless,
     many,
     most_exposed,
     number,
@@ -324,8 +324,9 @@ def draw_curve(audit: Audit) -> Drawing | None:
     worst = np.asarray(curve.worst_eta, float)[usable]
     marks: list[tuple[float, str, str, Any]] = [(audit.sigma, "this release", INK, "-")]
     if audit.calibrated_sigma and not np.isclose(audit.calibrated_sigma, audit.sigma, rtol=1e-3):
-        useless = is_useless(audit, audit.calibrated_sigma)
-        meets = ("meets the target, useless", MUTED) if useless else ("meets the target", GREEN)
+        word = compared(audit, audit.calibrated_sigma)
+        useful = word in ("better", NOT_MEASURED)
+        meets = ("meets the target", GREEN) if useful else (f"meets the target, {word}", MUTED)
         marks.append((audit.calibrated_sigma, *meets, (0, (4, 3))))
     scales = np.array([*sigma, *(mark[0] for mark in marks if mark[0] > 0)])
 

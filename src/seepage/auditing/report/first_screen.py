@@ -9,21 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
+from seepage.auditing.decision.presets import DEFAULT, PRESETS
 from seepage.auditing.findings import (
     MU,
+    NOT_MEASURED,
     AttributeFinding,
     Audit,
     Remedy,
-    RemedyKind,
-    no_better,
 )
 from seepage.auditing.questions import MAX_GUESS_GAIN, MAX_MEMBERSHIP
 from seepage.auditing.report.verdict import meets_limits
 from seepage.auditing.report.words import (
+    compared,
     count_recognised,
     error_at,
     limit_on,
@@ -39,7 +41,7 @@ from seepage.auditing.report.words import (
     whom,
 )
 from seepage.core.result import SAME
-from seepage.risks.guessing import accuracy_beside, distance
+from seepage.risks.guessing import distance
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,12 @@ class Histogram:
 
     bars: tuple[Bar, ...]
     title: str
-    axis: str  # what is counted along it
+    axis: str  # what is told along it
     line: int | None  # the bar that begins at the line
     line_words: str
     ticks: tuple[tuple[int, str], ...]  # the bars at whose beginning a number stands
     alternative: str  # the same in words
+    counted: str = "records"  # what the heights count
 
     @property
     def most(self) -> int:
@@ -109,6 +112,7 @@ class Remedies:
     error: str = "error"  # the heading of the cost
     note: str = ""
     title: str = "What would help"
+    legend: tuple[tuple[str, str], ...] = ()  # what its symbols mean
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,8 @@ class FirstScreen:
     own: int = 0  # the stop of the release itself
     groups: tuple[str, ...] = ()  # names of the groups that can be picked
     open: tuple[str, ...] = ()  # questions that this audit leaves open
+    # Whose limits the verdict compares with, and whether they are ``met``
+    standard: tuple[str, str] | None = None
     figure: str = ""  # the name of a drawing, where there is no histogram
 
     def data(self) -> dict[str, Any]:
@@ -176,6 +182,7 @@ def show_audit(audit: Audit) -> FirstScreen:
         if stops
         else (),
         open=tuple(_open_questions(audit)),
+        standard=_standard(audit),
         figure="leakage" if edges is None else "",
     )
 
@@ -187,6 +194,16 @@ def _open_questions(audit: Audit) -> Iterator[str]:
         yield "guesses with other noise"
     if error_at(audit, audit.sigma) is None:
         yield "usefulness"
+
+
+def _standard(audit: Audit) -> tuple[str, str] | None:
+    """Return which preset the limits are those of, and whether it is met; nothing of others."""
+    if audit.gates and audit.preset is None:
+        return None
+    name = audit.preset or DEFAULT
+    of = "Preset" if audit.preset else "No preset chosen; our default,"
+    whom_for = f"{of} “{name}” ({PRESETS[name].audience}):"
+    return whom_for, "met" if meets_limits(audit) else "not met"
 
 
 # The three numbers --------------------------------------------------------------------------------
@@ -201,19 +218,21 @@ def _cards(audit: Audit, stop: int | None = None) -> Iterator[Card]:
         yield value
     error = error_at(audit, audit.sigma) if stop is None else float(audit.curve.error[stop])
     if error is not None:
-        constant = audit.curve.trivial_error
-        useless = no_better(error, constant)
+        word = compared(audit, audit.sigma if stop is None else float(audit.curve.sigma[stop]))
         yield Card(
             name=f"{short(audit.curve.error_name, 40)}, new {many(audit.unit)}".capitalize(),
-            baseline=say_error(audit, constant),
+            baseline=say_error(audit, audit.curve.trivial_error),
             value=say_error(audit, error),
             meaning="constant prediction → model",
-            tone="bad" if useless else "good",
-            judged="useless: no better" if useless else "better",
+            tone=TONES[word],
+            judged=word,
         )
 
 
-_INFORMED = "attacker knows other records"
+# How a model compares with a constant prediction, as a tone
+TONES = {"better": "good", "not told apart": "caution", "worse": "bad", NOT_MEASURED: ""}
+
+_INFORMED = "attacker knows all others"
 
 
 def _judged(over: bool, limit: str) -> dict[str, str]:
@@ -236,24 +255,27 @@ def _membership(audit: Audit, stop: int | None) -> Card:
     judged = _judged(right > limit * (1 + SAME), f"limit {percent(limit)}")
     if own and audit.published_as_it_is and judged["tone"] == "good":
         judged = _only_with_noise(audit)
+    elif own:
+        judged["judged"] += _named(audit, limit)
     return Card(
-        name="Recognised as a member",
+        name="Recognised in the training data",
         baseline="50 %",
         value=percent(right),
-        meaning=f"no release → at most, {whom(audit, risks.recognised_row)}",
+        meaning=f"chance → at most, {whom(audit, risks.recognised_row)}",
         **judged,
-        beside=(_outsider(audit) if own else _INFORMED, *(_named(audit, limit) if own else ())),
+        beside=(_outsider(audit) if own else _INFORMED,),
     )
 
 
-def _named(audit: Audit, limit: float) -> Iterator[str]:
-    """Say who is recognised beyond the limit, by row."""
+def _named(audit: Audit, limit: float) -> str:
+    """Say who is recognised beyond the limit, by row; nothing if nobody is."""
     over = count_recognised(audit, limit)
-    if over and audit.records.examined and audit.risks is not None:
-        first = list(dict.fromkeys([*audit.risks.disclosed, *audit.records.recognised(over)]))[:5]
-        names = ", ".join(short(audit.called(row), 16) for row in first)
-        more = f" and {over - len(first):,} more" if over > len(first) else ""
-        yield f"beyond it: {'row' if over == 1 else 'rows'} {names}{more}"
+    if not (over and audit.records.examined and audit.risks is not None):
+        return ""
+    first = list(dict.fromkeys([*audit.risks.disclosed, *audit.records.recognised(over)]))[:4]
+    names = ", ".join(short(audit.called(row), 16) for row in first)
+    more = f" and {over - len(first):,} more" if over > len(first) else ""
+    return f": {'row' if over == 1 else 'rows'} {names}{more}"
 
 
 def _outsider(audit: Audit) -> str:
@@ -293,7 +315,8 @@ def _value(audit: Audit, stop: int | None) -> Card | None:
         judged = _only_with_noise(audit)
     beside = ""
     if number_card is not None and numbers[0].sensitive:
-        beside = f"{number_card.name}: {number_card.baseline} → {number_card.value}"
+        told = f"{number_card.baseline} → {number_card.value}"
+        beside = f"“{short(numbers[0].name, 24)}” estimated: {told}"
     return Card(
         name=f"“{short(name, 24)}” guessed right",
         baseline=percent(baseline),
@@ -306,11 +329,10 @@ def _value(audit: Audit, stop: int | None) -> Card | None:
 
 def _number(audit: Audit, column: AttributeFinding, times: float) -> Card:
     """Return how far a normal prior as wide as the column narrows, with so many times the noise."""
-    error = column.smallest_error * times
-    ratio = relative_error(column, error)
+    ratio = relative_error(column, column.smallest_error * times)
     kept = spread_kept(ratio)
     return Card(
-        name=f"“{short(column.name, 24)}” known to",
+        name=f"“{short(column.name, 24)}” estimated to within",
         baseline=f"±{number(column.spread)}",
         value=f"±{number(kept * column.spread)}",
         meaning=f"without → with release, {whom(audit, column.easiest_row)}",
@@ -380,8 +402,9 @@ class _Edges:
                 Bar(text, count, k >= line)
                 for k, (text, count) in enumerate(zip(ends, counts, strict=True))
             ),
-            title=f"{who.capitalize()}{whole} by recognition",
-            axis="membership inference succeeds (heights: logarithmic)",
+            title=f"How surely recognised{whole}",
+            axis="membership inference succeeds, % of the time",
+            counted=who,
             line=self.line,
             line_words=f"limit {percent(self.limit)}",
             ticks=tuple(
@@ -398,13 +421,20 @@ class _Edges:
         )
 
 
+# What symbols mean to who reads nothing else
+LEGEND = (
+    ("σ", "noise on each released number"),
+    ("λ", "penalty on large coefficients"),
+    ("η", "leakage: 1/η is the least error, in standard deviations"),
+)
+
 # What would help ----------------------------------------------------------------------------------
 
 
 def _remedies(audit: Audit) -> Remedies:
-    """Return the release as it is and what would change it, by the error that is left.
+    """Return the release as it is and what would change it, by rank.
 
-    A constant prediction stands among them: what comes after it makes the model useless.
+    A constant prediction stands among them: no model that comes after it is better.
     """
     constant, error = audit.curve.trivial_error, error_at(audit, audit.sigma)
     risks = audit.risks
@@ -416,65 +446,53 @@ def _remedies(audit: Audit) -> Remedies:
         None if risks is None else risks.recognised,
         None if worst is None else worst.gain,
         error,
+        compared(audit, audit.sigma),
     )
     tried = [r for r in audit.remedies if r.error is not None and r.reason is None]
-    better: list[RemedyLine] = []
-    useless: list[RemedyLine] = []
-    for remedy in sorted(tried, key=lambda r: r.error or 0.0):
-        right, gain = _risks_of(audit, remedy)
-        met = _met(audit, remedy, right, gain)
-        line = _line(audit, _takes(audit, remedy), met, right, gain, remedy.error)
-        (useless if remedy.useless else better).append(line)
-    unknown = ("–",) * 3
-    baseline = RemedyLine("constant prediction", unknown, say_error(audit, constant), "")
+    lines = [
+        (
+            remedy.no_better,
+            _line(
+                audit,
+                _takes(audit, remedy),
+                _met(audit, remedy),
+                remedy.membership,
+                remedy.gain,
+                remedy.error,
+                remedy.compared,
+            ),
+        )
+        for remedy in sorted(tried, key=attrgetter("rank"))
+    ]
+    baseline = RemedyLine("constant prediction", ("–",) * 3, say_error(audit, constant), "")
     left = len(audit.remedies) - len(tried)
     note = ""
     if left:
-        note = f"{left} more did not help or {'was' if left == 1 else 'were'} not tried."
+        note = f"{left} more: no help, or not tried."
     return Remedies(
         ("within limits", "recognised", "guess gains"),
-        (now, *better, baseline, *useless),
+        (
+            now,
+            *(line for no_better, line in lines if not no_better),
+            baseline,
+            *(line for no_better, line in lines if no_better),
+        ),
         "error",
         note,
-        "What would help" if now.protection[0] != "✓ yes" else "Alternatives",
+        "What would help" if now.protection[0] != "✓ yes" else "Nothing to mend; alternatives",
+        tuple(pair for pair in LEGEND if pair[0] != "λ" or any(r.l2 for r in tried)),
     )
 
 
-def _risks_of(audit: Audit, remedy: Remedy) -> tuple[float | None, float | None]:
-    """Return how surely members are recognised after a remedy, and what a guess then gains.
-
-    They are known as well as those of the release if it changes the noise alone.
-    """
-    right, gain = remedy.membership, remedy.gain
-    risks, sigma = audit.risks, remedy.sigma
-    if risks is not None and risks.disclosed:  # by figures that no remedy changes
-        right = 1.0
-    if risks is None or sigma is None or remedy.kind != RemedyKind.NOISE:
-        return right, gain
-    # All are upper limits: the smallest counts, which the slider shows with this noise.
-    mu = risks.mu * audit.sigma / sigma
-    known = float(accuracy_beside(mu, 0.5, risks.epsilon))
-    right = known if right is None else max(right, known) if risks.disclosed else min(right, known)
-    curve = risks.curve
-    if curve is not None and curve.right is not None:
-        # More noise adds no more to a guess: the next stop before it has the most it can gain.
-        before = np.flatnonzero(curve.sigma <= sigma * (1 + SAME))
-        if len(before):
-            most = float((curve.right - curve.baseline)[before[-1]])
-            gain = most if gain is None else min(gain, most)
-    return right, gain
-
-
-def _met(audit: Audit, remedy: Remedy, right: float | None, gain: float | None) -> str:
+def _met(audit: Audit, remedy: Remedy) -> str:
     """Return whether a remedy brings a release within the limits, as far as that is known."""
-    if not remedy.reaches_target:
+    risks = audit.risks
+    if risks is not None and risks.disclosed:  # by figures that no remedy changes
         return "no"
-    guessed = audit.risks is not None and audit.risks.worst_guess is not None
-    if right is None or (gain is None and guessed):
-        return "not measured"
-    within = right <= limit_on(audit, "--max-membership", MAX_MEMBERSHIP) * (1 + SAME)
-    allowed = limit_on(audit, "--max-guess-gain", MAX_GUESS_GAIN) * (1 + SAME)
-    return "yes" if within and (gain is None or gain <= allowed) else "no"
+    guessed = risks is not None and risks.worst_guess is not None
+    if risks is not None and (remedy.membership is None or (remedy.gain is None and guessed)):
+        return NOT_MEASURED
+    return "yes" if remedy.reaches_target else "no"
 
 
 def _set(name: str, value: float) -> str:
@@ -497,20 +515,15 @@ def _line(
     right: float | None,
     gain: float | None,
     error: float | None,
+    word: str,
 ) -> RemedyLine:
-    """Return a line; what is not known is a dash."""
+    """Return a line; what was not measured is said to be so."""
+    guessed = audit.risks is not None and audit.risks.worst_guess is not None
     cells = (
         {"yes": "✓ yes", "no": "✕ no"}.get(met, met),
-        "–" if right is None else percent(right),
-        "–" if gain is None else f"{100 * gain:.3g} pts",
+        NOT_MEASURED if right is None else percent(right),
+        f"{100 * gain:.3g} pts" if gain is not None else NOT_MEASURED if guessed else "–",
     )
     if error is None:
-        return RemedyLine(name, cells, "–", "not measured")
-    useless = no_better(error, audit.curve.trivial_error)
-    return RemedyLine(
-        name,
-        cells,
-        say_error(audit, error),
-        "useless" if useless else "useful",
-        "bad" if useless else "good",
-    )
+        return RemedyLine(name, cells, "–", NOT_MEASURED)
+    return RemedyLine(name, cells, say_error(audit, error), word, TONES[word])

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from seepage.auditing.findings import ONE_PERSON, Audit, GuessFinding, Remedy, RemedyKind
+from seepage.auditing.findings import (
+    NOT_MEASURED,
+    ONE_PERSON,
+    Audit,
+    GuessFinding,
+    Remedy,
+    RemedyKind,
+)
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.verdict import tell_codes
 from seepage.auditing.report.words import (
@@ -26,6 +33,7 @@ from seepage.auditing.report.words import (
     percent,
     say_error,
     short,
+    spread_kept_of,
     whom,
 )
 from seepage.core.result import NOTICE
@@ -109,7 +117,7 @@ def _below(report: AuditReport, most: int) -> Iterator[RenderableType]:
     tried = [r for r in audit.remedies if r.sigma is not None and r.error is not None]
     if tried:
         yield ""
-        heads = ("remedy, the least error first", "η", "recognised", "guess gains", "error", "")
+        heads = ("remedy, by error", "η", "recognised", "guess gains", "error", "vs constant")
         yield _table(heads, [_as_it_is(audit), *(_line(audit, r) for r in tried[:most])])
     if passed := [f"{gate.name} {gate.limit:g}" for gate in audit.gates if gate.passed]:
         yield f"within {', '.join(passed)}."
@@ -145,8 +153,9 @@ def _risks(audit: Audit) -> Iterator[tuple[str, str, str, str]]:
         yield name, percent(guess.right), baseline, whom(audit, guess.row, guess.unit)
     numbers = tuple(a for a in audit.attributes if a.sensitive and a.kind == "numeric")
     for a in most_exposed(numbers)[:1]:
-        error, spread = f"±{number(a.smallest_error)}", f"±{number(a.spread)} spread"
-        yield f"“{short(a.name, 24)}” known to", error, spread, whom(audit, a.easiest_row)
+        known, spread = (spread_kept_of(a) or 0.0) * a.spread, f"±{number(a.spread)} without it"
+        name = f"“{short(a.name, 24)}” estimated to"
+        yield name, f"±{number(known)}", spread, whom(audit, a.easiest_row)
     limit, (exposed, worst) = find_limit(audit), audit.records.worst()
     told = f"{number(limit.eta)}, {limit.words}"
     yield "leakage η", number(worst), told, whom(audit, exposed) if worst > 0 else ""
@@ -171,25 +180,29 @@ def _as_it_is(audit: Audit) -> tuple[str, ...]:
     risks = audit.risks
     worst = None if risks is None else risks.worst_guess
     return (
-        f"as it is: σ = {audit.sigma:.3g}, λ = {audit.l2:.3g}",
+        f"as it is, σ = {audit.sigma:.3g}",
         number(audit.records.largest("eta")),
         "–" if risks is None else percent(risks.recognised),
         "–" if worst is None else _points(worst.gain),
         error_said(audit, audit.sigma),
-        "",
+        "" if audit.usefulness is None else audit.usefulness.compared,
     )
 
 
 def _line(audit: Audit, remedy: Remedy) -> tuple[str, ...]:
-    """Return a remedy as cost and benefit; what was not measured is a dash."""
-    remark = "useless" if remedy.useless else "" if remedy.reaches_target else "not enough"
+    """Return a remedy as cost and benefit, and how its model compares with a constant."""
+    guessed = audit.risks is not None and audit.risks.worst_guess is not None
+    unknown = "–" if audit.risks is None else NOT_MEASURED
+    remark = "" if remedy.compared == NOT_MEASURED else remedy.compared
+    if not (remedy.reaches_target or remedy.membership is None):
+        remark = "not enough"
     if remedy.reason is not None:
         remark = "no help"
     return (
         _change(remedy),
         "–" if remedy.eta is None else number(remedy.eta),
-        "–" if remedy.membership is None else percent(remedy.membership),
-        "–" if remedy.gain is None else _points(remedy.gain),
+        unknown if remedy.membership is None else percent(remedy.membership),
+        _points(remedy.gain) if remedy.gain is not None else unknown if guessed else "–",
         "–" if remedy.error is None else say_error(audit, remedy.error),
         remark,
     )
@@ -206,7 +219,7 @@ def _change(remedy: Remedy) -> str:
 
 
 def _points(gain: float) -> str:
-    return f"{100 * gain:.3g} points"
+    return f"{100 * gain:.3g} pts"
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableType:
@@ -217,6 +230,6 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableTyp
     for head in heads:
         table.add_column(head, overflow="fold")
     for row in rows:
-        style = "dim" if row[-1] in ("useless", "no help") else ""
+        style = "dim" if row[-1] in ("worse", "not told apart", "no help") else ""
         table.add_row(*(Text(cell) for cell in row), style=style)
     return table

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from seepage.auditing.decision.presets import PRESETS
 from seepage.auditing.findings import (
     LEFT_OUT,
+    NOT_MEASURED,
     ONE_PERSON,
+    AttributeFinding,
     Audit,
     DisclosureCheck,
     Gate,
@@ -25,11 +27,11 @@ from seepage.auditing.report.words import (
     Answer,
     Verdict,
     capital,
+    compared,
     count_over,
     count_recognised,
     error_at,
     find_limit,
-    is_useless,
     limit_on,
     many,
     most_exposed,
@@ -39,6 +41,7 @@ from seepage.auditing.report.words import (
     percent,
     protection,
     short,
+    spread_kept_of,
     usefulness,
     whom,
 )
@@ -50,12 +53,9 @@ def judge(audit: Audit) -> Verdict:
     """Return the verdict on an audit."""
     over, limit = count_over(audit), find_limit(audit)
     failed = [gate for gate in audit.gates if not gate.passed]
-    useful = usefulness(audit, audit.sigma)
-    judged = audit.usefulness
+    useful, word = usefulness(audit, audit.sigma), compared(audit, audit.sigma)
     # Less than a quarter of its advantage over a constant prediction is hardly useful.
     useless = useful is not None and useful < 0.25
-    # A difference smaller than its interval counts as none.
-    useless = useless or (judged is not None and judged.low <= 0)
     if failed:
         tone, label = "bad", "Over the limit"
         which = f"{len(failed)} of the {len(audit.gates)} limits you set"
@@ -86,9 +86,11 @@ def judge(audit: Audit) -> Verdict:
         headline = tell("as_it_is", audit, tone == "good")
         tone, label = "caution", f"{label} with noise" if tone == "good" else label
     worse, private = warn_of_constant(audit), tone == "good"
-    if worse and not failed and not label.startswith("Above"):
-        tone, label = "caution", f"{label}, {'but' if private else 'and'} useless"
+    if worse and private:
+        tone, label = "caution", f"{label}, but {_COMPARED[word]}"
         headline = f"{headline} {worse}"
+    elif word == NOT_MEASURED and private:
+        tone, label = "caution", f"{label}, but usefulness not measured"
     elif useless and private:
         tone, label = "caution", "Private, but hardly useful"
         headline = headline[:-1] + ", but the noise leaves little of the model."
@@ -101,6 +103,13 @@ def judge(audit: Audit) -> Verdict:
         tuple((gate, tell_gate(audit, gate)) for gate in audit.gates),
         tuple((remedy.name, tell_remedy(audit, remedy)) for remedy in audit.remedies),
     )
+
+
+# A model that is not better than a constant prediction, in a label
+_COMPARED = {
+    "not told apart": "not told apart from a constant",
+    "worse": "worse than a constant",
+}
 
 
 def meets_limits(audit: Audit) -> bool:
@@ -122,9 +131,21 @@ def _tell_within(audit: Audit) -> str:
     membership = limit_on(audit, "--max-membership", MAX_MEMBERSHIP)
     gain, most = limit_on(audit, "--max-guess-gain", MAX_GUESS_GAIN), risks.worst_guess
     guessed = f"; guesses gain {_points(most.gain)} at most (limit {100 * gain:g})" if most else ""
+    numbers = [a for a in most_exposed(audit.attributes) if spread_kept_of(a) is not None]
+    if most is None and numbers:
+        guessed = f"; {_narrowed(numbers[0])}"
     return (
         f"No {one(audit.unit)} is recognised more than {percent(risks.recognised)} of the time "
         f"(limit {percent(membership)}){guessed}."
+    )
+
+
+def _narrowed(column: AttributeFinding) -> str:
+    """Say how closely a number is known with the release, and without it."""
+    kept = spread_kept_of(column) or 0.0
+    return (
+        f"“{short(column.name)}” is estimated to within ±{number(kept * column.spread)} at best, "
+        f"±{number(column.spread)} without the release"
     )
 
 
@@ -148,7 +169,9 @@ def _stands_out(audit: Audit) -> str:
         who = f"{who} can be recognised as members"
         if over == 1 and total == audit.records.count:
             who = f"{capital(whom(audit, risks.recognised_row))} can be recognised as a member"
-        guessed = f"; guesses gain {_points(most.gain)}" if most and most.gain > least else ""
+        guessed = ""
+        if most is not None and most.gain > least:
+            guessed = f"; guesses gain {_points(most.gain)}"
         return (
             f"{who}, up to {percent(risks.recognised)} of the time "
             f"(limit {percent(membership)}, chance 50 %){guessed}"
@@ -170,10 +193,7 @@ def _stands_out(audit: Audit) -> str:
     numbers = (a for a in most_exposed(audit.attributes) if a.kind == "numeric")
     weak = next((a for a in numbers if protection(a) == "weak"), None)
     if weak is not None and count_over(audit):
-        return (
-            f"“{short(weak.name)}” of {whom(audit, weak.easiest_row)} can be estimated to within "
-            f"±{number(weak.smallest_error)}; over the table it varies by ±{number(weak.spread)}"
-        )
+        return f"{_narrowed(weak)} ({whom(audit, weak.easiest_row)})"
     return ""
 
 
@@ -223,7 +243,7 @@ def _explain(audit: Audit) -> Iterator[str]:
 
 
 def _tell_fixes(audit: Audit) -> str:
-    named = [(name_change(audit, remedy), remedy.useless) for remedy in audit.remedies]
+    named = [(name_change(audit, remedy), remedy.no_better) for remedy in audit.remedies]
     changes = [change for change, useless in named if change and not useless]
     useless = " or ".join(change for change, useless in named if change and useless)
     if not _needs_change(audit):
@@ -245,14 +265,14 @@ def _tell_fixes(audit: Audit) -> str:
     if not changes:
         return (
             f"Nothing that was tried. {capital(useless)} would bring every "
-            f"{one(audit.unit)} within {_aim(audit)}, but leaves a model no better than a "
+            f"{one(audit.unit)} within {_aim(audit)}, but leaves a model not better than a "
             "constant prediction."
         )
     listed = changes[0] if len(changes) == 1 else f"{', '.join(changes[:-1])}, or {changes[-1]}"
     ending = "it brings" if len(changes) == 1 else "each of these brings"
     text = f"{capital(listed)}: {ending} every {one(audit.unit)} within {_aim(audit)}."
     if useless:
-        text += f" So would {useless}, but with an error no smaller than a constant prediction's."
+        text += f" So would {useless}, but with a model not better than a constant prediction."
     return text
 
 
@@ -317,9 +337,11 @@ def tell_not_measured(audit: Audit) -> str:
 
 
 def warn_of_constant(audit: Audit) -> str:
-    """Say that the noisy model is no better than a constant prediction; nothing if it is."""
-    useless = is_useless(audit, audit.sigma)
-    return tell("constant", audit, error_at(audit, audit.sigma)) if useless else ""
+    """Say that the noisy model is not better than a constant prediction; nothing if it is."""
+    found = audit.usefulness
+    if found is None or found.compared == "better":
+        return ""
+    return tell("constant", audit, error_at(audit, audit.sigma), found)
 
 
 def tell_steps(audit: Audit) -> tuple[str, ...]:

@@ -18,12 +18,12 @@ from scipy.special import ndtri
 
 from seepage.auditing.findings import (
     MU,
+    NOT_MEASURED,
     ONE_PERSON,
     AttributeFinding,
     Audit,
     Gate,
     GuessFinding,
-    no_better,
 )
 from seepage.core.result import SAME, round_down, round_up
 from seepage.risks.guessing import distance
@@ -298,15 +298,19 @@ def usefulness(audit: Audit, sigma: float) -> float | None:
     gain = audit.curve.trivial_error - audit.curve.noiseless_error
     if error is None:
         return None
-    if no_better(audit.curve.noiseless_error, audit.curve.trivial_error):
+    if gain <= SAME * audit.curve.trivial_error:
         return 0.0
     return float(np.clip((audit.curve.trivial_error - error) / gain, 0, 1))
 
 
-def is_useless(audit: Audit, sigma: float) -> bool:
-    """Return whether the model with this noise is no better than a constant prediction."""
-    error = error_at(audit, sigma)
-    return error is not None and no_better(error, audit.curve.trivial_error)
+def compared(audit: Audit, sigma: float) -> str:
+    """Return how the model with a noise of the curve compares with a constant prediction.
+
+    ``better``, ``not told apart`` or ``worse`` by the interval of the difference of their errors;
+    ``not measured`` where that is not known.
+    """
+    found = audit.curve.usefulness_at(sigma)
+    return NOT_MEASURED if found is None else found.compared
 
 
 def say_error(audit: Audit, error: float) -> str:

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from seepage.auditing.findings import NOT_MEASURED
 from seepage.auditing.report.first_screen import (
     Bar,
     Card,
@@ -19,8 +20,11 @@ from seepage.layers.measures.independence_test import LEVEL
 from seepage.layers.recording_audit import RecordingAudit
 
 
-def show_recording(audit: RecordingAudit, name: str) -> FirstScreen:
-    """Return the first screen of an audit of recorded rounds, about the property of this name."""
+def show_recording(audit: RecordingAudit, name: str, limited: bool) -> FirstScreen:
+    """Return the first screen of an audit of recorded rounds, about the property of this name.
+
+    It says so where nobody has ``limited`` what may be told.
+    """
     found, told, apart = audit.layers.v_information, audit.telling(), audit.clients.named()
     best = found.ranking()[0]
     k = found.layers.index(best)
@@ -33,8 +37,11 @@ def show_recording(audit: RecordingAudit, name: str) -> FirstScreen:
             f"{bits(float(found.values[k]))} {unit}",
             f"nothing → {short(best, 24)}, of {number(entropy)} in all",
             "bad" if best in told else "",
-            "told at the 5 % level" if best in told else "not at the 5 % level",
-            (f"95 % CI {bits(float(found.low[k]))} to {bits(float(found.high[k]))}",),
+            "told beyond chance" if best in told else "not told beyond chance (5 % level)",
+            (
+                f"P {number(float(found.columns['p_value'][k]))}, 95 % CI "
+                f"{bits(float(found.low[k]))} to {bits(float(found.high[k]))}",
+            ),
         ),
         Card(
             "Layers that tell it",
@@ -52,13 +59,19 @@ def show_recording(audit: RecordingAudit, name: str) -> FirstScreen:
             "none → approximate P ≤ 0.05",
             "bad" if apart else "",
             "" if apart else "none",
+            tuple(f"client {short(str(client), 24)}" for client in apart[:3]),
         ),
     )
     return FirstScreen(
         cards,
         _clients(audit),
         _left(audit),
-        open=("accuracy", "other properties", "stronger adversaries"),
+        open=(
+            "accuracy after a change (train with it)",
+            "other properties",
+            "stronger adversaries",
+        ),
+        standard=None if limited else ("Preset or limit (--max-bits, --max-auc):", "none set"),
     )
 
 
@@ -81,6 +94,7 @@ def _clients(audit: RecordingAudit) -> Histogram | None:
         "P = 0.05",
         ((0, "0"), (10, "0.5"), (20, "1")),
         f"Histogram of the P-values of {len(p)} clients: {int(counts[0])} at most 0.05.",
+        "clients",
     )
 
 
@@ -88,8 +102,25 @@ def _left(audit: RecordingAudit) -> Remedies:
     """Return what each remedy leaves in a whole update, the least first."""
     first, *others = audit.layers.remedies
     lines = [
-        RemedyLine(short(r.name, 60), (interval(r.value, r.low, r.high), number(r.p_value)), "", "")
+        RemedyLine(
+            short(r.name, 60),
+            (
+                "yes" if r.p_value <= LEVEL else "no",
+                interval(r.value, r.low, r.high),
+                number(r.p_value),
+            ),
+            NOT_MEASURED if r is not first else "–",
+            "",
+        )
         for r in [first, *sorted(others, key=lambda r: r.value)]
     ]
-    unit = audit.layers.v_information.unit
-    return Remedies((f"{unit} left (95 % CI)", "P"), tuple(lines), "")
+    unit, entropy = audit.layers.v_information.unit, audit.layers.v_information.columns["entropy"]
+    return Remedies(
+        ("still told", f"{unit} left (95 % CI)", "P"),
+        tuple(lines),
+        "accuracy lost",
+        legend=(
+            (unit, f"what an update tells, of {number(float(entropy[0]))} in all"),
+            ("P", "how often chance tells as much; told: at most 0.05"),
+        ),
+    )

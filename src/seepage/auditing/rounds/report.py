@@ -117,7 +117,8 @@ class RecordingReport(Report):
         """Return the page, one self-contained file that runs no script."""
         drawings = {figure.name: figure for figure in figures}
         values = self.about() | {"verdict": self.verdict, "drawings": drawings, "schema": SCHEMA}
-        return render("rounds.html.j2", screen=show_recording(self.audit, self.property), **values)
+        screen = show_recording(self.audit, self.property, bool(self.gates))
+        return render("rounds.html.j2", screen=screen, **values)
 
     def write_records(self, folder: Path) -> None:
         """Write the table of clients."""
