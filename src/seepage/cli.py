@@ -29,6 +29,7 @@ from seepage.auditing.questions import (
     ReleaseQuestion,
 )
 from seepage.errors import InputError
+from seepage.support.memory_limit import least_memory, memory_limit, run_in_child
 
 Check = Annotated[
     Path | None,
@@ -37,6 +38,11 @@ Check = Annotated[
 Table = Annotated[Path, "A table in a file, as for an audit."]
 Json = Annotated[bool, "--json", "Print the summary as JSON and nothing else."]
 Verbose = Annotated[bool, "Print everything that was found, not one screen of it."]
+Ledger = Annotated[
+    Path | None,
+    "The private file that remembers releases (default: $SEEPAGE_LEDGER, then the nearest "
+    "seepage-ledger.json in this folder and those above it).",
+]
 Folder = Annotated[
     Path | None, "Where data sets lie (default: $SEEPAGE_DATA, then the per-user cache)."
 ]
@@ -152,6 +158,11 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="List, find and fetch data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+ledger_app = typer.Typer(
+    help="Show what releases have told about people, and void what never left.",
+    no_args_is_help=True,
+)
+app.add_typer(ledger_app, name="ledger")
 
 
 def _print_version(wanted: bool) -> None:
@@ -212,15 +223,11 @@ def audit(
         passed = run_audit(
             question, limits, out=folder, as_json=as_json, check=check, verbose=verbose
         )
-    elif limits != Limits():
-        raise InputError(
-            "Gates are for linear models; an attack cannot prove that a limit is kept."
-        )
     else:
         from seepage.auditing.any_model.command import run_attack_audit
 
         passed = run_attack_audit(
-            question, model_kind, out=folder, as_json=as_json, check=check, verbose=verbose
+            question, model_kind, limits, out=folder, as_json=as_json, check=check, verbose=verbose
         )
     _leave(passed)
 
@@ -259,9 +266,9 @@ def release(
         "seepage-release"
     ),
     report: Annotated[Path, "The folder of the private report."] = Path("seepage-audit"),
-    ledger: Annotated[Path, "The private file that remembers releases."] = Path(
-        "seepage-ledger.json"
-    ),
+    ledger: Ledger = None,
+    sign: Annotated[Path | None, "A PEM file with a private Ed25519 key that signs it."] = None,
+    replaces: Annotated[Path | None, "The folder of the release that this one replaces."] = None,
     check: Check = None,
     as_json: Json = False,
 ) -> None:
@@ -273,6 +280,7 @@ def release(
     for bad input, and 3 if seepage itself failed.
     """
     from seepage.auditing.release.command import run_release
+    from seepage.auditing.release.ledger import find_ledger
 
     limits = Limits(
         preset=preset,
@@ -280,11 +288,52 @@ def release(
         max_guess_gain=max_guess_gain,
         max_guess_tpr=max_guess_tpr,
     )
-    folders = {"release": out, "report": report, "ledger": ledger}
+    folders = {"release": out, "report": report, "ledger": ledger or find_ledger()}
     passed = run_release(
-        table, question, folders, options=options, limits=limits, as_json=as_json, check=check
+        table,
+        question,
+        folders,
+        options=options,
+        limits=limits,
+        origin={"sign": sign, "replaces": replaces},
+        as_json=as_json,
+        check=check,
     )
     _leave(passed)
+
+
+@_command(app, "attack-release")
+def attack_release(
+    table: Table,
+    question: ReleaseQuestion,
+    options: FileOptions,
+    row: Annotated[int | None, "--row", "The row to attack (default: the most exposed)."] = None,
+    releases: Annotated[int, "--releases", "How many releases to make of each table."] = 1000,
+) -> None:
+    """Attack releases as `seepage release` would make them, and compare with what they state.
+
+    Releases of the table, and of the table with a record left out or changed, are told apart by the
+    likelihood ratio of all that is published, σ drawn anew each time. Nothing is written. The exit
+    status is 0 if that succeeds no more often than a release states, 1 if it does.
+    """
+    from seepage.auditing.release.attack import run_release_attack
+
+    _leave(run_release_attack(table, question, options, row=row, releases=releases))
+
+
+@_command(app)
+def verify(
+    folder: Annotated[Path, "The folder of a release."],
+    key: Annotated[Path | None, "--key", "A PEM file with its author's public Ed25519 key."] = None,
+) -> None:
+    """Check that a release is whole, as it was written and, with a key, who wrote it.
+
+    The exit status is 0 if it is, and 2 with one sentence if it is not.
+    """
+    from seepage.auditing.release.contents import read_release
+
+    for sentence in read_release(folder, key).sentences(key is not None):
+        typer.echo(sentence)
 
 
 @_command(app)
@@ -417,9 +466,59 @@ def fetch(
     typer.echo(f"{name} {'was already' if was_there else 'is now'} in {home}.")
 
 
+@_command(ledger_app)
+def show(
+    options: FileOptions,
+    table: Annotated[
+        Path | None, "ARGUMENT", "A table, to see how much of their budget its people have left."
+    ] = None,
+    person: Annotated[
+        str | None, "The column that identifies people: all of their rows count together."
+    ] = None,
+    target_eta: Annotated[float, "The most a record may leak over all entries."] = (
+        ReleaseQuestion.target_eta
+    ),
+    people: Annotated[
+        Path | None, "A Parquet file for the numbers of every row, for its owner only."
+    ] = None,
+    ledger: Ledger = None,
+    as_json: Json = False,
+) -> None:
+    """Print every entry of the ledger, and who has how much of their privacy budget left."""
+    from seepage.auditing.release.ledger_command import show_ledger
+
+    show_ledger(
+        ledger, table, options, person=person, target_eta=target_eta, people=people, as_json=as_json
+    )
+
+
+@_command(ledger_app)
+def void(
+    entry: Annotated[int, "ARGUMENT", "The number of the entry, as shown."],
+    reason: Annotated[str, "--reason", "Why it never left, for whoever reads the ledger later."],
+    ledger: Ledger = None,
+) -> None:
+    """Let an entry count no longer, because nobody received what it lists."""
+    from seepage.auditing.release.ledger_command import void_entry
+
+    void_entry(ledger, entry, reason)
+
+
 def main() -> None:
-    """Run the command line."""
-    app()
+    """Run the command line; where memory is limited, in a child process that may fail."""
+    limit, least = memory_limit(), least_memory()
+    if limit is None:
+        app()
+        return
+    status = run_in_child(app) if limit >= least else None
+    if status is None:
+        _say(
+            "error",
+            f"The memory limit of this shell ({limit / 1e9:.2g} GB) is too low for the numerical "
+            f"libraries or for this table; raise it (`ulimit -v`; {least / 1e9:.2g} GB load the "
+            "libraries), or audit fewer rows or columns.",
+        )
+    raise SystemExit(INPUT if status is None else status)
 
 
 if __name__ == "__main__":

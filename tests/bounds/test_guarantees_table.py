@@ -109,7 +109,8 @@ def test_the_print_can_be_read():
 def test_what_rests_on_the_data_is_starred():
     """Whatever the domain, a prior read off the data is; other lines are with a domain that is."""
     starred = {g.name for g in TABLE.rows if g.applies and not g.guarantee}
-    assert starred == {"van Trees, spread as the data"}
+    (gain,) = (g.name for g in TABLE.rows if g.name.startswith("gain, "))
+    assert starred == {"van Trees, spread as the data", gain}  # the latter's prior is the data's
     loose = guarantees(LEAK, draws=8)
     unsafe = {g.name.partition(",")[0] for g in loose.rows if g.applies and not g.guarantee}
     assert unsafe == {
@@ -118,6 +119,7 @@ def test_what_rests_on_the_data_is_starred():
         "two points",
         "Hammersley–Chapman–Robbins",
         "advantage",
+        "gain",
     }
     assert "An indication, not a guarantee" in str(loose)
 
@@ -177,7 +179,7 @@ def test_it_turns_into_a_data_frame_and_html():
     assert frame["bound"].tolist() == [g.name for g in TABLE.rows]
     assert frame["applies"].all()
     html = TABLE._repr_html_()
-    assert html.count("<tr>") == 1 + len(TABLE.rows) + 4
+    assert html.count("<tr>") == 1 + len(TABLE.rows) + 5
     assert "<script" not in guarantees(_named("<script>"), draws=8)._repr_html_()
 
 
@@ -230,3 +232,34 @@ def test_telling_the_record_s_absence_is_that_of_a_refit(intercept):
     assert own.unit == "advantage"
     assert own.guarantee
     assert promised.applies is not intercept  # nothing bounds how far a record moves that
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_two_labels_are_told_apart_by_the_refit_with_the_other(intercept):
+    """The finite change between two values, and the gain of a guess, are in the table."""
+    y = (np.median(Y) < Y).astype(int)
+    model = sp.glm.LogisticRegression(l2=0.05, fit_intercept=intercept).fit(X, y)
+    leak = sp.leakage(model, X, y, noise=sp.Gaussian(0.02))
+    table = guarantees(leak, row=7, draws=8)
+    other = y.copy()
+    other[7] = 1 - y[7]
+    again = sp.glm.LogisticRegression(l2=0.05, fit_intercept=intercept).fit(X, other)
+    move = [np.ravel(again.coef_ - model.coef_), np.ravel(again.intercept_ - model.intercept_)]
+    mu = np.linalg.norm(np.concatenate(move)) / 0.02
+    label, cell = (one for one in table.rows if one.adversary == "attribute inference")
+    assert label.value == pytest.approx(2 * norm.cdf(mu / 2) - 1, rel=1e-4)
+    assert (label.unit, label.guarantee) == ("advantage", True)
+    column = cell.name.removeprefix("gain, ").partition(" ")[0]
+    width = X[:, leak.source.names.index(column)].std()
+    gain = leak.within(column, width, rows=[7]).gain()
+    assert cell.value == pytest.approx(float(np.asarray(gain)[0]), abs=1e-3)
+    assert not cell.guarantee
+
+
+def test_a_label_that_is_a_number_has_no_two_values():
+    """And says what to ask instead."""
+    model = sp.glm.LinearRegression(l2=0.05).fit(X, Y)
+    table = guarantees(sp.leakage(model, X, Y, noise=sp.Gaussian(0.1)), draws=8)
+    label = next(one for one in table.rows if one.name == "advantage, two of its labels")
+    assert not label.applies
+    assert "leak.within()" in label.reason

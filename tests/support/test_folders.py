@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import stat
 import subprocess
 import sys
 import time
@@ -14,7 +15,9 @@ import pytest
 
 from sampled import sampled
 from seepage.errors import InputError
-from seepage.support.files import MANIFEST, hold, read_manifest, whole_folder, write_private
+from seepage.support import files as files_module
+from seepage.support.files import hold, read_manifest, whole_folder, write_private
+from seepage.support.manifest import MANIFEST
 
 
 def files(folder):
@@ -35,7 +38,7 @@ def tells(folder, **changes):
 @pytest.fixture(params=["exchange", "inside", "another system", "an old library", "no locks"])
 def way(request, monkeypatch):
     name, value = {
-        "exchange": ("MANIFEST", "manifest.json"),
+        "exchange": ("HALF_WRITTEN", ".seepage-part"),
         "inside": ("_exchange", lambda one, other: False),
         "another system": ("sys.platform", "darwin"),
         "an old library": ("ctypes.CDLL", lambda name, use_errno: object()),
@@ -54,7 +57,7 @@ def test_a_second_run_replaces_the_first(way, tmp_path):
     assert found["a.txt"] == b"2"
     assert sorted(p.name for p in out.iterdir()) == ["a.txt", "figures", MANIFEST]
     assert [p.name for p in out.parent.iterdir()] == ["out"]
-    assert set(read_manifest(out, "report")) == {"a.txt", "figures/d.txt"}
+    assert set(read_manifest(out, "report").files) == {"a.txt", "figures/d.txt"}
 
 
 @pytest.mark.parametrize(
@@ -80,6 +83,47 @@ def test_a_folder_that_holds_anything_else_is_left_as_it_is(tmp_path, put, compl
         writes(out, {"a.txt": "2"})
     assert files(out) == before
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o777, 0o022])
+def test_modes_are_ours_whatever_the_umask(way, tmp_path, umask):
+    """Folders inside were 0777 under a umask of 0, files unreadable under one of 0777."""
+    out = tmp_path / "deep" / "out"
+    before = os.umask(umask)
+    try:
+        writes(out, {"a.txt": "1"})
+        writes(out, {"a.txt": "2", "figures/more/b.txt": "1"})
+    finally:
+        os.umask(before)
+    modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in (out.parent, *out.parent.rglob("*"))}
+    folders = dict.fromkeys(("deep", "out", "figures", "more"), 0o700)
+    assert modes == folders | dict.fromkeys(("a.txt", "b.txt", MANIFEST), 0o600)
+
+
+def test_all_is_on_the_disk_before_names_are_exchanged(way, tmp_path, monkeypatch):
+    """Nothing was synced: after a power failure the new folder could hold empty files."""
+    events, real = [], os.fsync
+    inode = {}  # of every file and folder, by name
+
+    def fsync(handle):
+        events.append(("sync", os.fstat(handle).st_ino))
+        real(handle)
+
+    def place(new, out, take=files_module._take_place):
+        inode.update({p.name: p.stat().st_ino for p in (new, *new.rglob("*"))})
+        events.append(("begin", None))
+        take(new, out)
+        events.append(("end", None))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(files_module, "_take_place", place)
+    writes(tmp_path / "out", {"a.txt": "1", "figures/b.txt": "1"})
+    began, ended = events.index(("begin", None)), events.index(("end", None))
+    synced = {number for kind, number in events[:began] if kind == "sync"}
+    assert {inode[name] for name in ("a.txt", "b.txt", MANIFEST)} <= synced
+    synced |= {number for kind, number in events[began:ended] if kind == "sync"}
+    assert set(inode.values()) <= synced
+    assert ("sync", tmp_path.stat().st_ino) in events[ended:]
 
 
 def test_a_folder_that_lacks_a_file_of_its_own_is_replaced(tmp_path):

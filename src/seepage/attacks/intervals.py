@@ -75,6 +75,60 @@ def mean_variance(hits: np.ndarray) -> float:
     return float(by_row.var() / len(by_row) + over_trials)
 
 
+class Contrast(NamedTuple):
+    """Means over members and over non-members, their difference, and standard errors of all."""
+
+    inside: float
+    outside: float
+    difference: float
+    inside_error: float
+    outside_error: float
+    difference_error: float
+
+    def interval(self, which: str, level: float = 0.95) -> ConfidenceInterval:
+        """Return the normal interval of ``inside``, ``outside`` or ``difference``."""
+        middle, error = getattr(self, which), getattr(self, f"{which}_error")
+        reach = _normal_quantile(level) * error
+        return ConfidenceInterval(middle - reach, middle + reach)
+
+
+def contrast(values: np.ndarray, inside: np.ndarray) -> Contrast:
+    """Compare each record's values in models fitted on it with those in models that were not.
+
+    ``values`` and ``inside`` are (M, n): by model and record. With ``a_i`` and ``b_i`` a record's
+    mean over the models that had it and over the others, and ``A_m`` and ``B_m`` a model's mean
+    over its members and over the others, the variance of the difference is at most::
+
+        V = var_i(a_i − b_i) / n  +  var_m(A_m − B_m) / M
+
+    as in :func:`mean_variance`. A record is compared with itself, so what makes some records easier
+    than others cancels. Where nothing varies, the error is that of one value in n being otherwise.
+    """
+    sides = []
+    for which in (inside, ~inside):
+        masked = np.where(which, values, 0.0)
+        by_record = masked.sum(axis=0) / np.maximum(which.sum(axis=0), 1)
+        by_model = masked.sum(axis=1) / np.maximum(which.sum(axis=1), 1)
+        sides.append((by_record, by_model))
+    (a, A), (b, B) = sides
+    models, records = values.shape
+    reach = float(np.ptp(values)) or 1.0
+
+    def error(by_record: np.ndarray, by_model: np.ndarray) -> float:
+        over_models = by_model.var(ddof=1) / models if models > 1 else 0.0
+        variance = float(by_record.var() / records + over_models)
+        return math.sqrt(variance) if variance > 0 else reach / records
+
+    return Contrast(
+        float(a.mean()),
+        float(b.mean()),
+        float((a - b).mean()),
+        error(a, A),
+        error(b, B),
+        error(a - b, A - B),
+    )
+
+
 def stratified_difference(
     strata: Sequence[tuple[float, np.ndarray, np.ndarray]], level: float = 0.95
 ) -> tuple[float, ConfidenceInterval]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from seepage.auditing.any_model.attack_audit import AttackAudit
+from seepage.auditing.any_model.findings import AttackAudit
 from seepage.auditing.any_model.report import AttackReport
 from seepage.auditing.decision.check import LEAVES, PendingCheck
 from seepage.auditing.findings import Audit

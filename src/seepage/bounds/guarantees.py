@@ -31,15 +31,18 @@ from seepage.core.leakage import Columns, Leakage
 from seepage.core.result import NOTICE, UNBIASED, Result
 from seepage.errors import InputError, nearest
 from seepage.privacy import PrivacyStatement, output_perturbation, renyi_of_event
+from seepage.risks.guessing import advantage
 from seepage.tables.source import as_numpy, build_frame
 
 UNBIASED_ADVERSARY = "an unbiased adversary"
 EVERY_ADVERSARY = "every adversary"
 ONE_CELL = "an unbiased adversary, one cell"
 MEMBERSHIP = "membership inference"
+ATTRIBUTE = "attribute inference"
 
 _FROM_DATA = "The prior has the mean and the standard deviation of every column in the data."
 _REGULAR = "The bound is that of small changes of the record, at the data as they are."
+_FREQUENCIES = "Beforehand every value is as likely as it is frequent in the data."
 _WIDTH = 100  # characters of a printed line
 
 
@@ -108,6 +111,7 @@ def guarantees(
         *_cell(leak, limits, which, position),
         _absence(leak, position),
         _membership(promise, no_promise),
+        *_guesses(leak, spread, which, position),
     ]
     index = leak.source.index
     return Guarantees(
@@ -470,6 +474,36 @@ def _membership(promise: PrivacyStatement | None, reason: str) -> Guarantee:
         return Guarantee(name, None, MEMBERSHIP, (), reason=reason, unit=unit)
     value, safe = membership_advantage(promise), promise.guarantee
     return Guarantee(name, value, MEMBERSHIP, _about(promise), guarantee=safe, unit=unit)
+
+
+def _guesses(
+    leak: Leakage[Any], spread: ColumnSpread, which: list[int], position: int
+) -> Iterator[Guarantee]:
+    """Yield how well two of its labels are told apart, and a guess of the cell that leaks most.
+
+    Labels by the finite change from one to another: ``2Φ(μ/2) − 1``. The cell to within one
+    standard deviation: what the release adds to the best guess.
+    """
+    information = np.asarray(as_numpy(leak.information(position, which, False)), dtype=float)
+    column = which[int(np.argmax(np.diag(information)))]
+    width = float(np.sqrt(spread.variance[column]))
+    label = "advantage, two of its labels"
+    cell = f"gain, {leak.source.names[column]} to ± {width:.3g}"
+
+    def two_labels() -> Guarantee:
+        found = leak.guess(None, rows=[position])
+        value = float(advantage(found.mu)[0])
+        return Guarantee(label, value, ATTRIBUTE, found.right.assumptions, unit="advantage")
+
+    def one_cell() -> Guarantee:
+        found = leak.within(column, width, rows=[position])
+        value, assumptions = float(np.asarray(found.gain())[0]), found.right.assumptions
+        return Guarantee(
+            cell, value, ATTRIBUTE, (*assumptions, _FREQUENCIES), guarantee=False, unit="advantage"
+        )
+
+    for name, line in ((label, two_labels), (cell, one_cell)):
+        yield replace(_where_it_applies(name, ATTRIBUTE, line), unit="advantage")
 
 
 def _line(line: Guarantee, width: int, numbered: dict[str, int], best: bool) -> str:

@@ -33,7 +33,9 @@ from scipy.special import chdtri, ndtri
 from seepage.core.noise import Gaussian
 from seepage.core.result import Result
 from seepage.errors import InputError
-from seepage.glm.changes.outputs import Outputs, modes_of
+from seepage.glm.changes.outputs import modes_of
+from seepage.glm.dense_objective import DenseObjective
+from seepage.glm.forgetting import CertifiedRemoval, remove_records
 from seepage.glm.leakage import leakage
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import row_slices
@@ -100,15 +102,11 @@ class ObjectivePerturbation:
                 "leave no minimiser. Fit with l2 above zero."
             )
         self.noise, self.sigma, self.fit, self.source = noise, float(noise.sigma), fit, leak.source
-        self.outputs, self.draws, self.seed = Outputs(fit.family), draws, seed
-        self.y = np.asarray(as_numpy(fit.target), dtype=float)
-        self.columns = np.asarray(as_numpy(leak.table.values), dtype=float)
-        d = self.columns.shape[1]
-        ones = np.ones((len(self.y), int(fit.intercept is not None)))
-        self.X = np.hstack([self.columns, ones])
-        self.ridges = np.where(np.arange(self.X.shape[1]) < d, float(fit.ridge), 0.0)
-        given = fit.sample_weight
-        self.weight = np.ones(len(self.y)) if given is None else np.asarray(as_numpy(given))
+        self.draws, self.seed = draws, seed
+        self.objective = DenseObjective(fit, np.asarray(as_numpy(leak.table.values), dtype=float))
+        self.outputs, self.columns = self.objective.outputs, self.objective.columns
+        self.X, self.y = self.objective.X, self.objective.y
+        self.ridges, self.weight = self.objective.ridges, self.objective.weight
 
     def draw(self, seed: int | None = None) -> np.ndarray:
         """Return parameters to release: the coefficients, then the intercept if there is one.
@@ -119,6 +117,32 @@ class ObjectivePerturbation:
         theta = self._minimisers(self.noise.draw((1, *self._start.shape), seed))[0]
         basis = self.outputs.basis
         return np.asarray(theta[:, 0] if basis is None else basis @ theta.T)
+
+    def forget(self, released: Any, rows: Any, current: Any = None) -> CertifiedRemoval:
+        """Take records out of released parameters by one Newton step: certified removal.
+
+        Parameters
+        ----------
+        released
+            What :meth:`draw` returned at the first training: it says what the random term was.
+        rows
+            The positions of all records removed so far, these included.
+        current
+            The parameters after earlier removals, to step from; by default the released ones.
+
+        Examples
+        --------
+        >>> import numpy as np, seepage as sp
+        >>> X = np.random.default_rng(0).standard_normal((500, 2))
+        >>> model = sp.glm.LogisticRegression(l2=0.1).fit(X, X[:, 0] > 0)
+        >>> trained = sp.glm.ObjectivePerturbation(model, X, X[:, 0] > 0, sp.Gaussian(1.0))
+        >>> first = trained.draw(seed=0)
+        >>> removed = trained.forget(first, [3])
+        >>> again = trained.forget(first, [3, 8], removed.parameters)
+        >>> removed.epsilon(1e-5) < 0.01
+        True
+        """
+        return remove_records(self.objective, self.sigma, released, rows, current)
 
     def __repr__(self) -> str:
         family = self.fit.family.name
@@ -229,14 +253,10 @@ class ObjectivePerturbation:
         """``θ`` of each draw, (draws, P, c)."""
         return self._minimisers(self._noises)
 
-    @cached_property
+    @property
     def _start(self) -> np.ndarray:
         """The minimiser without noise, (P, c)."""
-        coef = np.asarray(as_numpy(self.fit.coef), dtype=float)
-        if self.fit.intercept is not None:
-            own = np.asarray(as_numpy(self.fit.intercept), dtype=float)
-            coef = np.concatenate([coef, own.reshape(1, *coef.shape[1:])])
-        return self.outputs.within(coef)
+        return self.objective.theta
 
     def _pieces(self, draws: int) -> Iterator[slice]:
         return row_slices(draws, self.X.size * self.outputs.count**2)

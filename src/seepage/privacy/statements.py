@@ -246,12 +246,12 @@ class RenyiDP(PrivacyStatement):
     @property
     def words(self) -> str:
         """The promise in a few words."""
-        order, epsilon = min(self._points(), key=lambda point: abs(point[0] - 2))
+        order, epsilon = min(self.points, key=lambda point: abs(point[0] - 2))
         return f"({order:g}, {epsilon:.4g})-Rényi differential privacy ({self.neighbours})"
 
     def at(self, order: float) -> float:
         """Return a bound on the divergence of this order, implied by the given ones."""
-        scaled = [(1.0, 0.0), *((a, (a - 1) * epsilon) for a, epsilon in self._points())]
+        scaled = [(1.0, 0.0), *((a, (a - 1) * epsilon) for a, epsilon in self.points)]
         best = math.inf
         for low, at_low in (point for point in scaled if point[0] <= order):
             for high, at_high in (point for point in scaled if point[0] >= order):
@@ -276,7 +276,9 @@ class RenyiDP(PrivacyStatement):
             return math.sqrt(math.expm1(epsilon)) / 2
         return -math.expm1(-epsilon)
 
-    def _points(self) -> tuple[tuple[float, float], ...]:
+    @property
+    def points(self) -> tuple[tuple[float, float], ...]:
+        """The orders and their ε, in ascending order."""
         return tuple(self.curve)  # type: ignore[arg-type]
 
 

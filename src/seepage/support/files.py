@@ -2,33 +2,36 @@
 
 They hold per-record numbers, so a file is readable by its owner only.
 
-A folder of results holds a manifest: the names of its files with their SHA-256. Only a folder that
-is empty, or holds exactly what its manifest says, is replaced. The new one is written beside it
+A folder of results holds a manifest (:mod:`seepage.support.manifest`). Only a folder that is empty,
+or holds exactly what its manifest says, is replaced. The new one is written beside it
 under a hidden name; then the two exchange their names, which Linux does in one step
 (``renameat2``), so that whoever looks sees either the old folder or the new one. Where that is not
 possible (another system, a mounted folder, the working directory) the new files are written to a
 hidden folder inside; renaming it to :data:`_READY` says that they are complete, and they are then
 moved to their places, by the next run if this one is killed.
+
+Before a name is given or exchanged, the files and folders behind it are on the disk (``fsync``), so
+that a power failure too leaves the old or the new.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import hashlib
-import json
 import os
 import re
 import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from seepage.errors import InputError
+from seepage.support.manifest import MANIFEST, Manifest, digest_of
+from seepage.support.signatures import Sign
 
 try:
     import fcntl
@@ -40,8 +43,6 @@ Writer = Callable[[BinaryIO], object]
 # A suffix that nobody else gives a file: it marks what a killed writer left.
 HALF_WRITTEN = ".seepage-part"
 
-MANIFEST = "manifest.json"
-_FORMAT = "seepage-folder/1"
 _NEW = ".seepage-new"  # the suffix of a folder that is being written
 _READY = ".seepage-ready"  # a folder inside the results, its files still to be moved
 
@@ -86,15 +87,15 @@ def write_private(path: Path, write: Writer) -> None:
 
     Leftovers of killed writers of the same file are removed.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(path.parent)
     remove_half_written(path)
     handle = -1
     while handle < 0:
-        # Private to its owner whatever the umask
         handle, name = tempfile.mkstemp(
             dir=path.parent, prefix=f".{path.name}.", suffix=HALF_WRITTEN
         )
         temporary = Path(name)
+        temporary.chmod(0o600)  # whatever the umask
         if fcntl is not None:
             fcntl.flock(handle, fcntl.LOCK_EX)
             if not os.fstat(handle).st_nlink:  # removed by another process before it was locked
@@ -105,13 +106,33 @@ def write_private(path: Path, write: Writer) -> None:
         with os.fdopen(handle, "wb") as file:
             write(file)
             file.flush()
+            os.fsync(file.fileno())
             if fcntl is not None:
                 temporary.replace(path)
         if fcntl is None:  # Windows renames no open file
             temporary.replace(path)
+        sync_folder(path.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def make_folders(folder: Path) -> None:
+    """Make a folder and those above it, if missing, for their owner only, whatever the umask."""
+    for missing in [f for f in (folder, *folder.parents) if not f.exists()][::-1]:
+        with suppress(FileExistsError):  # another process was faster
+            missing.mkdir()
+            missing.chmod(0o700)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder written to the disk, where the system can do that."""
+    with suppress(OSError):  # Windows opens no folder
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -173,7 +194,7 @@ def only_writer(path: Path) -> Iterator[None]:
     ``path``, which stays there; the system releases it when a process dies. Without such locks (on
     Windows) nobody waits.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(path.parent)
     handle = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         if fcntl is not None:
@@ -184,7 +205,13 @@ def only_writer(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def whole_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> Iterator[Path]:
+def whole_folder(
+    out: Path,
+    kind: str,
+    keep: Sequence[Path] = (),
+    complete: Callable[[Path], object] | None = None,
+    sign: Sign | None = None,
+) -> Iterator[Path]:
     """Give an empty folder to fill, which replaces ``out`` when everything is written.
 
     Parameters
@@ -196,6 +223,11 @@ def whole_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> Iterator[Pa
         What the folder holds, in one word for people: ``report``.
     keep
         Files and folders that must not change: the results are computed from them.
+    complete
+        Called with the folder when everything is written in it, before it takes its place; if that
+        fails, it does not.
+    sign
+        What signs the manifest, if anything does.
 
     Raises
     ------
@@ -209,17 +241,20 @@ def whole_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> Iterator[Pa
         _move_into_place(out)
         check_folder(out, kind, keep)
     made = [folder for folder in out.parents if not folder.exists()]  # the innermost first
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(out.parent)
     try:
         _remove_leftovers(out)
         new, handle = _start(out)
         try:
             yield new
-            files = {name: _digest(new / name) for name in sorted(_files_of(new))}
-            manifest = {"format": _FORMAT, "kind": kind, "files": files}
-            write_text(new / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+            files = {name: digest_of(new / name) for name in sorted(_files_of(new))}
+            manifest = Manifest(kind, files)
+            write_text(new / MANIFEST, (manifest.signed(sign) if sign else manifest).text())
             check_folder(out, kind, keep)
+            if complete is not None:
+                complete(new)
             _take_place(new, out)
+            sync_folder(out.parent)
         finally:
             if new.is_dir():  # by now the old one, or one never completed
                 _remove(new)
@@ -252,7 +287,8 @@ def check_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> None:
     found = _files_of(out)
     if not found:
         return
-    own, held = _manifest_of(out)
+    manifest = Manifest.of(out)
+    own, held = manifest.files, manifest.kind
     foreign = sorted(found - set(own) - {MANIFEST})
     if held is not None and held != kind:
         raise InputError(
@@ -275,43 +311,64 @@ def check_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> None:
             raise InputError(
                 f"{_shown(file)} in {name} is the file being read; name another folder with --out."
             )
-        if _digest(path) != digest:
+        if digest_of(path) != digest:
             raise InputError(
                 f"{_shown(file)} in {name} was changed since it was written, and is kept; "
                 "name another folder with --out, or remove the file."
             )
 
 
-def read_manifest(folder: Path, kind: str, wanted: Sequence[str] = ()) -> dict[str, str]:
-    """Return the files of a folder with their SHA-256, after comparing each.
+def read_manifest(
+    folder: Path, kind: str, wanted: Mapping[str, int] | None = None, key: bytes | None = None
+) -> Manifest:
+    """Return the manifest of a folder after comparing every file with it.
 
-    A folder is refused that lacks a listed file, holds one that is not listed, or does not list one
-    of the ``wanted``, which are going to be read.
+    A folder is refused that lacks a listed file or holds one that is not listed. ``wanted`` names
+    the files that it must list, and no others, each with the most bytes it may have, which is
+    looked at before any is read. A signature must be that of its own key; with a public ``key`` the
+    folder must be signed, and by that key.
     """
-    own, held = _manifest_of(folder)
-    if held != kind:
-        raise InputError(f"{_shown(folder.name)} is not a {kind} written by seepage.")
-    name = _shown(folder.name)
-    for file in wanted:
+    check_input(folder)
+    manifest, name = Manifest.of(folder), _shown(folder.name)
+    again = f"get the {kind} again"
+    if manifest.kind != kind:
+        raise InputError(f"{name} is not a {kind} written by seepage.")
+    own = manifest.files
+    for file in wanted or ():
         if file not in own:
             raise InputError(
                 f"The manifest of {name} does not list {_shown(file)}, so nobody can tell whether "
-                f"it is as it was written; get the {kind} again."
+                f"it is as it was written; {again}."
             )
+    if wanted is not None and (others := sorted(set(own) - set(wanted))):
+        raise InputError(
+            f"The manifest of {name} lists {_shown(others[0])}, which no {kind} has; {again}."
+        )
     foreign = sorted(_files_of(folder) - set(own) - {MANIFEST})
     if foreign:
         raise InputError(
             f"{_shown(foreign[0])} in {name} is not in the manifest of the {kind}; remove it, or "
-            f"get the {kind} again."
+            f"{again}."
         )
+    for file, most in (wanted or {}).items():
+        if (folder / file).is_file() and (size := (folder / file).stat().st_size) > most:
+            raise InputError(
+                f"{_shown(file)} in {name} has {size / 1e6:,.0f} MB, and may have at most "
+                f"{most / 1e6:g} MB; {again}."
+            )
     for file, digest in own.items():
         path = folder / file
-        if not path.is_file() or _digest(path) != digest:
+        if path.is_symlink() or not path.is_file() or digest_of(path) != digest:
             raise InputError(
-                f"{_shown(file)} in {name} is missing or not as it was written; get the {kind} "
-                "again."
+                f"{_shown(file)} in {name} is missing or not as it was written; {again}."
             )
-    return own
+    signature = manifest.signature
+    if signature is not None and not signature.fits(manifest.signed_bytes):
+        raise InputError(f"The signature of {name} is not that of its manifest; {again}.")
+    if key is not None and (signature is None or signature.key != key):
+        signed = "is not signed" if signature is None else "is signed with another key"
+        raise InputError(f"{name} {signed}, so its origin is unknown; {again} from its author.")
+    return manifest
 
 
 def _files_of(folder: Path) -> set[str]:
@@ -326,27 +383,6 @@ def _files_of(folder: Path) -> set[str]:
     return paths
 
 
-def _manifest_of(folder: Path) -> tuple[dict[str, str], str | None]:
-    """Return the files that a folder's manifest lists, and its kind; nothing without one."""
-    path = folder / MANIFEST
-    if path.is_symlink() or not path.is_file():
-        return {}, None
-    try:
-        manifest = json.loads(path.read_text("utf-8"))
-        files = {str(name): str(digest) for name, digest in manifest["files"].items()}
-        # A name that leaves the folder, or might on another system, makes a manifest worthless.
-        parts = {part for name in files for part in name.split("/")}
-        good = manifest["format"] == _FORMAT and parts.isdisjoint(("", ".", ".."))
-        return (files, str(manifest["kind"])) if good and "\\" not in "".join(parts) else ({}, None)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}, None
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _start(out: Path) -> tuple[Path, int | None]:
     """Return a new folder to fill, with a lock that says it is in use."""
     # Another folder can take the name of one that is neither mounted nor the working directory.
@@ -359,13 +395,16 @@ def _start(out: Path) -> tuple[Path, int | None]:
         with suppress(FileNotFoundError):  # removed by another process before it was locked
             handle = hold(new)
             if new.is_dir():
+                new.chmod(0o700)  # whatever the umask
                 return new, handle
             if handle is not None:
                 os.close(handle)
 
 
 def _take_place(new: Path, out: Path) -> None:
-    """Let a complete folder take the place of ``out``."""
+    """Let a complete folder take the place of ``out``, once all of it is on the disk."""
+    for inside in {new, *((new / name).parent for name in _files_of(new))}:
+        sync_folder(inside)
     if not out.exists():
         new.rename(out)
     elif new.parent == out or not _exchange(new, out):
@@ -387,8 +426,7 @@ def _exchange(one: Path, other: Path) -> bool:
 def _move_into_place(out: Path) -> None:
     """Move the files that are ready to their places; a second run resumes where it stopped."""
     ready = out / _READY
-    before, _ = _manifest_of(out)
-    after, _ = _manifest_of(ready)
+    before, after = Manifest.of(out).files, Manifest.of(ready).files
     if after:
         for name in before:
             if name not in after:
@@ -396,9 +434,10 @@ def _move_into_place(out: Path) -> None:
         _remove_empty_folders(out, before)
         for name in after:
             if (ready / name).exists():
-                (out / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                make_folders((out / name).parent)
                 (ready / name).replace(out / name)
         (ready / MANIFEST).replace(out / MANIFEST)
+        sync_folder(out)
     shutil.rmtree(ready)
 
 
@@ -420,7 +459,7 @@ def _being_written(out: Path) -> re.Pattern[str]:
 
 def _remove(folder: Path) -> None:
     """Remove a folder of ours; if it was complete, only the files its manifest lists."""
-    own, _ = _manifest_of(folder)
+    own = Manifest.of(folder).files
     if not own:
         shutil.rmtree(folder, ignore_errors=True)
         return
@@ -432,7 +471,7 @@ def _remove(folder: Path) -> None:
         folder.rmdir()
 
 
-def _remove_empty_folders(folder: Path, names: Sequence[str] | dict[str, str]) -> None:
+def _remove_empty_folders(folder: Path, names: Iterable[str]) -> None:
     above = {parent for name in names for parent in (folder / name).parents}
     for empty in sorted(above, key=lambda path: -len(path.parts)):
         if empty != folder and empty.is_relative_to(folder):

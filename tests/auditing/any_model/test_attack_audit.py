@@ -21,9 +21,10 @@ import seepage as sp
 from seepage.auditing.any_model import attack_audit
 from seepage.auditing.any_model.attack_audit import KINDS, make_estimator
 from seepage.auditing.any_model.command import run_attack_audit
+from seepage.auditing.any_model.parts import numbers_learnt
 from seepage.auditing.any_model.report import AttackReport, tell_risk
-from seepage.auditing.any_model.structure import FEW, parameters_of, structural_risks
-from seepage.auditing.questions import Question
+from seepage.auditing.any_model.structure import FEW, examine
+from seepage.auditing.questions import Limits, Question
 from seepage.cli import app
 
 RNG = np.random.default_rng(0)
@@ -31,8 +32,8 @@ X = np.round(RNG.standard_normal((160, 3)), 1)
 Y = RNG.integers(0, 2, 160)
 
 
-def by_name(model: object) -> dict[str, tuple[bool, int]]:
-    found = structural_risks(model, X, Y)
+def by_name(model: object) -> dict[str, tuple[bool | None, int]]:
+    found = examine(model, X, Y).risks
     return {risk.name: (risk.found, risk.records) for risk in found}
 
 
@@ -54,15 +55,21 @@ def test_models_that_keep_records_are_told() -> None:
     assert by_name(machine)["records inside the model"] == (True, len(machine.support_vectors_))
 
 
-def test_answers_that_tell_all_records_apart_or_are_words_are_not_counted() -> None:
+def test_what_does_not_apply_is_counted_and_says_why() -> None:
     names = np.where(Y == 1, "yes", "no")
-    words = structural_risks(SVC().fit(X, names), X, names)  # it predicts names, no numbers
-    assert "answers shared by few" not in {risk.name for risk in words}
+    machine = SVC().fit(X, names)  # it predicts names, no probabilities
+    words = {risk.name: risk for risk in examine(machine, X, names).risks}
+    assert words["class disclosure"].found is None
+    assert words["class disclosure"].reason == "The model states no probabilities."
+    fewest = int(min(np.unique(machine.predict(X), return_counts=True)[1]))
+    assert words["answers shared by few"].value == fewest
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # two steps do not converge
         network = MLPClassifier((4,), max_iter=2, random_state=0).fit(X, Y)
-    assert "answers shared by few" not in by_name(network)  # chances that vary smoothly
-    assert parameters_of(network, X) == 3 * 4 + 4 + 4 * 1 + 1
+    smooth = {risk.name: risk for risk in examine(network, X, Y).risks}["answers shared by few"]
+    assert (smooth.found, smooth.value) == (None, 1.0)  # a number, but no finding
+    assert "nearly every record has one of its own" in smooth.reason
+    assert numbers_learnt(network, X) == 3 * 4 + 4 + 4 * 1 + 1
     assert by_name(network)["degrees of freedom"] == (False, 0)
 
 
@@ -88,7 +95,7 @@ def test_some_of_many_records_are_attacked_and_that_is_said(
         (0.61, 0.0, "bad", "Members can be recognised"),
         (0.45, 0.06, "bad", "Members can be recognised"),
         (0.51, 0.0, "caution", "Some members can be recognised"),
-        (0.49, 0.0, "caution", "Nothing was found"),
+        (0.49, 0.0, "caution", "No attack succeeded"),  # but the structure tells
     ],
 )
 def test_the_verdict_follows_the_lower_ends(
@@ -101,7 +108,7 @@ def test_the_verdict_follows_the_lower_ends(
         interval=SimpleNamespace(low=low, high=0.7),
         tpr=lambda fpr: rate,
     )
-    verdict = AttackReport(replace(tree_audit, attacks=(best,))).verdict
+    verdict = AttackReport(replace(tree_audit, attacks=(best,), guesses=())).verdict
     assert (verdict.tone, verdict.label) == (tone, label)
     assert f"between {100 * low:.0f} and 70 with 95 % confidence" in verdict.sentences[0]
 
@@ -115,7 +122,7 @@ def test_categories_of_one_person_are_counted() -> None:
     table = np.zeros((30, 2))
     table[4, 0] = 1.0
     table[:, 1] = np.arange(30) % 3
-    risks = structural_risks(DecisionTreeClassifier().fit(table, Y[:30]), table, Y[:30])
+    risks = examine(DecisionTreeClassifier().fit(table, Y[:30]), table, Y[:30]).risks
     single = next(risk for risk in risks if risk.name == "categories held by one row")
     assert (single.found, single.records) == (True, 1)
 
@@ -171,12 +178,12 @@ def test_the_command_line_audits_by_attack_and_refuses_what_it_cannot_do(tmp_pat
     command = ["audit", str(table), "--target", "y", "--model-kind", "tree", "--out", str(out)]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
-    assert "times in 100" in done.output
+    assert "member told from outsider" in done.output
     assert (out / "report.html").exists()
     for extra, words in (
         (["--sigma", "1"], "is for linear models"),
         (["--show-values"], "--show-values is for linear models"),
-        (["--max-eta", "1"], "an attack cannot prove that a limit is kept"),
+        (["--max-eta", "1"], "--max-eta is for linear models: no attack here measures it"),
     ):
         refused = CliRunner().invoke(app, [*command, *extra])
         assert refused.exit_code == 2
@@ -206,10 +213,10 @@ def test_without_a_folder_the_answer_is_printed_alone(
     lines = ["a,b,y", *(f"{a},{b},{y}" for (a, b, _), y in zip(X[:60], Y, strict=False))]
     (tmp_path / "people.csv").write_text("\n".join(lines) + "\n")
     question = Question(table=tmp_path / "people.csv", target="y")
-    run_attack_audit(question, "tree", out=None, as_json=False)
+    run_attack_audit(question, "tree", Limits(), out=None, as_json=False)
     said = capsys.readouterr().out
     assert "on 60 records." in said
-    assert "times in 100" in said
+    assert "50 %, chance" in said
     assert "Report:" not in said
     assert [path.name for path in tmp_path.iterdir()] == ["people.csv"]
 
@@ -219,11 +226,14 @@ def test_what_was_not_found_is_said_in_a_sentence_of_its_own() -> None:
     table = np.column_stack([rng.standard_normal(200), rng.integers(0, 2, 200)])
     y = (table[:, 0] + rng.standard_normal(200) > 0).astype(int)
     tree = DecisionTreeClassifier(min_samples_leaf=40).fit(table, y)
-    risks = structural_risks(tree, table, y)
+    risks = examine(tree, table, y).risks
+    smallest = min(np.unique(tree.apply(table), return_counts=True)[1])
     texts = {risk.name: tell_risk(risk) for risk in risks if not risk.found}
-    assert texts["leaves with few records"] == "Every leaf of 1 tree has at least 10 records."
+    assert texts["leaves with few records"] == (
+        f"Every leaf of 1 tree has at least 10 records; the smallest has {smallest}."
+    )
     assert texts["class disclosure"].startswith("For no record does the model state")
     assert texts["categories held by one row"] == ("Every category is held by two records or more.")
     table[7, 1] = 5.0
-    alone = structural_risks(tree.fit(table, y), table, y)[-1]
+    alone = examine(tree.fit(table, y), table, y).risks[-1]
     assert tell_risk(alone).startswith("1 of 200 records is the only one with some category")

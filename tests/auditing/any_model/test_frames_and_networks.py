@@ -18,7 +18,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, OrdinalEnc
 from sklearn.tree import DecisionTreeClassifier
 
 import seepage as sp
-from seepage.auditing.any_model.structure import structural_risks
+from seepage.auditing.any_model.structure import examine
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((120, 3))
@@ -73,7 +73,7 @@ def test_only_some_records_of_a_long_frame_are_attacked(monkeypatch):
 
 def test_what_cannot_be_fitted_gets_one_sentence():
     with pytest.raises(sp.InputError, match="RandomForestClassifier cannot be fitted on these"):
-        sp.audit_estimator(FOREST, FRAME, Y)
+        sp.audit_estimator(FOREST, FRAME, X[:, 0])  # numbers are no classes
     rare = FRAME.assign(town=["nowhere", *FRAME["town"][1:]])
     once = make_pipeline(
         ColumnTransformer([("towns", OneHotEncoder(), ["town"])], remainder="passthrough"), FOREST
@@ -81,7 +81,8 @@ def test_what_cannot_be_fitted_gets_one_sentence():
     with pytest.raises(sp.InputError, match="handle_unknown='ignore'"):
         sp.audit_estimator(once, rare, Y, shadows=4)
     once.set_params(columntransformer__towns__handle_unknown="ignore")
-    found = sp.audit_estimator(once, rare, Y, shadows=4).structure[-1]
+    structure = sp.audit_estimator(once, rare, Y, shadows=4).structure
+    (found,) = (risk for risk in structure if risk.name == "categories held by one row")
     assert (found.found, found.records) == (True, 1)
     with pytest.raises(sp.InputError, match="is a class; pass an estimator of it"):
         sp.audit_estimator(RandomForestClassifier, X, Y)
@@ -91,7 +92,8 @@ def test_what_cannot_be_fitted_gets_one_sentence():
 
 def test_records_kept_by_a_step_or_a_search_count():
     def stored(model):
-        found = {risk.name: risk.records for risk in structural_risks(model.fit(X, Y), X, Y)}
+        risks = examine(model.fit(X, Y), X, Y).risks
+        found = {risk.name: risk.records for risk in risks}
         return found.get("records inside the model", 0)
 
     assert stored(make_pipeline(KNNImputer(), DecisionTreeClassifier())) == 120

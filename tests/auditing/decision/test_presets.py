@@ -118,10 +118,24 @@ def test_a_model_published_without_noise_meets_no_limit_on_membership(table):
     assert run(*asked, "--max-membership", "1").exit_code == 0  # no limit
 
 
-def test_no_preset_for_what_an_attack_cannot_prove(table):
-    refused = run("audit", *table, "--model-kind", "tree", "--preset", "open")
+def test_an_attack_can_exceed_a_preset_and_never_prove_that_it_is_kept(table):
+    over = run("audit", *table, "--model-kind", "tree", "--preset", "open", "--json")
+    assert over.exit_code == 1, over.output
+    told = json.loads(over.stdout)
+    assert told["preset"] == "open"
+    gates = {gate["name"]: gate for gate in told["gates"]}
+    assert set(gates) == {"--max-membership", "--max-guess-gain"}
+    assert not gates["--max-membership"]["passed"]
+    assert gates["--max-membership"]["measured"] > 0.6
+    assert "--max-guess-tpr was not checked" in " ".join(told["steps"])
+    within = run("audit", *table, "--model-kind", "tree", "--max-membership", "1", "--json")
+    assert within.exit_code == 0, within.output
+    told = json.loads(within.stdout)
+    assert told["verdict"]["tone"] != "good"
+    assert told["gates"][0]["text"].endswith("A stronger attack may be over it.")
+    refused = run("audit", *table, "--model-kind", "tree", "--max-guess-tpr", "0.3")
     assert refused.exit_code == 2
-    assert "cannot prove that a limit is kept" in refused.stderr
+    assert "no attack here measures it" in refused.stderr
 
 
 def test_audits_in_python_take_a_preset():

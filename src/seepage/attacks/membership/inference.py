@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import expit, logit, ndtri
 from scipy.stats import beta, binom
 
+from seepage.attacks.halves import fit_halves, random_halves
 from seepage.attacks.intervals import ConfidenceInterval, area_under_curve
 from seepage.attacks.membership.scores import lira, rmia
 from seepage.attacks.membership.signals import (
@@ -182,16 +184,7 @@ class MembershipInference:
     def run(self, X: Any, y: Any, *, targets: int = 4) -> MembershipInferenceResult:
         """Fit shadows and ``targets`` models to attack, all on random halves of the records."""
         signals, inside = self._shadow_fits(X, y, self.shadows + targets)
-        return self._attacked(signals, inside, targets, self.method, self.online)
-
-    def run_all(self, X: Any, y: Any, *, targets: int = 4) -> tuple[MembershipInferenceResult, ...]:
-        """Return the results of both methods, online and offline, from the same shadow models."""
-        signals, inside = self._shadow_fits(X, y, self.shadows + targets)
-        return tuple(
-            self._attacked(signals, inside, targets, method, online)
-            for method in _METHODS
-            for online in (True, False)
-        )
+        return _attacked(signals, inside, targets, self.method, self.online)
 
     def against(self, model: Any, X: Any, y: Any, members: Any) -> MembershipInferenceResult:
         """Attack one fitted model, with shadow models fitted on random halves of the given records.
@@ -210,24 +203,44 @@ class MembershipInference:
 
     def _shadow_fits(self, X: Any, y: Any, models: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the signals of models for all records, and each model's members, a random half."""
-        from sklearn.utils.parallel import Parallel, delayed
-
         labels = as_numpy(y)
-        inside = _halves(len(labels), models, np.random.default_rng(self.seed))
-        fits = Parallel(n_jobs=self.jobs)(
-            delayed(_fit_and_ask)(self.estimator, X, labels, half) for half in inside
-        )
-        return np.stack(list(fits)), inside
+        inside = random_halves(len(labels), models, self.seed)
+        ask = partial(confidence, X=X, y=labels)
+        fits = fit_halves(self.estimator, X, labels, inside, ask, jobs=self.jobs)
+        return np.stack(fits), inside
 
-    def _attacked(
-        self, signals: np.ndarray, inside: np.ndarray, targets: int, method: str, online: bool
-    ) -> MembershipInferenceResult:
-        """Attack the first models, each with all others as shadows."""
-        scores = []
-        for k in range(targets):
-            others, had = np.delete(signals, k, axis=0), np.delete(inside, k, axis=0)
-            scores.append(_scores(signals[k], others, had, method, online))
-        return _result(np.stack(scores), inside[:targets], method, online)
+
+def attack_all(
+    signals: np.ndarray, inside: np.ndarray, targets: int
+) -> tuple[MembershipInferenceResult, ...]:
+    """Return the results of both methods, online and offline, from models fitted on halves.
+
+    Parameters
+    ----------
+    signals
+        The :func:`~seepage.attacks.membership.signals.confidence` of every model in every record,
+        ``(M, n)``.
+    inside
+        Whether it was fitted on it, ``(M, n)``.
+    targets
+        How many of the models are attacked, each with all others as shadows.
+    """
+    return tuple(
+        _attacked(signals, inside, targets, method, online)
+        for method in _METHODS
+        for online in (True, False)
+    )
+
+
+def _attacked(
+    signals: np.ndarray, inside: np.ndarray, targets: int, method: str, online: bool
+) -> MembershipInferenceResult:
+    """Attack the first models, each with all others as shadows."""
+    scores = []
+    for k in range(targets):
+        others, had = np.delete(signals, k, axis=0), np.delete(inside, k, axis=0)
+        scores.append(_scores(signals[k], others, had, method, online))
+    return _result(np.stack(scores), inside[:targets], method, online)
 
 
 def _scores(
@@ -246,42 +259,6 @@ def _result(
     name = {"lira": "LiRA", "rmia": "RMIA"}[method]
     how = "online" if online else "offline"
     return MembershipInferenceResult(f"{name}, {how}", scores, members)
-
-
-def _halves(records: int, models: int, rng: np.random.Generator) -> np.ndarray:
-    """Return which records each model gets, (models, n): every record in about half of them."""
-    if records < 8:
-        raise InputError(f"{records} records are too few to attack; give more.")
-    order = np.argsort(rng.uniform(size=(models, records)), axis=0)
-    return np.asarray(order < models / 2)
-
-
-def _fit_and_ask(estimator: Any, X: Any, y: np.ndarray, half: np.ndarray) -> np.ndarray:
-    from sklearn.base import clone
-
-    rows = np.flatnonzero(half)
-    try:
-        model = clone(estimator).fit(rows_of(X, rows), y[rows])
-        return confidence(model, X, y)
-    except (TypeError, ValueError) as problem:
-        raise InputError(
-            f"Fitted on a random half of the records, as shadow models are, "
-            f"{type(estimator).__name__} failed ({first_line(problem)}). Its steps must cope with "
-            "values that only the other half has: OneHotEncoder(handle_unknown='ignore') does."
-        ) from problem
-
-
-def rows_of(X: Any, rows: np.ndarray) -> Any:
-    """Return the records at some positions of an array or a data frame, as they are."""
-    from sklearn.utils import _safe_indexing
-
-    return _safe_indexing(X, rows, axis=0)
-
-
-def first_line(problem: Exception) -> str:
-    """Return what another library says is wrong, in one line without its full stop."""
-    lines = str(problem).strip().splitlines() or [type(problem).__name__]
-    return lines[0].rstrip(".")
 
 
 def _threshold(descending: np.ndarray, fpr: float) -> float:

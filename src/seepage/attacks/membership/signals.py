@@ -66,7 +66,9 @@ def check_estimator(estimator: Any) -> None:
             f"{estimator.__name__} is a class; pass an estimator of it, such as "
             f"{estimator.__name__}()."
         )
-    lacking = [name for name in ("fit", "predict", "get_params") if not hasattr(estimator, name)]
+    # A stack of models has predict only when it is fitted, but its class says so
+    wanted = ("fit", "predict", "get_params")
+    lacking = [n for n in wanted if not (hasattr(estimator, n) or hasattr(type(estimator), n))]
     if lacking and library_class(estimator, ("torch",)) is not None:
         raise NETWORK.error()
     if lacking:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from seepage.attacks.membership.inference import (
-    MembershipInference,
-    MembershipInferenceResult,
-    first_line,
-    rows_of,
-)
-from seepage.attacks.membership.signals import check_estimator
-from seepage.auditing.any_model.structure import StructuralRisk, structural_risks
+from seepage.attacks.attribute.any_model import GuessingPlan, guess_columns, plan_guesses
+from seepage.attacks.halves import fit_halves, random_halves, rows_of
+from seepage.attacks.membership.inference import attack_all
+from seepage.attacks.membership.signals import check_estimator, confidence
+from seepage.auditing.any_model.findings import AttackAudit
+from seepage.auditing.any_model.held_out import HeldOutFinding, compare_held_out, record_errors
+from seepage.auditing.any_model.inputs import prepare
+from seepage.auditing.any_model.limits import check_attack_limits, hold_to
+from seepage.auditing.any_model.structure import StructuralRisk, examine
 from seepage.auditing.audit import find_versions
+from seepage.auditing.questions import Limits
 from seepage.errors import InputError, nearest
 from seepage.support.library_classes import own_name
+from seepage.support.number_check import check_count
+from seepage.tables.names import counted, listed
 from seepage.tables.source import as_numpy
 
 # Where scikit-learn has the classifier and the regressor of a kind
@@ -32,52 +37,6 @@ KINDS = {
     "neighbours": ("neighbors", "KNeighborsClassifier", "KNeighborsRegressor"),
 }
 MOST_RECORDS = 20_000  # the most records, halves of which shadow models are fitted on
-
-
-@dataclass(frozen=True)
-class AttackAudit:
-    """What an audit by attack found: kind *attack*, never a bound.
-
-    Parameters
-    ----------
-    source, target, model
-        What was audited, which column is predicted, and by what model, in words.
-    records
-        How many records the model was fitted on.
-    attacks
-        The results of LiRA and RMIA.
-    attacked
-        The positions of the records that were attacked: all, or some drawn at random.
-    shadows, targets
-        How many models were fitted as shadow models, and how many were attacked.
-    structure
-        Structural risks, which need no attack.
-    steps
-        What was done, one sentence each.
-    versions
-        Versions of the software that computed this.
-    """
-
-    source: str
-    target: str
-    model: str
-    records: int
-    attacks: tuple[MembershipInferenceResult, ...]
-    attacked: np.ndarray
-    shadows: int
-    targets: int
-    structure: tuple[StructuralRisk, ...]
-    steps: tuple[str, ...]
-    versions: dict[str, str]
-
-    @property
-    def strongest(self) -> MembershipInferenceResult:
-        """The attack with the largest area under its curve."""
-        return max(self.attacks, key=lambda attack: attack.auc)
-
-    def __repr__(self) -> str:
-        found = sum(risk.found for risk in self.structure)
-        return f"<audit of {self.model} by attack: {self.strongest!r}; {found} structural risks>"
 
 
 def make_estimator(kind: str, classes: bool, seed: int = 0) -> Any:
@@ -102,6 +61,10 @@ def audit_estimator(
     shadows: int = 16,
     jobs: int = 1,
     seed: int = 0,
+    together: Mapping[str, Sequence[int]] | None = None,
+    groups: Mapping[str, Any] | None = None,
+    limits: Limits | None = None,
+    preset: str | None = None,
     steps: tuple[str, ...] = (),
     tell: Callable[[str], object] | None = None,
 ) -> AttackAudit:
@@ -113,7 +76,8 @@ def audit_estimator(
         It is cloned and fitted on all records and on random halves.
     X, y
         The records and their labels. A data frame is given to the estimator as it is, with the
-        names of its columns, so that a pipeline may encode text.
+        names of its columns, so that a pipeline may encode text; an estimator that takes no text or
+        gaps gets an encoding before it, which :attr:`AttackAudit.steps` then says.
     source, target
         What they are called in the report.
     shadows
@@ -122,6 +86,15 @@ def audit_estimator(
         How many to fit at a time.
     seed
         Of the halves.
+    together
+        The positions of the columns of each attribute, by its name, where several encode one; by
+        default every column is an attribute.
+    groups
+        Labels of all records, by a name, such as ``{"sex": table["sex"]}``: the report then says
+        how often values are guessed in each group.
+    limits, preset
+        What the audit is held to, or the name of a preset: being over a limit fails, being within
+        it proves nothing.
     steps
         What was done to the data beforehand, in sentences.
     tell
@@ -136,29 +109,22 @@ def audit_estimator(
     >>> sp.audit_estimator(DecisionTreeClassifier(random_state=0), X, y, shadows=8)
     <audit of DecisionTreeClassifier by attack: <membership inference by ...
     """
-    from sklearn.base import clone
-
     check_estimator(estimator)
+    held_to = Limits(preset=preset) if limits is None else limits
+    check_attack_limits(held_to)
+    check_count(shadows, "shadows", 4)
     say = tell or (lambda words: None)
-    X, y = _as_given(X), as_numpy(y)
-    if len(X) != len(y):
-        raise InputError(f"X has {len(X)} rows and y {len(y)}; they must have the same number.")
     say("fitting")
-    try:
-        model = clone(estimator).fit(X, y)
-    except (TypeError, ValueError) as problem:
-        name = type(estimator).__name__
-        raise InputError(
-            f"{name} cannot be fitted on these records ({first_line(problem)}). Text and gaps need "
-            "a step before the model that encodes or fills them, in a Pipeline."
-        ) from problem
+    given = prepare(estimator, X, y)
+    X, y = given.X, given.y
+    labels = {name: _labels_of(name, values, len(y)) for name, values in (groups or {}).items()}
     say("structure")
-    structure = structural_risks(model, X, y)
-    chosen, done = np.arange(len(X)), list(steps)
-    if len(X) > MOST_RECORDS:
-        chosen = np.sort(np.random.default_rng(seed).permutation(len(X))[:MOST_RECORDS])
+    structure = examine(given.model, X, y)
+    chosen, done = np.arange(len(y)), [*steps, *given.steps]
+    if len(y) > MOST_RECORDS:
+        chosen = np.sort(np.random.default_rng(seed).permutation(len(y))[:MOST_RECORDS])
         done.append(
-            f"The attacked models are of {MOST_RECORDS:,} of the {len(X):,} records, drawn at "
+            f"The attacked models are of {MOST_RECORDS:,} of the {len(y):,} records, drawn at "
             "random: models of fewer records tend to tell more about them, not less."
         )
     targets = 2
@@ -166,30 +132,83 @@ def audit_estimator(
         f"{shadows + targets} models were fitted on random halves of the records; {targets} of "
         "them were attacked, with the others as shadow models."
     )
+    X, y = rows_of(X, chosen), y[chosen]
+    plan = plan_guesses(X, y, together, seed=seed)
+    done.append(_said_of(plan))
     say("shadow models")
-    attack = MembershipInference(estimator, shadows=shadows, jobs=jobs, seed=seed)
-    results = attack.run_all(rows_of(X, chosen), y[chosen], targets=targets)
-    return AttackAudit(
+    inside = random_halves(len(y), shadows + targets, seed)
+    ask = partial(_asked, X=X, y=y, plan=plan)
+    answers = fit_halves(given.estimator, X, y, inside, ask, jobs=jobs)
+    signals = np.stack([answer.signal for answer in answers])
+    errors = np.stack([answer.error for answer in answers])
+    classes = getattr(given.model, "classes_", None) is not None
+    held_out = compare_held_out(errors, signals, inside, y, classes=classes, targets=targets)
+    found = guess_columns(plan, [answer.guessed for answer in answers], signals, inside)
+    audit = AttackAudit(
         source=source,
         target=target,
         model=_called(estimator),
-        records=len(X),
-        attacks=results,
+        records=len(given.y),
+        attacks=attack_all(signals, inside, targets),
         attacked=chosen,
         shadows=shadows,
         targets=targets,
-        structure=structure,
+        structure=(*structure.risks, _gap(held_out, len(given.y))),
+        by_record=structure.records,
+        guesses=tuple(replace(one, rows=chosen[one.rows]) for one in found),
+        held_out=held_out,
         steps=tuple(done),
         versions=find_versions(),
+        groups=labels,
     )
+    return hold_to(held_to, audit)
 
 
-def _as_given(X: Any) -> Any:
-    """Return a data frame as it is; anything else as an array, of numbers unless it holds text."""
-    if hasattr(X, "columns") or hasattr(X, "column_names"):
-        return X
-    values = as_numpy(X)
-    return values if values.dtype.kind in "OUS" else np.asarray(values, dtype=float)
+def _labels_of(name: str, values: Any, records: int) -> np.ndarray:
+    labels = as_numpy(values)
+    if labels.shape != (records,):
+        raise InputError(
+            f"groups[{name!r}] has the shape {labels.shape}; give one label for each of the "
+            f"{records} records."
+        )
+    return labels.astype(str)
+
+
+class _Asked(NamedTuple):
+    """What a model fitted on a half says of all records."""
+
+    signal: np.ndarray
+    error: np.ndarray
+    guessed: list[np.ndarray]
+
+
+def _asked(model: Any, X: Any, y: np.ndarray, plan: GuessingPlan) -> _Asked:
+    return _Asked(confidence(model, X, y), record_errors(model, X, y), plan.ask(model))
+
+
+def _said_of(plan: GuessingPlan) -> str:
+    """Say which columns were guessed."""
+    said = (
+        f"{counted(len(plan.columns), 'column')} of {counted(len(plan.rows), 'record')} drawn at "
+        "random were guessed from the model, the label and the other columns; the guess without "
+        "the model is that of a random forest of other records."
+    )
+    if plan.left_out:
+        said += f" Not guessed, for their one value or their number: {listed(plan.left_out)}."
+    return said
+
+
+def _gap(held_out: HeldOutFinding, records: int) -> StructuralRisk:
+    """Return whether errors of members and of non-members differ surely, or their losses do."""
+    found = held_out.gap_low > 0 or held_out.p_value < 0.05
+    return StructuralRisk(
+        "generalisation gap",
+        found,
+        records if found else 0,
+        records,
+        held_out.gap,
+        0.0,
+    )
 
 
 def _called(estimator: Any) -> str:

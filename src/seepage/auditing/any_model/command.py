@@ -8,11 +8,12 @@ from typing import cast
 import numpy as np
 
 from seepage.auditing.any_model.attack_audit import audit_estimator, make_estimator
+from seepage.auditing.any_model.limits import check_attack_limits
 from seepage.auditing.any_model.report import AttackReport
 from seepage.auditing.command import open_table, planned, progress, roles
 from seepage.auditing.decision.check import PendingCheck, stated
 from seepage.auditing.intake.table import encode
-from seepage.auditing.questions import Question
+from seepage.auditing.questions import Limits, Question
 from seepage.auditing.trained_model import RecordsInMemory
 from seepage.errors import InputError
 from seepage.support.files import check_folder
@@ -35,6 +36,7 @@ _LINEAR_ONLY = [
 def run_attack_audit(
     question: Question,
     kind: str,
+    limits: Limits,
     *,
     out: Path | None,
     as_json: bool,
@@ -42,7 +44,8 @@ def run_attack_audit(
     verbose: bool = False,
 ) -> bool:
     """Audit a kind of model by attack on a table in a file, write the report, print it."""
-    settings = stated(question) | {"model_kind": kind}
+    settings = stated(question, limits) | {"model_kind": kind}
+    check_attack_limits(limits)
     for option in _LINEAR_ONLY:
         if getattr(question, option) not in (None, False):
             raise InputError(
@@ -64,6 +67,9 @@ def run_attack_audit(
             make_estimator(kind, classes),
             np.asarray(source.X),
             np.asarray(source.y),
+            together={one.name: one.columns for one in encoded.attributes},
+            limits=limits,
+            groups={name: source.beside[name] for name in encoded.groups},
             source=question.table.name,
             target=encoded.target,
             steps=encoded.steps,

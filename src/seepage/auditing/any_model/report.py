@@ -11,8 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from seepage.attacks.attribute.any_model import ColumnGuesses
+from seepage.attacks.intervals import ConfidenceInterval
 from seepage.attacks.membership.inference import MembershipInferenceResult
-from seepage.auditing.any_model.attack_audit import AttackAudit
+from seepage.auditing.any_model.findings import AttackAudit
+from seepage.auditing.any_model.held_out import HeldOutFinding
 from seepage.auditing.any_model.structure import FEW, StructuralRisk
 from seepage.auditing.report.figures import Drawing
 from seepage.auditing.report.first_screen import (
@@ -24,12 +27,12 @@ from seepage.auditing.report.first_screen import (
     RemedyLine,
 )
 from seepage.auditing.report.rendering import Report, render, tell, to_plain
-from seepage.auditing.report.words import Verdict, number, percent
+from seepage.auditing.report.words import Verdict, number, percent, short
 from seepage.core.result import NOTICE
 from seepage.support.files import write_private
-from seepage.tables.names import counted
+from seepage.tables.names import counted, shown
 
-SCHEMA = "seepage-attack-audit/2"
+SCHEMA = "seepage-attack-audit/3"
 _RATES = (0.001, 0.01)  # the false positive rates at which members found are stated
 
 
@@ -48,8 +51,16 @@ class AttackReport(Report):
 
     def about(self) -> dict[str, Any]:
         """Return what the templates are about."""
-        structure = [(risk, tell_risk(risk)) for risk in self.audit.structure]
-        return {"audit": self.audit, "structure": structure, "verbose": self.verbose}
+        audit = self.audit
+        structure = [(risk, tell_risk(risk, audit.held_out)) for risk in audit.structure]
+        guesses = sorted(audit.guesses, key=lambda one: -one.with_model.difference)
+        return {
+            "audit": audit,
+            "structure": structure,
+            "guesses": guesses,
+            "lines": _lines(audit),
+            "verbose": self.verbose,
+        }
 
     def page(self, figures: tuple[Drawing, ...]) -> str:
         """Return the page; it has no figures."""
@@ -57,10 +68,12 @@ class AttackReport(Report):
         return render("attack.html.j2", verdict=self.verdict, screen=screen, **self.about())
 
     def write_records(self, folder: Path) -> None:
-        """Write how strongly the best attack takes each record for a member."""
-        scores = self.audit.strongest.record_scores()
-        evidence = pa.array(scores, mask=np.isnan(scores))
-        table = pa.table({"row": self.audit.attacked, "evidence": evidence})
+        """Write how strongly the best attack takes each record for a member, and its structure."""
+        audit = self.audit
+        scores = np.full(audit.records, np.nan)
+        scores[audit.attacked] = audit.strongest.record_scores()
+        columns = {"row": np.arange(audit.records), **audit.by_record}
+        table = pa.table(columns | {"evidence": pa.array(scores, mask=np.isnan(scores))})
         table = table.replace_schema_metadata({"schema": SCHEMA, "notice": NOTICE})
         write_private(folder / "records.parquet", lambda file: pq.write_table(table, file))
 
@@ -73,7 +86,8 @@ class AttackReport(Report):
                 "notice": NOTICE,
                 "source": audit.source,
                 "model": {"kind": audit.model, "target": audit.target, "records": audit.records},
-                "verdict": self.verdict.summary()["verdict"],
+                **self.verdict.summary(),
+                "preset": audit.preset,
                 "attacked": len(audit.attacked),
                 "shadows": audit.shadows,
                 "targets": audit.targets,
@@ -91,7 +105,25 @@ class AttackReport(Report):
                     }
                     for attack in audit.attacks
                 ],
-                "structure": [asdict(risk) | {"text": tell_risk(risk)} for risk in audit.structure],
+                "guesses": [summary_of_guesses(one) for one in audit.guesses],
+                "groups": [
+                    {
+                        "column": column,
+                        "group": str(group),
+                        "guesses": [
+                            summary_of_guesses(one.by(labels)[group])
+                            for one in audit.guesses
+                            if group in one.by(labels)
+                        ],
+                    }
+                    for column, labels in audit.groups.items()
+                    for group in np.unique(labels).tolist()
+                ],
+                "held_out": asdict(audit.held_out),
+                "structure": [
+                    asdict(risk) | {"text": tell_risk(risk, audit.held_out)}
+                    for risk in audit.structure
+                ],
                 "steps": audit.steps,
                 "versions": audit.versions,
             }
@@ -99,48 +131,132 @@ class AttackReport(Report):
         return plain
 
 
+def summary_of_guesses(one: ColumnGuesses) -> dict[str, Any]:
+    """Return how often a column is guessed, without anything about single records."""
+    found, gained = one.with_model, one.gained
+    return {
+        "name": one.name,
+        "kind": one.kind,
+        "guess": one.guess,
+        "levels": one.levels,
+        "records": len(one.rows),
+        "baseline": one.baseline,
+        "baseline_interval": tuple(one.baseline_interval),
+        "members": found.inside,
+        "outsiders": found.outside,
+        "difference": found.difference,
+        "difference_interval": tuple(found.interval("difference")),
+        "gain": gained.inside,
+        "gain_interval": tuple(gained.interval("inside")),
+    }
+
+
+def all_columns(audit: AttackAudit) -> float:
+    """Return the level of one interval at which all columns' together have 95 % (Bonferroni).
+
+    The column that is shown was picked among all of them.
+    """
+    return 1 - 0.05 / max(1, len(audit.guesses))
+
+
+def surely_leaked(audit: AttackAudit) -> tuple[ColumnGuesses, ...]:
+    """Return the columns that members are surely guessed in more often than non-members.
+
+    There are many columns, one of which may stand out by chance: the 95 % are those of all
+    intervals together.
+    """
+    level = all_columns(audit)
+    found = (one for one in audit.guesses if one.with_model.interval("difference", level).low > 0)
+    return tuple(sorted(found, key=lambda one: -one.with_model.difference))
+
+
 def show_attack(audit: AttackAudit) -> FirstScreen:
     """Return the first screen: what attacks achieved, beside what chance would."""
     best = audit.strongest
     rate, ends = best.tpr(0.01), best.interval
-    # How many numbers a model has learnt is about all records alike: the others first
-    risks = sorted(audit.structure, key=lambda r: (r.parameters is None, r.records), reverse=True)
-    found = next((risk for risk in risks if risk.found), None)
-    beyond = "the attack beats chance"
-    cards = (
+    sure = ends.low > 0.5 or rate.interval.low > 0.01
+    cards = [
         Card(
             "Member told from outsider",
             "50 %",
             percent(best.auc),
             f"chance → {best.method}",
-            "bad" if ends.low > 0.5 else "",
-            beyond if ends.low > 0.5 else "not surely above chance",
-            (f"95 % CI {percent(ends.low)} to {percent(ends.high)}",),
-        ),
+            "bad" if sure else "",
+            "the attack beats chance" if sure else "not surely above chance",
+            (
+                f"95 % CI {percent(ends.low)} to {percent(ends.high)}",
+                f"{percent(rate.rate)} found at 1 % false alarms",
+            ),
+        )
+    ]
+    if (most := audit.most_guessed) is not None:
+        found, leaked = most.with_model, surely_leaked(audit)
+        most = leaked[0] if leaked else most
+        found = most.with_model
+        more = found.interval("difference", all_columns(audit))
+        cards.append(
+            Card(
+                f"“{short(most.name, 24)}” guessed",
+                percent(found.outside),
+                percent(found.inside),
+                "outsiders → members",
+                "bad" if leaked else "",
+                "the model leaks it" if leaked else "not surely leaked",
+                (
+                    f"95 % CI {_points(more.low)} to {_points(more.high)} points more",
+                    f"{percent(most.baseline)} without the model",
+                ),
+            )
+        )
+    held = audit.held_out
+    useful = held.advantage_low > 0
+    cards.append(
         Card(
-            "Members found at 1 % false alarms",
-            "1 %",
-            percent(rate.rate),
-            f"chance → {best.method}",
-            "bad" if rate.interval.low > 0.01 else "",
-            beyond if rate.interval.low > 0.01 else "not surely above chance",
-            (f"95 % CI {percent(rate.interval.low)} to {percent(rate.interval.high)}",),
-        ),
-        Card(
-            "Records exposed by construction",
-            "0",
-            f"{0 if found is None else found.records:,} of {audit.records:,}",
-            "none → " + ("none found" if found is None else found.name),
-            "" if found is None else "bad",
-            "none of those looked for" if found is None else "needs no attack",
-        ),
+            f"{held.error_name.capitalize()}, new records",
+            _error(held, held.constant),
+            _error(held, held.error),
+            "constant → model of half",
+            "good" if useful else "bad",
+            "better than a constant" if useful else "not surely better",
+            (f"95 % CI {_error(held, held.low)} to {_error(held, held.high)}",),
+        )
     )
-    return FirstScreen(
-        cards,
-        _members(best),
-        _changes(audit),
-        open=("sensitive values", "usefulness", "stronger attacks"),
-    )
+    return FirstScreen(tuple(cards), _members(best), _changes(audit), open=("stronger attacks",))
+
+
+def _lines(audit: AttackAudit) -> list[tuple[str, str, str, str]]:
+    """Return what a terminal shows at first: a number, its interval, and its baseline."""
+    best, held = audit.strongest, audit.held_out
+    rate = best.tpr(0.01)
+    lines = [
+        ("member told from outsider", percent(best.auc), *_between(best.interval), "50 %, chance"),
+        ("members found, 1 % false alarms", percent(rate.rate), *_between(rate.interval), "1 %"),
+    ]
+    most = next(iter(surely_leaked(audit)), audit.most_guessed)
+    if most is not None:
+        found = most.with_model
+        ends = found.interval("inside", all_columns(audit))
+        name = f"{shown(short(most.name, 16))} of a member guessed"
+        ends = ConfidenceInterval(max(ends.low, 0.0), min(ends.high, 1.0))
+        beside = f"{percent(found.outside)}, outsiders"
+        lines.append((name, percent(found.inside), *_between(ends), beside))
+    between = f"{_error(held, held.low)} to {_error(held, held.high)}"
+    beside = f"{_error(held, held.constant)}, constant"
+    lines.append(("error, new records", _error(held, held.error), between, beside))
+    lines.append(("structural risks", "{} of {}".format(*_counts(audit)), "–", "none"))
+    return lines
+
+
+def _between(ends: ConfidenceInterval) -> tuple[str]:
+    return (f"{percent(ends.low)} to {percent(ends.high)}",)
+
+
+def _points(difference: float) -> str:
+    return f"{100 * difference:.1f}".replace("-", "−")
+
+
+def _error(held: HeldOutFinding, error: float) -> str:
+    return percent(max(error, 0.0)) if held.error_name == "error rate" else number(error)
 
 
 def _members(attack: MembershipInferenceResult) -> Histogram | None:
@@ -181,44 +297,89 @@ def _members(attack: MembershipInferenceResult) -> Histogram | None:
 
 def _changes(audit: AttackAudit) -> Remedies:
     """Return what would change the structure, none of which was tried."""
-    best = audit.strongest
+    best, held = audit.strongest, audit.held_out
     now = (percent(best.auc), percent(best.tpr(0.01).rate))
-    lines = [RemedyLine("as it is", now, "", "")]
+    useful = held.advantage_low > 0
+    lines = [
+        RemedyLine(
+            "as it is",
+            now,
+            _error(held, held.error),
+            "better than constant" if useful else "no better than constant",
+            "good" if useful else "bad",
+        )
+    ]
     found = [risk for risk in audit.structure if risk.found]
     if any(risk.trees is not None for risk in found):
-        lines.append(RemedyLine("a larger min_samples_leaf", ("–", "–"), "", ""))
+        lines.append(RemedyLine("a larger min_samples_leaf", ("–", "–"), "–", ""))
     if any(risk.keeper is not None for risk in found):
-        lines.append(RemedyLine("a model that keeps no records", ("–", "–"), "", ""))
-    lines.append(RemedyLine("a linear model with noise", ("–", "–"), "", ""))
-    note = "–: not tried"
-    return Remedies(("told from outsider", "found at 1 %"), tuple(lines), "", note)
+        lines.append(RemedyLine("a model that keeps no records", ("–", "–"), "–", ""))
+    lines.append(RemedyLine("a linear model with noise", ("–", "–"), "–", ""))
+    lines.append(RemedyLine("constant prediction", ("–", "–"), _error(held, held.constant), ""))
+    note = f"–: not tried. Without any attack: {_counted_risks(audit)}."
+    return Remedies(("told from outsider", "found at 1 %"), tuple(lines), note=note)
+
+
+def _counts(audit: AttackAudit) -> tuple[int, int]:
+    """Return how many structural risks were found, of how many that apply."""
+    known = [risk.found for risk in audit.structure if risk.found is not None]
+    return sum(known), len(known)
+
+
+def _counted_risks(audit: AttackAudit) -> str:
+    found, looked = _counts(audit)
+    return f"{found} of {counted(looked, 'structural risk')} found"
 
 
 def judge_attack(audit: AttackAudit) -> Verdict:
     """Return the verdict: what the attacks told, never that no more can be told."""
     best = audit.strongest
     ends, rate = best.interval, best.tpr(0.01)
-    # Certainly far above a coin toss, or certainly finding five times as many members as outsiders
-    if ends.low > 0.6 or rate.interval.low > 0.05:
-        tone, label = "bad", "Members can be recognised"
-        headline = "Do not release: an attack tells which rows were in the data."
-    elif ends.low > 0.5:
-        tone, label = "caution", "Some members can be recognised"
-        headline = "An attack tells better than a coin toss which rows were in the data."
-    else:
-        tone, label = "caution", "Nothing was found"
-        headline = "No attack tried beats a coin toss; another might."
     found = [risk for risk in audit.structure if risk.found]
+    kept = next((risk for risk in found if risk.keeper is not None), None)
+    leaked = surely_leaked(audit)
+    tone = "bad"
+    if not all(gate.passed for gate in audit.gates):
+        label, headline = "Over the limit", "Do not release: an attack exceeds a limit you set."
+    # Certainly far above a coin toss, or certainly finding five times as many members as outsiders
+    elif ends.low > 0.6 or rate.interval.low > 0.05:
+        label = "Members can be recognised"
+        headline = "Do not release: an attack tells which rows were in the data."
+    elif kept is not None:
+        label = "Records are in the model"
+        headline = (
+            f"Do not release the model file: it holds {counted(kept.records, 'record')} as they "
+            "are."
+        )
+    elif ends.low > 0.5 or leaked:
+        tone = "caution"
+        label = "Some members can be recognised" if ends.low > 0.5 else "Values of members leak"
+        headline = (
+            "An attack tells better than a coin toss which rows were in the data."
+            if ends.low > 0.5
+            else f"An attack guesses “{short(leaked[0].name)}” of members better than of others."
+        )
+    else:
+        tone, label = "caution", "No attack succeeded" if found else "Nothing was found"
+        headline = "No attack tried beats a coin toss; another might."
+    names = ", ".join(risk.name for risk in found) or "none of those looked for"
     sentences = (
         tell("picks", best, of="attack.j2"),
         tell("members", [_found(best, fpr) for fpr in _RATES], of="attack.j2"),
-        f"{counted(len(found), 'structural risk')} that "
-        f"{'needs' if len(found) == 1 else 'need'} no attack: "
-        f"{', '.join(risk.name for risk in found) or 'none of those looked for'}.",
+        *(() if not audit.guesses else (_tell_guesses(audit, leaked),)),
+        tell("useful", audit.held_out, of="attack.j2"),
+        f"Without any attack: {_counted_risks(audit)} ({names}).",
         "This is what an attack did, not a bound: a stronger one may tell more. For linear models "
         "released with noise seepage knows the limit.",
     )
-    return Verdict(tone, label, headline, sentences)
+    gates = tuple((gate, tell("gate", gate, of="attack.j2")) for gate in audit.gates)
+    return Verdict(tone, label, headline, sentences, gates=gates)
+
+
+def _tell_guesses(audit: AttackAudit, leaked: tuple[ColumnGuesses, ...]) -> str:
+    most = leaked[0] if leaked else audit.most_guessed
+    more = None if most is None else most.with_model.interval("difference", all_columns(audit))
+    return tell("guessed", most, more, len(leaked), len(audit.guesses), of="attack.j2")
 
 
 def _found(attack: MembershipInferenceResult, fpr: float) -> dict[str, Any]:
@@ -228,6 +389,6 @@ def _found(attack: MembershipInferenceResult, fpr: float) -> dict[str, Any]:
     return {"fpr": fpr, "rate": found.rate, "low": low, "high": high, "sure": low > fpr}
 
 
-def tell_risk(risk: StructuralRisk) -> str:
+def tell_risk(risk: StructuralRisk, held_out: HeldOutFinding | None = None) -> str:
     """Say what a model gives away by its construction, and about how many records."""
-    return tell("risk", risk, FEW, of="attack.j2")
+    return tell("risk", risk, FEW, held_out, of="attack.j2")

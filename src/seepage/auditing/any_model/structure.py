@@ -1,179 +1,300 @@
 """Structural risks: what a fitted model gives away by its construction, without any attack.
 
-They follow the checks of output control in safe havens (SACRO): cells with few records, classes
-that are disclosed with certainty, few degrees of freedom, records kept inside the model.
+They follow the checks of output control in safe havens (SACRO): few degrees of freedom, cells with
+few records, classes that are disclosed with certainty, records kept inside the model, settings that
+are riskier than they need to be. Each is a number first, for the model and, where that makes sense,
+for every record; the limits are output checkers' rules of thumb, not bounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from seepage.support.library_classes import SEARCHES, own_name
-from seepage.tables.source import as_numpy
+from seepage.auditing.any_model.parts import (
+    Part,
+    leaves_of,
+    numbers_learnt,
+    parts_of,
+    records_kept,
+)
+from seepage.auditing.any_model.settings_risk import rules_met
+from seepage.tables.frames import columns_as_they_are
 
-FEW = 10  # records in a cell below which its contents are about too few records
+FEW = 10  # records in a cell, or degrees of freedom: below it, ACRO's default holds outputs back
 
 
 @dataclass(frozen=True)
 class StructuralRisk:
-    """One thing that a model gives away by its construction."""
+    """One thing that a model may give away by its construction.
+
+    Parameters
+    ----------
+    name
+        What is looked for.
+    found
+        Whether it was found; ``None`` if it does not apply to this model.
+    records, among
+        About how many records it is, of how many.
+    value
+        The number that is compared with ``limit``: of cells, leaves and degrees of freedom the
+        risk counts as found below it, of all others above it. ``None`` if there is none.
+    limit, whose
+        A rule of thumb, and whose it is, if not ours.
+    reason
+        Why it does not apply.
+    """
 
     name: str
-    found: bool  # whether it does
-    records: int  # how many records it is about
-    among: int  # of how many
+    found: bool | None
+    records: int
+    among: int
+    value: float | None = None
+    limit: float | None = None
+    whose: str = ""
+    reason: str = ""
     # Of leaves: how many trees there are, and records in a small leaf of every one of them
     trees: int | None = None
     in_every_tree: int | None = None
-    parameters: int | None = None  # about how many numbers the model has learnt
+    parameters: int | None = None  # how many numbers the model has learnt
     keeper: str | None = None  # the class that keeps records as they are
 
 
-def structural_risks(model: Any, X: Any, y: np.ndarray) -> tuple[StructuralRisk, ...]:
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """What was looked for in a model, and the numbers of every record, by name."""
+
+    risks: tuple[StructuralRisk, ...]
+    records: Mapping[str, np.ndarray]
+
+
+def examine(model: Any, X: Any, y: np.ndarray) -> Structure:
     """Return the structural risks of a model fitted on ``X``, an array or a frame, and ``y``.
 
-    Of a pipeline or a search, the last model is examined on what the steps before make of ``X``.
+    Models inside pipelines, searches, votes and calibration are looked at on what they are given.
     """
-    last, features, before = _opened(model, X)
+    parts, kept = list(parts_of(model, X)), dict[str, np.ndarray]()
+    trees = [(part, _leaves(part)) for part in parts]
+    found = [leaves for _, leaves in trees if leaves is not None]
+    # All records in a leaf of a single tree get one answer, which other leaves may give as well
+    one_tree = len(found) == 1 and found[0].shape[1] == 1
+    answers = found[0] if one_tree else _answers(model, X)
     risks = (
-        _leaves(last, features),
-        _stored((last, *before), len(y)),
-        _certain_classes(model, X, y),
-        _cells(model, X),
-        _freedom(last, features),
+        _small_leaves(found, len(y), kept),
+        _stored(parts, len(y), kept),
+        _stated_classes(model, X, y, kept),
+        _classes_ruled_out(model, X, kept),
+        *_cells(answers, y, _is_classifier(model), kept),
+        _freedom(trees, len(y)),
+        _settings(parts, len(y)),
+        _single_levels(X, kept),
     )
-    return (*(risk for risk in risks if risk is not None), _single_levels(X))
+    return Structure(risks, kept)
 
 
-def _opened(model: Any, X: Any) -> tuple[Any, Any, tuple[Any, ...]]:
-    """Return the model inside pipelines and searches, what it is given, and the steps before it."""
-    before: tuple[Any, ...] = ()
-    while (kind := own_name(model, "sklearn", ("Pipeline", *SEARCHES))) is not None:
-        if kind == "Pipeline":
-            before += tuple(step for _, step in model.steps[:-1])
-            X = model[:-1].transform(X) if len(model.steps) > 1 else X
-            model = model[-1]
-        else:
-            model = model.best_estimator_
-    return model, X, before
+def _leaves(part: Part) -> np.ndarray | None:
+    return None if part.X is None else leaves_of(part.model, part.X)
 
 
-def _leaves(model: Any, X: Any) -> StructuralRisk | None:
+def _is_classifier(model: Any) -> bool:
+    return getattr(model, "classes_", None) is not None
+
+
+def _answers(model: Any, X: Any) -> np.ndarray:
+    """Return what the model says of each record: probabilities, else predictions, (n, k)."""
+    if hasattr(model, "predict_proba"):
+        return np.round(np.asarray(model.predict_proba(X), dtype=float), 6)
+    said = np.asarray(model.predict(X))
+    if said.dtype.kind in "fiub":
+        return np.round(said.reshape(len(said), -1).astype(float), 6)
+    return np.unique(said, return_inverse=True)[1].reshape(len(said), 1)
+
+
+def _small_leaves(
+    found: list[np.ndarray], records: int, kept: dict[str, np.ndarray]
+) -> StructuralRisk:
     """Count the records that share a leaf with few others, in at least one tree."""
-    leaves = leaves_of(model, X)
-    if leaves is None:
-        return None
-    records = len(leaves)
-    few, always = np.zeros(records, bool), np.ones(records, bool)
+    name = "leaves with few records"
+    if not found:
+        return StructuralRisk(name, None, 0, records, reason="The model has no trees.")
+    leaves = np.column_stack(found)
+    smallest = np.full(records, records)
+    always = np.ones(records, bool)
     for tree in leaves.T:
         _, inverse, counts = np.unique(tree, return_inverse=True, return_counts=True)
-        small = counts[inverse] < FEW
-        few |= small
-        always &= small
+        size = counts[inverse]
+        smallest = np.minimum(smallest, size)
+        always &= size < FEW
+    kept["smallest_leaf"] = smallest
+    few = smallest < FEW
     return StructuralRisk(
-        "leaves with few records",
+        name,
         bool(few.any()),
         int(few.sum()),
         records,
+        float(smallest.min()),
+        FEW,
+        "ACRO's default",
         trees=leaves.shape[1],
         in_every_tree=int(always.sum()),
     )
 
 
-def leaves_of(model: Any, X: Any) -> np.ndarray | None:
-    """Return the leaf of every record in every tree, (n, trees), or ``None`` without trees."""
-    apply = getattr(model, "apply", None)
-    if apply is None:
-        return None
-    found = np.asarray(apply(X))
-    return found.reshape(len(found), -1)
-
-
-def _stored(parts: tuple[Any, ...], records: int) -> StructuralRisk | None:
+def _stored(parts: list[Part], records: int, kept: dict[str, np.ndarray]) -> StructuralRisk:
     """Find records that the model, or a step before it, keeps as they are."""
-    names = ("support_vectors_", "_fit_X")
-    kept = [
-        (int(np.shape(getattr(part, name))[0]), part)
-        for part in parts
-        for name in names
-        if getattr(part, name, None) is not None
-    ]
-    if not kept:
-        return None
-    count, model = max(kept, key=lambda pair: pair[0])
-    keeper = type(model).__name__
-    return StructuralRisk("records inside the model", count > 0, count, records, keeper=keeper)
+    inside, most, keeper = np.zeros(records, bool), 0, None
+    for part in parts:
+        rows = records_kept(part.model)
+        if rows is None:
+            continue
+        count = rows if isinstance(rows, int) else len(rows)
+        if isinstance(rows, int) and rows >= records:
+            inside[:] = True
+        elif not isinstance(rows, int) and rows.max(initial=-1) < records:
+            inside[rows] = True
+        if count > most:
+            most, keeper = count, type(part.model).__name__
+    kept["kept_in_model"] = inside
+    return StructuralRisk(
+        "records inside the model", most > 0, most, records, float(most), 0.0, keeper=keeper
+    )
 
 
-def _certain_classes(model: Any, X: Any, y: np.ndarray) -> StructuralRisk | None:
+def _stated_classes(
+    model: Any, X: Any, y: np.ndarray, kept: dict[str, np.ndarray]
+) -> StructuralRisk:
     """Count the records whose class is predicted correctly and with certainty."""
+    name = "class disclosure"
     if not hasattr(model, "predict_proba"):
-        return None
+        return StructuralRisk(name, None, 0, len(y), reason=_no_probabilities(model))
     chances = np.asarray(model.predict_proba(X))
     own = np.searchsorted(model.classes_, y)
-    sure = chances[np.arange(len(X)), own] >= 1 - 1e-12
-    return StructuralRisk("class disclosure", bool(sure.any()), int(sure.sum()), len(X))
+    sure = chances[np.arange(len(y)), own] >= 1 - 1e-12
+    kept["class_stated"] = sure
+    count = int(sure.sum())
+    return StructuralRisk(name, count > 0, count, len(y), float(count), 0.0)
 
 
-def _cells(model: Any, X: Any) -> StructuralRisk | None:
-    """Count the records that share their prediction with few others."""
-    if hasattr(model, "predict_proba"):
-        answers = np.asarray(model.predict_proba(X))
-    else:
-        answers = np.asarray(model.predict(X))
-        if answers.dtype.kind not in "fiu":
-            return None
-        answers = answers.reshape(len(X), -1)
-    _, inverse, counts = np.unique(
-        np.round(answers, 6), axis=0, return_inverse=True, return_counts=True
+def _classes_ruled_out(model: Any, X: Any, kept: dict[str, np.ndarray]) -> StructuralRisk:
+    """Count the records for which the model gives some class the probability zero."""
+    name, records = "classes ruled out", int(np.shape(X)[0])
+    if not hasattr(model, "predict_proba"):
+        return StructuralRisk(name, None, 0, records, reason=_no_probabilities(model))
+    never = np.any(np.isclose(np.asarray(model.predict_proba(X)), 0.0), axis=1)
+    kept["class_ruled_out"] = never
+    count = int(never.sum())
+    return StructuralRisk(name, count > 0, count, records, float(count), 0.0, "SACRO-ML")
+
+
+def _no_probabilities(model: Any) -> str:
+    kind = "states no probabilities" if _is_classifier(model) else "predicts numbers, not classes"
+    return f"The model {kind}."
+
+
+def _cells(
+    answers: np.ndarray, y: np.ndarray, classes: bool, kept: dict[str, np.ndarray]
+) -> tuple[StructuralRisk, StructuralRisk]:
+    """Count records by how many share their answer (k-anonymity), and by class among these."""
+    _, cell, counts = np.unique(answers, axis=0, return_inverse=True, return_counts=True)
+    cell, records = cell.reshape(-1), len(y)
+    kept["same_answer"] = counts[cell]
+    few = counts[cell] < FEW
+    # As smooth models and sums of many trees have: that few share an answer is then no finding
+    own = len(counts) > records / 2 and answers.dtype.kind == "f"
+    reason = (
+        f"{len(counts):,} different answers for {records:,} records: nearly every record has one "
+        "of its own, whatever the model has learnt from it."
+        if own
+        else ""
     )
-    alone = counts[inverse.reshape(-1)] < FEW
-    if len(counts) > len(X) / 2:  # answers that vary smoothly tell records apart anyway
-        return None
-    return StructuralRisk("answers shared by few", bool(alone.any()), int(alone.sum()), len(X))
+    alone = StructuralRisk(
+        "answers shared by few",
+        None if own else bool(few.any()),
+        int(few.sum()),
+        records,
+        float(counts.min()),
+        FEW,
+        "ACRO's default",
+        reason,
+    )
+    name = "small groups"
+    if not classes:
+        why = "The model predicts numbers, not classes."
+        return alone, StructuralRisk(name, None, 0, records, reason=why)
+    _, label = np.unique(y, return_inverse=True)
+    table = np.zeros((len(counts), label.max() + 1), dtype=int)
+    np.add.at(table, (cell, label.reshape(-1)), 1)
+    held = np.where(table > 0, table, records).min(axis=1)
+    small = held[cell] < FEW
+    kept["small_group"] = small
+    group = StructuralRisk(
+        name,
+        None if own else bool(small.any()),
+        int(small.sum()),
+        records,
+        float(held.min()),
+        FEW,
+        "SACRO-ML",
+        reason,
+    )
+    return alone, group
 
 
-def _freedom(model: Any, X: Any) -> StructuralRisk | None:
+def _freedom(trees: list[tuple[Part, np.ndarray | None]], records: int) -> StructuralRisk:
     """Compare the numbers a model has learnt with the records it learnt from."""
-    count = parameters_of(model, X)
-    if count is None:
-        return None
-    records = int(np.shape(X)[0])
-    all_held = records - count < FEW
-    about = records if all_held else 0
-    return StructuralRisk("degrees of freedom", all_held, about, records, parameters=count)
+    name = "degrees of freedom"
+    models = [(part, leaves) for part, leaves in trees if part.X is not None]
+    counts = [numbers_learnt(part.model, part.X, leaves) for part, leaves in models]
+    if any(count is None for count in counts):
+        unknown = next(p.model for (p, _), c in zip(models, counts, strict=True) if c is None)
+        reason = f"How many numbers {type(unknown).__name__} has learnt is not known."
+        return StructuralRisk(name, None, 0, records, reason=reason)
+    return degrees_of_freedom(sum(count for count in counts if count is not None), records)
 
 
-def parameters_of(model: Any, X: Any) -> int | None:
-    """Return how many numbers a model has learnt (leaves, weights); ``None`` if unknown."""
-    leaves = leaves_of(model, X)
-    if leaves is not None:
-        return int(sum(len(np.unique(tree)) for tree in leaves.T))
-    weights = getattr(model, "coefs_", None)
-    if weights is not None:
-        return int(sum(np.size(w) for w in [*weights, *model.intercepts_]))
-    return None
+def degrees_of_freedom(learnt: int, records: int) -> StructuralRisk:
+    """Return the records less the numbers that a model has learnt from them, as a check."""
+    few = records - learnt < FEW
+    return StructuralRisk(
+        "degrees of freedom",
+        few,
+        records if few else 0,
+        records,
+        float(records - learnt),
+        FEW,
+        "ACRO's default",
+        parameters=learnt,
+    )
 
 
-def _single_levels(X: Any) -> StructuralRisk:
+def _settings(parts: list[Part], records: int) -> StructuralRisk:
+    """Count the rules for settings that are riskier than they need to be."""
+    name = "settings"
+    counts = [rules_met(part.model, records) for part in parts if part.X is not None]
+    known = [count for count in counts if count is not None]
+    if not known:
+        models = sorted({type(part.model).__name__ for part in parts if part.X is not None})
+        reason = f"There is no published rule for {', '.join(models)}."
+        return StructuralRisk(name, None, 0, records, reason=reason)
+    met = max(known)
+    about = records if met else 0
+    return StructuralRisk(name, met > 0, about, records, float(met), 0.0, "Preen and Smith 2025")
+
+
+def _single_levels(X: Any, kept: dict[str, np.ndarray]) -> StructuralRisk:
     """Count the records that alone have a value of a column with few values."""
-    alone = np.zeros(len(X), bool)
-    for column in _columns(X):
-        values, inverse, counts = np.unique(column, return_inverse=True, return_counts=True)
-        if len(values) <= 50:
+    columns = columns_as_they_are(X)
+    alone = np.zeros(len(columns[0][1]), bool)
+    for _, column in columns:
+        values = column if column.dtype.kind == "f" else column.astype(str)
+        known, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+        if len(known) <= 50:
             alone |= counts[inverse] == 1
-    found, count = bool(alone.any()), int(alone.sum())
-    return StructuralRisk("categories held by one row", found, count, len(X))
-
-
-def _columns(X: Any) -> Iterator[np.ndarray]:
-    """Yield the columns of an array or a data frame; those of objects as text, gaps included."""
-    from sklearn.utils import _safe_indexing
-
-    for j in range(np.shape(X)[1]):
-        values = as_numpy(_safe_indexing(X, j, axis=1)).reshape(-1)
-        yield values.astype(str) if values.dtype.kind == "O" else values
+    kept["only_holder"] = alone
+    count = int(alone.sum())
+    return StructuralRisk(
+        "categories held by one row", count > 0, count, len(alone), float(count), 0.0
+    )

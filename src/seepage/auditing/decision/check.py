@@ -27,8 +27,8 @@ LEAVES = "release"  # the role of a file that is to leave
 # What a check repeats of a summary, in this order, where it has them
 _FOUND = (
     *("source", "unit", "notices", "model", "release", "sigma", "target_eta", "epsilon", "items"),
-    *("risks", "risks_reason", "outsider", "outsider_reason", "attacks", "structure"),
-    *("disclosures", "ledger", "usefulness", "steps", "versions"),
+    *("risks", "risks_reason", "outsider", "outsider_reason", "attacks", "guesses", "held_out"),
+    *("structure", "disclosures", "ledger", "usefulness", "steps", "versions"),
 )
 
 
@@ -137,6 +137,7 @@ class Check:
         gates = sorted(verdict.gates, key=lambda one: one[0].passed)  # what is exceeded first
         reasons += [f"{gate.name}: {text}" for gate, text in gates]
         reasons += whole.get("notices", ())
+        reasons += verdict.sentences[:-1] if "attacks" in whole else ()
         reasons += [risk["text"] for risk in whole.get("structure", ()) if risk["found"]]
         if "attacks" in whole:
             reasons.append("An attack shows what can be told, never that no more can be.")
@@ -169,7 +170,7 @@ class Check:
                 gate.name,
                 number(gate.limit),
                 "–" if gate.measured is None else number(gate.measured),
-                "yes" if gate.passed else "NO",
+                "NO" if not gate.passed else "not exceeded" if gate.of_attack else "yes",
             )
             for gate, _ in self.report.verdict.gates
         ]

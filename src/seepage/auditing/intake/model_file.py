@@ -29,7 +29,6 @@ Pickles are not read: opening one runs whatever program its writer put in it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,7 @@ import numpy as np
 from seepage.auditing.trained_model import MODELS
 from seepage.errors import InputError, nearest
 from seepage.support.files import check_input
+from seepage.support.strict_json import parse_json
 from seepage.tables.names import counted, listed, shown
 
 MOST_BYTES = 256 * 10**6  # a linear model is far smaller; a larger file is a mistake
@@ -121,22 +121,10 @@ def match_features(model: Any, names: Sequence[str]) -> None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        content = dict(pairs)
-        if len(content) < len(pairs):
-            raise InputError(f"{path.name} says something twice: its keys must all be different.")
-        return content
-
-    def refuse(constant: str) -> Any:
-        raise InputError(f"{path.name} holds {constant}, which is not a number a model can have.")
-
     try:
-        text = path.read_text(encoding="utf-8")
-        content = json.loads(text, object_pairs_hook=once, parse_constant=refuse)
-    except InputError:
-        raise
-    except (ValueError, RecursionError, OSError) as error:
-        raise InputError(f"{path.name} is not a readable JSON file.") from error
+        content = parse_json(path.read_bytes())
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path.name} cannot be read as JSON: {error}.") from error
     if not isinstance(content, dict):
         raise InputError(f"{path.name} must hold one JSON object with {', '.join(_KEYS)}.")
     return content
@@ -172,8 +160,8 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
     for name in ("classes", "features"):
         if name in content:
             try:
-                content[name] = json.loads(content[name])
-            except (ValueError, RecursionError) as error:
+                content[name] = parse_json(content[name])
+            except ValueError as error:
                 raise InputError(
                     f"{path.name}: the metadata {name!r} must be a JSON list."
                 ) from error

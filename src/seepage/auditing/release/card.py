@@ -85,6 +85,7 @@ def write_release_card(
         items=items,
         listing=item_table(items),
         kept=kept,
+        categories=any(limit is not None and limit < 1 for limit in (gain, rate)),
         checked=CHECKED,
         unit=prepared.trained.unit,
         epsilon=epsilon,

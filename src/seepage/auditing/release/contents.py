@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from seepage.auditing.intake.model_file import load_model
+from seepage.auditing.intake.model_file import MOST_BYTES, load_model
 from seepage.auditing.release.released_model import ReleasedModel
 from seepage.auditing.trained_model import MODELS
 from seepage.errors import InputError
-from seepage.support.files import read_manifest, whole_folder, write_private, write_text
+from seepage.support.files import (
+    check_input,
+    read_manifest,
+    whole_folder,
+    write_private,
+    write_text,
+)
 from seepage.support.library_classes import is_pipeline
+from seepage.support.manifest import MANIFEST, Manifest, digest_of
+from seepage.support.signatures import Sign, public_key, signing_with
+from seepage.support.strict_json import (
+    COUNT,
+    DIGEST,
+    TEXT,
+    check_fields,
+    is_finite,
+    is_text,
+    read_json,
+)
 from seepage.tables.names import counted
 
 FORMAT = "seepage-release/1"
-_MODEL, _LIST, _CARD = FILES = ("model.safetensors", "release.json", "model-card.md")
+_MODEL, _LIST, _CARD = ("model.safetensors", "release.json", "model-card.md")
+# The files of a folder, and the most bytes of each
+_FILES = {_MODEL: MOST_BYTES, _LIST: 8 * 10**6, _CARD: 8 * 10**6}
 PROTECTIONS = {
     "noised": "noised and counted",
     "drawn": "drawn by a private mechanism",
@@ -39,9 +58,44 @@ class Item:
     count: int = 0  # how many numbers or names leave
     value: Any = None  # what leaves, if it is not in the model itself
 
+    @classmethod
+    def read(cls, content: Any, place: int) -> Item:
+        """Return the item as a file has it, or raise ``ValueError``."""
+        check_fields(content, _ITEM, f"item {place} of what leaves")
+        return cls(**content)
+
     def __str__(self) -> str:
         many = f" ({self.count:,})" if self.count > 1 else ""
         return f"{self.name}{many}: {PROTECTIONS[self.protection]}. {self.how}"
+
+
+def _is_scalar(value: Any) -> bool:
+    return value is None or isinstance(value, bool) or is_text(value) or is_finite(value)
+
+
+def _is_value(value: Any) -> bool:
+    """Whether something is a plain value, or a list or an object of such."""
+    parts = value.values() if isinstance(value, dict) else value
+    flat = isinstance(value, dict | list) and all(map(_is_scalar, parts))
+    return flat or _is_scalar(value)
+
+
+_ITEM = {
+    "name": TEXT,
+    "protection": (
+        lambda value: value in tuple(PROTECTIONS),
+        f"one of {', '.join(PROTECTIONS)}",
+    ),
+    "how": TEXT,
+    "count": COUNT,
+    "value": (_is_value, "a value, or a list or an object of values"),
+}
+_LISTING = {
+    "format": (lambda value: value == FORMAT, f"{FORMAT!r}; it is of another format"),
+    "columns": (lambda value: isinstance(value, list), "a list"),
+    "leaves": (lambda value: isinstance(value, list), "a list"),
+    "replaces": DIGEST,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,13 +160,34 @@ class Release:
         card = ["# Model card", "", "What leaves with this model:", "", *item_table(items), ""]
         return Release(ReleasedModel(model), tuple(items), "\n".join(card))
 
-    def write(self, folder: str | Path, *, keep: Sequence[Path] = ()) -> Path:
+    def write(
+        self,
+        folder: str | Path,
+        *,
+        keep: Sequence[Path] = (),
+        complete: Callable[[Path], object] | None = None,
+        sign: str | Path | None = None,
+        replaces: str | Path | None = None,
+    ) -> Path:
         """Write the folder that may be shared, completely or not at all, and return it.
 
         ``model.safetensors`` (the noisy coefficients), ``release.json`` (how columns become
         features, and everything that leaves with its protection), ``model-card.md``, and the
-        ``manifest.json`` with the checksums of these. ``keep`` names files that must not change:
-        the inputs.
+        ``manifest.json`` with the checksums of these.
+
+        Parameters
+        ----------
+        folder
+            Where to write it.
+        keep
+            Files that must not change: the inputs.
+        complete
+            Called with the folder when everything is written, before it takes its place.
+        sign
+            A PEM file with a private Ed25519 key, which signs the manifest.
+        replaces
+            The folder of an earlier release, in whose place this one is to be used;
+            ``release.json`` names it by the SHA-256 of its manifest.
         """
         model, out = self.model.estimator, Path(folder)
         family = {maker: name for name, maker in MODELS.items()}.get(type(model))
@@ -126,13 +201,18 @@ class Release:
             "columns": self.model.as_json(),
             "leaves": [asdict(item) for item in self.items],
         }
+        signing, replaced = check_origin(sign, replaces)
+        if replaced is not None:
+            listing["replaces"] = replaced
+        keep = keep if sign is None else (*keep, Path(sign))
         texts = {_LIST: json.dumps(listing, indent=2, allow_nan=False) + "\n", _CARD: self.card}
         content = _safetensors(self.model, family)
         try:
-            with whole_folder(out, "release", keep) as new:
+            with whole_folder(out, "release", keep, sign=signing, complete=complete) as new:
                 write_private(new / _MODEL, lambda file: file.write(content))
                 for name, text in texts.items():
                     write_text(new / name, text)
+                _read(new, out.name)  # nothing is shared that recipients would be refused
         except OSError as error:
             raise InputError(
                 f"The release cannot be written to {out.name!r}: {error.strerror or error}; "
@@ -172,24 +252,86 @@ def item_table(items: Sequence[Item]) -> list[str]:
     return ["| what | how many | protection | how |", "|-|-|-|-|", *rows]
 
 
-def load_release(folder: str | Path) -> ReleasedModel:
+def check_origin(
+    sign: str | Path | None = None, replaces: str | Path | None = None
+) -> tuple[Sign | None, str | None]:
+    """Return what signs a release, and the SHA-256 of the manifest of the one it replaces."""
+    signing = replaced = None
+    if sign is not None:
+        check_input(sign)
+        signing = signing_with(Path(sign))
+    if replaces is not None:
+        read_manifest(Path(replaces), "release", _FILES)
+        replaced = digest_of(Path(replaces) / MANIFEST)
+    return signing, replaced
+
+
+def load_release(folder: str | Path, *, key: str | Path | None = None) -> ReleasedModel:
     """Return the model in a release folder, which predicts from raw tables.
 
-    The folder must hold every file that its manifest lists and no other, and each must have its
-    checksum. The model has ``predict``, ``predict_proba``,
-    ``coef_``, ``intercept_`` and ``classes_``, as scikit-learn's do; ``transform`` turns a data
-    frame, or a mapping of columns, into its features.
+    The folder must hold the files of a release, exactly as its manifest lists them, and no other.
+    The model has ``predict``, ``predict_proba``, ``coef_``, ``intercept_`` and ``classes_``, as
+    scikit-learn's do; ``transform`` turns a data frame, or a mapping of columns, into its features.
+
+    Parameters
+    ----------
+    folder
+        The folder.
+    key
+        A PEM file with the public Ed25519 key of whoever made the release: the folder must then be
+        signed by it. Checksums alone show damage, not who wrote the folder.
     """
-    folder = Path(folder)
-    read_manifest(folder, "release", FILES)
+    return read_release(Path(folder), key).model
+
+
+@dataclass(frozen=True, eq=False)
+class ReleaseFolder:
+    """What a folder holds, once every file has been compared with its manifest."""
+
+    model: ReleasedModel
+    items: tuple[Item, ...]
+    manifest: Manifest
+    replaces: str | None  # the SHA-256 of the manifest of the release that this one replaces
+
+    def sentences(self, trusted: bool) -> Iterator[str]:
+        """Yield what was verified; ``trusted`` says that the signature's key was given."""
+        signature = self.manifest.signature
+        yield f"All {len(_FILES)} files are as the manifest lists them, and there is no other."
+        if signature is None:
+            yield "It is not signed: whoever changed a file could have changed the manifest too."
+        else:
+            doubt = "" if trusted else " Compare that with the author's key, or pass it with --key."
+            yield f"It is signed by the Ed25519 key with the SHA-256 {signature.signer}.{doubt}"
+        if self.replaces is not None:
+            yield f"It replaces the release whose manifest.json has the SHA-256 {self.replaces}."
+
+
+def read_release(folder: Path, key: str | Path | None = None) -> ReleaseFolder:
+    """Return the content of a release folder after checking all of it; see :func:`load_release`."""
+    if key is not None:
+        check_input(key)
+    trusted = None if key is None else public_key(Path(key))
+    manifest = read_manifest(folder, "release", _FILES, trusted)
+    model, items, replaces = _read(folder, folder.name)
+    return ReleaseFolder(model, items, manifest, replaces)
+
+
+def _read(folder: Path, name: str) -> tuple[ReleasedModel, tuple[Item, ...], str | None]:
+    """Return the model, what leaves, and what is replaced, as the files of a folder say."""
     model = load_model(folder / _MODEL)
     try:
-        listing = json.loads((folder / _LIST).read_text("utf-8"))
-        if listing["format"] != FORMAT:
-            raise ValueError("it is of another format")
-        return ReleasedModel.read(model, listing["columns"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{_LIST} in {folder.name!r} cannot be read ({error}).") from error
+        listing = read_json(folder / _LIST)
+        check_fields(listing, _LISTING, "the list", optional=("replaces",))
+        released = ReleasedModel.read(model, listing["columns"])
+        items = tuple(Item.read(item, k) for k, item in enumerate(listing["leaves"], 1))
+        counts = {item.name: item.count for item in items}
+        if len(counts) < len(items):
+            raise ValueError("it lists something twice")
+        if counts.get("coefficients") != np.size(released.coef_):
+            raise ValueError("it does not count the coefficients of the model")
+    except (ValueError, OSError) as error:
+        raise InputError(f"{_LIST} in {name!a} cannot be read ({error}).") from error
+    return released, items, listing.get("replaces")
 
 
 def _safetensors(released: ReleasedModel, family: str) -> bytes:

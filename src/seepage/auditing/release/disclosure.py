@@ -34,7 +34,7 @@ def find_disclosures(
         if procedure.person is not None:
             column = raw.column(procedure.person)
             rows = np.flatnonzero(pc.equal(column, column[row]).to_numpy(zero_copy_only=False))
-        for change, neighbour in _neighbours(raw, rows, prepared, procedure.domains):
+        for change, neighbour in neighbours_of(raw, rows, prepared, procedure.domains):
             try:
                 others = procedure.figures(neighbour, prepared)
             except InputError:
@@ -47,7 +47,7 @@ def find_disclosures(
     return tuple(found)
 
 
-def _neighbours(
+def neighbours_of(
     raw: pa.Table, rows: np.ndarray, prepared: Prepared, domain: Domain
 ) -> Iterator[tuple[str, pa.Table]]:
     """Yield a table without some records, and tables with others in their place."""

@@ -51,6 +51,16 @@ Domain = Mapping[str, tuple[float, float]]
 
 
 @dataclass(frozen=True, eq=False)
+class Ballot:
+    """What the blocks of a table vote on, and how."""
+
+    public: TrainedModel  # with labels in their published unit
+    grid: np.ndarray  # the points that σ may have
+    blocks: int
+    epsilon: float
+
+
+@dataclass(frozen=True, eq=False)
 class Prepared:
     """What the procedure makes of a table, except the noise itself."""
 
@@ -214,19 +224,17 @@ class Procedure(ReleaseQuestion):
         if gone:
             who = many(ONE_ROW if self.person is None else ONE_PERSON)
             raise InputError(
-                f"Earlier releases in the ledger have told {gone:,} of these {who} up to the "
-                f"η = {self.target_eta:g} that is allowed over all of them: nothing more may "
-                f"leave; leave those {who} out, or raise --target-eta."
+                f"The privacy budget (η = {self.target_eta:g}) of {gone:,} of these {who} is spent "
+                f"by earlier releases; leave those {who} out, or raise --target-eta. `seepage "
+                "ledger show` with the table says how much everybody has left."
             )
         return np.sqrt(left)
 
-    def _vote(
-        self, trained: TrainedModel, allowed: np.ndarray, figures: Mapping[str, Any], least: float
-    ) -> NoiseVote | None:
-        """Draw the noise; labels count in their published unit, which follows no single record.
+    def ballot(self, trained: TrainedModel, figures: Mapping[str, Any]) -> Ballot | None:
+        """Return what is voted on; labels count in their published unit, which follows no record.
 
-        ``None`` if no point of the grid is enough, or if there are too few records for a vote and
-        nobody asked for one.
+        ``None`` if there are too few records for a vote and nobody asked for one, or if σ is
+        declared.
         """
         unit = figures.get("unit of the target", 1.0)
         records = figures[f"number of {many(trained.unit)}"]
@@ -235,10 +243,19 @@ class Procedure(ReleaseQuestion):
         features = trained.records.X.shape[1]
         classes = labels.counts is not None
         blocks, epsilon = plan_vote(records, features, classes, self.sigma_epsilon)
-        if not blocks:
+        if not blocks or self.sigma is not None:
             return None
-        grid = noise_grid(unit / self.target_eta, records)
-        return vote_on_noise(public, allowed, grid, blocks, epsilon, least)
+        return Ballot(public, noise_grid(unit / self.target_eta, records), blocks, epsilon)
+
+    def _vote(
+        self, trained: TrainedModel, allowed: np.ndarray, figures: Mapping[str, Any], least: float
+    ) -> NoiseVote | None:
+        """Draw the noise; ``None`` if there is no vote, or if no point of the grid is enough."""
+        ballot = self.ballot(trained, figures)
+        if ballot is None:
+            return None
+        grid, blocks, epsilon = ballot.grid, ballot.blocks, ballot.epsilon
+        return vote_on_noise(ballot.public, allowed, grid, blocks, epsilon, least)
 
     def _noise(self, needed: float, vote: NoiseVote | None) -> float:
         """Return the noise: as declared, or as drawn and at least what the target needs."""

@@ -11,11 +11,19 @@ import narwhals as nw
 import numpy as np
 
 from seepage.errors import InputError
+from seepage.support.strict_json import FINITE, POSITIVE, TEXT, TEXTS, check_fields
 from seepage.tables.columns import ColumnEncoding, TableEncoding, level_names
 from seepage.tables.names import printable, shown, unique
 
 OTHER = "(other)"  # the level into which rare ones are merged
 _KINDS = ("numeric", "boolean", "categorical")
+_FIELDS = {
+    "name": TEXT,
+    "kind": (_KINDS.__contains__, "numeric, boolean or categorical"),
+    "centre": FINITE,
+    "unit": POSITIVE,
+    "levels": TEXTS,
+}
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,15 @@ class ColumnCoding:
         levels = () if part.levels is None else tuple(level_names(part.levels))
         scaling = (part.centre, part.unit) if scale else (0.0, 1.0)
         return cls(part.name, part.kind, *scaling, levels)
+
+    @classmethod
+    def read(cls, content: Any, place: int) -> ColumnCoding:
+        """Return the column as a file has it, or raise ``ValueError``."""
+        check_fields(content, _FIELDS, f"column {place}")
+        levels = tuple(content["levels"])
+        if (content["kind"] == "categorical") != bool(levels) or len(levels) == 1:
+            raise ValueError(f"column {place} must have several levels as a category, else none")
+        return cls(**content | {"levels": levels})
 
     def features(self, values: Sequence[Any]) -> np.ndarray:
         """Return the features of some values, one row for each."""
@@ -137,20 +154,19 @@ class ReleasedModel:
     @classmethod
     def read(cls, estimator: Any, content: Any) -> ReleasedModel:
         """Return a model from the columns that :meth:`as_json` wrote, or raise ``ValueError``."""
-        columns = []
-        for column in content:
-            if (
-                column["kind"] not in _KINDS
-                or not np.isfinite([column["centre"], column["unit"]]).all()
-            ):
-                raise ValueError("a column is of no known kind")
-            columns.append(ColumnCoding(**column | {"levels": tuple(map(str, column["levels"]))}))
+        columns = [ColumnCoding.read(column, k) for k, column in enumerate(content, 1)]
+        if len({column.name for column in columns}) < len(columns):
+            raise ValueError("two columns have the same name")
         width = sum(max(len(c.levels) - 1, 1) for c in columns)
         if columns and width != estimator.n_features_in_:
             raise ValueError(
                 "the number of features made from the columns differs from that of the coefficients"
             )
-        return cls(estimator, columns)
+        own = getattr(estimator, "feature_names_in_", None)
+        model = cls(estimator, columns)
+        if columns and own is not None and list(own) != list(model.feature_names_in_):
+            raise ValueError("the model names other features than the columns make")
+        return model
 
     def __repr__(self) -> str:
         return f"<released {type(self.estimator).__name__} of {len(self.columns)} columns>"

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from seepage.auditing.any_model.structure import FEW
 from seepage.auditing.findings import (
     MU,
     NUMBERS,
@@ -32,7 +33,7 @@ from seepage.auditing.findings import (
 )
 from seepage.auditing.report.figures import Drawing, draw_figures
 from seepage.auditing.report.first_screen import show_audit
-from seepage.auditing.report.rendering import TEMPLATES, Report, render, to_plain
+from seepage.auditing.report.rendering import TEMPLATES, Report, render, tell, to_plain
 from seepage.auditing.report.verdict import (
     judge,
     name_change,
@@ -289,6 +290,10 @@ class AuditReport(Report):
             "disclosures": audit.disclosures and asdict(audit.disclosures),
             "ledger": audit.ledger and asdict(audit.ledger),
             "usefulness": audit.usefulness and asdict(audit.usefulness),
+            "structure": [
+                asdict(risk) | {"text": tell("risk", risk, FEW, None, of="attack.j2")}
+                for risk in audit.structure
+            ],
             "versions": audit.versions,
         }
         plain_values: dict[str, Any] = to_plain(summary)

@@ -35,7 +35,7 @@ TEMPLATES = files("seepage.auditing.report") / "templates"
 
 _FILTERS = (
     "number plain short sentence markdown protection in_100 percent share at_most "
-    "at_least bits interval several one many capital"
+    "at_least bits interval several one many capital level_error"
 )
 _CALLED = (
     "relative_error count_over find_limit inverse say_error error_said spread_kept spread_kept_of "

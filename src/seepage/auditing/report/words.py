@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
 from seepage.auditing.findings import (
     MU,
@@ -198,6 +199,21 @@ def relative_error(attribute: AttributeFinding, error: float) -> float:
     if attribute.kind == "numeric" and np.isfinite(attribute.spread) and attribute.spread > 0:
         return float(error / attribute.spread)
     return float(error)
+
+
+def level_error(attribute: AttributeFinding) -> float | None:
+    """Return the least standard error, in levels, of a category; ``None`` if it is not known.
+
+    A category moves by whole levels, so an estimate need be unbiased at its values, not between
+    them, and ``1/η`` does not bound it. Of two values that move the release by ``μ`` noise
+    deviations the bound is ``1/√(exp(μ²) − 1)`` (Hammersley 1950; Chapman and Robbins 1951), the
+    Cramér–Rao one for small μ only. μ is that of the finite change, by which the values are told
+    apart with the true positive rate ``Φ(Φ⁻¹(0.01) + μ)``.
+    """
+    if attribute.tpr is None:
+        return None
+    mu = float(ndtri(attribute.tpr) - ndtri(0.01))
+    return 1 / math.sqrt(math.expm1(min(mu * mu, 700.0))) if mu > 0 else math.inf
 
 
 def protection(attribute: AttributeFinding) -> str:

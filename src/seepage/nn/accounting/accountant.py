@@ -172,6 +172,7 @@ class FisherAccountant(MeasuredRun):
         check_noise(noise_multiplier)
         check_randomness(randomness)
         self.randomness = randomness
+        self.filtered = False  # whether a record takes part only while its budget lasts
         self.sampler = sampler
         if (batch_size is None) == (sample_rate is None):
             raise InputError("Give either batch_size or sample_rate, not both.")
@@ -405,6 +406,7 @@ class FisherAccountant(MeasuredRun):
             records=self.n,
             randomness=self.randomness,
             declared=self.declared,
+            filtered=self.filtered,
         )
 
     def _account(self, chosen: Tensor, step: Step, entry: Entry) -> None:

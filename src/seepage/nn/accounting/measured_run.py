@@ -125,6 +125,7 @@ class RunReader(ABC):
                 "records whose sketches were kept)."
             )
         check_choice(measure, "measure", ("dfil", "fil"))
+        self._refuse_if_filtered()
         trace, variance = (np.asarray(t.cpu()) for t in self.information(amplified))
         if not self.unknowns:
             raise InputError(
@@ -174,6 +175,20 @@ class RunReader(ABC):
 
     rows = records
 
+    def _refuse_if_filtered(self) -> None:
+        """Raise if records stopped when their budgets were spent.
+
+        When a record stops depends on the record: two records a little apart stop at different
+        steps, after which their releases differ by a whole gradient. Fisher information, a limit of
+        small changes, is then infinite, whatever the sums along one run say.
+        """
+        if self.ledger.filtered:
+            raise InputError(
+                "In a run with budget= a record stops at a step that depends on the record itself, "
+                "so its Fisher information is infinite and η, η̄ and PLIS bound nothing. Read "
+                "trainer.promise(), or train without budget=."
+            )
+
     def _of_hidden_batches(self) -> tuple[str, ...]:
         """Return the assumptions of the factor κ."""
         if not self.failure_probability:
@@ -185,7 +200,9 @@ class RunReader(ABC):
         return _HIDDEN, may_fail
 
     def worst(self) -> float:
-        """Return the largest dFIL of any record that was measured."""
+        """Return the largest dFIL of any record that was measured; nan under budgets."""
+        if self.ledger.filtered:
+            return math.nan
         trace, _ = self.information()
         return math.sqrt(float(trace.max()) / self.unknowns) if self.unknowns else 0.0
 
@@ -424,6 +441,7 @@ class MeasuredRun(RunReader):
             raise InputError(
                 "No sketches were kept; give sketch=8 and sketch_records=[…] to the accountant."
             )
+        self._refuse_if_filtered()
         return self.sketch.bracket().of_run(self.sums.uses > 0, self.ledger.conditions)
 
     def individual_loss(self) -> IndividualLoss:
@@ -444,6 +462,12 @@ class MeasuredRun(RunReader):
             raise InputError(
                 "The privacy of single records was not kept (individual=False); give "
                 "individual=True."
+            )
+        if self.ledger.filtered:
+            raise InputError(
+                "Under budget= a record that has stopped costs no more, which averages over its "
+                "batches do not show. trainer.budgets_.filter.spent has what each has spent, and "
+                "trainer.promise() what is promised to all."
             )
         if any(math.isinf(entry.sensitivity) for entry in self.ledger):
             raise InputError("Unclipped gradients have no differential privacy; train with a clip.")

@@ -68,6 +68,8 @@ class Entry:
     declared
         Whether rate and divisor were stated before the data were seen. Otherwise they follow from
         the number of records, which counts as public.
+    filtered
+        Whether a record took part only while its budget lasted.
     """
 
     steps: int
@@ -79,6 +81,7 @@ class Entry:
     records: int
     randomness: str = UNSTATED
     declared: bool = False
+    filtered: bool = False
 
     @property
     def noise(self) -> float:
@@ -91,6 +94,7 @@ class Entry:
             f"{self.sample_rate:.4g}, "
             f"σ = {self.noise_multiplier:.4g}, C = {self.max_grad_norm:.4g}, "
             f"gradients no longer than {self.sensitivity:.4g}"
+            f"{', each record until its budget is spent' if self.filtered else ''}"
         )
         return marked(settings, conditions_of([self.randomness]))
 
@@ -126,6 +130,11 @@ class Ledger:
     def conditions(self) -> tuple[str, ...]:
         """What must hold of the origin of noise and batches, for every statement about the run."""
         return conditions_of(entry.randomness for entry in self._entries)
+
+    @property
+    def filtered(self) -> bool:
+        """Whether records stopped when their budgets were spent."""
+        return any(entry.filtered for entry in self._entries)
 
     def declare(self, randomness: str) -> None:
         """State the origin of the noise and batches of all steps so far."""

@@ -13,7 +13,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ from seepage.nn.privacy.randomness import (
     conditions_of,
     mark_of,
 )
+from seepage.nn.privacy.run_membership import GUARANTEED
 from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.own_loss import labels_of
 from seepage.nn.problem.problem import Loss
@@ -58,6 +59,7 @@ from seepage.nn.problem.views import (
     rows_of,
 )
 from seepage.nn.sampling.samplers import check_rate, make_sampler
+from seepage.nn.training.budgets import Budget, RecordBudgets, checked_budget
 from seepage.nn.training.checkpoints import (
     check_same_run,
     read_checkpoint,
@@ -66,6 +68,7 @@ from seepage.nn.training.checkpoints import (
     write_key,
 )
 from seepage.nn.training.secure_noise import quick_noise, secure_noise
+from seepage.privacy.filters import CONDITIONS
 from seepage.support.files import remove_half_written
 from seepage.support.keyed_stream import KeyedStream
 from seepage.support.number_check import check_choice, check_noise, check_number, check_positive
@@ -220,6 +223,14 @@ class PrivateSGD:
         ``"secure"``: noise and batches from ChaCha20, sums rounded to a grid of about 1/4096 of the
         noise's standard deviation. ``"fast"``: noise from torch's own generator, which keeps as
         little as 32 bits of a seed, for experiments only; statements say so too.
+    budget
+        What is promised to every record, about adding or removing it:
+        ``sp.privacy.DifferentialPrivacy(8.0, 1e-5, "add-or-remove")``, ``GaussianDP`` or
+        ``RenyiDP``. A record whose budget is spent takes part no more; the others go on. A Gaussian
+        budget charges the records that were drawn, the others every record, for which all
+        gradients are computed at every step. Needs a declared ``sample_rate``, a clip and a
+        single process.
+        The leakage η̄ is then not stated: see :meth:`promise`.
     checkpoint
         A file to keep the state of the run in. If it exists, :meth:`fit` resumes from it, with the
         same numbers as if the run had never stopped. With ``amplification="theorem4"`` the number
@@ -237,6 +248,10 @@ class PrivateSGD:
     ----------
     accountant_
         The :class:`~seepage.nn.FisherAccountant` of the run.
+    budgets_
+        With ``budget``, what every record has spent and who has stopped
+        (:class:`~seepage.nn.training.budgets.RecordBudgets`); otherwise ``None``. Keep it secret:
+        whether a record has stopped is not covered by its budget.
     history_
         A :class:`~seepage.nn.training.private_sgd.Progress` for every evaluation.
 
@@ -281,6 +296,7 @@ class PrivateSGD:
         sampling: str = "poisson",
         seed: int | None = None,
         randomness: str = "secure",
+        budget: Budget | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 100,
         evaluate_every: int | None = None,
@@ -330,6 +346,12 @@ class PrivateSGD:
         self.sampling = sampling
         self.seed = plain_setting(seed)
         self.randomness = randomness
+        self.budget = None if budget is None else checked_budget(budget)
+        if budget is not None and batch_size is not None:
+            raise InputError(
+                "A budget is about adding or removing a record, which must change nothing for the "
+                "others; declare sample_rate and expected_batch instead of batch_size."
+            )
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.checkpoint_every = int(checkpoint_every)
         self.evaluate_every = int(evaluate_every or max(1, steps // 20))
@@ -368,6 +390,20 @@ class PrivateSGD:
             self.accountant_.load_state_dict(whole_state(self.accountant_))
         return self
 
+    def promise(self) -> Budget:
+        """Return what a run with ``budget`` promises to every record, and under which conditions.
+
+        It is the same for all. What a single record has spent is no promise to it, and secret.
+        """
+        if self.budget is None:
+            raise InputError(
+                "Without budget= no record ever stops; accountant_.privacy(delta) says what the "
+                "run promises."
+            )
+        origin = conditions_of([self._randomness()])
+        said = (*self.budget.assumptions, GUARANTEED[0], *CONDITIONS, *origin)
+        return replace(self.budget, assumptions=said, guarantee=not mark_of(origin))
+
     def _begin(self, X: Inputs, y: Tensor) -> None:
         """Set up the run, or resume the one in the checkpoint."""
         stored = None
@@ -401,6 +437,7 @@ class PrivateSGD:
             randomness=self._randomness(),
             **{"steps": self.steps} | self.accounting,
         )
+        self.budgets_ = self._budgets(len(y))
         if stored:
             self._resume(*stored)
         self.accountant_.check.trust()
@@ -410,6 +447,22 @@ class PrivateSGD:
         first = _moved(X, some, device), y[some].to(device)
         self.accountant_.engine.takes_finite_steps(*first)
         self.accountant_.engine.step_size(*first)
+
+    def _budgets(self, records: int) -> RecordBudgets | None:
+        """Return the budgets of the records, if there are any."""
+        if self.budget is None:
+            return None
+        if world_size() > 1:
+            raise InputError("Budgets are kept in one process; train without torchrun.")
+        clip = self.accountant_.clip
+        self.accountant_.filtered = True
+        return RecordBudgets(
+            self.budget,
+            records=records,
+            sample_rate=self.accountant_.sample_rate,
+            noise=self.noise_multiplier * clip.max_grad_norm,
+            sensitivity=clip.sensitivity,
+        )
 
     def _own_stream(self, resumed: bool) -> KeyedStream:
         """Return the stream that batches, noise and probes of this run come from."""
@@ -432,6 +485,9 @@ class PrivateSGD:
 
     def _take_step(self, X: Inputs, y: Tensor, device: torch.device) -> None:
         index = own_part(self._sampler.batch(self._step))
+        if self.budgets_ is not None:
+            # The sum is still divided by the declared size of a batch, whoever takes part.
+            index = self.budgets_.taking_part(index, partial(self._lengths, X, y, device))
         if self.accountant_.passes is not None:
             self.accountant_.survey(
                 (rows, _moved(X, rows, device), y[rows].to(device))
@@ -448,6 +504,17 @@ class PrivateSGD:
         }
         self._update.take(noisy)
         self._step += 1
+
+    def _lengths(self, X: Inputs, y: Tensor, device: torch.device, rows: Tensor) -> Tensor:
+        """Return the norms of some records' clipped gradients at the present parameters."""
+        engine = self.accountant_.engine
+        parts = [
+            engine.norms(_moved(X, part, device), y[part].to(device))
+            for part in rows.split(_AT_A_TIME)
+            if len(part)
+        ]
+        norms = torch.cat(parts) if parts else torch.zeros(0)
+        return norms * engine.clip.factor(norms)
 
     def _evaluate(self, test: tuple[Inputs, Tensor] | None, bar: Any) -> None:
         accuracy = None
@@ -487,6 +554,7 @@ class PrivateSGD:
         )
         own = {name: plain_setting(getattr(self, name)) for name in names}
         own |= self._update.settings() | {"loss": loss_name(self.loss)}
+        own["budget"] = None if self.budget is None else repr(self.budget)
         more = {name: plain_setting(value) for name, value in sorted(self.accounting.items())}
         return own | {"accounting": more, "seed or key": self._stream.fingerprint()}
 
@@ -509,12 +577,19 @@ class PrivateSGD:
         tensors = {f"accountant.{name}": tensor for name, tensor in state.items()}
         tensors |= {f"net.{name}": tensor for name, tensor in network.items()}
         tensors |= {f"update.{name}": tensor for name, tensor in kept.items()}
+        if self.budgets_ is not None:
+            tensors |= {f"budgets.{name}": held for name, held in self.budgets_.state().items()}
         write_checkpoint(self.checkpoint, tensors, facts)
 
     def _resume(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         assert self.checkpoint is not None  # noqa: S101 - it was read
         check_same_run(self.checkpoint, facts, self._facts, self.steps)
-        parts: dict[str, dict[str, Tensor]] = {"accountant": {}, "net": {}, "update": {}}
+        parts: dict[str, dict[str, Tensor]] = {
+            "accountant": {},
+            "net": {},
+            "update": {},
+            "budgets": {},
+        }
         for name, tensor in tensors.items():
             kind, _, rest = name.partition(".")
             parts[kind][rest] = tensor
@@ -526,6 +601,8 @@ class PrivateSGD:
             )
         self.net.load_state_dict({n: spread_like(held[n], t) for n, t in parts["net"].items()})
         self._update.go_on(parts["update"], facts["update"])
+        if self.budgets_ is not None:
+            self.budgets_.go_on(parts["budgets"])
         self.accountant_.load_state_dict(parts["accountant"] | {"facts": facts["accountant"]})
         # The settings are the same for all steps, so a checkpoint that did not say so can be told.
         self.accountant_.ledger.declare(self._randomness())

@@ -1,0 +1,343 @@
+"""Guesses of every column of records from any model that can be fitted again.
+
+The attacker holds the model, knows the label and all other columns of a record, and asks which
+value ``k`` of one column the model's answer suits best. What anybody can guess without the model
+comes from other records: a forest fitted on them gives ``q(k)``, the probability of each value
+given the other columns and the label. What the model adds to that is attribute inference beyond
+imputation (Jayaraman and Evans 2022).
+
+The evidence of the model is membership inference for each candidate record (Yeom et al. 2018), with
+the likelihood ratio of Carlini et al. (2022). Let ``ℓ(k)`` be the log-odds that the attacked model
+gives to the record's own label with the value ``k`` in the column, ``μ(k)`` their mean over shadow
+models that were not fitted on the record, ``δ`` the mean rise of the log-odds of a record's own
+values in models that were fitted on it, and ``σ²`` their variance in models that were not. If both
+are normal, the log-likelihood ratio is ``(δ/σ²)(ℓ(k) − μ(k))`` up to a constant, and the guess is::
+
+    argmax_k  log q(k) + (δ/σ²)(ℓ(k) − μ(k))
+
+Every model is attacked in turn, with all others as shadow models. Each record is a member of half
+of them: how much more often it is guessed by models that had it is what a model leaks about its own
+records; the rest is what it, or anybody, knows about people like them.
+
+A column of text, or of few numbers, is guessed by its values. Another column of numbers or dates is
+cut into bands of equally many records, and a guess is right if it is in the right band.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from seepage.attacks.intervals import ConfidenceInterval, Contrast, accuracy_interval, contrast
+from seepage.attacks.membership.signals import as_probabilities, confidence, log_odds
+from seepage.errors import InputError
+from seepage.tables.frames import columns_as_they_are, put_together
+from seepage.tables.source import as_numpy
+
+
+@dataclass(frozen=True, eq=False)
+class GuessedColumn:
+    """A column, or several that encode one attribute, and the values that are tried for it."""
+
+    name: str
+    columns: tuple[int, ...]  # their positions in the table
+    kind: str  # ``categorical``: its values; ``numeric``: bands of them
+    codes: np.ndarray  # (n,): the value or band of every record; −1 if it is none that is tried
+    holders: np.ndarray  # (K,): a record that holds each of them
+
+    def __len__(self) -> int:
+        return len(self.holders)
+
+
+@dataclass(frozen=True, eq=False)
+class GuessingPlan:
+    """Which columns of which records are guessed, and what the attacker guesses without a model.
+
+    Parameters
+    ----------
+    columns
+        The columns that are guessed.
+    left_out
+        Names of columns that are not: with only one value, or beyond the number of queries.
+    rows
+        The positions of the records that are attacked, ``(m,)``.
+    priors
+        For each column the logarithm of ``q(k)``, ``(m, K)``.
+    tried, labels
+        The records with every value of every column in turn, and their labels: column after
+        column, in each all values of the first record, then of the second.
+    """
+
+    columns: tuple[GuessedColumn, ...]
+    left_out: tuple[str, ...]
+    rows: np.ndarray
+    priors: tuple[np.ndarray, ...]
+    tried: Any
+    labels: np.ndarray
+
+    def ask(self, model: Any) -> list[np.ndarray]:
+        """Return a model's confidence in each attacked record with each value of each column."""
+        if not self.columns:
+            return []
+        answers = confidence(model, self.tried, self.labels)
+        ends = np.cumsum([len(self.rows) * len(column) for column in self.columns])
+        return [part.reshape(len(self.rows), -1) for part in np.split(answers, ends[:-1])]
+
+
+def plan_guesses(
+    X: Any,
+    y: np.ndarray,
+    together: Mapping[str, Sequence[int]] | None = None,
+    *,
+    seed: int = 0,
+    queries: int = 40_000,
+    fewest: int = 60,
+) -> GuessingPlan:
+    """Choose what is guessed; at most about as many predictions of each model as ``queries`` says.
+
+    ``together`` names the columns of each attribute, where it has several; ``fewest`` records are
+    attacked, or half of the table: the attacker learns from the others.
+    """
+    table = columns_as_they_are(X)
+    found = [
+        _guessed(name, tuple(places), [table[j][1] for j in places])
+        for name, places in (
+            together or {name: (j,) for j, (name, _) in enumerate(_unique(table))}
+        ).items()
+    ]
+    rng = np.random.default_rng(seed)
+    # A wide table is asked about less often: all that is tried is held at once
+    queries = min(queries, max(2_000, 8_000_000 // len(table)))
+    some = min(fewest, len(y) // 2)
+    # With more columns than the queries allow for, those that are guessed are drawn at random
+    chosen, spent = [], 0
+    for k in rng.permutation(len(found)):
+        if len(found[k]) > 1 and spent + len(found[k]) <= max(queries // some, 2):
+            chosen.append(int(k))
+            spent += len(found[k])
+    columns = tuple(found[k] for k in sorted(chosen))
+    left_out = tuple(found[k].name for k in range(len(found)) if k not in chosen)
+    size = min(len(y) // 2, max(some, queries // max(spent, 1)))
+    order = rng.permutation(len(y))
+    rows, others = np.sort(order[:size]), np.sort(order[size:])
+    numbers = np.column_stack([_as_numbers(values) for _, values in table] + [_as_numbers(y)])
+    priors = tuple(
+        _without_model(column, numbers, rows, others[: max(2000, 2 * size)]) for column in columns
+    )
+    again = np.concatenate([np.repeat(rows, len(column)) for column in columns] or [rows[:0]])
+    holders = [again] * len(table)
+    start = 0
+    for column in columns:
+        there = slice(start, start := start + size * len(column))
+        for j in column.columns:
+            holders[j] = again.copy() if holders[j] is again else holders[j]
+            holders[j][there] = np.tile(column.holders, size)
+    tried = put_together(X, again, holders)
+    return GuessingPlan(columns, left_out, rows, priors, tried, y[again])
+
+
+def _unique(table: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]:
+    names = [name for name, _ in table]
+    if len(set(names)) < len(names):
+        raise InputError("Two columns of X have one name; give each a name of its own.")
+    return table
+
+
+def _guessed(
+    name: str, places: tuple[int, ...], values: list[np.ndarray], most: int = 30, bands: int = 10
+) -> GuessedColumn:
+    """Return a column with its most frequent values, or with bands of equally many records."""
+    if len(values) == 1 and values[0].dtype.kind == "f":
+        numbers = values[0]
+        known = numbers[np.isfinite(numbers)]
+        if len(np.unique(known)) > bands:
+            cuts = np.unique(np.quantile(known, np.arange(1, bands) / bands, method="lower"))
+            raw = np.where(np.isfinite(numbers), np.searchsorted(cuts, numbers), len(cuts) + 1)
+            _, codes = np.unique(raw, return_inverse=True)
+            holders = [_middle(numbers, codes == k) for k in range(codes.max() + 1)]
+            return GuessedColumn(name, places, "numeric", codes, np.array(holders))
+    text = [np.array([str(cell) for cell in column.tolist()]) for column in values]
+    _, first, codes, counts = np.unique(
+        np.column_stack(text), axis=0, return_index=True, return_inverse=True, return_counts=True
+    )
+    frequent = np.argsort(-counts, kind="stable")[:most]
+    place = np.full(len(counts), -1)
+    place[frequent] = np.arange(len(frequent))
+    return GuessedColumn(name, places, "categorical", place[codes.reshape(-1)], first[frequent])
+
+
+def _middle(numbers: np.ndarray, band: np.ndarray) -> int:
+    """Return the record in the middle of a band."""
+    rows = np.flatnonzero(band)
+    return int(rows[np.argsort(numbers[rows], kind="stable")[len(rows) // 2]])
+
+
+def _as_numbers(values: np.ndarray) -> np.ndarray:
+    """Return a column as numbers that trees can be cut at: text by frequency, gaps below all."""
+    if values.dtype.kind in "biuf":
+        numbers = values.astype(float)
+        known = numbers[np.isfinite(numbers)]
+        return np.where(np.isfinite(numbers), numbers, known.min() - 1 if len(known) else 0.0)
+    text = np.array([str(cell) for cell in values.tolist()])
+    _, codes, counts = np.unique(text, return_inverse=True, return_counts=True)
+    return np.argsort(np.argsort(-counts, kind="stable"))[codes].astype(float)
+
+
+def _without_model(
+    column: GuessedColumn, numbers: np.ndarray, rows: np.ndarray, others: np.ndarray
+) -> np.ndarray:
+    """Return ``log q(k)``, (m, K), learnt from other records: all other columns and the label."""
+    from sklearn.ensemble import RandomForestClassifier
+
+    known = others[column.codes[others] >= 0]
+    shares = np.bincount(column.codes[known], minlength=len(column)) + 1.0
+    chances = np.tile(shares / shares.sum(), (len(rows), 1))
+    kept = np.setdiff1d(np.arange(numbers.shape[1]), column.columns)
+    if len(np.unique(column.codes[known])) > 1:
+        forest = RandomForestClassifier(20, min_samples_leaf=3, random_state=0)
+        forest.fit(numbers[np.ix_(known, kept)], column.codes[known])
+        # A value that no neighbour has is unlikely, not impossible
+        chances *= 0.05
+        chances[:, forest.classes_] += 0.95 * forest.predict_proba(numbers[np.ix_(rows, kept)])
+    return np.asarray(np.log(chances))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ColumnGuesses:
+    """How often one column of records was guessed, without a model and with each of many.
+
+    The hits of single records depend on the data and are themselves sensitive: do not publish them.
+
+    Parameters
+    ----------
+    name, guess, levels
+        The column, what is guessed (its ``value``, or a ``band``), among how many.
+    rows
+        The positions of the attacked records, ``(m,)``.
+    alone
+        Whether the guess without a model is right, ``(m,)``.
+    hits
+        Whether the guess with each model is right, ``(M, m)``.
+    inside
+        Whether the model was fitted on the record, ``(M, m)``.
+    kind
+        ``attack``: this much can be guessed, never that no more can be.
+    """
+
+    name: str
+    guess: str
+    levels: int
+    rows: np.ndarray
+    alone: np.ndarray
+    hits: np.ndarray
+    inside: np.ndarray
+    kind: str = "attack"
+
+    @property
+    def baseline(self) -> float:
+        """The share of right guesses without the model: other columns, label, other records."""
+        return float(self.alone.mean())
+
+    @property
+    def baseline_interval(self) -> ConfidenceInterval:
+        """The 95 % interval of :attr:`baseline`."""
+        return accuracy_interval(self.alone[None, :])
+
+    @property
+    def with_model(self) -> Contrast:
+        """The share of right guesses with the model: members, non-members and the difference.
+
+        The difference is what a model leaks about the records that it was fitted on.
+        """
+        return contrast(self.hits.astype(float), self.inside)
+
+    @property
+    def gained(self) -> Contrast:
+        """The same, less the share of right guesses without the model, record by record."""
+        return contrast(self.hits.astype(float) - self.alone, self.inside)
+
+    def by(self, groups: Any) -> dict[Hashable, ColumnGuesses]:
+        """Return the guesses of each group, from one label for each record of the whole table."""
+        labels = as_numpy(groups)
+        if labels.ndim != 1 or len(labels) <= self.rows.max():
+            raise InputError("groups has too few labels; give one for each record of the table.")
+        labels = labels[self.rows]
+        return {
+            label: ColumnGuesses(
+                self.name,
+                self.guess,
+                self.levels,
+                self.rows[labels == label],
+                self.alone[labels == label],
+                self.hits[:, labels == label],
+                self.inside[:, labels == label],
+            )
+            for label in np.unique(labels).tolist()
+        }
+
+    def __repr__(self) -> str:
+        found, ends = self.with_model, self.with_model.interval("difference")
+        return (
+            f"<{self.name} guessed as one of {self.levels} {self.guess}s, attack: "
+            f"{100 * self.baseline:.1f} % without the model, {100 * found.outside:.1f} % of "
+            f"non-members and {100 * found.inside:.1f} % of members with it; members more by "
+            f"{100 * found.difference:.1f} points [{100 * ends.low:.1f}, {100 * ends.high:.1f}]>"
+        )
+
+
+def guess_columns(
+    plan: GuessingPlan, answers: Sequence[list[np.ndarray]], signals: np.ndarray, inside: np.ndarray
+) -> tuple[ColumnGuesses, ...]:
+    """Return how often each column is guessed with each model, the others being its shadows.
+
+    Parameters
+    ----------
+    plan
+        What is guessed.
+    answers
+        What each of the models answered to :meth:`GuessingPlan.ask`.
+    signals, inside
+        The confidence of each model in every record as it is, and whether it was fitted on it,
+        ``(M, n)``.
+    """
+    outside = signals[~inside]
+    usual = log_odds(as_probabilities(signals, outside))
+    weights = [
+        _weight(np.delete(usual, t, 0), np.delete(inside, t, 0)) for t in range(len(signals))
+    ]
+    here = inside[:, plan.rows]
+    found = []
+    for j, column in enumerate(plan.columns):
+        each = np.stack([model[j] for model in answers])  # (M, m, K)
+        odds = log_odds(as_probabilities(each, outside))
+        without = np.where(here[:, :, None], 0.0, odds)
+        counts, sums = (~here).sum(axis=0)[:, None], without.sum(axis=0)
+        truth, hits = column.codes[plan.rows], []
+        for t, weight in enumerate(weights):
+            # The mean over the other models that were not fitted on the record
+            own = (~here[t])[:, None]
+            left = np.maximum(counts - own, 1)
+            mean = (sums - own * odds[t]) / left
+            evidence = weight * left / (left + 1) * (odds[t] - mean)
+            hits.append(np.argmax(plan.priors[j] + evidence, axis=1) == truth)
+        alone = np.argmax(plan.priors[j], axis=1) == truth
+        guess = "band" if column.kind == "numeric" else "value"
+        found.append(
+            ColumnGuesses(column.name, guess, len(column), plan.rows, alone, np.stack(hits), here)
+        )
+    return tuple(found)
+
+
+def _weight(odds: np.ndarray, inside: np.ndarray) -> float:
+    """Return ``δ/σ²`` of shadow models, (M, n): zero if they know their members no better."""
+    counts = (~inside).sum(axis=0)
+    mean = np.where(inside, 0.0, odds).sum(axis=0) / np.maximum(counts, 1)
+    apart = odds - mean
+    enough = counts > 1
+    spread = np.where(inside, 0.0, apart**2).sum(axis=0)[enough]
+    variance = float(spread.sum() / max(int((counts[enough] - 1).sum()), 1))
+    rise = float(apart[inside].mean())
+    return max(rise, 0.0) / max(variance, 1e-12)

@@ -1,0 +1,90 @@
+"""What an audit by attack found, as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from seepage.attacks.attribute.any_model import ColumnGuesses
+from seepage.attacks.membership.inference import MembershipInferenceResult
+from seepage.auditing.any_model.held_out import HeldOutFinding
+from seepage.auditing.any_model.structure import StructuralRisk
+from seepage.auditing.findings import Gate
+
+
+@dataclass(frozen=True)
+class AttackAudit:
+    """What an audit by attack found: kind *attack*, never a bound.
+
+    Parameters
+    ----------
+    source, target, model
+        What was audited, which column is predicted, and by what model, in words.
+    records
+        How many records the model was fitted on.
+    attacks
+        The results of LiRA and RMIA.
+    attacked
+        The positions of the records that were attacked: all, or some drawn at random.
+    shadows, targets
+        How many models were fitted as shadow models, and how many were attacked.
+    structure
+        Structural risks, which need no attack.
+    by_record
+        The numbers of every record behind them, by name.
+    guesses
+        How often each column of a record is guessed, with the model and without it.
+    held_out
+        The error on records that were not in the data, and the gap to those that were.
+    steps
+        What was done, one sentence each.
+    versions
+        Versions of the software that computed this.
+    groups
+        The group of every record, by the name of what groups them.
+    gates
+        The limits that it was held to. An attack within a limit does not prove that it is kept.
+    preset
+        The preset that they came from.
+    """
+
+    source: str
+    target: str
+    model: str
+    records: int
+    attacks: tuple[MembershipInferenceResult, ...]
+    attacked: np.ndarray
+    shadows: int
+    targets: int
+    structure: tuple[StructuralRisk, ...]
+    by_record: Mapping[str, np.ndarray]
+    guesses: tuple[ColumnGuesses, ...]
+    held_out: HeldOutFinding
+    steps: tuple[str, ...]
+    versions: dict[str, str]
+    groups: Mapping[str, np.ndarray] = field(default_factory=dict)
+    gates: tuple[Gate, ...] = ()
+    preset: str | None = None
+
+    @property
+    def strongest(self) -> MembershipInferenceResult:
+        """The attack with the largest area under its curve."""
+        return max(self.attacks, key=lambda attack: attack.auc)
+
+    @property
+    def most_guessed(self) -> ColumnGuesses | None:
+        """The column that the model leaks most of: members guessed more often than non-members."""
+        return max(self.guesses, key=lambda one: one.with_model.difference, default=None)
+
+    def __repr__(self) -> str:
+        found = sum(risk.found is True for risk in self.structure)
+        looked = sum(risk.found is not None for risk in self.structure)
+        held, most = self.held_out, self.most_guessed
+        column = "" if most is None else f" most leaked column {most!r};"
+        return (
+            f"<audit of {self.model} by attack: {self.strongest!r};{column} {held.error_name} of "
+            f"new records {held.error:.3g}, {held.constant:.3g} of a constant; {found} of {looked} "
+            "structural risks found>"
+        )

@@ -1,0 +1,142 @@
+"""What a model gets right of records that it has seen, and of others: its usefulness, and its gap.
+
+Everything is read off models that were fitted on random halves for the attacks anyway, so it is
+about models of half of the records, which tend to be a little worse than the model of all.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri
+from scipy.stats import ks_2samp
+
+from seepage.attacks.intervals import Contrast, contrast
+
+
+@dataclass(frozen=True)
+class HeldOutFinding:
+    """The error of a model on records that it was not fitted on, beside a constant prediction's.
+
+    Parameters
+    ----------
+    error_name
+        ``error rate`` of a classifier, ``root mean squared error`` of a regressor.
+    error, low, high
+        On held-out records, with a 95 % interval.
+    constant
+        That of a constant prediction on the same records: the most frequent class, or the mean, of
+        the records that the model was fitted on.
+    advantage, advantage_low, advantage_high
+        How much smaller the model's error is than the constant's, with a 95 % interval.
+    own
+        The error on the records that the model was fitted on.
+    gap, gap_low, gap_high
+        The generalisation gap: held-out error less own error, with a 95 % interval.
+    distance, p_value
+        The largest distance (Kolmogorov and Smirnov) between the losses of members and those of
+        non-members of one model, and the probability of such a distance if they had one
+        distribution, for the attacked model where it is smallest, times their number.
+    models
+        How many models were fitted.
+    """
+
+    error_name: str
+    error: float
+    low: float
+    high: float
+    constant: float
+    advantage: float
+    advantage_low: float
+    advantage_high: float
+    own: float
+    gap: float
+    gap_low: float
+    gap_high: float
+    distance: float
+    p_value: float
+    models: int
+
+
+def record_errors(model: Any, X: Any, y: np.ndarray) -> np.ndarray:
+    """Return whether each record is misclassified, or its squared residual, (n,)."""
+    said = np.asarray(model.predict(X)).reshape(len(y), -1)[:, 0]
+    if getattr(model, "classes_", None) is not None:
+        return np.asarray(said != y, dtype=float)
+    return np.asarray((said.astype(float) - y.astype(float)) ** 2)
+
+
+def compare_held_out(
+    errors: np.ndarray,
+    signals: np.ndarray,
+    inside: np.ndarray,
+    y: np.ndarray,
+    *,
+    classes: bool,
+    targets: int,
+) -> HeldOutFinding:
+    """Return what models fitted on halves get right of their members and of the others.
+
+    ``errors`` are those of :func:`record_errors`, (M, n); ``signals`` how well each model knows
+    each record, the higher the better; ``inside`` whether it was fitted on it.
+    """
+    constants = np.stack([_constant_errors(y, half, classes) for half in inside])
+    model, constant = contrast(errors, inside), contrast(constants, inside)
+    if classes:
+        own, held, beside = model.inside, model.outside, constant.outside
+        gap, gain = contrast(errors, inside), contrast(constants - errors, inside)
+        apart = -gap.difference, gap.difference_error
+        error = held, model.outside_error
+    else:
+        # The delta method: d√m = dm / 2√m
+        own, held, beside = (
+            math.sqrt(max(value, 0.0)) for value in (model.inside, model.outside, constant.outside)
+        )
+        # A perfect fit has no error to divide by, and none to divide
+        least = 1e-12 * max(held, beside, np.finfo(float).tiny)
+        scaled = errors / max(2 * held, least)
+        gain = contrast(constants / max(2 * beside, least) - scaled, inside)
+        weights = np.where(inside, -np.where(inside, errors, 0.0) / max(2 * own, least), scaled)
+        apart = held - own, _sum_error(weights, inside)
+        error = held, contrast(scaled, inside).outside_error
+    tests = [
+        ks_2samp(-signal[half], -signal[~half])
+        for signal, half in zip(signals[:targets], inside[:targets], strict=True)
+    ]
+    worst = min(tests, key=lambda test: float(test.pvalue))
+    return HeldOutFinding(
+        "error rate" if classes else "root mean squared error",
+        held,
+        *_ends(*error),
+        beside,
+        beside - held,
+        *_ends(beside - held, gain.outside_error),
+        own,
+        apart[0],
+        *_ends(*apart),
+        float(worst.statistic),
+        min(1.0, targets * float(worst.pvalue)),
+        len(inside),
+    )
+
+
+def _sum_error(values: np.ndarray, inside: np.ndarray) -> float:
+    """Return the standard error of the sum of the means over members and over the others."""
+    found: Contrast = contrast(np.where(inside, values, -values), inside)
+    return found.difference_error
+
+
+def _constant_errors(y: np.ndarray, half: np.ndarray, classes: bool) -> np.ndarray:
+    if classes:
+        known, counts = np.unique(y[half], return_counts=True)
+        return np.asarray(y != known[np.argmax(counts)], dtype=float)
+    numbers = y.astype(float)
+    return np.asarray((numbers - numbers[half].mean()) ** 2)
+
+
+def _ends(middle: float, error: float) -> tuple[float, float]:
+    reach = float(ndtri(0.975)) * error
+    return middle - reach, middle + reach

@@ -1,0 +1,159 @@
+"""What an estimator is given: the caller's own table, and an encoding where it cannot take that.
+
+A table is given to the estimator as it is. If it cannot be fitted on text, dates or gaps, an
+encoding is put before it, which is then a part of the model that is audited, and is said to be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin, clone, is_classifier
+
+from seepage.attacks.halves import first_line
+from seepage.errors import InputError
+from seepage.tables.frames import as_labels, columns_as_they_are, is_frame
+from seepage.tables.names import listed
+from seepage.tables.source import as_numpy
+
+
+class ColumnEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Turn every column of any table into numbers, as the records it is fitted on allow.
+
+    Text becomes one column for each of its most frequent values; others have zeros in all of them.
+    Dates become days. A gap in a column of numbers is filled with the median, and another column
+    says that it was one.
+
+    Parameters
+    ----------
+    text
+        Which columns are text.
+    most
+        The most values of a text that have a column.
+    """
+
+    def __init__(self, text: tuple[bool, ...], most: int = 100) -> None:
+        self.text = text
+        self.most = most
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn the values of text, and the medians."""
+        self.levels_: list[np.ndarray] = []
+        self.medians_: list[float] = []
+        self.gaps_: list[bool] = []
+        for text, values in self._columns(X):
+            levels, median, gaps = np.array([], dtype=str), 0.0, False
+            if text:
+                known, counts = np.unique(values, return_counts=True)
+                levels = known[np.argsort(-counts, kind="stable")[: self.most]]
+            else:
+                finite = values[np.isfinite(values)]
+                median = float(np.median(finite)) if len(finite) else 0.0
+                gaps = len(finite) < len(values)
+            self.levels_.append(levels)
+            self.medians_.append(median)
+            self.gaps_.append(gaps)
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Return the columns as numbers, (n, p)."""
+        made = []
+        for j, (text, values) in enumerate(self._columns(X)):
+            if text:
+                made.append((values[:, None] == self.levels_[j]).astype(float))
+                continue
+            known = np.isfinite(values)
+            made.append(np.where(known, values, self.medians_[j])[:, None])
+            if self.gaps_[j]:
+                made.append((~known)[:, None].astype(float))
+        return np.hstack(made)
+
+    def _columns(self, X: Any) -> list[tuple[bool, np.ndarray]]:
+        """Return every column as text, gaps as a value of their own, or as floats."""
+        columns = columns_as_they_are(X, self.text)
+        return [
+            (text, np.array([str(cell) for cell in values.tolist()]) if text else values)
+            for text, (_, values) in zip(self.text, columns, strict=True)
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class FittedInputs:
+    """An estimator, fitted, and what it was given."""
+
+    estimator: Any  # not fitted: with the encoding that was put before it, if any
+    model: Any
+    X: Any
+    y: np.ndarray
+    steps: tuple[str, ...]  # what was done for it, one sentence each
+
+
+def prepare(estimator: Any, X: Any, y: Any) -> FittedInputs:
+    """Fit an estimator on all records, with an encoding before it if it needs one."""
+    X, y = _as_given(X), as_labels(y)
+    if len(X) != len(y):
+        raise InputError(f"X has {len(X)} rows and y {len(y)}; they must have the same number.")
+    labels = y
+    if is_classifier(estimator) and y.dtype.kind == "f" and np.all(y == np.round(y)):
+        labels = y.astype(np.int64)
+    try:
+        return FittedInputs(estimator, clone(estimator).fit(X, labels), X, labels, ())
+    except Exception as problem:
+        first = problem
+    name = type(estimator).__name__
+    encoded, steps = _encoded(estimator, X)
+    attempts = [] if encoded is None else [(encoded, labels, steps)]
+    if is_classifier(estimator) and labels.dtype.kind != "f":
+        # Some libraries take classes only as 0, 1, 2 and so on
+        known, codes = np.unique(labels, return_inverse=True)
+        said = f"{name} takes no such labels: the {len(known)} classes were numbered from 0."
+        plain = [(estimator, ())] if encoded is None else [(estimator, ()), (encoded, steps)]
+        attempts += [(made, codes.reshape(-1), (*done, said)) for made, done in plain]
+    problems = [first]
+    for made, taken, done in attempts:
+        try:
+            return FittedInputs(made, clone(made).fit(X, taken), X, taken, done)
+        except Exception as problem:
+            problems.append(problem)
+    reasons = [first_line(problem) for problem in problems[:2]]
+    again = encoded is not None and reasons[1] != reasons[0]
+    beside = f"; with an encoding before it: {reasons[1]}" if again else ""
+    raise InputError(
+        f"{name} cannot be fitted on these records ({reasons[0]}{beside}). Check that its steps "
+        "name columns that X has, and that y is what it predicts."
+    ) from first
+
+
+def _encoded(estimator: Any, X: Any) -> tuple[Any, tuple[str, ...]]:
+    """Return the estimator after an encoding of what it may not take, and what to say of it.
+
+    There is none for an array of numbers without gaps.
+    """
+    from sklearn.pipeline import make_pipeline
+
+    columns = columns_as_they_are(X)
+    text = [name for name, values in columns if values.dtype.kind != "f"]
+    gaps = [name for name, v in columns if v.dtype.kind == "f" and not np.all(np.isfinite(v))]
+    if not (text or gaps or is_frame(X)):
+        return None, ()
+    done = [f"text became one column per value ({listed(text)})"] if text else []
+    done += [f"gaps became medians, each with a column that marks them ({listed(gaps)})"]
+    done = done if gaps else done[:-1]
+    said = (
+        f"{type(estimator).__name__} cannot be fitted on the columns as they are. An encoding was "
+        f"put before it and is audited with it: {'; '.join(done) or 'all became numbers'}."
+    )
+    encoder = ColumnEncoder(tuple(values.dtype.kind != "f" for _, values in columns))
+    return make_pipeline(encoder, clone(estimator)), (said,)
+
+
+def _as_given(X: Any) -> Any:
+    """Return a data frame as it is; anything else as an array, of numbers unless it holds text."""
+    if is_frame(X):
+        return X
+    values = as_numpy(X.toarray() if hasattr(X, "toarray") else X)
+    if values.ndim != 2:
+        raise InputError(f"X has the shape {values.shape}; pass a table of rows and columns.")
+    return values if values.dtype.kind in "OUSM" else np.asarray(values, dtype=float)

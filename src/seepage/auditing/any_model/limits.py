@@ -1,0 +1,115 @@
+"""Limits on an audit by attack: being over one fails, being within it proves nothing.
+
+Two of the limits of linear models are about what an attacker does, and an attack can exceed them:
+how often membership inference succeeds, and what the model adds to a guess. All others are about
+bounds, which attacks do not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from seepage.attacks.intervals import ConfidenceInterval, accuracy_interval
+from seepage.attacks.membership.inference import MembershipInferenceResult
+from seepage.auditing.any_model.findings import AttackAudit
+from seepage.auditing.decision.presets import PRESETS
+from seepage.auditing.findings import Gate
+from seepage.auditing.gates import check_limits
+from seepage.auditing.questions import Limits
+from seepage.core.result import SAME
+from seepage.errors import InputError
+
+
+class MembershipSuccess(NamedTuple):
+    """How often an attack on membership is right if half of the records are members."""
+
+    rate: float
+    interval: ConfidenceInterval
+
+
+def membership_success(attack: MembershipInferenceResult) -> MembershipSuccess:
+    """Return how often an attack tells members from non-members by a threshold on its scores.
+
+    The threshold for every other record is the best one for the records between them, so that it
+    owes nothing to the records it is judged by.
+    """
+    scores, members = attack.scores, attack.members
+    hits = np.empty(scores.shape, dtype=bool)
+    for side in (0, 1):
+        known, judged = slice(side, None, 2), slice(1 - side, None, 2)
+        line = _best_threshold(scores[:, known].ravel(), members[:, known].ravel())
+        hits[:, judged] = (scores[:, judged] > line) == members[:, judged]
+    return MembershipSuccess(float(hits.mean()), accuracy_interval(hits))
+
+
+def _best_threshold(scores: np.ndarray, members: np.ndarray) -> float:
+    """Return the score above which most are members, and below which most are not."""
+    order = np.argsort(-scores, kind="stable")
+    ranked, inside = scores[order], members[order]
+    right = np.cumsum(np.where(inside, 1, -1))
+    # Between two scores only: equal ones are on one side
+    ends = np.append(ranked[1:] < ranked[:-1], True)
+    best = int(np.argmax(np.where(ends, right, -len(right) - 1)))
+    if right[best] <= 0:
+        return float(ranked[0])
+    return float(ranked[best + 1]) if best + 1 < len(ranked) else -np.inf
+
+
+def check_attack_limits(limits: Limits) -> tuple[str, ...]:
+    """Refuse limits that attacks cannot exceed; return those of a preset that are left out."""
+    check_limits(limits, grouped=True)
+    preset = PRESETS.get(limits.preset or "")
+    left_out = []
+    for name in vars(limits):
+        value = getattr(limits, name)
+        if name in ("preset", *_GATES) or value is None:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        if preset is None or getattr(preset, name, None) != value:
+            raise InputError(
+                f"{option} is for linear models: no attack here measures it. With --model-kind "
+                "there are --max-membership and --max-guess-gain, which an attack can exceed."
+            )
+        left_out.append(option)
+    return tuple(left_out)
+
+
+def hold_to(limits: Limits, audit: AttackAudit) -> AttackAudit:
+    """Return an audit by attack with a gate for every limit that an attack can exceed."""
+    left_out = check_attack_limits(limits)
+    stated = ((gate, getattr(limits, name)) for name, gate in _GATES.items())
+    gates = tuple(gate(audit, limit) for gate, limit in stated if limit is not None)
+    steps = audit.steps
+    if left_out:
+        steps += (
+            f"The preset's limit {', '.join(left_out)} was not checked: no attack here measures "
+            "it.",
+        )
+    return replace(audit, gates=gates, preset=limits.preset, steps=steps)
+
+
+def _membership(audit: AttackAudit, limit: float) -> Gate:
+    # Each attack has its own threshold; the one that does best is not picked by the area
+    best = max((membership_success(attack) for attack in audit.attacks), key=lambda one: one.rate)
+    passed = best.rate <= limit * (1 + SAME)
+    low, high = best.interval
+    return Gate("--max-membership", limit, best.rate, passed, low=low, high=high)
+
+
+def _guess_gain(audit: AttackAudit, limit: float) -> Gate:
+    if not audit.guesses:
+        return Gate("--max-guess-gain", limit, None, limit >= 1)
+    worst = max(audit.guesses, key=lambda one: one.gained.inside)
+    gain, (low, high) = worst.gained.inside, worst.gained.interval("inside")
+    passed = gain <= limit * (1 + SAME)
+    return Gate("--max-guess-gain", limit, gain, passed, where=worst.name, low=low, high=high)
+
+
+_GATES: dict[str, Callable[[AttackAudit, float], Gate]] = {
+    "max_membership": _membership,
+    "max_guess_gain": _guess_gain,
+}

@@ -1,0 +1,231 @@
+"""Forgetting: a model without some records, how near one Newton step comes, and who still knows.
+
+Let L be the objective of the records that stay, θ* its minimiser and θ̂ the model that saw all of
+them. One step ``θ₁ = θ̂ − H(θ̂)⁻¹∇L(θ̂)`` is near θ*; how near is certified at θ₁ itself
+(:mod:`seepage.glm.dense_objective`).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+from sklearn.base import clone
+
+from seepage.core.noise import Gaussian, Noise
+from seepage.errors import InputError, NotConvergedWarning
+from seepage.glm.dense_objective import DenseObjective
+from seepage.glm.leakage import leakage
+from seepage.support.number_check import check_share
+from seepage.tables.names import counted
+from seepage.tables.source import as_numpy
+
+
+def forget(model: Any, X: Any, y: Any, rows: Any, *, sample_weight: Any = None) -> Forgotten:
+    """Return a linear model without some records, and how far one Newton step is from it.
+
+    The refit has the settings of the model (our ``l2`` is a penalty per record, scikit-learn's
+    ``C`` one in total). Nothing that has left can be called back: whoever holds the old model keeps
+    what it tells, which :meth:`Forgotten.pair` states.
+
+    Parameters
+    ----------
+    model, X, y, sample_weight
+        A fitted linear model and the data it was fitted on, as for :func:`seepage.leakage`.
+    rows
+        The positions of the records to forget; all records of a person together.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage as sp
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((200, 2))
+    >>> y = X @ [1.0, -1.0] + rng.standard_normal(200) > 0
+    >>> model = sp.glm.LogisticRegression(l2=0.1).fit(X, y)
+    >>> forgotten = sp.forget(model, X, y, [7])
+    >>> bool(np.linalg.norm(forgotten.step.coef_ - forgotten.model.coef_) <= forgotten.distance)
+    True
+    >>> round(forgotten.pair(sp.Gaussian(0.05), sp.Gaussian(0.05)), 2)
+    0.32
+    >>> forgotten.pair(None, sp.Gaussian(0.01))
+    inf
+    """
+    positions = _positions(rows, len(y))
+    weights = None if sample_weight is None else np.asarray(sample_weight)
+    before = _objective(model, X, y, weights)
+    rest = np.delete(np.arange(len(y)), positions)
+    own = {} if weights is None else {"sample_weight": weights[rest]}
+    table, labels = _taken(X, rest), np.asarray(y)[rest]
+    refit = clone(model).fit(table, labels, **own)
+    with warnings.catch_warnings():
+        # A refit that stopped short is no matter: its distance from the minimiser is certified.
+        warnings.simplefilter("ignore", NotConvergedWarning)
+        after = _objective(refit, table, labels, own.get("sample_weight"), "warn")
+    if before.outputs.count != after.outputs.count:
+        raise InputError("Without these records a class is gone, so it is a model of another kind.")
+    stepped = after.stepped(before.theta)
+    return Forgotten(
+        model=refit,
+        step=after.as_model(refit, stepped),
+        distance=after.distance(stepped),
+        moved=float(np.linalg.norm(before.parameters - after.parameters))
+        + after.distance(after.theta),
+        removed=len(positions),
+    )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Forgotten:
+    """A model without some records, and what remains of them.
+
+    Parameters
+    ----------
+    model
+        The refit without them. Release this one.
+    step
+        The model after one Newton step from the old one. It still holds a trace of the records.
+    distance
+        How far the parameters of ``step`` are from the minimiser without the records, at most: the
+        certificate. Infinite where there is none.
+    moved
+        How far the old parameters are from that minimiser, at most.
+    removed
+        The number of records.
+    """
+
+    model: Any
+    step: Any
+    distance: float
+    moved: float
+    removed: int
+
+    def pair(self, old: Noise | None, new: Noise | None, *, stepped: bool = False) -> float:
+        """Return μ of Gaussian differential privacy about the records, to who holds both models.
+
+        They know all other records, and want to know whether these ever took part. The old release
+        tells ``‖θ̂ − θ*‖/σ``. The new one is the same in both worlds if it is the refit; after one
+        step it adds its ``distance``, in units of its own noise::
+
+            μ² = (‖θ̂ − θ*‖/σ_old)² + (‖θ₁ − θ*‖/σ_new)²
+
+        Both noises are drawn independently. Without noise on the old model (``None``) μ is
+        infinite: what left exactly cannot be forgotten. For people who stay in both releases, η, μ
+        and ε compose as for any two releases.
+        """
+        first, trace = _size(old, self.moved), self.distance if stepped else 0.0
+        return math.hypot(first, _size(new, trace) if trace else 0.0)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Forgotten: {counted(self.removed, 'record')}; the parameters moved by "
+            f"{self.moved:.3g}, one step is within {self.distance:.3g} of the refit>"
+        )
+
+
+@dataclass(frozen=True)
+class CertifiedRemoval:
+    """New parameters after some records were taken out of a model with a random linear term.
+
+    Parameters
+    ----------
+    parameters
+        To be released in place of the old ones, as :meth:`ObjectivePerturbation.draw` returns them.
+    residual
+        The norm of the slope that is left at them, of the objective without the records: at most.
+    sigma
+        The deviation of the random linear term, drawn at the first training.
+    """
+
+    parameters: np.ndarray
+    residual: float
+    sigma: float
+
+    def epsilon(self, delta: float) -> float:
+        """Return ε of (ε, δ)-certified removal (Guo et al. 2020, theorem 3).
+
+        ``ε = (residual/σ) √(2 log(1.5/δ))``: who sees the new parameters, and *only* these, can
+        hardly tell them from a training without the records. The theorem wants a bound on the
+        residual that holds for every draw of the term. So set a budget for it beforehand, and once
+        the residual exceeds it, train anew with a new term. It says nothing to who holds the old
+        parameters as well; see :meth:`ObjectivePerturbation.membership` for what these tell.
+        """
+        check_share(delta, "delta")
+        return self.residual / self.sigma * math.sqrt(2 * math.log(1.5 / delta))
+
+
+def remove_records(
+    objective: DenseObjective, sigma: float, first: np.ndarray, rows: Any, current: Any = None
+) -> CertifiedRemoval:
+    """Take records out of a model with a random linear term; the penalty in total stays.
+
+    The first parameters say what the term was: ``b = −∇L`` of all records. All steps but the last
+    are in ``current``; the residual is that of all removals together.
+    """
+    positions = _positions(rows, len(objective.y))
+    outputs = objective.outputs
+
+    def within(parameters: Any) -> np.ndarray:
+        given = np.asarray(parameters, dtype=float)
+        if given.shape != objective.parameters.T.shape:
+            raise InputError(
+                f"The parameters must have the shape {objective.parameters.T.shape} that draw() "
+                f"returns, not {given.shape}."
+            )
+        return outputs.within(given.T)
+
+    start = within(first)
+    term, rest = -objective.gradient(start)[0], objective.without(positions)
+    theta = rest.stepped(start if current is None else within(current), term)
+    slope, rounding = rest.gradient(theta)
+    left = float(np.linalg.norm(slope + term) + np.linalg.norm(rounding))
+    basis = outputs.basis
+    found = theta[:, 0] if basis is None else basis @ theta.T
+    return CertifiedRemoval(np.asarray(found), left, sigma)
+
+
+def _size(noise: Noise | None, length: float) -> float:
+    """Return a length in units of the noise, at most."""
+    if noise is None:
+        return math.inf if length > 0 else 0.0
+    if not isinstance(noise, Gaussian):
+        raise InputError("μ of two models is known for Gaussian noise: pass sp.Gaussian(sigma).")
+    sigma = np.asarray(noise.sigma)
+    least = np.sqrt(np.linalg.eigvalsh(sigma).min()) if sigma.ndim == 2 else sigma.min()
+    return float(length / least)
+
+
+def _positions(rows: Any, n: int) -> np.ndarray:
+    given = np.atleast_1d(np.asarray(rows))
+    if given.ndim != 1 or given.dtype.kind not in "iu" or not given.size:
+        raise InputError("rows must be the positions of the records to forget, such as [3, 17].")
+    if given.min() < 0 or given.max() >= n:
+        raise InputError(f"There are {n:,} records, at positions 0 to {n - 1:,}; rows has others.")
+    found = np.unique(given)
+    if len(found) == n:
+        raise InputError("Without any record there is no model.")
+    return found
+
+
+def _taken(X: Any, rows: np.ndarray) -> Any:
+    """Return some rows of a table as what it is: a data frame, or an array."""
+    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    return frame[rows.tolist()].to_native() if isinstance(frame, nw.DataFrame) else X[rows]
+
+
+def _objective(
+    model: Any, X: Any, y: Any, weights: Any, on_mismatch: str = "raise"
+) -> DenseObjective:
+    found = leakage(
+        model, X, y, noise=Gaussian(1.0), sample_weight=weights, on_mismatch=on_mismatch
+    )
+    fit = found.release.model
+    if fit is None or fit.tilt is not None or fit.family.self_concordance is None:
+        raise InputError(
+            "Forgetting is certified for linear, logistic, Poisson and softmax models with an L2 "
+            "penalty on the columns they were fitted on; refit any other without the records."
+        )
+    return DenseObjective(fit, np.asarray(as_numpy(found.table.values), dtype=float))

@@ -1,0 +1,64 @@
+"""A limit on the memory of a process (``ulimit -v``), under which libraries may end it themselves.
+
+OpenBLAS leaves with status 1 if it gets no memory for its buffers, which from a command that checks
+limits would mean that one is exceeded; without room for its threads it may hang. Nothing in Python
+can stop that. So under a limit the command runs in a child process, which says when it is going to
+end by itself; if it ends otherwise, the parent knows.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+try:
+    import resource
+except ImportError:  # Windows has no such limits
+    resource = None  # type: ignore[assignment]
+
+
+def memory_limit() -> int | None:
+    """Return how many bytes of addresses this process may use, if that is limited."""
+    if resource is None:
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def least_memory() -> int:
+    """Return the bytes of addresses that loading the libraries takes, with some room.
+
+    Without threads 0.6 GB were needed when it was tried; every thread has a stack and buffers.
+    """
+    return 10**9 + (os.cpu_count() or 1) * 10**8
+
+
+def run_in_child(run: Callable[[], object]) -> int | None:
+    """Run something that ends with ``SystemExit``; return the status, or ``None``.
+
+    ``None`` if the process ended without it: a library gave up.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        try:
+            run()
+        except SystemExit:
+            os.write(writing, b".")
+            raise
+        os.write(writing, b".")
+        raise SystemExit(0)
+    os.close(writing)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the child that is interrupted
+    try:
+        _, ended = os.waitpid(child, 0)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    planned = os.read(reading, 1) == b"."
+    os.close(reading)
+    status = os.waitstatus_to_exitcode(ended)
+    if status < 0:  # by a signal, as shells state it
+        return 128 - status
+    return status if planned else None

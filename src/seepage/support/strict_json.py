@@ -1,0 +1,101 @@
+"""JSON that others may have written: read within bounds, and held to the fields one expects.
+
+Every refusal is a ``ValueError`` whose text says what is wrong; whoever reads the file says where.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+# Whether a value may stand in a field, and what such values are, in words
+Field = tuple[Callable[[Any], bool], str]
+
+
+def read_json(path: Path, most: int = 8 * 10**6) -> Any:
+    """Return the content of a file of at most so many bytes; parsed it may take twenty times that.
+
+    A larger file is refused before more of it is read.
+    """
+    with path.open("rb") as file:
+        text = file.read(most + 1)
+    if len(text) > most:
+        raise ValueError(f"it has more than {most / 1e6:g} MB")
+    return parse_json(text)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return what a text says, if no object says anything twice and every number is finite."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        content = dict(pairs)
+        if len(content) < len(pairs):
+            raise ValueError("it says something twice: the keys of an object must be different")
+        return content
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"it holds {constant}, which is no number")
+
+    try:
+        return json.loads(text, object_pairs_hook=once, parse_constant=refuse)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError("it is not readable JSON") from error
+
+
+def check_fields(
+    content: Any, fields: Mapping[str, Field], what: str, optional: Collection[str] = ()
+) -> None:
+    """Raise unless ``content`` is an object of exactly these fields, each with a possible value."""
+    if not isinstance(content, dict):
+        raise ValueError(f"{what} is not an object")
+    for name in content:
+        if name not in fields:
+            raise ValueError(f"{what} has the unknown field {name[:60]!a}")
+    for name, (possible, words) in fields.items():
+        if name not in content:
+            if name in optional:
+                continue
+            raise ValueError(f"{what} does not say {name!r}")
+        if not possible(content[name]):
+            raise ValueError(f"{name!r} of {what} must be {words}")
+
+
+def is_text(value: Any) -> bool:
+    """Whether a value is a text that can be written as UTF-8, so without half characters."""
+    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a value is a number that double precision holds."""
+    try:
+        return type(value) in (int, float) and math.isfinite(float(value))
+    except OverflowError:
+        return False
+
+
+def is_count(value: Any) -> bool:
+    """Whether a value is a whole number, zero or above."""
+    return type(value) is int and value >= 0
+
+
+def is_digest(value: Any) -> bool:
+    """Whether a value is a SHA-256 in hexadecimal digits."""
+    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
+
+
+def are_texts(value: Any) -> bool:
+    """Whether a value is a list of different texts."""
+    return isinstance(value, list) and all(map(is_text, value)) and len(set(value)) == len(value)
+
+
+TEXT: Field = (is_text, "a text")
+TEXTS: Field = (are_texts, "a list of different texts")
+COUNT: Field = (is_count, "a whole number, zero or above")
+FINITE: Field = (is_finite, "a finite number")
+POSITIVE: Field = (lambda value: is_finite(value) and value > 0, "a finite number above zero")
+DIGEST: Field = (is_digest, "a SHA-256 of 64 hexadecimal digits")
