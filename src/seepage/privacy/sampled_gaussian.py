@@ -57,7 +57,7 @@ class SampledGaussianDP(PrivacyStatement):
     >>> round(run.trade_off().accuracy(), 3)
     0.525
     >>> round(SampledGaussianDP(1.0, 0.01, 100, "replace").epsilon(1e-5), 1)
-    1.0
+    0.9
     """
 
     noise_multiplier: float
