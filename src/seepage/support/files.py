@@ -206,7 +206,11 @@ def only_writer(path: Path) -> Iterator[None]:
 
 @contextmanager
 def whole_folder(
-    out: Path, kind: str, keep: Sequence[Path] = (), sign: Sign | None = None
+    out: Path,
+    kind: str,
+    keep: Sequence[Path] = (),
+    complete: Callable[[Path], object] | None = None,
+    sign: Sign | None = None,
 ) -> Iterator[Path]:
     """Give an empty folder to fill, which replaces ``out`` when everything is written.
 
@@ -219,6 +223,9 @@ def whole_folder(
         What the folder holds, in one word for people: ``report``.
     keep
         Files and folders that must not change: the results are computed from them.
+    complete
+        Called with the folder when everything is written in it, before it takes its place; if that
+        fails, it does not.
     sign
         What signs the manifest, if anything does.
 
@@ -244,6 +251,8 @@ def whole_folder(
             manifest = Manifest(kind, files)
             write_text(new / MANIFEST, (manifest.signed(sign) if sign else manifest).text())
             check_folder(out, kind, keep)
+            if complete is not None:
+                complete(new)
             _take_place(new, out)
             sync_folder(out.parent)
         finally:

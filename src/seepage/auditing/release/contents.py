@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -167,6 +167,7 @@ class Release:
         keep: Sequence[Path] = (),
         sign: str | Path | None = None,
         replaces: str | Path | None = None,
+        complete: Callable[[Path], object] | None = None,
     ) -> Path:
         """Write the folder that may be shared, completely or not at all, and return it.
 
@@ -185,6 +186,8 @@ class Release:
         replaces
             The folder of an earlier release, in whose place this one is to be used;
             ``release.json`` names it by the SHA-256 of its manifest.
+        complete
+            Called with the new folder when everything is written, before it takes its place.
         """
         model, out = self.model.estimator, Path(folder)
         family = {maker: name for name, maker in MODELS.items()}.get(type(model))
@@ -205,7 +208,7 @@ class Release:
         texts = {_LIST: json.dumps(listing, indent=2, allow_nan=False) + "\n", _CARD: self.card}
         content = _safetensors(self.model, family)
         try:
-            with whole_folder(out, "release", keep, signing) as new:
+            with whole_folder(out, "release", keep, sign=signing, complete=complete) as new:
                 write_private(new / _MODEL, lambda file: file.write(content))
                 for name, text in texts.items():
                     write_text(new / name, text)
