@@ -165,9 +165,9 @@ class Release:
         folder: str | Path,
         *,
         keep: Sequence[Path] = (),
-        complete: Callable[[Path], object] | None = None,
         sign: str | Path | None = None,
         replaces: str | Path | None = None,
+        complete: Callable[[Path], object] | None = None,
     ) -> Path:
         """Write the folder that may be shared, completely or not at all, and return it.
 
@@ -181,13 +181,13 @@ class Release:
             Where to write it.
         keep
             Files that must not change: the inputs.
-        complete
-            Called with the folder when everything is written, before it takes its place.
         sign
             A PEM file with a private Ed25519 key, which signs the manifest.
         replaces
             The folder of an earlier release, in whose place this one is to be used;
             ``release.json`` names it by the SHA-256 of its manifest.
+        complete
+            Called with the new folder when everything is written, before it takes its place.
         """
         model, out = self.model.estimator, Path(folder)
         family = {maker: name for name, maker in MODELS.items()}.get(type(model))

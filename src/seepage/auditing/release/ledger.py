@@ -39,7 +39,8 @@ from seepage.auditing.report.rendering import tell
 from seepage.core.result import NOTICE, SAME
 from seepage.errors import InputError
 from seepage.risks.privacy_loss import PrivacyLoss
-from seepage.support.files import MANIFEST, check_path, only_writer, write_text
+from seepage.support.files import check_path, only_writer, write_text
+from seepage.support.manifest import MANIFEST
 from seepage.tables.names import listed, shown
 
 FORMAT = "seepage-ledger/3"
