@@ -287,6 +287,51 @@ def what_all_checks_cost():
     yield f"under {100 * limit:.0f} % of a run of 400 steps"
 
 
+@tied("docs/how-to/budgets.md")
+def what_budgets_cost():
+    found = kept("filtered_runs")["runs"]
+    for name in ("UCI Adult", "5,000 digits of MNIST"):
+        runs = [one for one in found if one["task"] == name]
+        assert all(one["charges that differ by 1e-4"] == 0 for one in runs)
+        assert all(one["most spent, of the limit"] <= 1.0001 for one in runs)
+        shown = [
+            f"{100 * statistics.mean(one[key] for one in runs):.1f} %"
+            for key in (
+                "stopped, share",
+                "accuracy with budgets",
+                "accuracy without, at half, ε = 2",
+                "accuracy without, at the end",
+            )
+        ]
+        yield row(f"{name}, {len(runs)} runs", *shown, f"{runs[0]['ε without, at the end']:.2f}")
+
+
+@tied("docs/how-to/budgets.md")
+def an_attacker_of_a_record_that_stops():
+    found = kept("filtered_runs")["attacks"]
+    right, wrong = (found[key]["rates"]["0.01"] for key in ("its own norm", "half of its cost"))
+    assert right["true positive rate"] <= right["promised"] + right["doubt"]
+    assert wrong["true positive rate"] > wrong["promised"] + wrong["doubt"]
+    told, most, control = (
+        f"{100 * rate:.1f} %"
+        for rate in (right["true positive rate"], right["promised"], wrong["true positive rate"])
+    )
+    chance = f"{100 * right['doubt']:.1f} points"
+    yield (
+        f"finds {told} of members at 1 % false positives where the budget allows {most} (chance "
+        f"allows {chance} more), and {control} if only half of every cost is charged"
+    )
+
+
+@tied("docs/how-to/budgets.md")
+def what_canaries_show():
+    for one in kept("canaries")["runs"]:
+        assert not one["refuted"]
+        assert one["canaries"] == 1000
+        guessed = f"{one['right']} of {one['guesses']}"
+        yield row(f"{one['promised']:.2f}", guessed, f"{one['shown']:.2f}")
+
+
 @tied("docs/how-to/layers.md")
 def intervals_of_layers():
     found = kept("layer_statistics")

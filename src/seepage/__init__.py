@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from seepage.auditing.pipeline import audit as audit
     from seepage.auditing.release.contents import Release as Release
     from seepage.auditing.release.contents import load_release as load_release
+    from seepage.auditing.release.ledger import LedgerFile as LedgerFile
     from seepage.auditing.reporting import check as check
     from seepage.auditing.reporting import report as report
     from seepage.bounds.guarantees import Guarantees as Guarantees

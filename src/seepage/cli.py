@@ -37,6 +37,11 @@ Check = Annotated[
 Table = Annotated[Path, "A table in a file, as for an audit."]
 Json = Annotated[bool, "--json", "Print the summary as JSON and nothing else."]
 Verbose = Annotated[bool, "Print everything that was found, not one screen of it."]
+Ledger = Annotated[
+    Path | None,
+    "The private file that remembers releases (default: $SEEPAGE_LEDGER, then the nearest "
+    "seepage-ledger.json in this folder and those above it).",
+]
 Folder = Annotated[
     Path | None, "Where data sets lie (default: $SEEPAGE_DATA, then the per-user cache)."
 ]
@@ -152,6 +157,11 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="List, find and fetch data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+ledger_app = typer.Typer(
+    help="Show what releases have told about people, and void what never left.",
+    no_args_is_help=True,
+)
+app.add_typer(ledger_app, name="ledger")
 
 
 def _print_version(wanted: bool) -> None:
@@ -259,9 +269,7 @@ def release(
         "seepage-release"
     ),
     report: Annotated[Path, "The folder of the private report."] = Path("seepage-audit"),
-    ledger: Annotated[Path, "The private file that remembers releases."] = Path(
-        "seepage-ledger.json"
-    ),
+    ledger: Ledger = None,
     check: Check = None,
     as_json: Json = False,
 ) -> None:
@@ -273,6 +281,7 @@ def release(
     for bad input, and 3 if seepage itself failed.
     """
     from seepage.auditing.release.command import run_release
+    from seepage.auditing.release.ledger import find_ledger
 
     limits = Limits(
         preset=preset,
@@ -280,7 +289,7 @@ def release(
         max_guess_gain=max_guess_gain,
         max_guess_tpr=max_guess_tpr,
     )
-    folders = {"release": out, "report": report, "ledger": ledger}
+    folders = {"release": out, "report": report, "ledger": ledger or find_ledger()}
     passed = run_release(
         table, question, folders, options=options, limits=limits, as_json=as_json, check=check
     )
@@ -415,6 +424,44 @@ def fetch(
     was_there = obtain.find(entry, folder) is not None
     home = obtain.fetch(name, folder)
     typer.echo(f"{name} {'was already' if was_there else 'is now'} in {home}.")
+
+
+@_command(ledger_app)
+def show(
+    options: FileOptions,
+    table: Annotated[
+        Path | None, "ARGUMENT", "A table, to see how much of their budget its people have left."
+    ] = None,
+    person: Annotated[
+        str | None, "The column that identifies people: all of their rows count together."
+    ] = None,
+    target_eta: Annotated[float, "The most a record may leak over all entries."] = (
+        ReleaseQuestion.target_eta
+    ),
+    people: Annotated[
+        Path | None, "A Parquet file for the numbers of every row, for its owner only."
+    ] = None,
+    ledger: Ledger = None,
+    as_json: Json = False,
+) -> None:
+    """Print every entry of the ledger, and who has how much of their privacy budget left."""
+    from seepage.auditing.release.ledger_command import show_ledger
+
+    show_ledger(
+        ledger, table, options, person=person, target_eta=target_eta, people=people, as_json=as_json
+    )
+
+
+@_command(ledger_app)
+def void(
+    entry: Annotated[int, "ARGUMENT", "The number of the entry, as shown."],
+    reason: Annotated[str, "--reason", "Why it never left, for whoever reads the ledger later."],
+    ledger: Ledger = None,
+) -> None:
+    """Let an entry count no longer, because nobody received what it lists."""
+    from seepage.auditing.release.ledger_command import void_entry
+
+    void_entry(ledger, entry, reason)
 
 
 def main() -> None:

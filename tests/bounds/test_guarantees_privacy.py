@@ -17,6 +17,7 @@ from seepage.privacy import (
     DifferentialPrivacy,
     GaussianDP,
     RenyiDP,
+    SampledGaussianDP,
     analytic_gaussian_sigma,
     classic_gaussian_sigma,
     clip_rows,
@@ -198,6 +199,24 @@ def test_private_sgd_is_read_and_composition_weakens_it():
     assert 0 < few.renyi() < many.renyi()
     assert many.renyi() == pytest.approx(10 * few.renyi(), rel=1e-9)
     assert "SelfComposedDpEvent" in many.assumptions[0]
+
+
+def test_replacing_in_gaussian_steps_is_read_exactly_and_no_other_event_is():
+    gaussian = dp_accounting.GaussianDpEvent(1.0)
+    step = dp_accounting.PoissonSampledDpEvent(0.01, gaussian)
+    run = dp_accounting.SelfComposedDpEvent(step, 1000)
+    assert renyi_of_event(run).renyi() == pytest.approx(SampledGaussianDP(1.0, 0.01, 1000).renyi())
+    assert renyi_of_event(run).neighbours == "replace"
+    both = dp_accounting.ComposedDpEvent([run, gaussian])
+    assert renyi_of_event(both).renyi() == pytest.approx(renyi_of_event(run).renyi() + 4.0)
+    twice = dp_accounting.SelfComposedDpEvent(gaussian, 2)
+    for other in (
+        dp_accounting.PoissonSampledDpEvent(0.01, twice),
+        dp_accounting.LaplaceDpEvent(3.0),
+    ):
+        found = renyi_of_event(dp_accounting.ComposedDpEvent([step, other]))
+        assert found.neighbours == "add-or-remove"
+        assert found.renyi() > 0
 
 
 def test_what_cannot_be_accounted_for_is_refused():

@@ -1,10 +1,10 @@
 """Adversaries that put the measures to the test: what they recover, with a confidence interval.
 
-One package per aim: who was in the data (``membership``), an attribute of known records
-(``attribute``), a whole record from a released linear model (``record``), records from a network's
-gradients (``gradient``). Beside them are the attacks that take a single file, the releases they
-attack, and the confidence intervals of their success. Measures and bounds are elsewhere: attacks
-only test them.
+One package per aim: who was in the data (``membership``), what a training run shows of its own ε
+(``canaries``), an attribute of known records (``attribute``), a whole record from a released linear
+model (``record``), records from a network's gradients (``gradient``). Beside them are the attacks
+that take a single file, the releases they attack, and the confidence intervals of their success.
+Measures and bounds are elsewhere: attacks only test them.
 
 Everything is imported on first use, so that ``import seepage.attacks`` costs next to nothing.
 """
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from seepage.attacks.attribute.black_box import BlackBox as BlackBox
     from seepage.attacks.attribute.nominal import NominalAttribute as NominalAttribute
     from seepage.attacks.attribute.white_box import WhiteBox as WhiteBox
+    from seepage.attacks.canaries.coins import Canaries as Canaries
+    from seepage.attacks.canaries.coins import CanaryAudit as CanaryAudit
+    from seepage.attacks.canaries.one_run import epsilon_lower_bound as epsilon_lower_bound
+    from seepage.attacks.canaries.private_training import audit_opacus as audit_opacus
+    from seepage.attacks.canaries.private_training import audit_private_sgd as audit_private_sgd
+    from seepage.attacks.canaries.training import audit_training as audit_training
     from seepage.attacks.gradient.image_similarity import ImageQuality as ImageQuality
     from seepage.attacks.gradient.image_similarity import compare_images as compare_images
     from seepage.attacks.gradient.image_similarity import haarpsi as haarpsi

@@ -30,6 +30,7 @@ NUMBERS = ("eta", "eta_features", "eta_label", "exact_error")
 MU = "mu"  # one more number of every record, once it is known how well its membership is recognised
 ONE_ROW, ONE_PERSON = "row", "person"  # what a statement is about: the unit
 LEFT_OUT, RELABELLED = "left out", "with another label"  # what is done to a record
+OVER_ALL = "all releases of the ledger"  # where membership was measured, if not in one release
 WIDEST = 60  # features up to which the leakage of reweighting as a whole is quick to compute
 # The rates at which true positives of telling a value are stated: the first also counts in badges
 # and gates
@@ -207,6 +208,15 @@ class LedgerFinding:
     eta: float  # the same with this release
     doubts: tuple[str, ...] = ()  # what the owner must know about how records were recognised
     unit: str = ONE_ROW  # whether the numbers are about rows or people
+    # Over all of them with this release: how often membership inference succeeds at most, and of
+    # whom; the largest sum of ε; and the level of the central interval that a 95 % credible one
+    # keeps, ``None`` where nothing is promised about that
+    membership: float = 0.5
+    row: int = 0
+    certain: int = 0  # of how many nothing hides the membership, or nobody knows what does
+    epsilon: float = 0.0
+    interval: float | None = None
+    enough: float | None = None  # the σ with which that membership is within its limit, if any is
 
 
 class RemedyKind(StrEnum):
@@ -442,7 +452,8 @@ class Gate:
     # that was measured: by row, never by value
     over: int | None = None
     rows: tuple[int, ...] = ()
-    where: str | None = None  # the column, or the layer of a network, that was measured
+    # The column, or the layer of a network, that was measured; or :data:`OVER_ALL`
+    where: str | None = None
     # The 95 % interval of what was measured, of an attack
     low: float | None = None
     high: float | None = None

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from scipy.optimize import brentq
 
-from seepage.auditing.findings import FALSE_POSITIVES, Audit, Gate, RiskFinding
+from seepage.auditing.findings import FALSE_POSITIVES, OVER_ALL, Audit, Gate, RiskFinding
 from seepage.auditing.questions import Limits
 from seepage.auditing.report.verdict import tell_not_measured
 from seepage.core.result import SAME, round_up
@@ -102,6 +102,12 @@ def _membership(audit: Audit, limit: float) -> Gate:
         return Gate("--max-membership", limit, None, True)
     risks = _known_risks(audit, "--max-membership")
     gate = _noisy_membership(audit, risks, limit)
+    ledger = audit.ledger
+    if ledger is not None and ledger.known and limit < 1 and not risks.disclosed:
+        passed = ledger.membership <= limit * (1 + SAME)
+        enough = None if passed else ledger.enough
+        measured, rows = ledger.membership, (ledger.row,)
+        return Gate(gate.name, limit, measured, passed, enough, rows=rows, where=OVER_ALL)
     if not audit.published_as_it_is or limit >= 1:
         return gate
     # Without noise the release is certain to whoever knows all others; the audit's σ is not in it.

@@ -3,7 +3,8 @@
 ``statements`` are the promises, whoever keeps them (a ``dp_accounting`` event is read into one);
 ``trade_off`` says how well an attacker tells one record's presence under each;
 ``gaussian_mechanism`` says how much noise buys (ε, δ); ``sensitivity`` says how far one record can
-move a fitted model, and so what noise on its parameters promises.
+move a fitted model, and so what noise on its parameters promises; ``filters`` stop a record whose
+budget is spent.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from seepage.support.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from seepage.privacy.filters import PrivacyFilter as PrivacyFilter
     from seepage.privacy.gaussian_mechanism import (
         analytic_gaussian_sigma as analytic_gaussian_sigma,
     )

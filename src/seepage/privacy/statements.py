@@ -14,13 +14,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from seepage.errors import InputError
 from seepage.privacy.gaussian_mechanism import gaussian_delta, gaussian_mu
-from seepage.privacy.trade_off import GaussianTradeOff, PromisedTradeOff
+from seepage.privacy.trade_off import (
+    GaussianTradeOff,
+    PromisedTradeOff,
+    replacement_renyi,
+)
 from seepage.support.number_check import (
     check_choice,
     check_not_negative,
@@ -242,12 +246,12 @@ class RenyiDP(PrivacyStatement):
     @property
     def words(self) -> str:
         """The promise in a few words."""
-        order, epsilon = min(self._points(), key=lambda point: abs(point[0] - 2))
+        order, epsilon = min(self.points, key=lambda point: abs(point[0] - 2))
         return f"({order:g}, {epsilon:.4g})-Rényi differential privacy ({self.neighbours})"
 
     def at(self, order: float) -> float:
         """Return a bound on the divergence of this order, implied by the given ones."""
-        scaled = [(1.0, 0.0), *((a, (a - 1) * epsilon) for a, epsilon in self._points())]
+        scaled = [(1.0, 0.0), *((a, (a - 1) * epsilon) for a, epsilon in self.points)]
         best = math.inf
         for low, at_low in (point for point in scaled if point[0] <= order):
             for high, at_high in (point for point in scaled if point[0] >= order):
@@ -272,7 +276,9 @@ class RenyiDP(PrivacyStatement):
             return math.sqrt(math.expm1(epsilon)) / 2
         return -math.expm1(-epsilon)
 
-    def _points(self) -> tuple[tuple[float, float], ...]:
+    @property
+    def points(self) -> tuple[tuple[float, float], ...]:
+        """The orders and their ε, in ascending order."""
         return tuple(self.curve)  # type: ignore[arg-type]
 
 
@@ -287,7 +293,8 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
     neighbours
         The change its noise multiplier is relative to: ``"add-or-remove"`` one record (as for
         private SGD) or ``"replace"`` one. Sampling without replacement is about replacing, Poisson
-        sampling about adding or removing; the accountant refuses the other way round.
+        sampling about adding or removing; the accountant refuses the other way round. What Gaussian
+        steps on Poisson batches promise about replacing a record is computed exactly, at order 2.
 
     Examples
     --------
@@ -305,6 +312,15 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
             f"{type(event).__name__}."
         )
     check_choice(neighbours, "neighbours", NEIGHBOURS)
+    about = (f"The mechanism did what its event says: {event!r}.",)
+    steps = list(_sampled_gaussians(event)) if neighbours == "add-or-remove" else [None]
+    known = [step for step in steps if step is not None]
+    if len(known) == len(steps):
+        costs = (
+            count * float(replacement_renyi(1 / noise, rate, [2.0])[0])
+            for noise, rate, count in known
+        )
+        return RenyiDP({2.0: math.fsum(costs)}, "replace", about)
     relation = dp_accounting.NeighboringRelation
     if neighbours == "replace":
         accountant = RdpAccountant([2.0], relation.REPLACE_ONE)
@@ -322,4 +338,23 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
             "The event has no finite Rényi divergence, so it protects nothing; add noise to the "
             "release."
         )
-    return RenyiDP(curve, neighbours, (f"The mechanism did what its event says: {event!r}.",))
+    return RenyiDP(curve, neighbours, about)
+
+
+def _sampled_gaussians(event: Any, count: int = 1) -> Iterator[tuple[float, float, int] | None]:
+    """Yield noise multiplier, rate and number of Gaussian steps; ``None`` for any other event."""
+    import dp_accounting as dp
+
+    if isinstance(event, dp.SelfComposedDpEvent):
+        yield from _sampled_gaussians(event.event, count * event.count)
+    elif isinstance(event, dp.ComposedDpEvent):
+        for part in event.events:
+            yield from _sampled_gaussians(part, count)
+    elif isinstance(event, dp.PoissonSampledDpEvent):
+        inner = event.event
+        gaussian = isinstance(inner, dp.GaussianDpEvent) and inner.noise_multiplier > 0
+        rate = float(event.sampling_probability)
+        yield (float(inner.noise_multiplier), rate, count) if gaussian and rate > 0 else None
+    else:
+        gaussian = isinstance(event, dp.GaussianDpEvent) and event.noise_multiplier > 0
+        yield (float(event.noise_multiplier), 1.0, count) if gaussian else None

@@ -59,7 +59,7 @@ def accuracy(mu: Any, prior: Any = 0.5) -> np.ndarray:
     return np.asarray(np.where((mu > 0) | known, right, np.maximum(p, 1 - p)))
 
 
-def accuracy_beside(mu: Any, prior: Any, epsilon: float) -> np.ndarray:
+def accuracy_beside(mu: Any, prior: Any, epsilon: Any) -> np.ndarray:
     """Return the same if figures that are ε-differentially private are released beside.
 
     Such figures tell two candidates apart no better than randomised response, which names the true
@@ -69,7 +69,7 @@ def accuracy_beside(mu: Any, prior: Any, epsilon: float) -> np.ndarray:
     >>> accuracy_beside([0.0, 1.0], 0.5, 0.45).round(3).tolist()
     [0.611, 0.709]
     """
-    p, q = np.asarray(prior, dtype=float), 1 / (1 + math.exp(-epsilon))
+    p, q = np.asarray(prior, dtype=float), 1 / (1 + np.exp(-np.asarray(epsilon, dtype=float)))
     first, second = p * q + (1 - p) * (1 - q), p * (1 - q) + (1 - p) * q
     named_first, named_second = accuracy(mu, p * q / first), accuracy(mu, p * (1 - q) / second)
     return np.asarray(first * named_first + second * named_second)

@@ -184,7 +184,12 @@ def only_writer(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def whole_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> Iterator[Path]:
+def whole_folder(
+    out: Path,
+    kind: str,
+    keep: Sequence[Path] = (),
+    complete: Callable[[Path], object] | None = None,
+) -> Iterator[Path]:
     """Give an empty folder to fill, which replaces ``out`` when everything is written.
 
     Parameters
@@ -196,6 +201,9 @@ def whole_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> Iterator[Pa
         What the folder holds, in one word for people: ``report``.
     keep
         Files and folders that must not change: the results are computed from them.
+    complete
+        Called with the folder when everything is written in it, before it takes its place; if that
+        fails, it does not.
 
     Raises
     ------
@@ -219,6 +227,8 @@ def whole_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> Iterator[Pa
             manifest = {"format": _FORMAT, "kind": kind, "files": files}
             write_text(new / MANIFEST, json.dumps(manifest, indent=2) + "\n")
             check_folder(out, kind, keep)
+            if complete is not None:
+                complete(new)
             _take_place(new, out)
         finally:
             if new.is_dir():  # by now the old one, or one never completed

@@ -268,7 +268,7 @@ def test_a_ledger_of_an_earlier_version_is_read_and_its_doubts_are_told(run, tmp
     result = run(patients(), "--sigma", "20")
     assert result.exit_code == 0, result.output
     told = json.loads(path.read_text())
-    assert told["format"] == "seepage-ledger/2"
+    assert told["format"] == "seepage-ledger/3"
     assert set(told["releases"][0]["eta"].values()) == {0.9}
     assert len(told["releases"][1]["eta"]) == ROWS
     spent = ReleaseLedger.read(path).recognise(patients()).spent
@@ -283,6 +283,13 @@ def test_a_ledger_of_an_earlier_version_is_read_and_its_doubts_are_told(run, tmp
         lambda release: release | {"columns": {}},
         lambda release: release | {"columns": release["columns"] | {"age": "?"}},
         lambda release: release | {"identity": "id"},
+        lambda release: release | {"mu": [0.1]},
+        lambda release: release | {"epsilon": -0.1},
+        lambda release: release | {"epsilon": "much"},
+        lambda release: release | {"delta": 1.5},
+        lambda release: release | {"state": "lost"},
+        lambda release: release | {"state": "prepared", "folder": {"path": "out"}},
+        lambda release: release | {"state": "prepared", "folder": None},
         lambda release: {name: release[name] for name in release if name != "columns"},
     ],
 )

@@ -17,6 +17,7 @@ from seepage.auditing.release.ledger import PastRelease, ReleaseLedger
 from seepage.auditing.release.procedure import Procedure
 from seepage.cli import app
 from seepage.errors import InputError
+from seepage.risks.privacy_loss import PrivacyLoss
 
 
 def prepared(table, **options):
@@ -145,7 +146,7 @@ def test_the_ledger_keeps_what_was_told_about_a_person(release, option):
     told = np.zeros(table.num_rows)
     for rows, eta in zip(rows_of(table), found.eta, strict=True):
         told[rows] = eta / 50
-    np.testing.assert_allclose(past.eta, told, rtol=1e-9)
+    np.testing.assert_allclose(past.loss.eta, told, rtol=1e-9)
     # The next release, of half of everybody's rows with other values, knows them all.
     half = np.sort(np.concatenate([rows[: max(1, len(rows) // 2)] for rows in rows_of(table)]))
     other = table.take(pa.array(half))
@@ -162,8 +163,8 @@ def test_releases_of_single_rows_count_at_least_as_much_for_their_person():
     table = panel(people=60)
     trained = Procedure(target="y", drop=("pid",), sigma=50.0).prepare(table)
     ledger = ReleaseLedger()
-    people = ledger._digests.people(table, None)
-    past = PastRelease({"sigma": 50.0}, trained.eta / 50, people)
+    people = ledger.people(table)
+    past = PastRelease({}, PrivacyLoss.of(len(people), eta=trained.eta / 50), people)
     known = ReleaseLedger(ledger.key, (past,)).recognise(table, "pid")
     truth = prepared(table, sigma=50.0).eta / 50
     for rows, eta in zip(rows_of(table), truth, strict=True):
@@ -171,7 +172,7 @@ def test_releases_of_single_rows_count_at_least_as_much_for_their_person():
         assert known.spent[rows[0]] == pytest.approx(np.sum((trained.eta[rows] / 50) ** 2))
         assert known.spent[rows[0]] >= eta**2 * (1 - 1e-9)
     # By identity, rows that are no longer in the table count too.
-    named = PastRelease({"sigma": 50.0}, trained.eta / 50, ledger._digests.people(table, "pid"))
+    named = PastRelease({}, past.loss, ledger.people(table, "pid"))
     first = table.take(pa.array([rows[0] for rows in rows_of(table)]))
     known = ReleaseLedger(ledger.key, (named,)).recognise(first, "pid")
     sums = [np.sum((trained.eta[rows] / 50) ** 2) for rows in rows_of(table)]

@@ -72,8 +72,12 @@ def test_a_single_record_needs_no_failure_probability():
     with pytest.raises(InputError, match=r"Name the measure: 'dfil'.* or 'fil'"):
         alone.rows()
     assert alone.privacy(1e-5).epsilon > 0
-    with pytest.raises(InputError, match="single record"):
+    with pytest.raises(InputError, match="Give delta"):
         alone.privacy()
+    sized = small_accountant(net, n=1, batch_size=1)
+    sized.observe([0], x[:1], y[:1])
+    with pytest.raises(InputError, match="single record"):
+        sized.privacy()
     with pytest.raises(InputError, match="needs delta"):
         small_accountant(net, n=1, sample_rate=0.5, batch_size=None, amplification="theorem4")
 

@@ -147,7 +147,7 @@ def test_states_of_earlier_versions_are_refused():
     state = _run().state_dict()
     facts = json.loads(state["facts"])
     del facts["measurement"]
-    with pytest.raises(InputError, match="format 1, not 5"):
+    with pytest.raises(InputError, match="format 1, not 6"):
         _run().load_state_dict(state | {"facts": json.dumps(facts | {"version": 1})})
 
 

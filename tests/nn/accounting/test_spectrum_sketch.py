@@ -118,5 +118,5 @@ def test_an_empty_sketch_adds_nothing_and_says_so():
     before = full.bracket().upper
     full.absorb(empty)
     assert full.bracket().upper == pytest.approx(before, rel=1e-12)
-    unseen = full.bracket().among(torch.zeros(3, dtype=torch.bool))
+    unseen = full.bracket().of_run(torch.zeros(3, dtype=torch.bool), ())
     assert repr(unseen) == "<FIL of 3 records, not measured>"

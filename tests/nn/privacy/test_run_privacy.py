@@ -21,18 +21,18 @@ from seepage.nn.privacy.individual_privacy import (
     sampled_gaussian_renyi,
 )
 from seepage.nn.privacy.run_privacy import (
-    ADD_OR_REMOVE,
+    RELATIONS,
     REPLACE,
     Entry,
     Ledger,
     guarantee,
-    relation_of,
     renyi,
 )
 
 
 def _ledger(steps=100, sampler="poisson", rate=0.01, sigma=1.0, threshold=1.0, longest=1.0):
-    return Ledger((Entry(steps, sampler, rate, sigma, threshold, longest, 60_000),))
+    entry = Entry(steps, sampler, rate, sigma, threshold, longest, 60_000, declared=True)
+    return Ledger((entry,))
 
 
 def test_order_two_of_poisson_batches_has_a_closed_form():
@@ -56,15 +56,18 @@ def test_batches_of_fixed_size_replace_one_record():
     assert guarantee(ledger, 1e-5).relation == REPLACE
 
 
-def test_other_batches_count_every_step_in_full():
-    found = guarantee(_ledger(sampler="other", sigma=30.0), 1e-5, orders=[2, 4, 8, 16, 32])
-    costs = [a * 100 / (2 * 30.0**2) for a in (2, 4, 8, 16, 32)]
+@pytest.mark.parametrize(("neighbours", "apart"), [("replace", 2), ("zero-out", 1)])
+def test_other_batches_count_every_step_in_full(neighbours, apart):
+    ledger, orders = _ledger(sampler="other", sigma=30.0), [2, 4, 8, 16, 32]
+    found = guarantee(ledger, 1e-5, orders=orders, neighbours=neighbours)
+    costs = [a * 100 * apart**2 / (2 * 30.0**2) for a in orders]
     want = min(
         c + math.log1p(-1 / a) - math.log(1e-5 * a) / (a - 1)
         for a, c in zip((2, 4, 8, 16, 32), costs, strict=True)
     )
     assert found.epsilon == pytest.approx(want)
-    assert found.relation == ADD_OR_REMOVE
+    assert found.relation == RELATIONS[neighbours]
+    assert guarantee(ledger, 1e-5).relation == REPLACE
 
 
 def test_a_guarantee_says_what_it_is_about():
@@ -101,8 +104,7 @@ def test_dp_accountings_complaints_stay_silent():
     [
         (lambda: guarantee(_ledger(), 0.0), "delta"),
         (lambda: guarantee(_ledger(), 1e-5, method="gdp"), "method"),
-        (lambda: guarantee(_ledger(sampler="fixed"), 1e-5, method="pld"), "fixed size"),
-        (lambda: relation_of(Ledger((*_ledger(), *_ledger(sampler="fixed")))), "do not add up"),
+        (lambda: guarantee(_ledger(sampler="fixed"), 1e-5, neighbours="zero-out"), "fixed size"),
     ],
 )
 def test_what_cannot_be_answered_is_refused(call, words):

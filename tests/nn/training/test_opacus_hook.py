@@ -72,9 +72,15 @@ def test_epsilon_is_that_of_opacus(mode, method):
     accountant = sp.nn.attach(optimizer, module, nn.CrossEntropyLoss(), loader)
     _train(module, optimizer, criterion, loader, accountant)
     assert engine.accountant.history == [(1.3, 0.2, 10)]  # Opacus's own hook ran too
-    found = accountant.privacy(1e-3)
+    found = accountant.privacy(1e-3, neighbours="zero-out")
     assert found.epsilon == pytest.approx(engine.get_epsilon(1e-3), rel=1e-12)
     assert found.method == f"opacus {method}"
+    # Its rate and divisor follow from the number of records, so that is all it promises.
+    promised = accountant.privacy(1e-3)
+    assert promised.relation == "replace one record"
+    assert promised.epsilon > found.epsilon
+    with pytest.raises(InputError, match="nothing about adding or removing a record"):
+        accountant.privacy(1e-3, neighbours="add-or-remove")
     assert accountant.steps == 10
     drawn = accountant.measured().numpy()
     assert np.all(np.asarray(accountant.records("dfil"))[drawn] >= 0)
@@ -131,9 +137,12 @@ def test_dp_accounting_comes_near_to_opacus():
     accountant = sp.nn.attach(optimizer, module, "cross_entropy", loader)
     assert accountant.privacy(1e-3).epsilon == 0.0
     _train(module, optimizer, criterion, loader, accountant)
-    rdp = accountant.privacy(1e-3, method="rdp").epsilon
+    rdp, pld = (
+        accountant.privacy(1e-3, method=method, neighbours="zero-out").epsilon
+        for method in ("rdp", "pld")
+    )
     assert rdp == pytest.approx(engine.get_epsilon(1e-3), rel=1e-3)
-    assert accountant.privacy(1e-3, method="pld").epsilon < rdp
+    assert pld < rdp
 
 
 @pytest.mark.parametrize("mode", sampled(["hooks", "ghost"], ["ghost"]))
@@ -205,7 +214,8 @@ def test_attaching_to_the_engine():
         engine, module, "cross_entropy", loader, noise_multiplier=1.3, max_grad_norm=0.4
     )
     _train(module, optimizer, criterion, loader, accountant)
-    assert accountant.privacy(1e-3).epsilon == pytest.approx(engine.get_epsilon(1e-3), rel=1e-12)
+    found = accountant.privacy(1e-3, neighbours="zero-out")
+    assert found.epsilon == pytest.approx(engine.get_epsilon(1e-3), rel=1e-12)
     optimizer.noise_multiplier = 1.4
     with pytest.raises(InputError, match="attach to the optimiser"):
         _train(module, optimizer, criterion, loader, accountant)

@@ -351,7 +351,7 @@ def test_the_bar_shows_accuracy_epsilon_and_the_worst_record(monkeypatch):
     trainer(None, steps=20).fit(X, y, X, y)
     assert "accuracy=" in shown.getvalue()
     assert "ε=" in shown.getvalue()
-    assert "(noise from a seed)" in shown.getvalue()
+    assert "(experiment, noise from a seed)" in shown.getvalue()
     assert "worst dFIL=" in shown.getvalue()
 
 
@@ -372,7 +372,7 @@ def test_targets_without_classes_have_no_accuracy():
         ({"learning_rate": 0.0}, "learning_rate"),
         ({"momentum": 1.0}, "momentum"),
         ({"probs": 3}, r"no option 'probs' \(did you mean 'probes'"),
-        ({"sampler": "poisson"}, r"no option 'sampler' \(did you mean 'sampling'"),
+        ({"sampler": "poisson"}, "no option 'sampler'"),
         ({"n": 300}, "no option 'n'"),
         ({"noise_multiplier": "1"}, "noise_multiplier must be a finite number, not '1'"),
         ({"noise_multiplier": 0.0}, "above zero"),

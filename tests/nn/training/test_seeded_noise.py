@@ -18,7 +18,7 @@ from seepage.nn.training.secure_noise import quick_noise, secure_noise
 from seepage.support.keyed_stream import KeyedStream
 
 SEED, RATE, SIZE = 37, 0.5, 30
-MARKS = {"seed": "noise from a seed", "fast": "noise from a fast generator"}
+MARKS = {"seed": "experiment, noise from a seed", "fast": "experiment, noise from a fast generator"}
 RUNS = {  # the options of a run, and which marks its statements must carry
     "secure": ({}, ()),
     "seed": ({"seed": SEED}, ("seed",)),
@@ -78,7 +78,7 @@ def test_seeds_are_tried_until_the_noise_is_gone(randomness):
 @pytest.mark.parametrize("case", RUNS)
 def test_every_statement_says_that_the_noise_can_be_drawn_again(case):
     options, wanted = RUNS[case]
-    run = trained(**options).fit(*data())
+    run = trained(sketch=2, sketch_records=[0, 1, 2], **options).fit(*data())
     accountant = run.accountant_
     own = accountant.individual_privacy()
     found = accountant.records("dfil")
@@ -90,6 +90,7 @@ def test_every_statement_says_that_the_noise_can_be_drawn_again(case):
         "its bound": (repr(found.mse_bound()), found.mse_bound().assumptions),
         "worst": (repr(found.top(2)), found.top(2).conditions),
         "gathered": (str(gather_shares(accountant).privacy()), accountant.ledger.conditions),
+        "FIL": (repr(accountant.fil()), accountant.fil().conditions),
     }
     for name, (words, conditions) in statements.items():
         assert marks(words) == wanted, name
@@ -105,6 +106,46 @@ def test_every_statement_says_that_the_noise_can_be_drawn_again(case):
         assert {marks(text) for text in column} == {wanted}
     secure = trained().fit(*data()).accountant_
     assert float(accountant.privacy(1e-5)) == float(secure.privacy(1e-5))  # the number is the same
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_the_guarantee_of_an_experiment_does_not_leave(case):
+    """Neither as text to publish nor as a promise that bounds follow from."""
+    options, wanted = RUNS[case]
+    found = trained(**options).fit(*data()).accountant_.privacy(1e-5)
+    for leave in (found.to_json, found.statement):
+        if wanted:
+            with pytest.raises(InputError, match="cannot be published: train again without seed="):
+                leave()
+        else:
+            leave()
+    if not wanted:
+        told = json.loads(found.to_json())
+        assert told["epsilon"] == found.epsilon
+        assert told["relation"] == "replace one record"
+        assert told["conditions"]
+        promise = found.statement()
+        assert (promise.epsilon, promise.delta) == (found.epsilon, 1e-5)
+        assert promise.neighbours == "replace"
+
+
+@pytest.mark.parametrize(("randomness", "wanted"), [("secure", ()), ("seed", ("seed",))])
+def test_susceptibility_over_a_run_says_so_too(randomness, wanted):
+    X, y = data()
+    watch = sp.nn.PlisOverTraining(
+        trained().net,
+        "cross_entropy",
+        n=60,
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        randomness=randomness,
+    )
+    watch.observe(range(60), X, y)
+    found = watch.result()
+    assert marks(repr(found)) == wanted
+    assert marks(" ".join(found.table(library="pyarrow").column_names)) == ()
+    assert ("condition" in found.table(library="pyarrow").column_names) == bool(wanted)
+    assert ("neither know nor guess" in " ".join(found.conditions)) == bool(wanted)
 
 
 @pytest.mark.parametrize("case", sampled(list(RUNS), ["seed"]))
@@ -182,8 +223,8 @@ def test_a_loop_of_ones_own_states_its_randomness_or_it_is_an_assumption():
 
     silent = observed()
     assert marks(str(silent)) == ()
-    assert "was not stated" in silent.conditions[0]
-    assert observed(randomness="secure").conditions == ()
+    assert "was not stated" in silent.conditions[-1]
+    assert len(observed(randomness="secure").conditions) == len(silent.conditions) - 1
     assert marks(str(observed(randomness="seed"))) == ("seed",)
     with pytest.raises(InputError, match="randomness must be 'secure', 'seed'"):
         observed(randomness="sead")

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from seepage.auditing.intake.files import clean_column, good_names, with_steps
+from seepage.auditing.intake.files import clean_column, good_names, read_file, with_steps
 from seepage.auditing.intake.table import MOST_BYTES, LabelCoding, TableToAudit
+from seepage.auditing.questions import FileOptions
 from seepage.auditing.trained_model import ROW
 from seepage.errors import InputError
-from seepage.streams.disk.files import Batches
+from seepage.streams.disk.files import Batches, open_batches
 from seepage.streams.disk.source import ParquetRows, sum_pieces
 from seepage.tables.columns import (
     Piece,
@@ -161,3 +162,11 @@ class AuditedRows(Batches):
             AuditedRows(part, start, self._needed, self._labels)
             for part, start in zip(inner, starts, strict=False)
         ]
+
+
+def read_whole(table: Path, options: FileOptions) -> pa.Table:
+    """Read a file, or a folder of Parquet files, into memory."""
+    if not table.is_dir():
+        return read_file(table, options)
+    options.refuse_in_chunks()
+    return TableInChunks.of(open_batches(table)).whole()

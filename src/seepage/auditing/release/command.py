@@ -9,25 +9,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import typer
 
 from seepage.auditing.audit import RISKS
 from seepage.auditing.command import planned, progress
 from seepage.auditing.decision.check import PendingCheck, stated
 from seepage.auditing.gates import check_limits
-from seepage.auditing.intake.files import read_file
+from seepage.auditing.intake.parquet import read_whole
 from seepage.auditing.intake.plan_file import PlanFile
 from seepage.auditing.intake.table import TableInMemory
 from seepage.auditing.questions import FileOptions, Limits, ReleaseQuestion
-from seepage.auditing.release.ledger import PastRelease, ReleaseLedger, UnrecognisedRecordsWarning
+from seepage.auditing.release.ledger import PastRelease, UnrecognisedRecordsWarning, open_ledger
 from seepage.auditing.release.making import MadeRelease, make_release
 from seepage.auditing.release.procedure import Procedure
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.auditing.report.rendering import to_plain
 from seepage.auditing.report.verdict import tell_disclosures, tell_ledger, warn_of_constant
 from seepage.errors import InputError
-from seepage.support.files import check_folder, check_path, only_writer
+from seepage.support.files import check_folder, check_path
 from seepage.tables.names import shown
 
 SCHEMA = "seepage-release-summary/2"
@@ -57,16 +56,18 @@ def run_release(
         check_folder(folders[kind], kind, (table, ledger))
     inputs = {"table": table} | ({} if question.plan is None else {"plan": question.plan})
     pending = PendingCheck(check, inputs, folders.values())
-    raw = _read(table, options)
+    raw = read_whole(table, options)
     procedure = Procedure(**vars(planned(question)))
     if procedure.plan is not None:
         PlanFile.read(procedure.plan).check(TableInMemory(raw), procedure.target)
     for name in procedure.domains:
         if name not in raw.column_names:
             raise InputError(f"There is no column {shown(name)} for --domain.")
-    with only_writer(ledger):
-        before = ReleaseLedger.read(ledger)
-        for doubt in before.recognise(raw, procedure.person).doubts:
+    with open_ledger(ledger) as held:
+        before = held.ledger
+        doubts = before.recognise(raw, procedure.person).doubts
+        doubts += before.doubts_about(folders["release"])
+        for doubt in doubts:
             typer.echo(f"warning: {doubt}", err=True)
         with progress(2 + RISKS.stages) as tell, warnings.catch_warnings():
             warnings.simplefilter("ignore", UnrecognisedRecordsWarning)  # said above
@@ -74,39 +75,31 @@ def run_release(
             made = make_release(procedure, raw, limits=limits, name=table.name, tell=tell)
         pending.compare()
         report = ReleaseReport(made, folders)
-        prepared = made.prepared
-        if report.verdict.passed:
-            # The ledger first: no release may exist that it does not list.
-            entry = {
-                "when": datetime.now(UTC).isoformat(timespec="seconds"),
-                "target": procedure.target,
-                "family": prepared.trained.settings.model,
-                "sigma": prepared.sigma,
-                "target_eta": procedure.target_eta,
-                "unit": prepared.trained.unit,
-            }
-            assert prepared.recognition is not None  # noqa: S101 - the procedure was given a ledger
-            people = prepared.recognition.people
-            eta = prepared.eta[prepared.trained.records.owner] / prepared.sigma
-            releases = (*before.releases, PastRelease(entry, eta, people))
-            replace(before, releases=releases).write(ledger)
         page = AuditReport(made.audit).write(folders["report"], keep=(table, ledger))
-        if report.verdict.passed:
-            made.release.write(folders["release"], keep=(table, ledger))
         left = folders["release"] if report.verdict.passed else None
+        if left is not None:
+            # The ledger lists the release once it is complete and before anybody can see it.
+            with held.prepared(_entry(procedure, made), left) as complete:
+                made.release.write(left, keep=(table, ledger), complete=complete)
         pending.write(report, "release", stated(question, options, limits), left)
     return report.tell(page, as_json=as_json)
 
 
-def _read(table: Path, options: FileOptions) -> pa.Table:
-    """Read a file, or a folder of Parquet files, into memory, to change records one by one."""
-    if not table.is_dir():
-        return read_file(table, options)
-    from seepage.auditing.intake.parquet import TableInChunks
-    from seepage.streams.disk.files import open_batches
-
-    options.refuse_in_chunks()
-    return TableInChunks.of(open_batches(table)).whole()
+def _entry(procedure: Procedure, made: MadeRelease) -> PastRelease:
+    """Return what the ledger keeps of a release."""
+    prepared = made.prepared
+    trained, recognition = prepared.trained, prepared.recognition
+    assert recognition is not None  # noqa: S101 - the procedure was given a ledger
+    about = {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "what": "release",
+        "target": procedure.target,
+        "family": trained.settings.model,
+        "sigma": prepared.sigma,
+        "target_eta": procedure.target_eta,
+        "unit": trained.unit,
+    }
+    return PastRelease(about, made.loss.at(trained.records.owner), recognition.people)
 
 
 def _keep_apart(out: Path, report: Path, ledger: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -106,13 +106,20 @@ class Release:
         card = ["# Model card", "", "What leaves with this model:", "", *item_table(items), ""]
         return Release(ReleasedModel(model), tuple(items), "\n".join(card))
 
-    def write(self, folder: str | Path, *, keep: Sequence[Path] = ()) -> Path:
+    def write(
+        self,
+        folder: str | Path,
+        *,
+        keep: Sequence[Path] = (),
+        complete: Callable[[Path], object] | None = None,
+    ) -> Path:
         """Write the folder that may be shared, completely or not at all, and return it.
 
         ``model.safetensors`` (the noisy coefficients), ``release.json`` (how columns become
         features, and everything that leaves with its protection), ``model-card.md``, and the
         ``manifest.json`` with the checksums of these. ``keep`` names files that must not change:
-        the inputs.
+        the inputs. ``complete`` is called when everything is written, before the folder takes its
+        place.
         """
         model, out = self.model.estimator, Path(folder)
         family = {maker: name for name, maker in MODELS.items()}.get(type(model))
@@ -129,7 +136,7 @@ class Release:
         texts = {_LIST: json.dumps(listing, indent=2, allow_nan=False) + "\n", _CARD: self.card}
         content = _safetensors(self.model, family)
         try:
-            with whole_folder(out, "release", keep) as new:
+            with whole_folder(out, "release", keep, complete) as new:
                 write_private(new / _MODEL, lambda file: file.write(content))
                 for name, text in texts.items():
                     write_text(new / name, text)

@@ -1,11 +1,17 @@
 """The ledger of releases: what each told about every record, so that the next one counts them all.
 
-Information adds up over independent releases, ``I = Σ I_k``, so a record's leakage over several is
-at most ``√(Σ η_k²)``. The ledger keeps every record's η of every release (where a column identifies
-people, that of all records of its person together) beside keyed digests of its values
-(:mod:`seepage.auditing.release.recognition`). Its key lies in the same file, so whoever has the
+Every entry has the privacy loss of every record (where a column identifies people, that of all
+records of its person together): η, μ, ε and δ, which add up over independent releases as
+:mod:`seepage.risks.privacy_loss` says. It stands beside keyed digests of the record's values
+(:mod:`seepage.auditing.release.recognition`). The key lies in the same file, so whoever has the
 file can try values out: it is as private as the table, readable by its owner only, and part of no
 release.
+
+An entry is *prepared* when a folder is complete and on the disk but has not taken its place,
+*committed* once it has, and *voided* if it never will. A prepared entry counts. One that a killed
+process left is settled by whoever opens the ledger next: committed if the folder with that manifest
+is in its place, voided if it still lies where it was written, and committed where it is in neither
+place, since somebody may have taken it.
 """
 
 from __future__ import annotations
@@ -13,26 +19,36 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 import pyarrow as pa
 
-from seepage.auditing.findings import ONE_PERSON
-from seepage.auditing.release.recognition import CellDigests, People
+from seepage.auditing.findings import ONE_PERSON, ONE_ROW
+from seepage.auditing.release.recognition import CellDigests, Match, People
 from seepage.auditing.report.rendering import tell
-from seepage.core.result import NOTICE
+from seepage.core.result import NOTICE, SAME
 from seepage.errors import InputError
-from seepage.support.files import write_text
-from seepage.tables.names import listed
+from seepage.risks.privacy_loss import PrivacyLoss
+from seepage.support.files import MANIFEST, check_path, only_writer, write_text
+from seepage.tables.names import listed, shown
 
-FORMAT = "seepage-ledger/2"
-_AS_WRITTEN = "seepage-ledger/1"  # its releases know a record by how its values were written
+FORMAT = "seepage-ledger/3"
+_WITHOUT_EPSILON = "seepage-ledger/2"  # its releases have η alone, and digests of cased texts
+_CASED = "cased"
+_AS_WRITTEN = "seepage-ledger/1"  # and know a record by how its values were written
+NAME = "seepage-ledger.json"
+PREPARED, COMMITTED, VOIDED = "prepared", "committed", "voided"
+_LOSSES = ("eta", "mu", "epsilon", "delta")
 
 
 class UnrecognisedRecordsWarning(UserWarning):
@@ -41,23 +57,26 @@ class UnrecognisedRecordsWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False)
 class PastRelease:
-    """A release of the past: when and what, and η of every record."""
+    """A release of the past: when and what, and the privacy loss of every record."""
 
     about: Mapping[str, Any]
-    eta: np.ndarray
+    loss: PrivacyLoss
     people: People
 
     def __len__(self) -> int:
-        return len(self.eta)
+        return len(self.loss)
 
     @property
     def of_people(self) -> bool:
-        """Whether every η is that of all records of a person together."""
+        """Whether every loss is that of all records of a person together."""
         return self.about.get("unit") == ONE_PERSON
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        return {**self.about, "eta": self.eta.tolist(), **self.people.as_json()}
+        columns = self.loss.columns
+        losses = {n: _packed_once(columns[n]) for n in ("mu", "epsilon", "delta")}
+        losses["eta"] = _packed(columns["eta"])
+        return {**self.about, **losses, **self.people.as_json()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,9 +89,27 @@ class PastReleaseAsWritten:
     def __len__(self) -> int:
         return len(self.eta)
 
+    @property
+    def loss(self) -> PrivacyLoss:
+        """That of every record; all but η is unknown."""
+        eta = list(self.eta.values())
+        return PrivacyLoss.of(len(self), eta=eta, mu=np.inf, epsilon=np.inf)
+
     def as_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
         return {**self.about, "eta": dict(self.eta)}
+
+    def earlier_loss(self, written: Sequence[str], people: People) -> Match:
+        """Return what is known of every record, or of all records of its person, and who is."""
+        found = [self.eta.get(row) for row in written]
+        known = np.array([eta is not None for eta in found], dtype=bool)
+        every = PrivacyLoss.of(
+            len(written), eta=[eta or 0.0 for eta in found], mu=np.inf, epsilon=np.inf
+        ).where(known)
+        owner = people.owner
+        whole = every.together(owner, len(written)).at(owner)
+        anybody = np.asarray((np.bincount(owner, known, len(written)) > 0)[owner])
+        return Match(whole, anybody, np.zeros(len(written), dtype=bool))
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,9 +117,14 @@ class Recognition:
     """What earlier releases told about the records of a table."""
 
     people: People
-    spent: np.ndarray  # the sum of η² over the earlier releases in which a record, or person, was
+    loss: PrivacyLoss  # over the earlier releases in which a record, or its person, was
     known: np.ndarray  # whether it was in any
     doubts: tuple[str, ...] = ()  # what the owner must know before anything is released
+
+    @property
+    def spent(self) -> np.ndarray:
+        """The sum of η² over the earlier releases."""
+        return np.asarray(self.loss.eta**2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +132,12 @@ class ReleaseLedger:
     """What earlier releases told about records, each known by keyed digests of its values."""
 
     key: bytes = field(default_factory=partial(os.urandom, 32))
-    releases: tuple[PastRelease | PastReleaseAsWritten, ...] = ()
+    entries: tuple[PastRelease | PastReleaseAsWritten, ...] = ()
+
+    @property
+    def releases(self) -> tuple[PastRelease | PastReleaseAsWritten, ...]:
+        """The entries that count: all but those that were voided."""
+        return tuple(entry for entry in self.entries if state_of(entry) != VOIDED)
 
     @classmethod
     def read(cls, path: Path) -> ReleaseLedger:
@@ -99,15 +146,16 @@ class ReleaseLedger:
             return cls()
         try:
             content = json.loads(path.read_text("utf-8"))
-            if content["format"] not in (FORMAT, _AS_WRITTEN):
+            if content["format"] not in (FORMAT, _WITHOUT_EPSILON, _AS_WRITTEN):
                 raise ValueError("another format")
-            return cls(
-                bytes.fromhex(content["key"]), tuple(map(_past_release, content["releases"]))
-            )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            read = partial(_past_release, cased=content["format"] == _WITHOUT_EPSILON)
+            return cls(bytes.fromhex(content["key"]), tuple(map(read, content["releases"])))
+        except (
+            *(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError),
+        ) as error:
             raise InputError(
-                f"{path.name!r} is not a ledger of releases, or it is damaged; restore it, or name "
-                "another with --ledger."
+                f"{shown(path.name)} is not a ledger of releases, or it is damaged; restore it, or "
+                "name another with --ledger."
             ) from error
 
     def write(self, path: Path) -> None:
@@ -116,68 +164,154 @@ class ReleaseLedger:
             "format": FORMAT,
             "notice": NOTICE,
             "key": self.key.hex(),
-            "releases": [release.as_json() for release in self.releases],
+            "releases": [entry.as_json() for entry in self.entries],
         }
-        write_text(path, json.dumps(content, indent=1))
+        try:
+            write_text(path, json.dumps(content, indent=1, allow_nan=False))
+        except OSError as error:
+            raise InputError(
+                f"The ledger {shown(path.name)} cannot be written: {error.strerror or error}; make "
+                "room or name another place with --ledger."
+            ) from error
 
     @cached_property
     def _digests(self) -> CellDigests:
         return CellDigests(self.key)
+
+    def people(self, raw: pa.Table, identity: str | None = None) -> People:
+        """Return the digests of a table under the key of this ledger."""
+        return self._digests.people(raw, identity)
 
     def recognise(self, raw: pa.Table, identity: str | None = None) -> Recognition:
         """Return which records of a table were in earlier releases, and what these told.
 
         Where a column identifies people, what was told about all records of each.
         """
-        people = self._digests.people(raw, identity)
-        spent, known = np.zeros(len(people)), np.zeros(len(people), dtype=bool)
+        cased, written = None, None
+        if any(isinstance(release, PastReleaseAsWritten) for release in self.releases):
+            written = _as_written(self.key, raw, identity)
+        if any(release.about.get("text") == _CASED for release in self.releases):
+            cased = CellDigests(self.key, cased=True).people(raw, identity)
+        return self.total(self.people(raw, identity), cased, written)
+
+    def total(
+        self,
+        people: People,
+        cased: People | None = None,
+        written: Sequence[str] | None = None,
+    ) -> Recognition:
+        """Return the same of people whose digests are known.
+
+        ``cased`` and ``written`` are the same people as entries of earlier versions have them;
+        without these, such entries are passed over.
+        """
+        loss, known = PrivacyLoss.of(len(people)), np.zeros(len(people), dtype=bool)
         compared = apart = 0  # earlier records that could be compared, and those without a column
         same_columns = False
         vague: list[PastRelease] = []
         unsure = np.zeros(len(people), dtype=bool)  # not as an earlier version would have it
-        old = any(isinstance(release, PastReleaseAsWritten) for release in self.releases)
-        written = _as_written(self.key, raw, identity) if old else []
+        doubtful = np.zeros(len(people), dtype=bool)
         for release in self.releases:
             if isinstance(release, PastReleaseAsWritten):
-                eta = np.array([release.eta.get(row, np.nan) for row in written])
-                unsure |= np.isnan(eta)
-                if identity is not None:
-                    eta = people.of_each_person(eta, add_up=True)
+                if written is None:
+                    continue
+                found = release.earlier_loss(written, people)
+                unsure |= ~found.known
             else:
-                found = release.people.earlier_eta(release.eta, people, of_people=release.of_people)
-                if found is None:
+                others = cased if release.about.get("text") == _CASED else people
+                if others is None:
+                    continue
+                match = release.people.earlier_loss(
+                    release.loss, others, of_people=release.of_people
+                )
+                if match is None:
                     if release.people.shared(people):
                         vague.append(release)
                     else:
                         apart += len(release)
                     continue
-                eta = found
+                found = match
                 compared += len(release)
                 same_columns |= set(release.people.columns) == set(people.columns)
-            known |= ~np.isnan(eta)
-            spent += np.nan_to_num(eta) ** 2
+            known |= found.known
+            doubtful |= found.doubtful
+            loss += found.loss
         doubts = []
         if (compared or apart) and not known.any():
             doubts.append(tell("nobody", len(people), compared, apart, same_columns))
         if vague:
             columns = dict.fromkeys(n for r in vague for n in r.people.shared(people))
             doubts.append(tell("vague", len(vague), listed(list(columns))))
+        if doubtful.any():
+            doubts.append(tell("doubtful", int(np.sum(doubtful)), len(people)))
         if unsure.any():
             doubts.append(tell("unsure", int(np.sum(unsure)), len(people)))
-        return Recognition(people, spent, known, tuple(doubts))
+        return Recognition(people, loss, known, tuple(doubts))
+
+    @property
+    def of_one_form(self) -> bool:
+        """Whether every entry that counts can be compared with every other."""
+        return not any(
+            isinstance(entry, PastReleaseAsWritten) or entry.about.get("text") == _CASED
+            for entry in self.releases
+        )
+
+    def doubts_about(self, folder: Path) -> tuple[str, ...]:
+        """Return a warning if a folder holds a release that no entry lists."""
+        folders = [entry.about.get("folder") for entry in self.entries]
+        if None in folders:  # of an earlier version, or without a folder: it may be one of those
+            return ()
+        digest, listing = _digest(folder), [where["manifest"] for where in folders if where]
+        return () if digest in (None, *listing) else (tell("unlisted", shown(folder.name)),)
+
+    def with_entry(self, number: int, **about: Any) -> ReleaseLedger:
+        """Return the ledger with something else said about an entry; the first has the number 1."""
+        entries = list(self.entries)
+        entry = entries[number - 1]
+        entries[number - 1] = replace(entry, about={**entry.about, **about})
+        return replace(self, entries=tuple(entries))
 
 
-def _past_release(content: dict[str, Any]) -> PastRelease | PastReleaseAsWritten:
+def state_of(entry: PastRelease | PastReleaseAsWritten) -> str:
+    """Return whether an entry is prepared, committed or voided."""
+    return str(entry.about.get("state", COMMITTED))  # earlier versions had no others
+
+
+def _past_release(content: dict[str, Any], cased: bool) -> PastRelease | PastReleaseAsWritten:
     """Return a release as the file has it, or raise ``ValueError``."""
     written = content["eta"]
-    values = np.asarray(list(written.values()) if isinstance(written, dict) else written, float)
-    if values.ndim != 1 or not np.all(values >= 0):  # nan is not
-        raise ValueError("a leakage is no number")
-    kept = ("eta", "identity", "columns", "whole")
+    kept = (*_LOSSES, "identity", "columns", "whole")
     about = {name: value for name, value in content.items() if name not in kept}
+    if cased:
+        about["text"] = _CASED
+    if about.get("state", COMMITTED) not in (PREPARED, COMMITTED, VOIDED):
+        raise ValueError("an entry is in no known state")
+    if about.get("state") == PREPARED:
+        _ = [Path(about["folder"][name]) for name in ("path", "written", "manifest")]
     if isinstance(written, dict):
+        if not all(eta >= 0 for eta in written.values()):
+            raise ValueError("a leakage is no number")
         return PastReleaseAsWritten(about, {str(row): float(eta) for row, eta in written.items()})
-    return PastRelease(about, values, People.read(content, len(values)))
+    # What a version did not write down, nobody knows.
+    numbers = {name: _unpacked(content.get(name)) for name in ("eta", "mu", "epsilon")}
+    loss = PrivacyLoss.of(len(written), **numbers, delta=_unpacked(content.get("delta", 0.0)))
+    return PastRelease(about, loss, People.read(content, len(loss)))
+
+
+def _packed(values: np.ndarray) -> Any:
+    """Return numbers as JSON has them: what is unknown as nothing."""
+    return [value if math.isfinite(value) else None for value in values.tolist()]
+
+
+def _packed_once(values: np.ndarray) -> Any:
+    """Return the same; a single number if all are equal, as ε mostly is."""
+    return _packed(values[:1])[0] if np.unique(values).size == 1 else _packed(values)
+
+
+def _unpacked(content: Any) -> Any:
+    if isinstance(content, list):
+        return [math.inf if value is None else float(value) for value in content]
+    return math.inf if content is None else float(content)
 
 
 def _as_written(key: bytes, raw: pa.Table, identity: str | None) -> list[str]:
@@ -188,3 +322,260 @@ def _as_written(key: bytes, raw: pa.Table, identity: str | None) -> list[str]:
         hmac.new(key, repr(row).encode(), hashlib.sha256).hexdigest()[:32]
         for row in zip(*columns, strict=True)
     ]
+
+
+def find_ledger() -> Path:
+    """Return the ledger of the project: one for all folders below the one it lies in.
+
+    That which ``SEEPAGE_LEDGER`` names; else the nearest in this folder and those above it, up to
+    the home folder or the one that holds ``.git``; else a new one here. Another user's is not
+    taken.
+    """
+    if named := os.environ.get("SEEPAGE_LEDGER"):
+        return Path(named)
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        path = folder / NAME
+        if path.is_file() and (not hasattr(os, "getuid") or path.stat().st_uid == os.getuid()):
+            return Path(NAME) if folder == here else path
+        if folder == Path.home() or (folder / ".git").exists():
+            break
+    return Path(NAME)
+
+
+class OpenLedger:
+    """A ledger that nobody else can open meanwhile; whatever is changed is on the disk at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.ledger = path, ReleaseLedger.read(path)
+        settled = self.ledger
+        for number, entry in enumerate(self.ledger.entries, 1):
+            if state_of(entry) == PREPARED:
+                settled = settled.with_entry(number, **_settled(entry.about["folder"]))
+        if settled is not self.ledger:
+            self._keep(settled)
+
+    def add(self, entry: PastRelease) -> int:
+        """Add an entry, and return its number."""
+        self._keep(replace(self.ledger, entries=(*self.ledger.entries, entry)))
+        return len(self.ledger.entries)
+
+    @contextmanager
+    def prepared(self, entry: PastRelease, folder: Path) -> Iterator[Any]:
+        """Give what is to be called with a folder that is complete, before it takes its place.
+
+        Then the entry is in the ledger, prepared; at the end of the block it is committed. If the
+        block fails, it is committed if the folder is in its place nevertheless, else voided.
+        """
+        where: dict[str, str | None] = {"path": str(folder.resolve())}
+
+        def prepare(written: Path) -> None:
+            where.update(written=str(written.resolve()), manifest=_digest(written))
+            self.add(replace(entry, about={**entry.about, "state": PREPARED, "folder": where}))
+
+        try:
+            yield prepare
+        except BaseException as error:
+            # Nobody else was here: what is not in its place never was.
+            there = "manifest" in where and _lies_in(Path(str(where["path"])), where)
+            reason = f"The folder could not take its place ({type(error).__name__})."
+            voided = {"state": VOIDED, "reason": reason}
+            self._close(where, {"state": COMMITTED} if there else voided)
+            raise
+        self._close(where, {"state": COMMITTED})
+
+    def _close(self, where: Mapping[str, Any], state: Mapping[str, str]) -> None:
+        """Settle the entry of a folder, if it came to be written."""
+        # An interruption may have come after the file was replaced and before that was known here.
+        with suppress(InputError):  # left prepared it counts, and is settled the next time
+            self.ledger = ReleaseLedger.read(self.path)
+            for number, entry in enumerate(self.ledger.entries, 1):
+                if state_of(entry) == PREPARED and entry.about["folder"] == where:
+                    self._keep(self.ledger.with_entry(number, **state))
+
+    def void(self, number: int, reason: str) -> None:
+        """Let an entry count no longer, because what it lists never left."""
+        if not 1 <= number <= len(self.ledger.entries):
+            raise InputError(
+                f"The ledger has no entry {number}; `seepage ledger show` lists them by number."
+            )
+        if not reason.strip():
+            raise InputError("Say with --reason why the entry counts no longer.")
+        about = self.ledger.entries[number - 1].about
+        where = about.get("folder")
+        if where is not None and _lies_in(Path(where["path"]), where):
+            raise InputError(
+                f"Entry {number} is the release in {shown(Path(where['path']).name)}, which is "
+                "still there; void only what nobody has received, after deleting that folder."
+            )
+        if about.get("state") == VOIDED:
+            raise InputError(f"Entry {number} is voided already.")
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        self._keep(self.ledger.with_entry(number, state=VOIDED, reason=reason, voided=when))
+
+    def _keep(self, ledger: ReleaseLedger) -> None:
+        ledger.write(self.path)
+        self.ledger = ledger
+
+
+@contextmanager
+def open_ledger(path: Path) -> Iterator[OpenLedger]:
+    """Open a ledger, alone, with entries that killed processes left settled.
+
+    Of a link, the file it leads to: a new file in place of the link would be a second ledger.
+    """
+    check_path(path)
+    path = path.resolve()
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(only_writer(path))
+        except OSError as error:
+            raise InputError(
+                f"The ledger {shown(path.name)} cannot be opened: {error.strerror or error}; name "
+                "another place with --ledger."
+            ) from error
+        yield OpenLedger(path)
+
+
+def _settled(where: Mapping[str, Any]) -> dict[str, str]:
+    """Return what became of a prepared entry, by where its folder is."""
+    if _lies_in(Path(where["path"]), where):
+        return {"state": COMMITTED}
+    if _digest(Path(where["written"])) == where["manifest"]:
+        reason = "The process was killed before the folder took its place."
+        return {"state": VOIDED, "reason": reason}
+    return {"state": COMMITTED, "reason": "The folder is gone, and somebody may have it."}
+
+
+def _lies_in(folder: Path, where: Mapping[str, Any]) -> bool:
+    """Say whether a folder is the one of an entry, or is just being replaced by it."""
+    written = Path(where["written"])
+    inside = folder.iterdir() if folder.is_dir() else ()
+    places = (folder, *(part for part in inside if part.is_dir() and part != written))
+    return any(_digest(place) == where["manifest"] for place in places)
+
+
+def _digest(folder: Path) -> str | None:
+    """Return the SHA-256 of a folder's manifest, which holds those of all other files."""
+    try:
+        return hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+class LedgerFile:
+    """The ledger of a project, for what ``seepage release`` does not release itself.
+
+    Record here what a training run or the answers of a predictor tell about the people in a table,
+    **before** anything leaves; ``seepage release`` then counts it, and the other way round.
+
+    Parameters
+    ----------
+    path
+        The file. By default the project's: what ``SEEPAGE_LEDGER`` names, else the nearest
+        ``seepage-ledger.json`` in this folder and those above it, else a new one here.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib, seepage as sp
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> ledger = sp.LedgerFile(folder / "seepage-ledger.json")
+    >>> people = {"name": ["Ada", "Ben", "Cy"], "age": [36, 45, 52]}
+    >>> ledger.record(people, "training run", eta=0.5, epsilon=1.0, delta=1e-6)
+    1
+    >>> ledger.record({"name": ["Ben", "Eve"], "age": [45.0, 61.0]}, "answers", epsilon=0.1)
+    2
+    >>> ledger.spent(people).epsilon.tolist()
+    [1.0, 1.1, 1.0]
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self.path = find_ledger() if path is None else Path(path)
+
+    def spent(self, table: Any, person: str | None = None) -> PrivacyLoss:
+        """Return what all entries together told about every row of a table, or about its person."""
+        with open_ledger(self.path) as held:
+            return held.ledger.recognise(_arrow(table), person).loss
+
+    def record(
+        self,
+        table: Any,
+        what: str,
+        *,
+        person: str | None = None,
+        unit: str = ONE_ROW,
+        eta: Any = 0.0,
+        mu: Any = 0.0,
+        epsilon: Any = 0.0,
+        delta: Any = 0.0,
+        target_eta: float | None = None,
+        max_membership: float | None = None,
+    ) -> int:
+        """Add an entry, and return its number; refused if somebody would be over a limit.
+
+        Parameters
+        ----------
+        table
+            The table with the people: a data frame of any library, or a mapping of columns.
+        what
+            What it is, in words for people: ``"training run"``.
+        person
+            The column that identifies people.
+        unit
+            ``"row"`` if the numbers are of single rows, ``"person"`` if they are of all rows of a
+            person together.
+        eta, mu, epsilon, delta
+            The privacy loss: one number, or one for each row. ``np.inf`` is what nobody knows.
+        target_eta, max_membership
+            The most that η, and the share of successes of membership inference, may be over all
+            entries together, as for ``seepage release``.
+        """
+        raw = _arrow(table)
+        if unit not in (ONE_ROW, ONE_PERSON):
+            raise InputError(f"unit is 'row' or 'person', not {shown(unit)}.")
+        if unit == ONE_PERSON and person is None:
+            raise InputError("Name the column that identifies people with person=.")
+        loss = PrivacyLoss.of(raw.num_rows, eta=eta, mu=mu, epsilon=epsilon, delta=delta)
+        with open_ledger(self.path) as held:
+            earlier = held.ledger.recognise(raw, person)
+            owner = earlier.people.owner
+            each = loss.largest if unit == ONE_PERSON else loss.together
+            total = earlier.loss + each(owner, raw.num_rows).at(owner)
+            for name, values, limit in (
+                ("η", total.eta, target_eta),
+                ("the success of membership inference", total.membership(), max_membership),
+            ):
+                if limit is not None and np.max(values) > limit * (1 + SAME):
+                    raise InputError(
+                        f"Over all entries of the ledger {name} would be {np.max(values):.3g} for "
+                        f"row {int(np.argmax(values))}, above the limit of {limit:g}; nothing was "
+                        "recorded: add noise, or leave that row out."
+                    )
+            about = {
+                "when": datetime.now(UTC).isoformat(timespec="seconds"),
+                "what": what,
+                "unit": unit,
+                "state": COMMITTED,
+            }
+            return held.add(PastRelease(about, loss, earlier.people))
+
+    def void(self, number: int, reason: str) -> None:
+        """Let an entry count no longer: what it lists never left."""
+        with open_ledger(self.path) as held:
+            held.void(number, reason)
+
+    def __repr__(self) -> str:
+        return f"<LedgerFile {self.path.name}>"
+
+
+def _arrow(table: Any) -> pa.Table:
+    """Return a table of any kind as one of Arrow."""
+    try:
+        if isinstance(table, Mapping):
+            return pa.table({str(name): list(values) for name, values in table.items()})
+        return nw.from_native(table, eager_only=True).to_arrow()
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            "The people are a data frame, or a mapping of columns of one length, each of one type; "
+            f"this {type(table).__name__} is not."
+        ) from error

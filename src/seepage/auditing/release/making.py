@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from scipy.optimize import brentq
 
 from seepage.auditing.audit import RISKS, Tell, audit_model
 from seepage.auditing.findings import (
     LEFT_OUT,
+    MU,
     RELABELLED,
     Audit,
     Disclosure,
@@ -28,11 +31,14 @@ from seepage.auditing.questions import Limits, ReleaseQuestion
 from seepage.auditing.release.card import Usefulness, figures_epsilon, write_release_card
 from seepage.auditing.release.contents import Item, Release
 from seepage.auditing.release.disclosure import find_disclosures
+from seepage.auditing.release.noise_vote import interval_kept
 from seepage.auditing.release.procedure import Prepared, Procedure
 from seepage.auditing.release.released_model import ReleasedModel
 from seepage.auditing.report.words import many, one
 from seepage.core.noise import Gaussian, Laplace
 from seepage.core.release import release
+from seepage.core.result import round_up
+from seepage.risks.privacy_loss import PrivacyLoss
 from seepage.tables.source import distinct
 
 
@@ -45,6 +51,7 @@ class MadeRelease:
     prepared: Prepared
     usefulness: Usefulness | None
     epsilon: float  # of the figures that leave beside the noisy numbers, redrawing σ included
+    loss: PrivacyLoss  # of every record, or person
 
 
 def make_release(
@@ -83,19 +90,21 @@ def make_release(
         bool(np.any(prepared.spent)),
         prepared.vote,
     )
+    if risks is not None:
+        audit = replace(audit, risks=_with_disclosures(risks, disclosures, procedure.target))
+    loss = _loss(prepared, audit, epsilon)
     audit = replace(
         audit,
-        risks=None if risks is None else _with_disclosures(risks, disclosures, procedure.target),
         noise=noise,
         remedies=tuple(_remaining(remedy, disclosures) for remedy in audit.remedies),
         steps=(*audit.steps, *(f"Leaves: {item}" for item in items)),
         disclosures=DisclosureCheck(
             len(most_exposed(prepared.eta)), disclosures, True, prepared.trained.unit
         ),
-        ledger=_ledger_finding(procedure, prepared),
+        ledger=_ledger_finding(procedure, prepared, loss, limits.max_membership),
     )
     audit = held_to(limits, audit)
-    return MadeRelease(Release(model, items, card), audit, prepared, useful, epsilon)
+    return MadeRelease(Release(model, items, card), audit, prepared, useful, epsilon, loss)
 
 
 def _remaining(remedy: Remedy, disclosures: tuple[Disclosure, ...]) -> Remedy:
@@ -255,18 +264,66 @@ def _noise_item(procedure: Procedure, prepared: Prepared) -> Item:
     return Item("noise σ", "declared", how, 1, prepared.sigma)
 
 
-def _ledger_finding(procedure: Procedure, prepared: Prepared) -> LedgerFinding | None:
+def _loss(prepared: Prepared, audit: Audit, epsilon: float) -> PrivacyLoss:
+    """Return what the release tells about every record, or person.
+
+    Where not everybody was refitted, the others count as the most exposed of those who were, as
+    the statement about membership has it. Without whom a published figure would be another, nothing
+    is hidden.
+    """
+    every, risks = audit.records.every, audit.risks
+    mu: Any = np.inf
+    if risks is not None and MU in every.numbers:
+        known = every.numbers[MU]
+        mu = np.where(np.isnan(known), np.nanmax(known), known)
+        mu[np.isin(every.row, risks.disclosed)] = np.inf
+    eta = prepared.eta / prepared.sigma
+    return PrivacyLoss.of(len(eta), eta=eta, mu=mu, epsilon=epsilon)
+
+
+def _ledger_finding(
+    procedure: Procedure, prepared: Prepared, loss: PrivacyLoss, limit: float | None
+) -> LedgerFinding | None:
     """Return what the ledger knows of the records, and what they leak over all releases."""
     recognition, ledger = prepared.recognition, procedure.ledger
     if recognition is None or ledger is None:
         return None
-    spent, records = prepared.spent, prepared.trained.records
+    records = prepared.trained.records
     first = np.unique(records.owner, return_index=True)[1]
+    earlier = recognition.loss.at(first)
+    total = earlier + loss
+    right = total.membership()
+    # A σ that follows the most exposed record is no figure with an ε of its own.
+    follows = prepared.vote is None and procedure.sigma is None
     return LedgerFinding(
         releases=len(ledger.releases),
         known=int(np.sum(recognition.known[first])),
-        spent=float(np.sqrt(np.max(spent))),
-        eta=float(np.sqrt(np.max(spent + (prepared.eta / prepared.sigma) ** 2))),
+        spent=float(np.max(earlier.eta)),
+        eta=float(np.max(total.eta)),
         doubts=recognition.doubts,
         unit=prepared.trained.unit,
+        membership=float(np.max(right)),
+        row=int(prepared.rows[np.argmax(right)]),
+        certain=int(np.sum(np.isinf(earlier.mu) | np.isinf(earlier.epsilon))),
+        epsilon=float(np.max(total.epsilon)),
+        interval=None if follows else interval_kept(float(np.max(total.epsilon))),
+        enough=None if limit is None else _enough(earlier, loss, prepared.sigma, limit),
     )
+
+
+def _enough(earlier: PrivacyLoss, loss: PrivacyLoss, sigma: float, limit: float) -> float | None:
+    """Return the σ with which membership over all releases is within a limit, if there is one.
+
+    μ is inversely proportional to σ.
+    """
+
+    def over(share: float) -> float:
+        with np.errstate(invalid="ignore"):
+            mu = np.where(np.isinf(loss.mu), np.inf, share * loss.mu)
+        return float(np.max((earlier + replace(loss, mu=mu)).membership())) - limit
+
+    if over(0.0) >= 0:
+        return None
+    if over(1.0) <= 0:
+        return sigma
+    return round_up(sigma / brentq(over, 0.0, 1.0))

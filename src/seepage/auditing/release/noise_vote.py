@@ -77,6 +77,8 @@ def interval_kept(epsilon: float, level: float = 0.95) -> float:
     >>> interval_kept(0.0), round(interval_kept(0.4), 3)
     (0.95, 0.926)
     """
+    if math.isinf(epsilon):
+        return 0.0
     tail = (1 - level) / 2
     odds = tail / (1 - tail) * math.exp(epsilon)
     return 1 - 2 * odds / (1 + odds)

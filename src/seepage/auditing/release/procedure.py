@@ -214,9 +214,9 @@ class Procedure(ReleaseQuestion):
         if gone:
             who = many(ONE_ROW if self.person is None else ONE_PERSON)
             raise InputError(
-                f"Earlier releases in the ledger have told {gone:,} of these {who} up to the "
-                f"η = {self.target_eta:g} that is allowed over all of them: nothing more may "
-                f"leave; leave those {who} out, or raise --target-eta."
+                f"The privacy budget (η = {self.target_eta:g}) of {gone:,} of these {who} is spent "
+                f"by earlier releases; leave those {who} out, or raise --target-eta. `seepage "
+                "ledger show` with the table says how much everybody has left."
             )
         return np.sqrt(left)
 

@@ -1,10 +1,12 @@
 """Recognises the records of a table in earlier ones, by value, whatever the type of a cell.
 
 A cell is kept as a keyed digest of its column's name and its value in one canonical form: 45, 45.0
-and the text "45" are one value, and so are a number and its rounding to single precision. Two
-records count as the same person if they agree in every column that both tables have, so columns may
-be reordered, added and dropped. Where that is in doubt, they count as the same: to count a stranger
-as known costs noise, to count a known person as a stranger breaks a promise.
+and the text "45" are one value, and so are a number and its rounding to single precision, or texts
+that differ in case and white space. Two records count as the same person if they agree in every
+column that both tables have, so columns may be reordered, added and dropped. Where that is in
+doubt, they count as the same: to count a stranger as known costs noise, to count a known person as
+a stranger breaks a promise. So one who agrees with nobody in every column, but with somebody in all
+except one (a gap that was filled, a value that was corrected), counts as that person.
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from seepage.auditing.intake.files import MISSING
 from seepage.errors import InputError
+from seepage.risks.privacy_loss import PrivacyLoss
 from seepage.tables.names import shown
 
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
@@ -32,8 +35,10 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?")
 _TRUTH = {"true": 1, "false": 0}
 
 
-def canonical(value: Any) -> tuple[str, str]:
+def canonical(value: Any, *, cased: bool = False) -> tuple[str, str]:
     """Return a value in the form it is compared in: as single precision has it, and exactly.
+
+    Case and white space of a text do not count, unless ``cased``, as an earlier version had it.
 
     The two differ for whole numbers from 2²⁴ on, such as the numbers of patients: single precision
     holds only some of those.
@@ -60,8 +65,14 @@ def canonical(value: Any) -> tuple[str, str]:
         day = day if day.tzinfo is None else day.astimezone(UTC).replace(tzinfo=None)
         text = f"date {day.isoformat()}"
     else:
-        text = f"text {value}"
+        text = f"text {value if cased else _folded(str(value))}"
     return text, text
+
+
+def _folded(text: str) -> str:
+    """Return a text without case, in one form of Unicode, with single spaces."""
+    once = unicodedata.normalize("NFKC", text).casefold()
+    return " ".join(unicodedata.normalize("NFKC", once).split())
 
 
 def _of_text(text: str) -> Any:
@@ -91,6 +102,14 @@ def _of_number(value: Any) -> tuple[str, str]:
     if abs(single) < 2**24 or not np.isfinite(single) or value != int(value):
         return repr(single), repr(single)
     return repr(single), str(int(value))
+
+
+class Match(NamedTuple):
+    """What one table tells about the people of another."""
+
+    loss: PrivacyLoss
+    known: np.ndarray
+    doubtful: np.ndarray  # known but for one column
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,43 +154,89 @@ class People:
         """Return the columns that both tables have."""
         return [name for name in self.columns if name in others.columns]
 
-    def earlier_eta(self, eta: np.ndarray, others: People, *, of_people: bool) -> np.ndarray | None:
-        """Return for every one of the others the largest η of the records here that agree with it.
+    def earlier_loss(self, loss: PrivacyLoss, others: People, *, of_people: bool) -> Match | None:
+        """Return the loss of every one of the others by what is known here, and who is known.
 
-        If the others have an identity, η is that of all records of a person. ``of_people`` says
-        that the numbers here are such; if they are of single records, ``‖[J₁ … J_m]‖² ≤ Σ‖J_i‖²``
-        bounds it by those of the person's records. ``nan`` where none agrees, and ``None`` if the
-        tables cannot be compared. The column that identifies people in either table decides where
-        both tables have it. Otherwise all shared columns must agree. If columns of this table are
-        missing in the other, at least half of the records here must be alone with their values in
-        the shared ones. That half is also the chance that a stranger drawn from the same people
-        agrees with nobody: where everybody agrees with somebody, as by sex alone, agreement says
-        nothing.
+        ``loss`` has one entry for every record here; ``of_people`` says that it is that of all
+        records of its person together. ``None`` if the tables cannot be compared. The column that
+        identifies people in either table decides where both tables have it; of two such columns,
+        the one by which more was told. Otherwise all shared columns must agree. If columns of this
+        table are missing in the other, at least half of the records here must be alone with their
+        values in the shared ones. That half is also the chance that a stranger drawn from the same
+        people agrees with nobody: where everybody agrees with somebody, as by sex alone, agreement
+        says nothing. Whoever agrees with nobody is compared again without each of the columns, on
+        the same condition: who then agrees with somebody is known, in doubt.
         """
         names = self.shared(others)
         decisive = [[n] for n in {self.identity: 0, others.identity: 0} if n in names]
+        identified = bool(decisive)
         if not decisive:
             dropped = len(names) < len(self.columns)
             if not names or (dropped and not self._tells_apart(names)):
                 return None
             decisive = [names]
-        found = np.full(len(others), np.nan)
-        add_up = others.identity is not None and not of_people
+        told, known = PrivacyLoss.of(len(others)), np.zeros(len(others), dtype=bool)
         for by in decisive:
-            known, place = np.unique(self._rows(by, others), return_inverse=True)
-            largest = np.zeros(len(known))
-            identified = by[0] in (self.identity, others.identity)
-            if add_up and identified:
-                largest = np.sqrt(np.bincount(place, eta**2))
-            else:
-                np.maximum.at(largest, place, eta)
-            rows = others._rows(by, self)
-            where = np.minimum(np.searchsorted(known, rows), len(known) - 1)
-            each = np.where(known[where] == rows, largest[where], np.nan)
-            if others.identity is not None:
-                each = others.of_each_person(each, add_up and not identified)
-            found = np.fmax(found, each)
-        return found
+            found, agrees = self._loss_by(by, loss, others, of_people, identified)
+            told, known = told.or_larger(found), known | agrees
+        doubtful = np.zeros(len(others), dtype=bool)
+        if identified or known.all() or len(names) == 1:
+            return Match(told, known, doubtful)
+        mine, theirs = self._rows(names, others), others._rows(names, self)[~known]
+        for name in names:
+            rest = [other for other in names if other != name]
+            wanted = theirs - others._column(name, self)[~known]
+            # Mostly nobody: the whole table need not be sorted for that.
+            near = np.flatnonzero(np.isin(mine - self._column(name, others), wanted))
+            if len(near) and self._tells_apart(rest):
+                some = self._at(near)
+                found, agrees = some._loss_by(rest, loss.at(near), others, of_people, identified)
+                told = told.or_larger(found.where(agrees & ~known))
+                doubtful |= agrees & ~known
+        return Match(told, known | doubtful, doubtful)
+
+    def _at(self, rows: np.ndarray) -> People:
+        columns, whole = (
+            {name: digests[rows] for name, digests in made.items()}
+            for made in (self.columns, self.whole)
+        )
+        return People(columns, whole, self.identity)
+
+    def _loss_by(
+        self,
+        by: Sequence[str],
+        loss: PrivacyLoss,
+        others: People,
+        of_people: bool,
+        identified: bool,
+    ) -> tuple[PrivacyLoss, np.ndarray]:
+        """Return the loss of the others, and who is known, if people agree in some columns.
+
+        A record of the others is one of those here that agree with it, nobody knows which: it has
+        the largest loss of them. A *person* of the others is everybody here who agrees with one of
+        their records, each counted once: records of one person, or people who were taken for
+        several. By columns that identify nobody, each of their records is one person of those here
+        who agree with it.
+        """
+        values, place = np.unique(self._rows(by, others), return_inverse=True)
+        rows = others._rows(by, self)
+        where = np.minimum(np.searchsorted(values, rows), len(values) - 1)
+        agrees = values[where] == rows
+        if others.identity is None:
+            return loss.largest(place, len(values)).at(where).where(agrees), agrees
+        unit = self.owner if of_people else np.arange(len(self))
+        if identified or not of_people:
+            once = _firsts(place, unit)
+            parts, part = loss.at(once).together(place[once], len(values)), where
+        else:
+            worst = np.lexsort((-loss.eta, place))  # of those who agree, the most exposed first
+            likely = unit[worst[np.unique(place[worst], return_index=True)[1]]]
+            parts, part = loss.at(np.unique(unit, return_index=True)[1]), likely[where]
+        owner, here = others.owner, np.flatnonzero(agrees)
+        once = here[_firsts(owner[here], part[here])]
+        people = parts.at(part[once]).together(owner[once], len(others))
+        known = np.bincount(owner[once], minlength=len(others)) > 0
+        return people.at(owner), known[owner]
 
     @property
     def owner(self) -> np.ndarray:
@@ -181,17 +246,6 @@ class People:
         rows = self._rows([self.identity], self)
         return np.unique(rows, return_inverse=True)[1].reshape(-1)
 
-    def of_each_person(self, eta: np.ndarray, add_up: bool) -> np.ndarray:
-        """Return for every record the largest η of a record of its person, or the root of Σ η²."""
-        owner, known = self.owner, ~np.isnan(eta)
-        total = np.zeros(len(self))
-        if add_up:
-            total = np.sqrt(np.bincount(owner, np.nan_to_num(eta) ** 2, len(self)))
-        else:
-            np.maximum.at(total, owner, np.nan_to_num(eta))
-        anybody = np.bincount(owner, known, len(self)) > 0
-        return np.asarray(np.where(anybody[owner], total[owner], np.nan))
-
     def _rows(self, names: Sequence[str], others: People) -> np.ndarray:
         """Return one number for what every record holds in some columns, in any order of these.
 
@@ -200,9 +254,13 @@ class People:
         """
         total = np.zeros(len(self), dtype=np.uint64)
         for name in names:
-            exact = name in self.whole and name in others.whole
-            total += (self.whole if exact else self.columns)[name]
+            total += self._column(name, others)
         return total
+
+    def _column(self, name: str, others: People) -> np.ndarray:
+        """Return the digests of a column in the form that both tables have."""
+        exact = name in self.whole and name in others.whole
+        return (self.whole if exact else self.columns)[name]
 
     def _tells_apart(self, names: Sequence[str]) -> bool:
         """Say whether at least half of the records, each once, are alone with these values."""
@@ -216,6 +274,7 @@ class CellDigests:
     """Makes digests of cells under a key; those made before are kept."""
 
     key: bytes
+    cased: bool = False  # as an earlier version made them
     _made: dict[Any, tuple[int, int]] = field(default_factory=dict, repr=False)
 
     def people(self, raw: pa.Table, identity: str | None) -> People:
@@ -239,7 +298,7 @@ class CellDigests:
         if kept in self._made:
             return self._made[kept]
         digests = []
-        for text in canonical(value):
+        for text in canonical(value, cased=self.cased):
             # The length keeps names and values apart.
             content = f"{len(name)} {name} {text}".encode("utf-8", "surrogatepass")
             made = hashlib.blake2b(content, key=self.key, digest_size=8)  # bytes of a number
@@ -247,6 +306,12 @@ class CellDigests:
         if kept is not None:
             self._made[kept] = (digests[0], digests[1])
         return digests[0], digests[1]
+
+
+def _firsts(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the position of every pair of two numbers, each pair once."""
+    pairs = first.astype(np.int64) * (int(second.max(initial=0)) + 1) + second
+    return np.asarray(np.unique(pairs, return_index=True)[1])
 
 
 def _unpacked(text: str) -> np.ndarray:

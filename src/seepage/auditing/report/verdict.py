@@ -384,6 +384,7 @@ def tell_ledger(ledger: LedgerFinding) -> list[str]:
             "earlier releases of the "
             f"ledger: over all of them the most exposed has η = {ledger.eta:.4g} at most."
         )
+        sentences.append(tell("promise", ledger))
     return sentences
 
 

@@ -51,7 +51,11 @@ class FisherAccountant(MeasuredRun):
     n
         The number of training records.
     batch_size, sample_rate
-        The (mean) size of a batch, or the probability that a record is in it: one of the two.
+        The (mean) size of a batch, or the probability that a record is in it: one of the two. A
+        sample rate is *declared*: neither it nor the number by which the loop divides its sums may
+        depend on ``n``, and guarantees are about adding or removing a record. With a batch size,
+        the rate is ``batch_size/n``: ``n`` counts as public, and guarantees are about replacing
+        one.
     noise_multiplier
         σ: the noise added to the *sum* of clipped gradients has the standard deviation σC. It may
         be changed between steps.
@@ -168,9 +172,11 @@ class FisherAccountant(MeasuredRun):
         check_noise(noise_multiplier)
         check_randomness(randomness)
         self.randomness = randomness
+        self.filtered = False  # whether a record takes part only while its budget lasts
         self.sampler = sampler
         if (batch_size is None) == (sample_rate is None):
             raise InputError("Give either batch_size or sample_rate, not both.")
+        self.declared = batch_size is None and sampler == POISSON
         if batch_size is not None:
             sample_rate = batch_size / n
         assert sample_rate is not None  # noqa: S101 - one of the two was given
@@ -399,6 +405,8 @@ class FisherAccountant(MeasuredRun):
             sensitivity=float(clip.sensitivity),
             records=self.n,
             randomness=self.randomness,
+            declared=self.declared,
+            filtered=self.filtered,
         )
 
     def _account(self, chosen: Tensor, step: Step, entry: Entry) -> None:

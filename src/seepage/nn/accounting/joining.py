@@ -182,7 +182,7 @@ class MergedRuns(RunReader):
         for sketch in kept:
             mean.absorb(sketch, 1 / len(kept))
         drawn = torch.stack([run.sums.uses.cpu() for run in self.runs]).sum(0) > 0
-        return mean.bracket().among(drawn)
+        return mean.bracket().of_run(drawn, self.ledger.conditions)
 
 
 def merge_runs(runs: Sequence[MeasuredRun]) -> MergedRuns:

@@ -22,7 +22,14 @@ from seepage.nn.jacobian.finite_changes import condition_of_steps, over_steps
 from seepage.nn.privacy.individual_loss import CONDITIONS, IndividualLoss
 from seepage.nn.privacy.individual_privacy import IndividualCosts, IndividualPrivacy
 from seepage.nn.privacy.run_membership import RunMembership, run_membership
-from seepage.nn.privacy.run_privacy import Ledger, PrivacyGuarantee, guarantee, renyi
+from seepage.nn.privacy.run_privacy import (
+    Ledger,
+    PrivacyGuarantee,
+    guarantee,
+    own_relation,
+    relation_of,
+    renyi,
+)
 from seepage.nn.sampling.amplification import FailureBudget
 from seepage.nn.sampling.samplers import OTHER, POISSON
 from seepage.support.number_check import check_choice
@@ -30,7 +37,7 @@ from seepage.support.number_check import check_choice
 if TYPE_CHECKING:
     from seepage.nn.measures.estimate import Estimate
 
-VERSION = 5  # of the format of a saved state
+VERSION = 6  # of the format of a saved state
 
 _RELEASED = (
     "Nothing leaves but the noisy gradients of the steps, or results computed from them.",
@@ -118,6 +125,7 @@ class RunReader(ABC):
                 "records whose sketches were kept)."
             )
         check_choice(measure, "measure", ("dfil", "fil"))
+        self._refuse_if_filtered()
         trace, variance = (np.asarray(t.cpu()) for t in self.information(amplified))
         if not self.unknowns:
             raise InputError(
@@ -167,6 +175,20 @@ class RunReader(ABC):
 
     rows = records
 
+    def _refuse_if_filtered(self) -> None:
+        """Raise if records stopped when their budgets were spent.
+
+        When a record stops depends on the record: two records a little apart stop at different
+        steps, after which their releases differ by a whole gradient. Fisher information, a limit of
+        small changes, is then infinite, whatever the sums along one run say.
+        """
+        if self.ledger.filtered:
+            raise InputError(
+                "In a run with budget= a record stops at a step that depends on the record itself, "
+                "so its Fisher information is infinite and η, η̄ and PLIS bound nothing. Read "
+                "trainer.promise(), or train without budget=."
+            )
+
     def _of_hidden_batches(self) -> tuple[str, ...]:
         """Return the assumptions of the factor κ."""
         if not self.failure_probability:
@@ -178,13 +200,15 @@ class RunReader(ABC):
         return _HIDDEN, may_fail
 
     def worst(self) -> float:
-        """Return the largest dFIL of any record that was measured."""
+        """Return the largest dFIL of any record that was measured; nan under budgets."""
+        if self.ledger.filtered:
+            return math.nan
         trace, _ = self.information()
         return math.sqrt(float(trace.max()) / self.unknowns) if self.unknowns else 0.0
 
-    def rdp(self, order: float = 2.0) -> float:
-        """Return the Rényi differential privacy of the run at an order."""
-        return float(renyi(self.ledger, [order])[0])
+    def rdp(self, order: float = 2.0, neighbours: str | None = None) -> float:
+        """Return the Rényi differential privacy of the run at an order, as :meth:`privacy` does."""
+        return float(renyi(self.ledger, [order], neighbours)[0])
 
     def privacy(
         self,
@@ -192,32 +216,51 @@ class RunReader(ABC):
         *,
         method: str = "rdp",
         orders: Sequence[float] | None = None,
+        neighbours: str | None = None,
+        group: int = 1,
     ) -> PrivacyGuarantee:
         """Return the (ε, δ)-differential privacy of the run.
 
         Parameters
         ----------
         delta
-            δ; by default one over the number of records.
+            δ, far below one over the number of records. If that number counts as public, it may be
+            left out, and is one over it.
         method
             ``"rdp"``, or ``"pld"``: privacy loss distributions, tighter but slower.
         orders
             The Rényi orders to choose from; by default those of dp-accounting.
+        neighbours
+            What ε is about. To ``"add-or-remove"`` one record: the default if the sampling rate was
+            declared, refused if it follows from the number of records, as with a batch size. To
+            ``"replace"`` one: the default otherwise. ``"zero-out"``: to replace one by a record
+            without a gradient, which is what ε means where a batch size is given, as in Opacus.
+        group
+            How many records are added or removed together, such as all of one person (with loss
+            distributions, whatever ``method``).
         """
         chosen = self.default_delta() if delta is None else delta
-        return guarantee(self.ledger, chosen, method=method, orders=orders)
+        return guarantee(
+            self.ledger, chosen, method=method, orders=orders, neighbours=neighbours, group=group
+        )
 
-    def membership(self) -> RunMembership:
+    def membership(self, neighbours: str | None = None) -> RunMembership:
         """Return how well anybody can tell whether a record was in the data: a trade-off curve.
 
         It holds for every record, because the clip bounds the contribution of each to a step, and
         is refused without a clip; ``individual_privacy().membership(record)`` estimates one
-        record's own.
+        record's own. ``neighbours`` as for :meth:`privacy`: where the number of records counts as
+        public, it is about this record or another in its place.
         """
-        return run_membership(self.ledger)
+        return run_membership(self.ledger, neighbours)
 
     def default_delta(self) -> float:
-        """Return the default δ: one over the number of records."""
+        """Return the default δ: one over the number of records, where that is public."""
+        if len(self.ledger) and relation_of(self.ledger) == "add-or-remove":
+            raise InputError(
+                "Give delta, for instance 1e-6: the default of 1/n would reveal the number of "
+                "records, which a declared sample_rate keeps secret."
+            )
         if self.n == 1:
             raise InputError(
                 "With a single record 1/n is not a usable δ; give delta, for instance 1e-5."
@@ -398,7 +441,8 @@ class MeasuredRun(RunReader):
             raise InputError(
                 "No sketches were kept; give sketch=8 and sketch_records=[…] to the accountant."
             )
-        return self.sketch.bracket().among(self.sums.uses > 0)
+        self._refuse_if_filtered()
+        return self.sketch.bracket().of_run(self.sums.uses > 0, self.ledger.conditions)
 
     def individual_loss(self) -> IndividualLoss:
         """Return the privacy loss of each record, as μ, ε and Rényi divergence.
@@ -419,6 +463,12 @@ class MeasuredRun(RunReader):
                 "The privacy of single records was not kept (individual=False); give "
                 "individual=True."
             )
+        if self.ledger.filtered:
+            raise InputError(
+                "Under budget= a record that has stopped costs no more, which averages over its "
+                "batches do not show. trainer.budgets_.filter.spent has what each has spent, and "
+                "trainer.promise() what is promised to all."
+            )
         if any(math.isinf(entry.sensitivity) for entry in self.ledger):
             raise InputError("Unclipped gradients have no differential privacy; train with a clip.")
         if any(entry.sampler != POISSON for entry in self.ledger):
@@ -428,7 +478,8 @@ class MeasuredRun(RunReader):
                 "Poisson batches."
             )
         orders = self.individual.orders
-        worst = torch.as_tensor(renyi(self.ledger, orders), device=self.sums.uses.device)
+        most = renyi(self.ledger, orders, own_relation(self.ledger))
+        worst = torch.as_tensor(most, device=self.sums.uses.device)
         total, error = self.individual.totals(self.steps, self.sums.uses, worst)
         total = torch.fmin(total, worst)
         so_far = Ledger(tuple(self.ledger))
@@ -438,12 +489,12 @@ class MeasuredRun(RunReader):
             error.cpu().numpy(),
             partial(self.run_epsilon, so_far),
             so_far,
-            (self.sums.uses > 0).cpu().numpy(),
+            self.individual.norms.cpu().numpy().copy(),
         )
 
     def run_epsilon(self, ledger: Ledger, delta: float) -> float:
         """Return the ε at δ of a ledger's steps, which bounds that of every record."""
-        return guarantee(ledger, delta).epsilon
+        return guarantee(ledger, delta, neighbours=own_relation(ledger)).epsilon
 
     def places(self) -> dict[str, tuple[Any, str]]:
         """Return each kept tensor's owner and attribute, by its name in a stored state.

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seepage.errors import InputError
+from seepage.nn.privacy.randomness import marked
 
 Numbers = NDArray[np.float64]
 
@@ -38,29 +39,37 @@ class SpectrumBracket:
     upper
         From the leading eigenvalue of all probes together and what the sketch lost: the mean of its
         square is not below that of FIL.
+    conditions
+        What must hold of the origin of noise and batches.
     """
 
     index: NDArray[np.int64]
     lower: Numbers
     upper: Numbers
+    conditions: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         lower, upper = (ends[~np.isnan(ends)] for ends in (self.lower, self.upper))
         unknown = len(self.index) - len(upper)
         if not len(upper):
             return f"<FIL of {unknown} records, not measured>"
-        return (
+        words = (
             f"<FIL of {len(self.index)} records: median between {np.median(lower):.4g} and "
             f"{np.median(upper):.4g}{f'; {unknown} not measured' if unknown else ''}>"
         )
+        return marked(words, self.conditions)
 
-    def among(self, measured: Tensor) -> SpectrumBracket:
-        """Return it with nan for unmeasured records; ``measured`` covers all records."""
+    def of_run(self, measured: Tensor, conditions: tuple[str, ...]) -> SpectrumBracket:
+        """Return it with nan for unmeasured records, and the conditions of the run.
+
+        ``measured`` covers all records.
+        """
         known = measured.cpu().numpy()[self.index]
         return replace(
             self,
             lower=np.where(known, self.lower, np.nan),
             upper=np.where(known, self.upper, np.nan),
+            conditions=conditions,
         )
 
 

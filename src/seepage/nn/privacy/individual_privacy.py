@@ -21,8 +21,8 @@ from torch import Tensor
 
 from seepage.errors import InputError
 from seepage.nn.privacy.randomness import marked
-from seepage.nn.privacy.run_membership import RunMembership, own_membership
-from seepage.nn.privacy.run_privacy import Ledger
+from seepage.nn.privacy.run_membership import RunMembership, ShiftGroup, own_membership
+from seepage.nn.privacy.run_privacy import Ledger, conditions_of_relation
 from seepage.support.number_check import check_share
 
 Numbers = NDArray[np.float64]
@@ -84,13 +84,16 @@ def sampled_gaussian_renyi(
 class IndividualCosts:
     """Sums over steps of each record's charge, at every Rényi order."""
 
-    kept: ClassVar[tuple[str, ...]] = ("costs", "squares", "weights")
+    kept: ClassVar[tuple[str, ...]] = ("costs", "squares", "weights", "norms")
 
     def __init__(self, records: int, orders: Sequence[int] = ORDERS) -> None:
         self.orders = tuple(orders)
         self.costs = torch.zeros(records, len(self.orders), dtype=torch.float64)
         self.squares = torch.zeros_like(self.costs)
         self.weights = torch.zeros(records, dtype=torch.float64)
+        # For each record and half octave of its shifts μ, from 2⁻⁷ to 2³ (smaller and larger ones
+        # join the ends): how many, and the sums of μ² and μ⁴. They determine its curve.
+        self.norms = torch.zeros(records, 20, 3, dtype=torch.float32)
 
     def add(self, index: Tensor, sample_rate: float, shifts: Tensor) -> None:
         """Add a step for the records of a batch; ``shifts`` are ``‖g̃‖/s``."""
@@ -100,6 +103,12 @@ class IndividualCosts:
         self.costs.index_add_(0, index, weight * costs)
         self.squares.index_add_(0, index, weight * costs**2)
         self.weights.index_add_(0, index, torch.full_like(self.weights[index], weight))
+        square = shifts.to(self.norms) ** 2
+        octaves = torch.log2(square.clamp(min=1e-30)) + 14
+        place = octaves.floor().long().clamp(0, self.norms.shape[1] - 1)
+        powers = torch.stack((torch.ones_like(square), square, square**2), 1)
+        flat = self.norms.view(-1, 3)
+        flat.index_add_(0, index * self.norms.shape[1] + place, powers)
 
     def totals(self, steps: int, uses: Tensor, worst: Tensor) -> tuple[Tensor, Tensor]:
         """Return the costs of all ``steps`` steps at every order, and their standard errors.
@@ -121,6 +130,7 @@ class IndividualCosts:
 class IndividualPrivacy:
     """Rényi differential privacy of each record, for adding or removing that one.
 
+    Where the number of records counts as public, the record is blanked out instead of removed.
     It is an estimate along the run that took place: a guarantee before the run needs a filter that
     stops a record when its budget is spent (Feldman and Zrnic 2021).
 
@@ -136,8 +146,9 @@ class IndividualPrivacy:
         The ε of the whole run as a function of δ, which no record's exceeds.
     ledger
         The steps of the run, and with them the trade-off curves of single records.
-    seen
-        Which records were in at least one batch.
+    norms
+        Of every record, for groups of similar shifts ``μ = ‖g̃‖/s``: how many there were, and the
+        sums of μ² and μ⁴, ``(n, groups, 3)``.
     """
 
     orders: tuple[int, ...]
@@ -145,7 +156,7 @@ class IndividualPrivacy:
     errors: Numbers
     run_epsilon: Callable[[float], float] | None = None
     ledger: Ledger | None = None
-    seen: NDArray[np.bool_] | None = None
+    norms: NDArray[np.float32] | None = None
 
     def __repr__(self) -> str:
         cost = self.rdp(self.orders[0])
@@ -157,8 +168,10 @@ class IndividualPrivacy:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """What must hold of the origin of noise and batches, as the ledger states it."""
-        return () if self.ledger is None else self.ledger.conditions
+        """What must hold of the way batches were drawn, and of the origin of their noise."""
+        if self.ledger is None:
+            return ()
+        return (*conditions_of_relation(self.ledger), *self.ledger.conditions)
 
     def rdp(self, order: int = 2) -> Numbers:
         """Return the Rényi cost of each record at an order."""
@@ -182,10 +195,10 @@ class IndividualPrivacy:
     def membership(self, record: int) -> RunMembership:
         """Return how well anybody can tell whether one record was in the data: a trade-off curve.
 
-        It comes from the norms of its own gradients, so it is an estimate; for a record that was in
+        It composes the norms of its own gradients, so it is an estimate; for a record that was in
         no batch, it is the guarantee of the clip for all records (``accountant.membership()``).
         """
-        if self.ledger is None:
+        if self.ledger is None or self.norms is None:
             raise InputError(
                 "Trade-off curves need the steps of the run; ask the accountant that kept them."
             )
@@ -193,8 +206,12 @@ class IndividualPrivacy:
             raise InputError(
                 f"There is no record {record}; the run has {len(self.costs)}, counted from 0."
             )
-        seen = bool(self.seen[record]) if self.seen is not None else True
-        return own_membership(self.ledger, float(self.rdp(2)[record]), seen)
+        held = self.norms[record].astype(float)
+        groups = [
+            ShiftGroup(count, squares / count, fourths / count - (squares / count) ** 2)
+            for count, squares, fourths in held[held[:, 0] > 0].tolist()
+        ]
+        return own_membership(self.ledger, groups)
 
     def _place(self, order: int) -> int:
         if order not in self.orders:

@@ -4,13 +4,15 @@ Differential privacy and leakage both assume noise that the attacker cannot know
 by sampling assumes batches that he cannot know. Whoever has a run's seed draws both again and
 subtracts the noise; whoever can try all states of a small generator finds them. The ledger keeps
 the origin of each step's noise, and every statement about the run carries the condition that
-follows from it: this module owns the words.
+follows from it: this module owns the words. A run whose noise can be drawn again is an
+*experiment*: its numbers say so, and none of them can be published as a guarantee.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from seepage.errors import InputError
 from seepage.support.number_check import check_choice
 
 SECURE, SEED, FAST, UNSTATED = "secure", "seed", "fast", "unstated"
@@ -37,8 +39,10 @@ _CONDITIONS: dict[str, tuple[str, ...]] = {
     UNSTATED: (_ASSUMED,),
 }
 _MARKS = {
-    _SEEDED: "noise from a seed: only against attackers who neither know nor guess it",
-    _TRIED_OUT: "noise from a fast generator: only against attackers who do not try its seeds",
+    _SEEDED: "experiment, noise from a seed: only against attackers who neither know nor guess it",
+    _TRIED_OUT: (
+        "experiment, noise from a fast generator: only against attackers who do not try its seeds"
+    ),
 }
 
 
@@ -61,9 +65,20 @@ def mark_of(conditions: Sequence[str]) -> str:
     """Return in a few words that noise can be drawn again, if these conditions say so.
 
     >>> mark_of(conditions_of(["secure", "seed"]))
-    'noise from a seed: only against attackers who neither know nor guess it'
+    'experiment, noise from a seed: only against attackers who neither know nor guess it'
     """
     return "; ".join(mark for text, mark in _MARKS.items() if text in conditions)
+
+
+def refuse_experiment(conditions: Sequence[str]) -> None:
+    """Raise if these conditions are of an experiment, whose guarantee must not be published."""
+    mark = mark_of(conditions)
+    if mark:
+        raise InputError(
+            f"This run is an {mark}. It promises nothing to anybody else, so its guarantee cannot "
+            "be published: train again without seed=, with randomness='secure' (Opacus: "
+            "PrivacyEngine(secure_mode=True))."
+        )
 
 
 def marked(words: str, conditions: Sequence[str]) -> str:

@@ -2,22 +2,29 @@
 
 A run of subsampled Gaussian steps has a curve, not one μ (:mod:`seepage.privacy.trade_off`). Both
 directions come from the privacy loss distributions of dp-accounting, which round towards more loss,
-so every number is an upper bound.
+so every number is an upper bound for the steps that are composed.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from seepage.errors import InputError
 from seepage.nn.privacy.randomness import marked
-from seepage.nn.sampling.samplers import FIXED, POISSON
+from seepage.nn.privacy.run_privacy import (
+    RELATIONS,
+    Ledger,
+    checked_relation,
+    conditions_of_relation,
+    losses,
+    own_relation,
+)
 from seepage.privacy.trade_off import LossTradeOff, both_ways, gaussian_losses
-
-if TYPE_CHECKING:
-    from seepage.nn.privacy.run_privacy import Ledger
 
 GUARANTEED = (
     "Nothing leaves but the noisy gradients of the steps, or results computed from them.",
@@ -25,8 +32,9 @@ GUARANTEED = (
 )
 MEASURED = (
     GUARANTEED[0],
-    "It is an estimate along the run that took place: the record's own gradients are charged at "
-    "the one norm that costs as much, at Rényi order 2, as the norms they had.",
+    "It is an estimate along the run that took place: the record's own norms are composed, and "
+    "steps without it are charged like those with it. Its norms depend on earlier outputs, so it "
+    "is no upper end; that needs a filter (Feldman and Zrnic 2021).",
 )
 UNSEEN = "The record was in no batch, so it is charged the most that the clip allows."
 
@@ -39,81 +47,134 @@ class RunMembership(LossTradeOff):
     ----------
     removed, added
         The privacy losses of dp-accounting: of the run with the record against the one without it,
-        and the other way round.
+        or with another in its place, and the other way round.
     kind
         ``guarantee`` if the clip bounds it for every record, ``estimate`` if it comes from the
         norms of one record's own gradients.
     conditions
         The assumptions under which the numbers hold.
+    relation
+        What is told apart, in words: to add or remove the record, or to replace it.
+    doubt
+        How far the advantage may be off because norms are kept in groups of similar ones; zero for
+        a guarantee.
     """
 
     kind: str
     conditions: tuple[str, ...]
+    relation: str = ""
+    doubt: float = 0.0
 
     def __repr__(self) -> str:
         most = "at most " if self.kind == "guarantee" else ""
+        about = f", to {self.relation}" if self.relation else ""
         words = (
-            f"<membership in a run, {self.kind}: guessed right {most}{100 * self.accuracy():.1f} "
-            f"times in 100 (a coin toss: 50), {most}{100 * float(self.tpr(0.01)):.1f} % of members "
-            "found at 1 % false positives>"
+            f"<membership in a run, {self.kind}{about}: guessed right {most}"
+            f"{100 * self.accuracy():.1f} times in 100 (a coin toss: 50), {most}"
+            f"{100 * float(self.tpr(0.01)):.1f} % of members found at 1 % false positives>"
         )
         return marked(words, self.conditions)
 
 
-def run_membership(ledger: Ledger) -> RunMembership:
+def run_membership(ledger: Ledger, neighbours: str | None = None) -> RunMembership:
     """Return the curve that holds for every record of a run."""
-    return RunMembership(*_losses(ledger, 1.0), "guarantee", (*GUARANTEED, *ledger.conditions))
+    _check_clipped(ledger)
+    relation = checked_relation(ledger, neighbours)
+    return RunMembership(
+        *both_ways(losses(ledger, relation)),
+        "guarantee",
+        (*GUARANTEED, *conditions_of_relation(ledger), *ledger.conditions),
+        RELATIONS[relation],
+    )
 
 
-def own_membership(ledger: Ledger, cost: float, seen: bool) -> RunMembership:
-    """Return the curve of one record, given its Rényi cost at order 2 over the whole run.
+@dataclass(frozen=True)
+class ShiftGroup:
+    """Steps in which a record moved the sum by similar ``μ = ‖g̃‖/s``.
 
-    For many steps, ``Σ log(1 + q²(e^{μ²} − 1))``, the cost at order 2, determines the whole curve
-    (Bu, Dong, Long and Su 2020, theorem 5); so all steps get the one norm with that cost.
+    Parameters
+    ----------
+    count
+        How many steps.
+    mean, variance
+        Of ``μ²`` over them.
     """
-    if not seen:
-        worst = run_membership(ledger)
+
+    count: float
+    mean: float
+    variance: float
+
+    def whole(self) -> list[tuple[float, float]]:
+        """Return the one shift that stands for all, and the number of steps."""
+        return [(math.sqrt(self.mean), self.count)]
+
+    def halves(self) -> list[tuple[float, float]]:
+        """Return two shifts with the same mean and variance of μ², each for half of the steps."""
+        away = min(math.sqrt(max(self.variance, 0.0)), self.mean)
+        if away < 1e-3 * self.mean:  # one norm, but for rounding
+            return self.whole()
+        return [(math.sqrt(self.mean + side), self.count / 2) for side in (away, -away)]
+
+
+def own_membership(ledger: Ledger, norms: Sequence[ShiftGroup]) -> RunMembership:
+    """Return the curve of one record, by composing the steps at its own norms.
+
+    ``norms`` are those of the batches that held it, in groups of similar ones. All steps of the
+    ledger, which are on Poisson batches of one rate, are charged in their proportions. A record
+    that was in no batch has no norms, and is charged the most that the clip allows.
+    """
+    if not norms:
+        worst = run_membership(ledger, own_relation(ledger))
         return replace(worst, conditions=(*worst.conditions, UNSEEN))
-    low, high = 0.0, 1.0
-    for _ in range(60):  # to the last digit
-        middle = (low + high) / 2
-        low, high = (middle, high) if _order_two(ledger, middle) < cost else (low, middle)
-    return RunMembership(*_losses(ledger, high), "estimate", (*MEASURED, *ledger.conditions))
+    _check_clipped(ledger)
+    rate = next(iter(ledger)).sample_rate
+    two, one = (
+        LossTradeOff(*_composed([part for group in norms for part in cut(group)], ledger, rate))
+        for cut in (ShiftGroup.halves, ShiftGroup.whole)
+    )
+    seen = f"{sum(group.count for group in norms):,.0f}"
+    return RunMembership(
+        two.removed,
+        two.added,
+        "estimate",
+        (
+            *MEASURED,
+            f"The record was in {seen} of the {ledger.steps:,} batches.",
+            *conditions_of_relation(ledger),
+            *ledger.conditions,
+        ),
+        RELATIONS[own_relation(ledger)],
+        abs(two.advantage() - one.advantage()),
+    )
 
 
-def _order_two(ledger: Ledger, share: float) -> float:
-    """Return the Rényi cost of a run at order 2, for gradients with a share of the largest norm."""
-    total = 0.0
-    for entry in ledger:
-        shift = share * entry.sensitivity / entry.noise
-        rate = entry.sample_rate if entry.sampler == POISSON else 1.0
-        grown = math.expm1(shift**2) if shift**2 < 700 else math.inf
-        total += entry.steps * math.log1p(rate**2 * grown)
-    return total
-
-
-def _losses(ledger: Ledger, share: float) -> tuple[Any, Any]:
-    """Return the privacy losses of a run in both directions, composed over its steps."""
-    if not len(ledger):
-        raise InputError(
-            "No step has been taken yet, so nothing was released; observe some steps first."
-        )
+def _composed(parts: Sequence[tuple[float, float]], ledger: Ledger, rate: float) -> tuple[Any, Any]:
+    """Return the losses of all steps, at shifts in these proportions, in both directions."""
+    counts = _shared_out(ledger.steps, np.array([count for _, count in parts]))
     total: Any = None
-    for entry in ledger:
-        if math.isinf(entry.sensitivity):
-            raise InputError(
-                "Unclipped gradients can have any norm, so nothing bounds how well membership "
-                "can be told; clip them (clip='hard' or 'smooth')."
-            )
-        if entry.sampler == FIXED:
-            raise InputError(
-                "In batches of a fixed size a record cannot leave without another entering, so "
-                "its membership has no curve; draw Poisson batches (sampler='poisson')."
-            )
-        steps = gaussian_losses(
-            entry.noise / max(share * entry.sensitivity, 1e-12),
-            entry.sample_rate if entry.sampler == POISSON else 1.0,
-            entry.steps,
-        )
+    for (shift, _), count in zip(parts, counts, strict=True):
+        if count == 0 or shift < 1e-9:  # nothing that could be told
+            continue
+        # An estimate needs no finer grid, and a record may have many norms.
+        steps = gaussian_losses(1 / shift, rate, int(count), grid=1e-3)
         total = steps if total is None else total.compose(steps)
+    if total is None:
+        total = gaussian_losses(1e9, 1.0, 1)
     return both_ways(total)
+
+
+def _shared_out(steps: int, counts: np.ndarray) -> np.ndarray:
+    """Return whole numbers with the proportions of the counts, as near as may be."""
+    exact = steps * counts / counts.sum()
+    whole: np.ndarray = np.floor(exact).astype(int)
+    order = np.argsort(whole - exact, kind="stable")
+    whole[order[: steps - whole.sum()]] += 1
+    return whole
+
+
+def _check_clipped(ledger: Ledger) -> None:
+    if any(math.isinf(entry.sensitivity) for entry in ledger):
+        raise InputError(
+            "Unclipped gradients can have any norm, so nothing bounds how well membership can be "
+            "told; clip them (clip='hard' or 'smooth')."
+        )

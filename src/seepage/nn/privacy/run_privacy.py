@@ -1,8 +1,14 @@
-"""The steps of a run and their joint differential privacy, from dp-accounting.
+"""The steps of a run and their joint differential privacy, with dp-accounting.
 
 A :class:`Ledger` keeps the releases so far: the number of steps, with their noise, clip and
 batches. Rényi DP and (ε, δ) follow from it. The smooth clip allows gradients of norm 1.1152 C, so
 the effective noise multiplier is ``σC/sensitivity``.
+
+What is promised depends on what was declared before the data were seen. If each record joins a
+batch with a declared probability, and sums are divided by a declared number, one record more or
+less changes nothing else: the promise is about adding or removing one. If rate or divisor follow
+from the number of records (a batch size, shuffled epochs, Opacus), one record more changes
+everybody's rate. That number then counts as public, and the promise is about replacing a record.
 """
 
 from __future__ import annotations
@@ -10,18 +16,31 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from seepage.errors import InputError
-from seepage.nn.privacy.randomness import UNSTATED, conditions_of, marked
+from seepage.nn.privacy.randomness import UNSTATED, conditions_of, marked, refuse_experiment
 from seepage.nn.sampling.samplers import FIXED, POISSON
-from seepage.support.number_check import check_share
+from seepage.privacy.statements import NEIGHBOURS, DifferentialPrivacy
+from seepage.privacy.trade_off import fixed_size_losses, gaussian_losses, replacement_renyi
+from seepage.support.number_check import check_choice, check_count, check_share
 
 ADD_OR_REMOVE, REPLACE = "add or remove one record", "replace one record"
+ZERO_OUT = "blank out one record (no gradient in its place)"
+RELATIONS = {"add-or-remove": ADD_OR_REMOVE, "replace": REPLACE, "zero-out": ZERO_OUT}
+
+_DECLARED = (
+    "Rate, divisor and number of steps were stated before the data were seen, and do not depend on "
+    "how many records there are."
+)
+_PUBLIC_COUNT = (
+    "The number of records counts as public: the batches' rate follows from it, so whether there "
+    "was one record more or less is not protected. A declared sample_rate protects it."
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +65,11 @@ class Entry:
         The number of records that batches are drawn from.
     randomness
         Where noise and batches came from, as in :mod:`seepage.nn.privacy.randomness`.
+    declared
+        Whether rate and divisor were stated before the data were seen. Otherwise they follow from
+        the number of records, which counts as public.
+    filtered
+        Whether a record took part only while its budget lasted.
     """
 
     steps: int
@@ -56,6 +80,8 @@ class Entry:
     sensitivity: float
     records: int
     randomness: str = UNSTATED
+    declared: bool = False
+    filtered: bool = False
 
     @property
     def noise(self) -> float:
@@ -64,9 +90,11 @@ class Entry:
 
     def __str__(self) -> str:
         settings = (
-            f"{self.steps:,} steps: {self.sampler} batches of rate {self.sample_rate:.4g}, "
+            f"{self.steps:,} steps: {self.sampler} batches of {'declared ' * self.declared}rate "
+            f"{self.sample_rate:.4g}, "
             f"σ = {self.noise_multiplier:.4g}, C = {self.max_grad_norm:.4g}, "
             f"gradients no longer than {self.sensitivity:.4g}"
+            f"{', each record until its budget is spent' if self.filtered else ''}"
         )
         return marked(settings, conditions_of([self.randomness]))
 
@@ -102,6 +130,11 @@ class Ledger:
     def conditions(self) -> tuple[str, ...]:
         """What must hold of the origin of noise and batches, for every statement about the run."""
         return conditions_of(entry.randomness for entry in self._entries)
+
+    @property
+    def filtered(self) -> bool:
+        """Whether records stopped when their budgets were spent."""
+        return any(entry.filtered for entry in self._entries)
 
     def declare(self, randomness: str) -> None:
         """State the origin of the noise and batches of all steps so far."""
@@ -140,13 +173,13 @@ class PrivacyGuarantee:
     epsilon, delta
         The guarantee.
     relation
-        Which data sets count as neighbours.
+        Which data sets count as neighbours, in words.
     method
         ``rdp`` (Rényi), ``pld`` (privacy loss distributions), or Opacus's own.
     order
         The Rényi order that gave ε, if there is one.
     conditions
-        What must hold of the origin of noise and batches.
+        What must hold: of what was declared, and of the origin of noise and batches.
     """
 
     epsilon: float
@@ -163,77 +196,157 @@ class PrivacyGuarantee:
         promise = f"(ε = {self.epsilon:.4g}, δ = {self.delta:.3g}), to {self.relation}"
         return marked(promise, self.conditions)
 
+    def statement(self) -> DifferentialPrivacy:
+        """Return it as a promise of :mod:`seepage.privacy`, for ``sp.guarantees(…, dp=…)``.
+
+        It is refused for an experiment, whose noise can be drawn again.
+        """
+        refuse_experiment(self.conditions)
+        named = {words: name for name, words in RELATIONS.items() if name in NEIGHBOURS}
+        if self.relation not in named:
+            raise InputError(
+                f"Bounds follow from a promise about one record, not from one to {self.relation}; "
+                "ask for privacy(delta, neighbours='replace')."
+            )
+        return DifferentialPrivacy(self.epsilon, self.delta, named[self.relation], self.conditions)
+
+    def to_json(self) -> str:
+        """Return the guarantee as text to publish; refused for an experiment."""
+        refuse_experiment(self.conditions)
+        return json.dumps(asdict(self), ensure_ascii=False)
+
 
 def relation_of(ledger: Ledger) -> str:
-    """Return which data sets count as neighbours in the guarantees of a run.
+    """Return what the guarantees of a run are about: the strongest of what holds, by its name."""
+    return "add-or-remove" if all(_declared(entry) for entry in ledger) else "replace"
 
-    A batch of fixed size cannot lose a record without gaining another; all other steps count as
-    adding and removing.
-    """
-    fixed = {entry.sampler == FIXED for entry in ledger}
-    if len(fixed) > 1:
+
+def own_relation(ledger: Ledger) -> str:
+    """Return what the guarantees of one record are about: its gradient is there or it is not."""
+    return "add-or-remove" if relation_of(ledger) == "add-or-remove" else "zero-out"
+
+
+def conditions_of_relation(ledger: Ledger) -> tuple[str, ...]:
+    """Return what must hold of the way batches were drawn, in sentences."""
+    return (_DECLARED if relation_of(ledger) == "add-or-remove" else _PUBLIC_COUNT,)
+
+
+def checked_relation(ledger: Ledger, neighbours: str | None) -> str:
+    """Return the relation that was asked for, by default the run's own; refuse what fails."""
+    if neighbours is None:
+        return relation_of(ledger)
+    check_choice(neighbours, "neighbours", tuple(RELATIONS))
+    if neighbours == "add-or-remove" and relation_of(ledger) != neighbours:
         raise InputError(
-            "The run mixes batches of fixed size with others, whose guarantees are about "
-            "different neighbouring data sets and do not add up; use one sampler throughout."
+            "The run promises nothing about adding or removing a record: its rate follows from the "
+            "number of records, so one more changes everybody's. Ask for neighbours='replace', "
+            "or train with a declared sample_rate= (PrivateSGD: and expected_batch=)."
         )
-    return REPLACE if fixed == {True} else ADD_OR_REMOVE
+    if neighbours == "zero-out" and any(entry.sampler == FIXED for entry in ledger):
+        raise InputError(
+            "Batches of fixed size are accounted for as replacing a record; ask for "
+            "neighbours='replace'."
+        )
+    return neighbours
 
 
-def renyi(ledger: Ledger, orders: Sequence[float]) -> np.ndarray:
+def renyi(ledger: Ledger, orders: Sequence[float], neighbours: str | None = None) -> np.ndarray:
     """Return the Rényi differential privacy of the run at each order.
 
-    Poisson batches: Mironov, Talwar and Zhang 2019. Batches of fixed size: Wang, Balle and
-    Kasiviswanathan 2019, with twice the sensitivity, since one record replaces another. Other
-    batches: the plain Gaussian mechanism in every step.
+    Adding, removing or blanking out a record: Mironov, Talwar and Zhang 2019 for Poisson batches,
+    the plain Gaussian mechanism for others. Replacing one: the pair that dominates Poisson batches
+    (:func:`~seepage.privacy.trade_off.replacement_renyi`); Wang, Balle and Kasiviswanathan 2019 at
+    twice the sensitivity for batches of fixed size, the plain Gaussian mechanism at twice the
+    sensitivity for others.
     """
+    from dp_accounting import NeighboringRelation
     from dp_accounting.rdp import RdpAccountant
 
-    accountant = RdpAccountant(list(orders), _neighbours(ledger))
-    _compose(accountant, ledger)
-    return np.asarray(accountant.rdp)
+    relation = checked_relation(ledger, neighbours)
+    if relation != "replace":
+        accountant = RdpAccountant(list(orders), NeighboringRelation.ADD_OR_REMOVE_ONE)
+        _compose(accountant, ((entry, _event(entry)) for entry in ledger))
+        return np.asarray(accountant.rdp)
+    accountant = RdpAccountant(list(orders), NeighboringRelation.REPLACE_ONE)
+    _compose(accountant, ((e, _replacement_event(e)) for e in ledger if e.sampler != POISSON))
+    total = np.asarray(accountant.rdp, dtype=float)
+    for entry in ledger:
+        if entry.sampler == POISSON and math.isinf(entry.sensitivity):
+            total = total + math.inf
+        elif entry.sampler == POISSON:
+            step = replacement_renyi(entry.sensitivity / entry.noise, entry.sample_rate, orders)
+            total = total + entry.steps * step
+    return total
+
+
+def losses(ledger: Ledger, neighbours: str | None = None, *, group: int = 1) -> Any:
+    """Return the privacy losses of a run, composed over its steps (dp-accounting's)."""
+    relation = checked_relation(ledger, neighbours)
+    if not len(ledger):
+        raise InputError(
+            "No step has been taken yet, so nothing was released; observe some steps first."
+        )
+    total: Any = None
+    for entry in ledger:
+        multiplier = entry.noise / entry.sensitivity
+        if entry.sampler == FIXED:
+            steps = fixed_size_losses(multiplier, entry.sample_rate, entry.steps)
+        else:
+            steps = gaussian_losses(
+                multiplier,
+                entry.sample_rate if entry.sampler == POISSON else 1.0,
+                entry.steps,
+                replace=relation == "replace",
+                group=group,
+            )
+        total = steps if total is None else total.compose(steps)
+    return total
 
 
 def guarantee(
-    ledger: Ledger, delta: float, *, method: str = "rdp", orders: Sequence[float] | None = None
+    ledger: Ledger,
+    delta: float,
+    *,
+    method: str = "rdp",
+    orders: Sequence[float] | None = None,
+    neighbours: str | None = None,
+    group: int = 1,
 ) -> PrivacyGuarantee:
-    """Return the (ε, δ) of the run."""
+    """Return the (ε, δ) of the run, for one record or a group of them."""
     check_share(delta, "delta")
-    relation, conditions = relation_of(ledger), ledger.conditions
-    if any(math.isinf(entry.sensitivity) for entry in ledger):
-        return PrivacyGuarantee(math.inf, delta, relation, method, None, conditions)
-    if method == "rdp":
-        from dp_accounting.rdp import RdpAccountant
-
-        rdp = RdpAccountant(orders, _neighbours(ledger))
-        _compose(rdp, ledger)
-        epsilon, order = rdp.get_epsilon_and_optimal_order(delta)
-        return PrivacyGuarantee(float(epsilon), delta, relation, method, float(order), conditions)
-    if method == "pld":
-        from dp_accounting.pld import PLDAccountant
-
-        if relation == REPLACE:
+    check_count(group, "group")
+    check_choice(method, "method", ("rdp", "pld"))
+    relation = checked_relation(ledger, neighbours)
+    words, conditions = RELATIONS[relation], conditions_of_relation(ledger) + ledger.conditions
+    if group > 1:
+        if relation == "replace":
             raise InputError(
-                "Privacy loss distributions are not available for batches of fixed size; use "
-                "method='rdp'."
+                "Groups are accounted for as added or removed together; ask for "
+                "neighbours='zero-out', or train with a declared sample_rate=."
             )
-        pld = PLDAccountant(_neighbours(ledger))
-        _compose(pld, ledger)
-        return PrivacyGuarantee(
-            float(pld.get_epsilon(delta)), delta, relation, method, None, conditions
-        )
-    raise InputError(f"method must be 'rdp' or 'pld', not {method!r}.")
+        method, words = "pld", words.replace("one record", f"{group} records")
+    order = None
+    if any(math.isinf(entry.sensitivity) for entry in ledger):
+        epsilon = math.inf
+    elif method == "pld":
+        epsilon = float(losses(ledger, relation, group=group).get_epsilon_for_delta(delta))
+    else:
+        from dp_accounting.rdp import RdpAccountant
+        from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
+
+        chosen = RdpAccountant(orders).orders
+        costs = renyi(ledger, chosen, relation)
+        found, order = compute_epsilon(chosen, costs, delta) if len(ledger) else (0.0, None)
+        epsilon, order = float(found), None if order is None else float(order)
+    return PrivacyGuarantee(epsilon, delta, words, method, order, conditions)
 
 
-def _neighbours(ledger: Ledger) -> Any:
-    from dp_accounting import NeighboringRelation
-
-    if relation_of(ledger) == REPLACE:
-        return NeighboringRelation.REPLACE_ONE
-    return NeighboringRelation.ADD_OR_REMOVE_ONE
+def _declared(entry: Entry) -> bool:
+    return entry.sampler == POISSON and entry.declared
 
 
-def _compose(accountant: Any, ledger: Ledger) -> None:
-    """Compose the run's steps in a dp-accounting accountant."""
+def _compose(accountant: Any, events: Iterable[tuple[Entry, Any]]) -> None:
+    """Compose steps in a dp-accounting accountant."""
     from dp_accounting import SelfComposedDpEvent
 
     # It logs every order that it does not support; these count as infinite, so the log is not
@@ -242,22 +355,30 @@ def _compose(accountant: Any, ledger: Ledger) -> None:
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        for entry in ledger:
-            accountant.compose(SelfComposedDpEvent(_event(entry), entry.steps))
+        for entry, event in events:
+            accountant.compose(SelfComposedDpEvent(event, entry.steps))
     finally:
         logger.setLevel(level)
 
 
 def _event(entry: Entry) -> Any:
+    """Return a step as dp-accounting has it, for a record that is there or is not."""
     import dp_accounting as dp
 
     if math.isinf(entry.sensitivity):
         return dp.NonPrivateDpEvent()
-    multiplier = entry.noise / entry.sensitivity
-    if entry.sampler == POISSON:
-        return dp.PoissonSampledDpEvent(entry.sample_rate, dp.GaussianDpEvent(multiplier))
-    if entry.sampler == FIXED:
-        size = round(entry.sample_rate * entry.records)
-        half = dp.GaussianDpEvent(multiplier / 2)
-        return dp.SampledWithoutReplacementDpEvent(entry.records, size, half)
-    return dp.GaussianDpEvent(multiplier)
+    step = dp.GaussianDpEvent(entry.noise / entry.sensitivity)
+    return dp.PoissonSampledDpEvent(entry.sample_rate, step) if entry.sampler == POISSON else step
+
+
+def _replacement_event(entry: Entry) -> Any:
+    """Return a step as dp-accounting has it, for a record that is replaced: twice as far."""
+    import dp_accounting as dp
+
+    if math.isinf(entry.sensitivity):
+        return dp.NonPrivateDpEvent()
+    half = dp.GaussianDpEvent(entry.noise / entry.sensitivity / 2)
+    if entry.sampler != FIXED:
+        return half
+    size = round(entry.sample_rate * entry.records)
+    return dp.SampledWithoutReplacementDpEvent(entry.records, size, half)

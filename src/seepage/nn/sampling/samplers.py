@@ -38,16 +38,12 @@ class Sampler(ABC):
                 f"not {batch_size}."
             )
         self.records = records
-        self.batch_size = batch_size
+        self.batch_size: float = batch_size
+        self.sample_rate = batch_size / records  # the probability that a record is in a batch
         if seed is None:
             self._stream = KeyedStream.fresh()
         else:
             self._stream = seed if isinstance(seed, KeyedStream) else KeyedStream.of_seed(seed)
-
-    @property
-    def sample_rate(self) -> float:
-        """The probability that a record is in a batch."""
-        return self.batch_size / self.records
 
     def batch(self, step: int) -> Tensor:
         """Return the records of the batch of a step, in ascending order."""
@@ -59,9 +55,10 @@ class Sampler(ABC):
 
 
 class PoissonSampler(Sampler):
-    """Every record is in a batch with probability ``batch_size/records``, independently.
+    """Every record is in a batch with a given probability, independently.
 
-    Batches vary in size and may be empty.
+    Batches vary in size and may be empty. The probability is a declared ``sample_rate``, or
+    ``batch_size/records``, which tells the number of records to whoever learns it.
 
     Examples
     --------
@@ -72,6 +69,22 @@ class PoissonSampler(Sampler):
     """
 
     name = POISSON
+
+    def __init__(
+        self,
+        records: int,
+        batch_size: int | None = None,
+        seed: int | KeyedStream | None = None,
+        *,
+        sample_rate: float | None = None,
+    ) -> None:
+        if (batch_size is None) == (sample_rate is None):
+            raise InputError("Give either batch_size or sample_rate, not both.")
+        super().__init__(records, records if batch_size is None else batch_size, seed)
+        if sample_rate is not None:
+            check_rate(sample_rate)
+            self.sample_rate = float(sample_rate)
+            self.batch_size = self.sample_rate * records  # its mean
 
     def _draw(self, stream: KeyedStream) -> np.ndarray:
         return np.flatnonzero(stream.uniform(self.records) <= self.sample_rate)
@@ -84,16 +97,25 @@ class FixedSizeSampler(Sampler):
 
     def _draw(self, stream: KeyedStream) -> np.ndarray:
         # The records with the smallest random words; ties are practically impossible.
-        order = np.argpartition(stream.words(self.records), self.batch_size - 1)
-        return np.sort(order[: self.batch_size])
+        size = int(self.batch_size)
+        order = np.argpartition(stream.words(self.records), size - 1)
+        return np.sort(order[:size])
 
 
 _KINDS: dict[str, type[Sampler]] = {POISSON: PoissonSampler, FIXED: FixedSizeSampler}
 
 
-def make_sampler(kind: str, records: int, batch_size: int, seed: int | KeyedStream) -> Sampler:
-    """Return the sampler of that name."""
+def make_sampler(
+    kind: str,
+    records: int,
+    batch_size: int | None,
+    seed: int | KeyedStream,
+    sample_rate: float | None = None,
+) -> Sampler:
+    """Return the sampler of that name, by the size of its batches or a declared rate."""
     check_choice(kind, "sampling", tuple(_KINDS))
+    if batch_size is None:
+        return PoissonSampler(records, None, seed, sample_rate=sample_rate)
     return _KINDS[kind](records, batch_size, seed)
 
 

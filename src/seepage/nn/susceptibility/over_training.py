@@ -21,6 +21,12 @@ from seepage.errors import InputError
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.measures.gradient_leakage import check_batch, check_view
 from seepage.nn.privacy.individual_loss import CONDITIONS, IndividualLoss
+from seepage.nn.privacy.randomness import (
+    UNSTATED,
+    check_randomness,
+    conditions_of,
+    mark_of,
+)
 from seepage.nn.problem.clipping import Clip, choose_clip
 from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.views import View
@@ -69,7 +75,7 @@ class RunSusceptibility(Attribution):
     def table(self, delta: float = 1e-5, library: str | None = None) -> Any:
         """Return a data frame with a row for every record."""
         loss = self.individual()
-        columns = {
+        columns: dict[str, Any] = {
             "row": np.arange(len(self)) if self.index is None else self.index,
             "privacy_loss": loss.privacy_loss,
             "plis": np.asarray(self.records()),
@@ -78,6 +84,8 @@ class RunSusceptibility(Attribution):
             "rdp_2": loss.rdp(2),
             "epsilon": loss.epsilon(delta),
         }
+        if mark := mark_of(self.conditions):
+            columns["condition"] = [mark] * len(self)
         return build_frame(columns, library or self.library)
 
 
@@ -104,6 +112,8 @@ class PlisOverTraining:
         What the attributes are.
     chunk_size
         Records worked on at a time.
+    randomness
+        Where the loop's noise comes from, as for :class:`~seepage.nn.FisherAccountant`.
 
     Examples
     --------
@@ -134,7 +144,10 @@ class PlisOverTraining:
         clip: str | Clip = "hard",
         view: View | None = None,
         chunk_size: int | str = "auto",
+        randomness: str = UNSTATED,
     ) -> None:
+        check_randomness(randomness)
+        self.randomness = randomness
         if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
             raise InputError(f"n must be the number of training records, not {n!r}.")
         check_view(view)
@@ -206,7 +219,7 @@ class PlisOverTraining:
         if self.values is None:
             raise InputError("Nothing has been observed yet; call observe before every update.")
         sampled = int((self.uses < self.steps).sum())
-        conditions: tuple[str, ...] = CONDITIONS
+        conditions = (*CONDITIONS, *conditions_of([self.randomness]))
         if sampled:
             conditions += (
                 f"{sampled} of {self.records} records were left out of some steps; they are "

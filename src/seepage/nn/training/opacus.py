@@ -18,7 +18,12 @@ from seepage.nn.accounting.accountant import FisherAccountant
 from seepage.nn.gradients.network_checks import unwrapped
 from seepage.nn.jacobian.engine import Step
 from seepage.nn.privacy.randomness import FAST, SECURE
-from seepage.nn.privacy.run_privacy import ADD_OR_REMOVE, Ledger, PrivacyGuarantee
+from seepage.nn.privacy.run_privacy import (
+    ZERO_OUT,
+    Ledger,
+    PrivacyGuarantee,
+    conditions_of_relation,
+)
 from seepage.nn.problem.clipping import Clip, HardClip
 from seepage.nn.problem.own_loss import target_weights
 from seepage.nn.problem.problem import Loss, UnreducedLoss
@@ -197,6 +202,8 @@ class OpacusAccountant(FisherAccountant):
             noise_multiplier=source.settings().noise_multiplier,
             **options,
         )
+        # Opacus's rate and divisor follow from the length of the data set.
+        self.declared = False
         # The threshold follows Opacus; the ledger records it for every step.
         self.measurement = (self.measurement or {}) | {"clip": HardClip.__name__}
         self._settings: _OpacusSettings | None = None  # of the step whose batch is being observed
@@ -250,21 +257,28 @@ class OpacusAccountant(FisherAccountant):
         *,
         method: str | None = None,
         orders: Sequence[float] | None = None,
+        neighbours: str | None = None,
+        group: int = 1,
     ) -> PrivacyGuarantee:
         """Return the (ε, δ) of the run.
 
-        By default Opacus's own method is applied to this accountant's ledger, which gives Opacus's
-        own ε; ``"rdp"`` and ``"pld"`` use dp-accounting.
+        Opacus draws with the rate ``1/len(data_loader)`` and divides by a batch size, which both
+        follow from the number of records. That number counts as public, and by default ε is about
+        replacing a record. Opacus's own ε is ``neighbours="zero-out"``, by Opacus's own method
+        unless ``"rdp"`` or ``"pld"`` is asked for: it is about a record whose place one without a
+        gradient takes, not about adding or removing one.
         """
         theirs = self._source.accountant()
-        if method is not None or theirs is None or self.sampler != POISSON:
-            return super().privacy(delta, method=method or "rdp", orders=orders)
+        plain = method is None and group == 1 and neighbours == "zero-out"
+        if not plain or theirs is None or self.sampler != POISSON:
+            return super().privacy(
+                delta, method=method or "rdp", orders=orders, neighbours=neighbours, group=group
+            )
         delta = self.default_delta() if delta is None else delta
         epsilon = _opacus_epsilon(type(theirs), self.ledger, delta)
         method = f"opacus {theirs.mechanism()}"
-        return PrivacyGuarantee(
-            epsilon, delta, ADD_OR_REMOVE, method, conditions=self.ledger.conditions
-        )
+        conditions = (*conditions_of_relation(self.ledger), *self.ledger.conditions)
+        return PrivacyGuarantee(epsilon, delta, ZERO_OUT, method, conditions=conditions)
 
     def run_epsilon(self, ledger: Ledger, delta: float) -> float:
         """Return the ε at δ of a ledger's steps, by Opacus's own method where it has one."""

@@ -3,7 +3,8 @@
 It runs in one process or, under ``torchrun``, in several that share the work of every batch.
 
 ``w ← w − ρ v``, ``v ← m v + (Σ g̃ + N(0, (σC)²))/B + λ w`` (paper 004, section 6.1, with momentum
-and weight decay), or any other optimiser's step along ``(Σ g̃ + N(0, (σC)²))/B``.
+and weight decay), or any other optimiser's step along ``(Σ g̃ + N(0, (σC)²))/B``. ``B`` is declared,
+or the number of records counts as public: whoever sees the noise of a step learns ``σC/B``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ from seepage.nn.privacy.randomness import (
     conditions_of,
     mark_of,
 )
+from seepage.nn.privacy.run_membership import GUARANTEED
 from seepage.nn.problem.clipping import Clip
 from seepage.nn.problem.own_loss import labels_of
 from seepage.nn.problem.problem import Loss
@@ -56,7 +58,8 @@ from seepage.nn.problem.views import (
     numbers_of,
     rows_of,
 )
-from seepage.nn.sampling.samplers import make_sampler
+from seepage.nn.sampling.samplers import check_rate, make_sampler
+from seepage.nn.training.budgets import Budget, RecordBudgets, checked_budget
 from seepage.nn.training.checkpoints import (
     check_same_run,
     read_checkpoint,
@@ -65,15 +68,16 @@ from seepage.nn.training.checkpoints import (
     write_key,
 )
 from seepage.nn.training.secure_noise import quick_noise, secure_noise
+from seepage.privacy.filters import CONDITIONS
 from seepage.support.files import remove_half_written
 from seepage.support.keyed_stream import KeyedStream
-from seepage.support.number_check import check_choice, check_noise, check_number
+from seepage.support.number_check import check_choice, check_noise, check_number, check_positive
 
 Released = Mapping[str, nn.Parameter]
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 _AT_A_TIME = 1000  # records processed together outside of batches
-_OWN = ("n", "sample_rate", "sampler")  # set by the trainer itself
+_OWN = ("n", "sampler")  # set by the trainer itself
 
 
 class PrivateUpdate:
@@ -188,8 +192,15 @@ class PrivateSGD:
         As for :class:`~seepage.nn.FisherAccountant`.
     steps
         How many steps to take.
+    sample_rate, expected_batch
+        The probability that a record is in a Poisson batch, and the number ``B`` that the noisy
+        sums are divided by: both declared before the data are seen, so that one record more or
+        less changes nothing else. Guarantees are about adding or removing a record. Batches have
+        ``sample_rate · n`` records on average; a ``B`` that is far off acts like another
+        learning rate.
     batch_size
-        The size of a batch, or its mean for Poisson batches.
+        Instead: the size of a batch, or its mean for Poisson batches. Rate and divisor then follow
+        from ``n``, which counts as public, and guarantees are about replacing a record.
     learning_rate, momentum, weight_decay
         ρ, m and λ. By default ρ is 0.1 and the others are zero.
     optimizer
@@ -212,6 +223,14 @@ class PrivateSGD:
         ``"secure"``: noise and batches from ChaCha20, sums rounded to a grid of about 1/4096 of the
         noise's standard deviation. ``"fast"``: noise from torch's own generator, which keeps as
         little as 32 bits of a seed, for experiments only; statements say so too.
+    budget
+        What is promised to every record, about adding or removing it:
+        ``sp.privacy.DifferentialPrivacy(8.0, 1e-5, "add-or-remove")``, ``GaussianDP`` or
+        ``RenyiDP``. A record whose budget is spent takes part no more; the others go on. A Gaussian
+        budget charges the records that were drawn, the others every record, for which all
+        gradients are computed at every step. Needs a declared ``sample_rate``, a clip and a
+        single process.
+        The leakage η̄ is then not stated: see :meth:`promise`.
     checkpoint
         A file to keep the state of the run in. If it exists, :meth:`fit` resumes from it, with the
         same numbers as if the run had never stopped. With ``amplification="theorem4"`` the number
@@ -229,6 +248,10 @@ class PrivateSGD:
     ----------
     accountant_
         The :class:`~seepage.nn.FisherAccountant` of the run.
+    budgets_
+        With ``budget``, what every record has spent and who has stopped
+        (:class:`~seepage.nn.training.budgets.RecordBudgets`); otherwise ``None``. Keep it secret:
+        whether a record has stopped is not covered by its budget.
     history_
         A :class:`~seepage.nn.training.private_sgd.Progress` for every evaluation.
 
@@ -241,7 +264,12 @@ class PrivateSGD:
     >>> y = (X[:, 0] > 0).long()
     >>> net = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     >>> trainer = sp.nn.PrivateSGD(
-    ...     net, "cross_entropy", steps=30, batch_size=50, learning_rate=1.0
+    ...     net,
+    ...     "cross_entropy",
+    ...     steps=30,
+    ...     sample_rate=0.25,
+    ...     expected_batch=50,
+    ...     learning_rate=1.0,
     ... )
     >>> print(trainer.fit(X, y).accountant_.privacy(1e-5))
     (ε = 10.96, δ = 1e-05), to add or remove one record
@@ -255,7 +283,9 @@ class PrivateSGD:
         loss: str | nn.Module | Loss,
         *,
         steps: int,
-        batch_size: int,
+        sample_rate: float | None = None,
+        expected_batch: float | None = None,
+        batch_size: int | None = None,
         learning_rate: float | None = None,
         momentum: float | None = None,
         weight_decay: float | None = None,
@@ -266,6 +296,7 @@ class PrivateSGD:
         sampling: str = "poisson",
         seed: int | None = None,
         randomness: str = "secure",
+        budget: Budget | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 100,
         evaluate_every: int | None = None,
@@ -280,6 +311,7 @@ class PrivateSGD:
         if steps < 1 or checkpoint_every < 1 or (evaluate_every is not None and evaluate_every < 1):
             raise InputError("steps, checkpoint_every and evaluate_every must be at least one.")
         check_choice(randomness, "randomness", ("secure", "fast"))
+        _check_declared(sample_rate, expected_batch, batch_size, sampling)
         own = (learning_rate, momentum, weight_decay)
         if optimizer is not None and own != (None, None, None):
             raise InputError(
@@ -302,6 +334,8 @@ class PrivateSGD:
         # Plain numbers from here on, since a checkpoint holds no others.
         self.steps = int(steps)
         self.batch_size = plain_setting(batch_size)
+        self.sample_rate = None if sample_rate is None else float(sample_rate)
+        self.expected_batch = None if expected_batch is None else float(expected_batch)
         self.learning_rate = float(learning_rate)
         self.momentum = float(momentum)
         self.weight_decay = float(weight_decay)
@@ -312,6 +346,12 @@ class PrivateSGD:
         self.sampling = sampling
         self.seed = plain_setting(seed)
         self.randomness = randomness
+        self.budget = None if budget is None else checked_budget(budget)
+        if budget is not None and batch_size is not None:
+            raise InputError(
+                "A budget is about adding or removing a record, which must change nothing for the "
+                "others; declare sample_rate and expected_batch instead of batch_size."
+            )
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.checkpoint_every = int(checkpoint_every)
         self.evaluate_every = int(evaluate_every or max(1, steps // 20))
@@ -350,6 +390,20 @@ class PrivateSGD:
             self.accountant_.load_state_dict(whole_state(self.accountant_))
         return self
 
+    def promise(self) -> Budget:
+        """Return what a run with ``budget`` promises to every record, and under which conditions.
+
+        It is the same for all. What a single record has spent is no promise to it, and secret.
+        """
+        if self.budget is None:
+            raise InputError(
+                "Without budget= no record ever stops; accountant_.privacy(delta) says what the "
+                "run promises."
+            )
+        origin = conditions_of([self._randomness()])
+        said = (*self.budget.assumptions, GUARANTEED[0], *CONDITIONS, *origin)
+        return replace(self.budget, assumptions=said, guarantee=not mark_of(origin))
+
     def _begin(self, X: Inputs, y: Tensor) -> None:
         """Set up the run, or resume the one in the checkpoint."""
         stored = None
@@ -365,13 +419,16 @@ class PrivateSGD:
         check_agreement((self._facts, self.steps, stored and stored[1]["step"]))
         start_alike(self.net)
         self._step = 0
-        self._sampler = make_sampler(self.sampling, len(y), self.batch_size, self._stream)
+        self._sampler = make_sampler(
+            self.sampling, len(y), self.batch_size, self._stream, self.sample_rate
+        )
         self.history_: list[Progress] = []
         self.accountant_ = FisherAccountant(
             self.net,
             self.loss,
             n=len(y),
             batch_size=self.batch_size,
+            sample_rate=self.sample_rate,
             noise_multiplier=self.noise_multiplier,
             max_grad_norm=self.max_grad_norm,
             clip=self.clip,
@@ -380,14 +437,32 @@ class PrivateSGD:
             randomness=self._randomness(),
             **{"steps": self.steps} | self.accounting,
         )
+        self.budgets_ = self._budgets(len(y))
         if stored:
             self._resume(*stored)
         self.accountant_.check.trust()
         # The first records show kinks and set the size of finite steps, the same in all processes.
-        some, device = slice(math.ceil(self.batch_size)), next(self.net.parameters()).device
+        some = slice(math.ceil(self._sampler.batch_size))
+        device = next(self.net.parameters()).device
         first = _moved(X, some, device), y[some].to(device)
         self.accountant_.engine.takes_finite_steps(*first)
         self.accountant_.engine.step_size(*first)
+
+    def _budgets(self, records: int) -> RecordBudgets | None:
+        """Return the budgets of the records, if there are any."""
+        if self.budget is None:
+            return None
+        if world_size() > 1:
+            raise InputError("Budgets are kept in one process; train without torchrun.")
+        clip = self.accountant_.clip
+        self.accountant_.filtered = True
+        return RecordBudgets(
+            self.budget,
+            records=records,
+            sample_rate=self.accountant_.sample_rate,
+            noise=self.noise_multiplier * clip.max_grad_norm,
+            sensitivity=clip.sensitivity,
+        )
 
     def _own_stream(self, resumed: bool) -> KeyedStream:
         """Return the stream that batches, noise and probes of this run come from."""
@@ -410,6 +485,9 @@ class PrivateSGD:
 
     def _take_step(self, X: Inputs, y: Tensor, device: torch.device) -> None:
         index = own_part(self._sampler.batch(self._step))
+        if self.budgets_ is not None:
+            # The sum is still divided by the declared size of a batch, whoever takes part.
+            index = self.budgets_.taking_part(index, partial(self._lengths, X, y, device))
         if self.accountant_.passes is not None:
             self.accountant_.survey(
                 (rows, _moved(X, rows, device), y[rows].to(device))
@@ -420,12 +498,23 @@ class PrivateSGD:
         deviation = self.noise_multiplier * self.accountant_.clip.max_grad_norm
         kind = secure_noise if self.randomness == "secure" else quick_noise
         add_noise = kind(self._stream, self._step)
+        divisor = self.batch_size if self.expected_batch is None else self.expected_batch
         noisy = {
-            name: add_noise(name, total, deviation) / self.batch_size
-            for name, total in gradient.items()
+            name: add_noise(name, total, deviation) / divisor for name, total in gradient.items()
         }
         self._update.take(noisy)
         self._step += 1
+
+    def _lengths(self, X: Inputs, y: Tensor, device: torch.device, rows: Tensor) -> Tensor:
+        """Return the norms of some records' clipped gradients at the present parameters."""
+        engine = self.accountant_.engine
+        parts = [
+            engine.norms(_moved(X, part, device), y[part].to(device))
+            for part in rows.split(_AT_A_TIME)
+            if len(part)
+        ]
+        norms = torch.cat(parts) if parts else torch.zeros(0)
+        return norms * engine.clip.factor(norms)
 
     def _evaluate(self, test: tuple[Inputs, Tensor] | None, bar: Any) -> None:
         accuracy = None
@@ -438,11 +527,11 @@ class PrivateSGD:
         self.history_.append(now)
         if not bar.disable:
             shown = {} if accuracy is None else {"accuracy": f"{100 * accuracy:.2f} %"}
-            if self.accountant_.n > 1:  # for a single record, 1/n is not a usable δ
-                # Integer orders have a closed form, and are enough for a progress bar.
-                shown["ε"] = f"{self.accountant_.privacy(orders=range(2, 65)).epsilon:.3g}"
-                if condition:
-                    shown["ε"] += f" ({condition.partition(':')[0]})"
+            # Few orders are enough for a progress bar.
+            so_far = self.accountant_.privacy(1e-5, orders=(2, 3, 4, 6, 8, 12, 16, 24, 32, 64))
+            shown["ε at δ = 1e-5"] = f"{so_far.epsilon:.3g}"
+            if condition:
+                shown["ε at δ = 1e-5"] += f" ({condition.partition(':')[0]})"
             shown["worst dFIL"] = f"{now.worst_dfil:.3g}"
             shown["worst μ"] = f"{now.worst_mu:.3g}"
             bar.set_postfix(shown)
@@ -451,6 +540,8 @@ class PrivateSGD:
         """Return what a checkpoint must share with this trainer to be resumed."""
         names = (
             "batch_size",
+            "sample_rate",
+            "expected_batch",
             "learning_rate",
             "momentum",
             "weight_decay",
@@ -463,6 +554,7 @@ class PrivateSGD:
         )
         own = {name: plain_setting(getattr(self, name)) for name in names}
         own |= self._update.settings() | {"loss": loss_name(self.loss)}
+        own["budget"] = None if self.budget is None else repr(self.budget)
         more = {name: plain_setting(value) for name, value in sorted(self.accounting.items())}
         return own | {"accounting": more, "seed or key": self._stream.fingerprint()}
 
@@ -485,12 +577,19 @@ class PrivateSGD:
         tensors = {f"accountant.{name}": tensor for name, tensor in state.items()}
         tensors |= {f"net.{name}": tensor for name, tensor in network.items()}
         tensors |= {f"update.{name}": tensor for name, tensor in kept.items()}
+        if self.budgets_ is not None:
+            tensors |= {f"budgets.{name}": held for name, held in self.budgets_.state().items()}
         write_checkpoint(self.checkpoint, tensors, facts)
 
     def _resume(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         assert self.checkpoint is not None  # noqa: S101 - it was read
         check_same_run(self.checkpoint, facts, self._facts, self.steps)
-        parts: dict[str, dict[str, Tensor]] = {"accountant": {}, "net": {}, "update": {}}
+        parts: dict[str, dict[str, Tensor]] = {
+            "accountant": {},
+            "net": {},
+            "update": {},
+            "budgets": {},
+        }
         for name, tensor in tensors.items():
             kind, _, rest = name.partition(".")
             parts[kind][rest] = tensor
@@ -502,6 +601,8 @@ class PrivateSGD:
             )
         self.net.load_state_dict({n: spread_like(held[n], t) for n, t in parts["net"].items()})
         self._update.go_on(parts["update"], facts["update"])
+        if self.budgets_ is not None:
+            self.budgets_.go_on(parts["budgets"])
         self.accountant_.load_state_dict(parts["accountant"] | {"facts": facts["accountant"]})
         # The settings are the same for all steps, so a checkpoint that did not say so can be told.
         self.accountant_.ledger.declare(self._randomness())
@@ -511,6 +612,32 @@ class PrivateSGD:
         self._step = facts["step"]
         condition = mark_of(conditions_of([self._randomness()]))
         self.history_ = [Progress(**now | {"condition": condition}) for now in facts["history"]]
+
+
+def _check_declared(rate: Any, expected: Any, batch_size: Any, sampling: str) -> None:
+    """Raise unless batches are declared by rate and divisor, or by their size alone."""
+    if batch_size is not None:
+        if rate is not None or expected is not None:
+            raise InputError(
+                "Give sample_rate and expected_batch, or batch_size alone: a batch size makes the "
+                "rate depend on the number of records, which then counts as public."
+            )
+        return
+    if rate is None or expected is None:
+        raise InputError(
+            "Declare sample_rate and expected_batch, for instance sample_rate=0.01, "
+            "expected_batch=600: the probability that a record is in a batch, and the number that "
+            "sums are divided by. Or give batch_size=600, and the number of records counts as "
+            "public."
+        )
+    if sampling != "poisson":
+        raise InputError(
+            "A declared sample_rate is of Poisson batches; leave sampling out, or give batch_size "
+            "for batches of one size."
+        )
+    check_number(rate, "sample_rate")
+    check_rate(rate)
+    check_positive(expected, "expected_batch")
 
 
 def _records(X: Any, y: Any, name: str, target: str) -> tuple[Inputs, Tensor]:

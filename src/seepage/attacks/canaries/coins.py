@@ -1,0 +1,186 @@
+"""Canaries: records that take part by fair coins, and what guesses about the coins show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from seepage.attacks.canaries.one_run import epsilon_lower_bound
+from seepage.errors import InputError
+from seepage.support.keyed_stream import KeyedStream
+from seepage.support.number_check import check_count, check_not_negative, check_share
+from seepage.tables.source import as_numpy
+
+CONDITIONS = (
+    "It is a lower bound: another attacker, or canaries that stand out more, may show more.",
+    "It is about adding or removing one canary, and the number of guesses was fixed beforehand.",
+)
+
+
+@dataclass(frozen=True, repr=False)
+class CanaryAudit:
+    """What the guesses about the canaries of one run show: an ε that it exceeds.
+
+    Parameters
+    ----------
+    correct, guesses, abstentions
+        How many guesses were right, of how many, and how many canaries were not guessed.
+    delta, confidence
+        The δ of the bound, and its confidence.
+    promised
+        The ε that was promised at this δ, for adding or removing one record; ``None`` if nothing
+        was.
+    experiment
+        Where the run's noise came from, if that makes it an experiment; otherwise empty.
+    kind
+        ``attack``: this much can be told, never that no more can be.
+
+    Examples
+    --------
+    >>> from seepage.attacks import CanaryAudit
+    >>> print(CanaryAudit(correct=195, guesses=200, abstentions=800, delta=1e-5, promised=8.0))
+    promised: ε at most 8; a run with 1,000 canaries shows at least 2.9 (95 %, δ = 1e-05)
+    """
+
+    correct: int
+    guesses: int
+    abstentions: int
+    delta: float
+    confidence: float = 0.95
+    promised: float | None = None
+    experiment: str = ""
+    kind: str = "attack"
+
+    def __post_init__(self) -> None:
+        if self.promised is not None and self.promised != math.inf:
+            check_not_negative(self.promised, "promised")
+
+    @property
+    def canaries(self) -> int:
+        """The number of canaries."""
+        return self.guesses + self.abstentions
+
+    @cached_property
+    def epsilon(self) -> float:
+        """The lower bound on ε."""
+        return epsilon_lower_bound(
+            self.correct,
+            self.guesses,
+            abstentions=self.abstentions,
+            delta=self.delta,
+            confidence=self.confidence,
+        )
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the run shows more than was promised."""
+        return self.promised is not None and self.epsilon > self.promised
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """What the bound rests on."""
+        return (*CONDITIONS, *((self.experiment,) if self.experiment else ()))
+
+    def __str__(self) -> str:
+        shows = (
+            f"a run with {self.canaries:,} canaries shows at least {self.epsilon:.3g} "
+            f"({100 * self.confidence:g} %, δ = {self.delta:.3g})"
+        )
+        if self.promised is not None:
+            shows = f"promised: ε at most {self.promised:.3g}; {shows}"
+        if self.refuted:
+            shows += ": the promise is not kept"
+        return f"{shows}; {self.experiment}" if self.experiment else shows
+
+    def __repr__(self) -> str:
+        return (
+            f"<canaries, attack: {self.correct} of {self.guesses} guesses right, "
+            f"{self.abstentions} abstentions; {self}>"
+        )
+
+
+class Canaries:
+    """Some records, each of which takes part in a run by its own fair coin.
+
+    Parameters
+    ----------
+    count
+        How many there are.
+    guesses
+        How many of their coins are guessed: half of them as taking part, half as not. Fixed before
+        the run, since choosing it afterwards would be choosing the answer; by default a fifth. The
+        best number depends on the noise.
+    seed
+        Fixes the coins, so that an experiment can be repeated.
+
+    Attributes
+    ----------
+    included
+        Whether each takes part. Whoever scores the canaries must not see it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from seepage.attacks import Canaries
+    >>> canaries = Canaries(1000, seed=0)
+    >>> sums = canaries.included + np.random.default_rng(1).normal(0, 0.3, 1000)
+    >>> print(canaries.audit(sums, delta=1e-5))
+    a run with 1,000 canaries shows at least 4.17 (95 %, δ = 1e-05)
+    """
+
+    def __init__(self, count: int, *, guesses: int | None = None, seed: int | None = None) -> None:
+        check_count(count, "count", 10)
+        self.guesses = max(2, count // 5) if guesses is None else guesses
+        check_count(self.guesses, "guesses")
+        if self.guesses > count:
+            raise InputError(f"{count} canaries cannot take {self.guesses} guesses; ask for fewer.")
+        stream = KeyedStream.fresh() if seed is None else KeyedStream.of_seed(seed)
+        self.included = np.asarray(stream.child("canaries").words(count) >> np.uint64(63), bool)
+
+    def __len__(self) -> int:
+        return len(self.included)
+
+    def audit(
+        self,
+        scores: Any,
+        *,
+        delta: float,
+        confidence: float = 0.95,
+        promised: float | None = None,
+        experiment: str = "",
+    ) -> CanaryAudit:
+        """Guess the canaries with the highest scores as taking part, the lowest as not.
+
+        ``scores``, one per canary, are higher where it is more likely that the canary took part.
+        """
+        check_share(confidence, "confidence")
+        values = as_numpy(scores).astype(float)
+        if values.shape != (len(self),) or not np.all(np.isfinite(values)):
+            raise InputError(
+                f"scores must be {len(self)} finite numbers, one for each canary, not of shape "
+                f"{values.shape}."
+            )
+        order = np.argsort(values, kind="stable")  # ties by position, which the coins do not know
+        low = self.guesses // 2
+        out, into = order[:low], order[len(order) - (self.guesses - low) :]
+        right = int(np.sum(~self.included[out]) + np.sum(self.included[into]))
+        return CanaryAudit(
+            correct=right,
+            guesses=self.guesses,
+            abstentions=len(self) - self.guesses,
+            delta=delta,
+            confidence=confidence,
+            promised=promised,
+            experiment=experiment,
+        )
+
+    def chosen(self, records: Sequence[Any]) -> list[Any]:
+        """Return those of some records, one per canary, that take part."""
+        if len(records) != len(self):
+            raise InputError(f"There are {len(self)} canaries, but {len(records)} records.")
+        return [record for record, is_in in zip(records, self.included, strict=True) if is_in]

@@ -1,0 +1,109 @@
+"""A lower bound on ε from the guesses about one run (Steinke, Nasr and Jagielski 2023).
+
+Each of m canaries takes part by a fair coin. An attacker guesses r of the coins and abstains from
+the rest; v guesses are right. If the procedure is (ε, δ)-differentially private for adding or
+removing one record, then (their main theorem, with ``W ~ Binomial(r, e^ε/(1 + e^ε))``)::
+
+    P[v or more right] ≤ P[W ≥ v] + 2mδ · max_{1 ≤ i ≤ v} P[v > W ≥ v − i]/i
+
+An ε at which this is below 5 % is refuted with 95 % confidence. The coins of the canaries are
+independent, so that one run with many of them does what many runs with one would.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from seepage.errors import InputError
+from seepage.support.number_check import check_count, check_not_negative, check_number, check_share
+
+
+def chance_of_guesses(
+    correct: int, guesses: int, *, abstentions: int = 0, epsilon: float, delta: float
+) -> float:
+    """Return the most probable that so many right guesses can be under (ε, δ), at most 1.
+
+    The number of guesses must not have been chosen by looking at the coins.
+
+    Examples
+    --------
+    >>> from seepage.attacks.canaries.one_run import chance_of_guesses
+    >>> round(chance_of_guesses(90, 100, abstentions=900, epsilon=1.0, delta=1e-5), 6)
+    0.000841
+    """
+    from scipy.special import expit
+    from scipy.stats import binom
+
+    _check(correct, guesses, abstentions, delta)
+    check_not_negative(epsilon, "epsilon")
+    luck = float(expit(epsilon))
+    tail = float(binom.sf(correct - 1, guesses, luck))
+    fewer = np.arange(1, correct + 1)
+    within = binom.sf(correct - fewer - 1, guesses, luck) - tail
+    revealed = 2 * (guesses + abstentions) * delta * float(np.max(within / fewer, initial=0.0))
+    return min(1.0, tail + revealed)
+
+
+def epsilon_lower_bound(
+    correct: int,
+    guesses: int,
+    *,
+    abstentions: int = 0,
+    delta: float,
+    confidence: float = 0.95,
+) -> float:
+    """Return the ε that the guesses refute: no run that promises less is likely to be guessed so.
+
+    A procedure whose true ε is below the answer gives such a bound with a probability of at most
+    ``1 − confidence``. A small answer proves nothing: another attacker may guess better.
+
+    Parameters
+    ----------
+    correct, guesses
+        How many guesses were right, of how many.
+    abstentions
+        The canaries that were not guessed.
+    delta
+        The δ of the promise, perhaps 0.
+    confidence
+        By default 95 %.
+
+    Examples
+    --------
+    >>> from seepage.attacks import epsilon_lower_bound
+    >>> round(epsilon_lower_bound(190, 200, abstentions=800, delta=1e-5), 2)
+    2.39
+    >>> epsilon_lower_bound(100, 200, abstentions=800, delta=1e-5)
+    0.0
+    """
+    _check(correct, guesses, abstentions, delta)
+    check_share(confidence, "confidence")
+
+    def refuted(epsilon: float) -> bool:
+        chance = chance_of_guesses(
+            correct, guesses, abstentions=abstentions, epsilon=epsilon, delta=delta
+        )
+        return chance < 1 - confidence
+
+    # The first ε that is not refuted, from below: a later one might be refuted again if δ is large,
+    # and to answer with that would be too bold. Beyond 700, e^ε is no number.
+    low, step = 0.0, 0.05
+    while low < 700 and refuted(low + step):
+        low += step
+    if low == 0.0 and not refuted(0.0):
+        return 0.0
+    high = low + step
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low
+
+
+def _check(correct: int, guesses: int, abstentions: int, delta: float) -> None:
+    for value, name in ((correct, "correct"), (guesses, "guesses"), (abstentions, "abstentions")):
+        check_count(value, name, 0)
+    if correct > guesses:
+        raise InputError(f"{correct} guesses cannot be right of {guesses}; give both counts again.")
+    check_number(delta, "delta")
+    if not 0 <= delta < 1:
+        raise InputError(f"delta must be at least 0 and below 1, but is {delta!r}.")

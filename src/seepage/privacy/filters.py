@@ -1,0 +1,185 @@
+"""Budgets that are enforced: a record whose budget is spent takes part in no further release.
+
+Releases are chosen one after the other, each in the light of the earlier ones. Given these, record
+i costs ``ρ_t(i)`` at release t. If it takes part only while ``Σ_t ρ_t(i) ≤ ρ``, the whole stream
+costs no record more than ρ, however the releases were chosen: for the Rényi divergence of one
+order, fixed beforehand (Feldman and Zrnic 2021), and for ``μ²`` of Gaussian noise
+(Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2022). Without a filter the sum over the run
+that took place is an estimate; with it, the budget is a promise to all records alike.
+
+What a record has spent is no promise to that record: it depends on the others' data through the
+releases, and on its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from seepage.core.noise import Gaussian
+from seepage.errors import InputError
+from seepage.privacy.statements import GaussianDP, RenyiDP
+from seepage.support.number_check import check_count
+from seepage.tables.source import as_numpy
+
+ADD_OR_REMOVE = "add-or-remove"
+CONDITIONS = (
+    "Whether a record takes part depends on itself and on earlier releases alone.",
+    "Nothing that is published, nor when publishing stops, depends on who takes part or how many.",
+    "Who has stopped, and what each record has spent, stays secret.",
+)
+_SEEDED = (
+    "Some noise came from a seed: an experiment, whoever knows the seed can subtract the noise."
+)
+
+
+class PrivacyFilter:
+    """Which records may still take part in a stream of releases, and what each has spent.
+
+    Parameters
+    ----------
+    records
+        How many records there are.
+    budget
+        What is promised to each: ``GaussianDP(mu, "add-or-remove")``, whose ``μ²`` is spent, or
+        ``RenyiDP({order: epsilon}, "add-or-remove")`` at one order.
+
+    Attributes
+    ----------
+    active
+        Which records have not stopped. Secret, as is ``spent``: whether a record has stopped says
+        something about it that no budget covers.
+    spent
+        What each has spent so far: ``Σ μ²``, or Rényi divergence.
+
+    Examples
+    --------
+    Three noisy sums of records between 0 and 1, each with noise of standard deviation 1, under a
+    budget of μ = 1.2: the record of 1 takes part in one of them, that of 0.6 in all.
+
+    >>> import numpy as np
+    >>> from seepage import Gaussian
+    >>> from seepage.privacy import GaussianDP, PrivacyFilter
+    >>> budget = PrivacyFilter(3, GaussianDP(1.2, "add-or-remove"))
+    >>> table = np.array([[1.0], [0.6], [0.3]])
+    >>> sums = [budget.noisy_sum(table, Gaussian(1.0)) for _ in range(3)]
+    >>> budget.active.tolist()
+    [False, True, True]
+    >>> budget.spent.round(2).tolist()
+    [1.0, 1.08, 0.27]
+    >>> print(budget)
+    3 releases under a budget for each record: the Gaussian mechanism with μ = 1.2 (add-or-remove)
+    """
+
+    def __init__(self, records: int, budget: GaussianDP | RenyiDP) -> None:
+        check_count(records, "records")
+        if not isinstance(budget, GaussianDP | RenyiDP):
+            raise InputError(
+                "budget must be GaussianDP(mu, 'add-or-remove') or RenyiDP({order: epsilon}, "
+                f"'add-or-remove') of seepage.privacy, not a {type(budget).__name__}."
+            )
+        if budget.neighbours != ADD_OR_REMOVE:
+            raise InputError(
+                "A budget is about adding or removing a record, which stopping does; give "
+                "neighbours='add-or-remove'."
+            )
+        if isinstance(budget, RenyiDP) and len(budget.points) != 1:
+            raise InputError(
+                "A filter needs one Rényi order, fixed beforehand: the best order of a stream is "
+                "known only at its end; give RenyiDP({order: epsilon}, 'add-or-remove')."
+            )
+        self.budget = budget
+        # The Rényi order, none for a Gaussian budget, and the most that a record can spend.
+        self.order: float | None
+        self.order, self.limit = (
+            budget.points[0] if isinstance(budget, RenyiDP) else (None, budget.mu**2)
+        )
+        self.releases = 0
+        self.seeded = False
+        self.active = np.ones(records, dtype=bool)
+        self.spent = np.zeros(records)
+
+    def promise(self) -> GaussianDP | RenyiDP:
+        """Return what is promised to every record, with its conditions."""
+        said = (*self.budget.assumptions, *CONDITIONS, *((_SEEDED,) if self.seeded else ()))
+        return replace(self.budget, assumptions=said, guarantee=not self.seeded)
+
+    def __str__(self) -> str:
+        # Neither the number of records that have stopped nor what they spent: both are secret.
+        return f"{self.releases:,} releases under a budget for each record: {self.budget.words}"
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+    def cost(self, shifts: Any) -> np.ndarray:
+        """Return what Gaussian releases cost, from how far each record moves them.
+
+        ``μ²`` or ``αμ²/2``, with μ in units of the noise's standard deviation.
+        """
+        squares = np.square(as_numpy(shifts).astype(float))
+        return np.asarray(squares if self.order is None else self.order * squares / 2)
+
+    def admit(self, costs: Any, rows: Any = None) -> np.ndarray:
+        """Return which records may take part in the coming release, and charge those.
+
+        Whoever is not admitted stops for good. Call it once for every release, before it, and
+        leave out of the release all records that are not admitted.
+
+        Parameters
+        ----------
+        costs
+            What the release costs each record if it takes part, as a function of that record and of
+            earlier releases alone.
+        rows
+            The positions of these records; by default all of them, in order.
+        """
+        costs = as_numpy(costs).astype(float)
+        rows = np.arange(len(self.active)) if rows is None else as_numpy(rows)
+        if costs.shape != rows.shape or costs.ndim != 1:
+            raise InputError(
+                f"There must be one cost for each of {len(rows)} records, not an array of shape "
+                f"{costs.shape}."
+            )
+        if not np.all(costs >= 0):  # nan neither
+            raise InputError("A cost must be a number, zero or above; check the contributions.")
+        if len(np.unique(rows)) != len(rows):
+            raise InputError("A record can take part in a release once; some row comes twice.")
+        admitted = np.asarray(self.active[rows] & (self.spent[rows] + costs <= self.limit))
+        self.active[rows] = admitted
+        self.spent[rows] += np.where(admitted, costs, 0.0)
+        self.releases += 1
+        return admitted
+
+    def noisy_sum(self, contributions: Any, noise: Gaussian, seed: int | None = None) -> np.ndarray:
+        """Return the sum of the admitted records' contributions, with noise.
+
+        For a stream of releases, and for the answers of a predictor that sums over its records
+        (votes of neighbours, kernels). A contribution must depend on its own record, on the
+        question and on earlier answers, not on the other records.
+
+        Parameters
+        ----------
+        contributions
+            A row of numbers for every record.
+        noise
+            Gaussian noise with one standard deviation.
+        seed
+            For experiments: whoever knows it can subtract the noise.
+        """
+        rows = as_numpy(contributions).astype(float)
+        rows = rows[:, None] if rows.ndim == 1 else rows
+        if rows.ndim != 2 or len(rows) != len(self.active) or not np.all(np.isfinite(rows)):
+            raise InputError(
+                f"contributions must have a row of finite numbers for each of the "
+                f"{len(self.active)} records, not the shape {rows.shape}."
+            )
+        if not isinstance(noise, Gaussian) or np.ndim(noise.sigma) != 0:
+            raise InputError(
+                "A filter counts Gaussian noise with one standard deviation: sp.Gaussian(1.0)."
+            )
+        admitted = self.admit(self.cost(np.linalg.norm(rows, axis=1) / noise.sigma))
+        self.seeded |= seed is not None
+        total = rows[admitted].sum(axis=0)
+        return np.asarray(noise.rounded(total + noise.draw(total.size, seed)))

@@ -1,0 +1,133 @@
+"""What has been released about each of some records or people, and how that adds up.
+
+Four numbers each. **η**, the Fisher information loss. **μ**, how far apart releases with Gaussian
+noise lie with the record and without it, in standard deviations of the noise (Gaussian differential
+privacy, Dong, Roth and Su 2022). **ε** and **δ**, the differential privacy of everything else that
+was released. A number nobody knows is infinite: what is not known counts as everything.
+
+*Independent releases*: information adds, ``η² = Σ η_k²``; so do squared distances, ``μ² = Σ μ_k²``;
+and ``ε = Σ ε_k``, ``δ = Σ δ_k``.
+
+*Several records of one person*, each known by itself: ``‖[J₁ … J_m]‖² ≤ Σ‖J_i‖²``, so
+``η² ≤ Σ η_i²``. By group privacy ``ε ≤ Σ ε_i`` and ``δ ≤ Σ_i δ_i exp(Σ_{j≠i} ε_j)``: the records
+are taken out one after the other. How far the release moves without all of them follows from no sum
+of its moves without each, so μ of more than one is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from seepage.errors import InputError
+from seepage.risks.guessing import accuracy_beside
+
+
+@dataclass(frozen=True, eq=False)
+class PrivacyLoss:
+    """The privacy loss of each of some records or people: one number of every kind for each.
+
+    Examples
+    --------
+    >>> from seepage.risks.privacy_loss import PrivacyLoss
+    >>> once = PrivacyLoss.of(2, eta=[0.6, 0.8], mu=[0.3, 1.2], epsilon=0.45)
+    >>> twice = once + once
+    >>> twice.eta.round(3).tolist(), twice.epsilon.tolist()
+    ([0.849, 1.131], [0.9, 0.9])
+    >>> once.membership().round(3).tolist(), twice.membership().round(3).tolist()
+    ([0.615, 0.739], [0.712, 0.832])
+    """
+
+    eta: np.ndarray
+    mu: np.ndarray
+    epsilon: np.ndarray
+    delta: np.ndarray
+
+    @classmethod
+    def of(
+        cls, count: int, *, eta: Any = 0.0, mu: Any = 0.0, epsilon: Any = 0.0, delta: Any = 0.0
+    ) -> PrivacyLoss:
+        """Return the loss of so many; a single number is that of each."""
+        columns = {}
+        for name, given in (("eta", eta), ("mu", mu), ("epsilon", epsilon), ("delta", delta)):
+            try:
+                values = np.asarray(given, dtype=float)
+            except (TypeError, ValueError):
+                values = np.zeros((0, 0))
+            if values.shape not in ((), (count,)):
+                raise InputError(f"{name} takes one number, or one for each of the {count:,} rows.")
+            column = np.array(np.broadcast_to(values, (count,)))
+            if not np.all(column >= 0):  # nan is not
+                raise InputError(f"{name} takes numbers of at least 0; np.inf if it is not known.")
+            columns[name] = column
+        if np.any(columns["delta"] > 1):
+            raise InputError("delta is a probability, between 0 and 1.")
+        return cls(**columns)
+
+    def __len__(self) -> int:
+        return len(self.eta)
+
+    @property
+    def columns(self) -> Mapping[str, np.ndarray]:
+        """The numbers by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def at(self, rows: np.ndarray) -> PrivacyLoss:
+        """Return that of some rows."""
+        return PrivacyLoss(**{name: values[rows] for name, values in self.columns.items()})
+
+    def where(self, mask: np.ndarray) -> PrivacyLoss:
+        """Return the same for those in a mask, and no loss for all others."""
+        return PrivacyLoss(
+            **{name: np.where(mask, values, 0.0) for name, values in self.columns.items()}
+        )
+
+    def __add__(self, other: PrivacyLoss) -> PrivacyLoss:
+        """Return the loss of two independent releases."""
+        return PrivacyLoss(
+            np.hypot(self.eta, other.eta),
+            np.hypot(self.mu, other.mu),
+            self.epsilon + other.epsilon,
+            np.minimum(self.delta + other.delta, 1.0),
+        )
+
+    def or_larger(self, other: PrivacyLoss) -> PrivacyLoss:
+        """Return the larger of two, number by number."""
+        return PrivacyLoss(
+            **{n: np.maximum(values, other.columns[n]) for n, values in self.columns.items()}
+        )
+
+    def largest(self, group: np.ndarray, groups: int) -> PrivacyLoss:
+        """Return the largest of every group: of one of its records, nobody knows which."""
+        most = {}
+        for name, values in self.columns.items():
+            most[name] = np.zeros(groups)
+            np.maximum.at(most[name], group, values)
+        return PrivacyLoss(**most)
+
+    def together(self, group: np.ndarray, groups: int) -> PrivacyLoss:
+        """Return the loss of every group as a whole, if all of its records are one person's."""
+        each = self.largest(group, groups)
+        several = np.bincount(group, minlength=groups) > 1
+        epsilon = np.bincount(group, self.epsilon, groups)
+        with np.errstate(invalid="ignore", over="ignore"):  # of an unknown ε, δ is certain
+            others = np.exp(epsilon[group] - self.epsilon)
+            delta = np.nan_to_num(np.where(self.delta > 0, self.delta * others, 0.0), nan=1.0)
+        return PrivacyLoss(
+            np.sqrt(np.bincount(group, self.eta**2, groups)),
+            np.where(several & (each.mu > 0), np.inf, each.mu),
+            epsilon,
+            np.minimum(np.bincount(group, delta, groups), 1.0),
+        )
+
+    def membership(self) -> np.ndarray:
+        """Return how often membership inference succeeds at most, by who knows everything else.
+
+        Of ε-differentially private figures as :func:`~seepage.risks.guessing.accuracy_beside` has
+        it; with δ, everything is revealed with that probability (Kairouz, Oh and Viswanath 2015).
+        """
+        right = accuracy_beside(self.mu, 0.5, self.epsilon)
+        return np.asarray(self.delta + (1 - self.delta) * right)

@@ -1,0 +1,68 @@
+"""(ε, δ) for adding, removing and replacing a record, beside dp-accounting and integration."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from sampled import sampled
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+sys.path.append(str(BENCHMARKS))
+
+import promises  # noqa: E402
+import training_attack  # noqa: E402
+
+SOME = [(0.5, 1.0, 1), (0.9, 5.0, 60)]
+
+
+@pytest.mark.parametrize("setting", sampled(promises.SETTINGS, [], SOME, whole=True))
+def test_no_delta_exceeds_the_promise(setting):
+    found = promises.row(*setting)
+    assert found["epsilon"]["add-or-remove"] == pytest.approx(found["dp_accounting"], rel=1e-3)
+    for kind, delta in found["delta by integration"].items():
+        assert delta <= promises.DELTA * (1 + 1e-3), kind
+        if kind != "fixed" or setting[2] == 1:  # else no single pair of data attains the bound
+            assert delta >= promises.DELTA * 0.95, kind
+    assert found["renyi, replace"] <= found["renyi, half the noise"] * (1 + 1e-9)
+
+
+def test_the_kept_table_shows_the_same():
+    kept = json.loads(promises.KEPT.read_text(encoding="utf-8"))
+    assert len(kept["settings"]) == 20
+    for found in kept["settings"]:
+        assert found["epsilon"]["add-or-remove"] == pytest.approx(found["dp_accounting"], rel=1e-3)
+        assert max(found["delta by integration"].values()) <= promises.DELTA * (1 + 1e-3)
+        assert found["epsilon"]["replace"] <= found["renyi, replace"]
+    more, fewer = kept["opacus"]
+    assert (more["rate"], fewer["rate"]) == (0.5, 1.0)
+    for run in (more, fewer):
+        assert run["zero-out"] == pytest.approx(run["opacus"])
+        assert run["replace"] > run["opacus"]
+    attack = kept["attack"]
+    assert attack["declared"] <= attack["promised"] < attack["real"] / 2
+
+
+def test_kept_attacks_beat_no_promise_and_catch_the_controls():
+    kept = json.loads(training_attack.KEPT.read_text(encoding="utf-8"))
+    assert len(kept["rows"]) == 12
+    assert kept["runs"] == 10_000
+
+    def beaten(row, way):
+        return sum(found["beaten"] for found in row[way])
+
+    for row in kept["rows"]:
+        assert beaten(row, "declared") == 0
+        assert beaten(row, "PrivateSGD") == 0
+        assert row["p of its noise"] > 1e-4
+    assert sum(beaten(row, "half the noise") > 0 for row in kept["rows"]) >= 10
+    assert sum(beaten(row, "batch_size/n") > 0 for row in kept["rows"]) >= 2
+
+
+def test_the_attack_counts_real_runs():
+    setting = training_attack.Setting(0.9, 11, 0.8, 2, 4)
+    for member in (True, False):
+        found = training_attack.trained(setting, member)
+        assert found.shape == (2,)
+        assert abs(found).max() < 6
