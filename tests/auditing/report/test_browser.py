@@ -145,7 +145,7 @@ def test_a_long_table_draws_only_what_is_in_sight(browser, pages):
 @pytest.mark.parametrize("name", sampled(["values", "hostile"], ["hostile"]))
 def test_values_come_with_a_second_warning(browser, pages, name):
     browser.open(pages[name])
-    assert "Keep this report private. It shows values of real records." in browser.read("aside")[0]
+    assert "Private report. It shows values of real records." in browser.read("aside")[0]
     browser.unfold("records")
     assert "values of real records" in browser.read(".danger")[0]
 

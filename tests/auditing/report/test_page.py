@@ -278,7 +278,7 @@ def test_values_are_shown_only_when_given_and_then_with_a_second_warning(figures
     worst = int(make_audit().eta.argmax())
     assert "values of real records" in page
     assert f"v{worst}v" in page
-    assert "Keep this report private" in page
+    assert "Private report" in page
 
 
 def test_no_file_of_an_audit_is_offered_for_sharing(figures):
