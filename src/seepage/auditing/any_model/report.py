@@ -183,10 +183,7 @@ def show_attack(audit: AttackAudit) -> FirstScreen:
             f"chance → {best.method}",
             "bad" if sure else "",
             "the attack beats chance" if sure else "not surely above chance",
-            (
-                f"95 % CI {percent(ends.low)} to {percent(ends.high)}",
-                f"{percent(rate.rate)} found at 1 % false alarms",
-            ),
+            (f"95 % CI {percent(ends.low)} to {percent(ends.high)}",),
         )
     ]
     if (most := audit.most_guessed) is not None:
@@ -203,7 +200,7 @@ def show_attack(audit: AttackAudit) -> FirstScreen:
                 "bad" if leaked else "",
                 "the model leaks it" if leaked else "not surely leaked",
                 (
-                    f"95 % CI {_points(more.low)} to {_points(more.high)} points more",
+                    f"95 % CI {_points(more.low)} to {_points(more.high)} points",
                     f"{percent(most.baseline)} without the model",
                 ),
             )
@@ -215,7 +212,7 @@ def show_attack(audit: AttackAudit) -> FirstScreen:
             f"{held.error_name.capitalize()}, new records",
             _error(held, held.constant),
             _error(held, held.error),
-            "constant → model of half",
+            "constant → model",
             "good" if useful else "bad",
             "better than a constant" if useful else "not surely better",
             (f"95 % CI {_error(held, held.low)} to {_error(held, held.high)}",),
@@ -285,7 +282,7 @@ def _members(attack: MembershipInferenceResult) -> Histogram | None:
     total = int(inside.sum())
     return Histogram(
         bars,
-        "Members of one model (outlined: outsiders)",
+        "Members (outlined: outsiders)",
         "evidence of membership (heights: logarithmic)",
         below,
         "1 % of outsiders beyond",
@@ -316,7 +313,7 @@ def _changes(audit: AttackAudit) -> Remedies:
         lines.append(RemedyLine("a model that keeps no records", ("–", "–"), "–", ""))
     lines.append(RemedyLine("a linear model with noise", ("–", "–"), "–", ""))
     lines.append(RemedyLine("constant prediction", ("–", "–"), _error(held, held.constant), ""))
-    note = f"–: not tried. Without any attack: {_counted_risks(audit)}."
+    note = "–: not tried. Structural risks: {} of {}.".format(*_counts(audit))
     return Remedies(("told from outsider", "found at 1 %"), tuple(lines), note=note)
 
 
