@@ -15,6 +15,7 @@ from scipy.special import ndtri
 from scipy.stats import ks_2samp
 
 from seepage.attacks.intervals import Contrast, contrast
+from seepage.auditing.findings import UsefulnessFinding
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,12 @@ class HeldOutFinding:
     distance: float
     p_value: float
     models: int
+
+    @property
+    def compared(self) -> str:
+        """``better`` than a constant prediction, ``not told apart`` from one, or ``worse``."""
+        ends = self.advantage_low, self.advantage_high
+        return UsefulnessFinding(self.advantage, *ends, self.models).compared
 
 
 def record_errors(model: Any, X: Any, y: np.ndarray) -> np.ndarray:

@@ -17,8 +17,10 @@ from seepage.attacks.membership.inference import MembershipInferenceResult
 from seepage.auditing.any_model.findings import AttackAudit
 from seepage.auditing.any_model.held_out import HeldOutFinding
 from seepage.auditing.any_model.structure import FEW, StructuralRisk
+from seepage.auditing.decision.presets import PRESETS
 from seepage.auditing.report.figures import Drawing
 from seepage.auditing.report.first_screen import (
+    TONES,
     Bar,
     Card,
     FirstScreen,
@@ -183,7 +185,7 @@ def show_attack(audit: AttackAudit) -> FirstScreen:
             f"chance → {best.method}",
             "bad" if sure else "",
             "the attack beats chance" if sure else "not surely above chance",
-            (f"95 % CI {percent(ends.low)} to {percent(ends.high)}",),
+            (f"95 % CI {percent(ends.low)} to {percent(ends.high)}", *_most_surely(audit)),
         )
     ]
     if (most := audit.most_guessed) is not None:
@@ -206,19 +208,41 @@ def show_attack(audit: AttackAudit) -> FirstScreen:
             )
         )
     held = audit.held_out
-    useful = held.advantage_low > 0
     cards.append(
         Card(
             f"{held.error_name.capitalize()}, new records",
             _error(held, held.constant),
             _error(held, held.error),
             "constant → model",
-            "good" if useful else "bad",
-            "better than a constant" if useful else "not surely better",
+            TONES[held.compared],
+            held.compared,
             (f"95 % CI {_error(held, held.low)} to {_error(held, held.high)}",),
         )
     )
-    return FirstScreen(tuple(cards), _members(best), _changes(audit), open=("stronger attacks",))
+    return FirstScreen(
+        tuple(cards),
+        _members(best),
+        _changes(audit),
+        open=("stronger attacks",),
+        standard=_standard(audit),
+    )
+
+
+def _standard(audit: AttackAudit) -> tuple[str, str] | None:
+    """Return which preset the limits are those of, and whether an attack exceeds one."""
+    if audit.preset is None:
+        return None if audit.gates else ("Preset or limit:", "none set")
+    exceeded = not all(gate.passed for gate in audit.gates)
+    words = f"Preset “{audit.preset}” ({PRESETS[audit.preset].audience}):"
+    return words, "not met" if exceeded else "not exceeded"
+
+
+def _most_surely(audit: AttackAudit) -> tuple[str, ...]:
+    """Name the rows for whom being a member changes the evidence most."""
+    scores = audit.strongest.record_scores()
+    first = np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable")[:3]
+    rows = [f"{audit.attacked[k]}" for k in first if scores[k] > 0]
+    return (f"most: rows {', '.join(rows)}",) if rows else ()
 
 
 def _lines(audit: AttackAudit) -> list[tuple[str, str, str, str]]:
@@ -296,14 +320,13 @@ def _changes(audit: AttackAudit) -> Remedies:
     """Return what would change the structure, none of which was tried."""
     best, held = audit.strongest, audit.held_out
     now = (percent(best.auc), percent(best.tpr(0.01).rate))
-    useful = held.advantage_low > 0
     lines = [
         RemedyLine(
             "as it is",
             now,
             _error(held, held.error),
-            "better than constant" if useful else "no better than constant",
-            "good" if useful else "bad",
+            held.compared,
+            TONES[held.compared],
         )
     ]
     found = [risk for risk in audit.structure if risk.found]
