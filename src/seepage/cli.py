@@ -309,16 +309,27 @@ def attack_release(
     options: FileOptions,
     row: Annotated[int | None, "--row", "The row to attack (default: the most exposed)."] = None,
     releases: Annotated[int, "--releases", "How many releases to make of each table."] = 1000,
+    folder: Annotated[
+        Path | None,
+        "--folder",
+        "A release of this table with these options, whose entry in the ledger is checked "
+        "(default: what would be entered for a new one).",
+    ] = None,
+    ledger: Ledger = None,
 ) -> None:
-    """Attack releases as `seepage release` would make them, and compare with what they state.
+    """Attack releases as `seepage release` makes them, and compare with what the ledger states.
 
-    Releases of the table, and of the table with a record left out or changed, are told apart by the
-    likelihood ratio of all that is published, σ drawn anew each time. Nothing is written. The exit
-    status is 0 if that succeeds no more often than a release states, 1 if it does.
+    Releases of the table, and of the table with a record (with --person, a person) left out or
+    changed, are told apart by the likelihood ratio of all that is published, σ drawn anew each
+    time. Nothing is written. The exit status is 0 if that succeeds no more often than the ledger
+    states, 1 if it does.
     """
-    from seepage.auditing.release.attack import run_release_attack
+    from seepage.auditing.release.attack_command import run_release_attack
 
-    _leave(run_release_attack(table, question, options, row=row, releases=releases))
+    passed = run_release_attack(
+        table, question, options, row=row, releases=releases, folder=folder, ledger=ledger
+    )
+    _leave(passed)
 
 
 @_command(app)

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.auditing.questions import Limits
-from seepage.auditing.release import making
+from seepage.auditing.release import error_rates
 from seepage.auditing.release.ledger import ReleaseLedger
 from seepage.auditing.release.making import make_release
 from seepage.auditing.release.procedure import Procedure
@@ -342,7 +342,7 @@ def test_the_constant_that_is_wrong_least_often_moves_by_one_record(unit):
         return min(wrong)
 
     def share_of(y):
-        return making._wrong_constant(y, unit, np.full(len(y), 1 / len(y)))
+        return error_rates.wrong_constant(y, unit, np.full(len(y), 1 / len(y)))
 
     share = share_of(truth)
     assert share == pytest.approx(tried(truth), abs=1e-12)

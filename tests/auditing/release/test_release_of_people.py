@@ -11,7 +11,7 @@ from panel_refits import panel, rows_of
 from typer.testing import CliRunner
 
 from seepage.auditing.findings import LEFT_OUT
-from seepage.auditing.release import making, noise_vote
+from seepage.auditing.release import error_rates, noise_vote
 from seepage.auditing.release.disclosure import find_disclosures
 from seepage.auditing.release.ledger import PastRelease, ReleaseLedger
 from seepage.auditing.release.procedure import Procedure
@@ -76,7 +76,7 @@ def test_shares_of_wrong_predictions_move_by_one_person():
 
     def share(keep, unit):
         weight = 1 / np.bincount(owner[keep])[owner[keep]]
-        return making._wrong_constant(truth[keep], unit, weight / weight.sum())
+        return error_rates.wrong_constant(truth[keep], unit, weight / weight.sum())
 
     for unit in (None, 0.5, 2.0):
         everybody = share(np.ones(len(owner), dtype=bool), unit)

@@ -1,46 +1,51 @@
 """The attacker in the box: releases of a table and of a changed one, told apart by all figures.
 
-The procedure is run on a table and on one in which a record is left out, has another label or other
-numbers. Then releases are made of both, σ drawn anew each time, and somebody who knows everything
-but which of the two it was decides by the likelihood ratio of all that is published::
+The procedure is run on a table and on one in which a record, or a person with all records, is left
+out, has another label or other numbers. Then releases are made of both, σ drawn anew each time, and
+somebody who knows everything but which of the two it was decides by the likelihood ratio of all
+that is published::
 
-    log P(σ | A) − log P(σ | B) + (‖x − θ_B‖² − ‖x − θ_A‖²)/2σ²
+    log P(σ | A)/P(σ | B) + (‖x − θ_B‖² − ‖x − θ_A‖²)/2σ² + log P(r | A, x)/P(r | B, x)
 
-with x the noisy numbers and θ the numbers without noise. No test is right more often. The attacker
-even knows which block of the vote every record is in, so opinions are formed once for each table.
-What a release states is ``accuracy_beside(‖θ_A − θ_B‖/σ, ½, ε)``: the μ of this finite change, not
-η, which bounds no finite change, and the ε of the figures drawn beside. Where a published figure
-differs between the tables, or where a σ would not have been enough for the other one, it is
-disclosed, and the statement is certainty. The error rates of large releases, and their ε, are left
-out of both.
+with x the noisy numbers, θ the numbers without noise, and r the noisy error rates that large
+releases have. No test is right more often. The attacker even knows which block of the vote every
+record is in, so opinions are formed once for each table.
+
+It is held against what the ledger states for the release and the record: ``PrivacyLoss.membership``
+of its μ and ε. μ is inversely proportional to σ, so that of another σ follows. A ledger's μ is
+about leaving out; another label or other numbers move the noisy numbers by a distance of their own,
+``‖θ_A − θ_B‖/σ``, which takes the place of μ, while ε holds for them too. η bounds no finite
+change. Where a published figure differs between the tables, or where a σ would not have been enough
+for the other one, it is disclosed, and the statement is certainty.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import typer
 from scipy.special import betaincinv
 
-from seepage.auditing.command import planned
-from seepage.auditing.intake.files import read_file
-from seepage.auditing.questions import FileOptions, ReleaseQuestion
-from seepage.auditing.release.disclosure import neighbours_of
+from seepage.auditing.findings import LEFT_OUT
+from seepage.auditing.questions import Limits
+from seepage.auditing.release.command import release_entry
+from seepage.auditing.release.disclosure import neighbours_of, rows_beside
+from seepage.auditing.release.error_rates import (
+    exact_error_rates,
+    log_likelihood,
+    noisy_error_rates,
+)
+from seepage.auditing.release.ledger import ReleaseLedger
+from seepage.auditing.release.making import make_release
 from seepage.auditing.release.noise_vote import block_opinions, chances
 from seepage.auditing.release.procedure import Prepared, Procedure
-from seepage.auditing.report.words import percent
+from seepage.auditing.release.released_model import ReleasedModel
 from seepage.core.noise import Gaussian
 from seepage.core.release import release
-from seepage.core.result import NOTICE
 from seepage.errors import InputError
-from seepage.risks.guessing import accuracy_beside
-from seepage.support.number_check import check_count
-from seepage.support.text_table import text_table
+from seepage.risks.privacy_loss import PrivacyLoss
 
 
 @dataclass(frozen=True)
@@ -71,35 +76,59 @@ class Attack:
 
 
 @dataclass(frozen=True, eq=False)
+class Statement:
+    """What a ledger states about one record, or person, in one release."""
+
+    loss: PrivacyLoss
+    sigma: float  # of the release
+
+    @classmethod
+    def of(cls, listed: ReleaseLedger, raw: pa.Table, row: int, person: str | None) -> Statement:
+        """Return it from a ledger with the entry of the release alone."""
+        known = listed.recognise(raw, person)
+        if not known.known[row]:
+            raise InputError(f"The ledger's entry for the release does not know row {row}.")
+        return cls(known.loss.at(np.array([row])), float(listed.entries[0].about["sigma"]))
+
+    def success(self, sigma: np.ndarray, moved: float | None = None) -> np.ndarray:
+        """Return how often a test may be right about releases with these σ, at most.
+
+        ``moved`` is how far a change moves the released numbers; without it, as the ledger has it.
+        """
+        distance = float(self.loss.mu[0]) * self.sigma if moved is None else moved
+        epsilon, delta = float(self.loss.epsilon[0]), float(self.loss.delta[0])
+        found = PrivacyLoss.of(len(sigma), mu=distance / sigma, epsilon=epsilon, delta=delta)
+        return found.membership()
+
+
+@dataclass(frozen=True, eq=False)
 class _World:
     """Everything that decides about the releases of one table."""
 
     prepared: Prepared
     sigmas: np.ndarray  # the noise that may be drawn
     chance: np.ndarray  # how often each is, given that it is enough
-    epsilon: float  # what a folder of this table states for σ, redrawing included
 
     @classmethod
     def of(cls, procedure: Procedure, raw: pa.Table, block: np.ndarray) -> _World:
-        """Run the procedure; ``block`` says where every record votes, as a number up to one."""
+        """Run the procedure; ``block`` says where every row votes, as a number up to one."""
         prepared = procedure.prepare(raw)
         trained, vote = prepared.trained, prepared.vote
         ballot = procedure.ballot(trained, prepared.figures)
         if vote is None or ballot is None:
-            return cls(prepared, np.array([prepared.sigma]), np.ones(1), 0.0)
-        allowed = np.full(len(trained.holders), procedure.target_eta)
-        member = (block * ballot.blocks).astype(int)
+            return cls(prepared, np.array([prepared.sigma]), np.ones(1))
+        allowed = procedure.allowed(prepared.spent)
+        member = (block[prepared.rows] * ballot.blocks).astype(int)
         opinions = block_opinions(ballot.public, allowed, member, ballot.blocks)
         chance = chances(opinions, ballot.grid, ballot.epsilon)
         chance[ballot.grid < prepared.least] = 0.0
-        enough = float(chance.sum())
-        if not enough:
+        if not chance.any():
             raise InputError("No point of the grid is enough noise for this table.")
-        return cls(prepared, ballot.grid, chance / enough, ballot.epsilon - math.log(enough))
+        return cls(prepared, ballot.grid, chance / chance.sum())
 
     @property
     def figures(self) -> dict[str, object]:
-        """What is published besides σ and the noisy numbers."""
+        """What is published besides σ and what has noise."""
         return {name: value for name, value in self.prepared.figures.items() if name != "σ"}
 
     @property
@@ -107,37 +136,47 @@ class _World:
         """The released numbers before noise."""
         return _numbers(self.prepared.trained.model)
 
-    def released(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Make releases; return which σ each has, and its noisy numbers."""
+    def released(self, count: int) -> tuple[np.ndarray, list[ReleasedModel]]:
+        """Make releases; return which σ each has, and its noisy model."""
         model = self.prepared.trained.model
         which = np.random.default_rng().choice(len(self.sigmas), count, p=self.chance)
-        found = [_numbers(release(model, Gaussian(self.sigmas[k]))) for k in which]
-        return which, np.array(found)
+        return which, [ReleasedModel(release(model, Gaussian(self.sigmas[k]))) for k in which]
 
 
 def attack_release(
-    procedure: Procedure, raw: pa.Table, *, releases: int = 1000, row: int | None = None
+    procedure: Procedure,
+    raw: pa.Table,
+    *,
+    releases: int = 1000,
+    row: int | None = None,
+    listed: ReleaseLedger | None = None,
 ) -> Iterator[Attack]:
     """Yield how well releases are told apart for every change of a record, by default the worst.
 
-    Earlier releases in a ledger are not part of it.
+    With ``procedure.person`` all records of a person change together. ``listed`` is a ledger with
+    the entry of the release alone; without it, that of a new release, made as ``seepage release``
+    does.
     """
-    if procedure.person is not None or procedure.ledger is not None:
-        raise InputError("Releases are attacked about single records, without --person or ledger.")
-    prepared = procedure.prepare(raw)
-    place = int(np.argmax(prepared.eta))
-    if row is not None:
-        found = np.flatnonzero(prepared.rows == row)
-        if not found.size:
-            raise InputError(f"Row {row} is not in the release; name another with --row.")
-        place = int(found[0])
-    block = np.random.default_rng().random(len(prepared.rows))
+    prepared, person = procedure.prepare(raw), procedure.person
+    chosen = int(prepared.rows[np.argmax(prepared.eta)]) if row is None else row
+    rows = rows_beside(raw, chosen, person) if 0 <= chosen < raw.num_rows else np.array([-1])
+    if not np.isin(prepared.rows, rows).any():
+        raise InputError(f"Row {chosen} is not in the release; name another with --row.")
+    stated = Statement.of(listed or listing_of(procedure, raw), raw, chosen, person)
+    block = np.random.default_rng().random(raw.num_rows)
+    if person is not None:  # all of a person's rows vote together
+        number = raw.column(person).combine_chunks().dictionary_encode("encode").indices
+        block = block[number.to_numpy(zero_copy_only=False)]
     ours = _World.of(procedure, raw, block)
-    chosen = int(prepared.rows[place])
-    for change, other in neighbours_of(raw, np.array([chosen]), prepared, procedure.domains):
+    if not np.any(np.isclose(stated.sigma, ours.sigmas)):
+        raise InputError(
+            f"The release has σ = {stated.sigma:g}, which these options never draw; repeat those "
+            "that it was made with."
+        )
+    for change, other in neighbours_of(raw, rows, prepared, procedure.domains):
         gone = other.num_rows < raw.num_rows
         try:
-            theirs = _World.of(procedure, other, np.delete(block, place) if gone else block)
+            theirs = _World.of(procedure, other, np.delete(block, rows) if gone else block)
         except InputError:
             yield Attack(chosen, change, ("whether anything can be released",), 0, 0, 1.0)
             continue
@@ -146,51 +185,47 @@ def attack_release(
         if told or not np.array_equal(ours.sigmas, theirs.sigmas):
             yield Attack(chosen, change, told or ("σ",), 0, 0, 1.0)
         else:
-            yield _told_apart(chosen, change, (ours, theirs), releases)
+            yield _told_apart(chosen, change, (ours, theirs), releases, stated)
 
 
-def _told_apart(row: int, change: str, worlds: tuple[_World, _World], count: int) -> Attack:
+def listing_of(procedure: Procedure, raw: pa.Table) -> ReleaseLedger:
+    """Make a release, and return a ledger with what would be entered for it, alone."""
+    ledger = procedure.ledger or ReleaseLedger()
+    procedure = replace(procedure, ledger=ledger)
+    made = make_release(procedure, raw, limits=Limits(), name="", tell=lambda _: None)
+    return replace(ledger, entries=(release_entry(procedure, made),))
+
+
+def _told_apart(
+    row: int, change: str, worlds: tuple[_World, _World], count: int, statement: Statement
+) -> Attack:
     """Make releases of two tables and decide about each of them."""
     first, second = worlds
-    apart = float(np.linalg.norm(first.numbers - second.numbers))
+    moved = float(np.linalg.norm(first.numbers - second.numbers))
     right, stated = 0, 0.0
     with np.errstate(divide="ignore", invalid="ignore"):
         odds = np.log(first.chance) - np.log(second.chance)  # infinite where one cannot draw it
     for world, sign in ((first, 1.0), (second, -1.0)):
-        which, x = world.released(count)
-        sigma = world.sigmas[which]
+        which, models = world.released(count)
+        sigma, x = world.sigmas[which], np.array([_numbers(model) for model in models])
         near = np.sum((x - second.numbers) ** 2, axis=1) - np.sum((x - first.numbers) ** 2, axis=1)
-        right += int(np.sum(sign * (odds[which] + near / (2 * sigma**2)) > 0))
-        limit = accuracy_beside(apart / sigma, 0.5, world.epsilon)
+        rates = np.array([_rate_odds(model, world, worlds) for model in models])
+        right += int(np.sum(sign * (odds[which] + near / (2 * sigma**2) + rates) > 0))
+        limit = statement.success(sigma, None if change == LEFT_OUT else moved)
         stated += float(np.sum(np.where(np.isfinite(odds[which]), limit, 1.0)))
     return Attack(row, change, (), count, right, stated / (2 * count))
 
 
+def _rate_odds(model: ReleasedModel, world: _World, worlds: tuple[_World, _World]) -> float:
+    """Draw the error rates of a release, and return their log-likelihood ratio."""
+    rates = noisy_error_rates(model, world.prepared)
+    if rates is None:
+        return 0.0
+    first, second = (
+        log_likelihood(rates, exact_error_rates(model, each.prepared)) for each in worlds
+    )
+    return first - second
+
+
 def _numbers(model: object) -> np.ndarray:
     return np.concatenate([np.ravel(getattr(model, name)) for name in ("coef_", "intercept_")])
-
-
-def run_release_attack(
-    table: Path, question: ReleaseQuestion, options: FileOptions, *, row: int | None, releases: int
-) -> bool:
-    """Attack, print what was seen beside what is stated, and return whether no statement failed."""
-    check_count(releases, "releases", 100)
-    raw = read_file(table, options)
-    procedure = Procedure(**vars(planned(question)))
-    found = list(attack_release(procedure, raw, releases=releases, row=row))
-    level = 1 - 0.001 / len(found)  # 99.9 % over all changes together
-    cells = [(attack.change, *_cells(attack)) for attack in found]
-    heads = ("CHANGE", "TOLD APART", "STATED AT MOST", "FIGURES THAT DIFFER")
-    typer.echo(f"Row {found[0].row}, {releases:,} releases of each table; chance is 50 %.")
-    typer.echo(text_table(cells, heads))
-    failed = [attack.change for attack in found if attack.exceeds(level)]
-    for change in failed:
-        typer.echo(f"MORE OFTEN THAN STATED (99.9 %): {change}. Do not release; please report it.")
-    typer.echo(NOTICE)
-    return not failed
-
-
-def _cells(attack: Attack) -> tuple[str, str, str]:
-    if attack.disclosed:
-        return "always", "always", ", ".join(attack.disclosed)
-    return percent(attack.seen), percent(attack.stated), "none"

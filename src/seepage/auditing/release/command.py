@@ -84,13 +84,13 @@ def run_release(
         left = folders["release"] if report.verdict.passed else None
         if left is not None:
             # The ledger lists the release once it is complete and before anybody can see it.
-            with held.prepared(_entry(procedure, made), left) as complete:
+            with held.prepared(release_entry(procedure, made), left) as complete:
                 made.release.write(left, keep=(table, ledger), complete=complete, **origin)
         pending.write(report, "release", stated(question, options, limits), left)
     return report.tell(page, as_json=as_json)
 
 
-def _entry(procedure: Procedure, made: MadeRelease) -> PastRelease:
+def release_entry(procedure: Procedure, made: MadeRelease) -> PastRelease:
     """Return what the ledger keeps of a release."""
     prepared = made.prepared
     trained, recognition = prepared.trained, prepared.recognition

@@ -30,10 +30,7 @@ def find_disclosures(
     """Rerun the procedure on the neighbours of a table, and say what would be published."""
     ours, found = prepared.figures, []
     for row in prepared.rows[most_exposed(prepared.eta)].tolist():
-        rows = np.array([row])
-        if procedure.person is not None:
-            column = raw.column(procedure.person)
-            rows = np.flatnonzero(pc.equal(column, column[row]).to_numpy(zero_copy_only=False))
+        rows = rows_beside(raw, row, procedure.person)
         for change, neighbour in neighbours_of(raw, rows, prepared, procedure.domains):
             try:
                 others = procedure.figures(neighbour, prepared)
@@ -45,6 +42,14 @@ def find_disclosures(
             if figures:
                 found.append(Disclosure(row, change, tuple(figures)))
     return tuple(found)
+
+
+def rows_beside(raw: pa.Table, row: int, person: str | None) -> np.ndarray:
+    """Return the rows that change together with one: itself, or all of its person."""
+    if person is None:
+        return np.array([row])
+    column = raw.column(person)
+    return np.flatnonzero(pc.equal(column, column[row]).to_numpy(zero_copy_only=False))
 
 
 def neighbours_of(

@@ -265,6 +265,19 @@ class ReleaseLedger:
         digest, listing = _digest(folder), [where["manifest"] for where in folders if where]
         return () if digest in (None, *listing) else (tell("unlisted", shown(folder.name)),)
 
+    def split_at(self, folder: Path) -> tuple[ReleaseLedger, ReleaseLedger]:
+        """Return the ledger before the release in a folder, and one with its entry alone."""
+        digest = _digest(folder)
+        for k, entry in enumerate(self.entries):
+            where = entry.about.get("folder")
+            listed = where is not None and digest is not None and where["manifest"] == digest
+            if listed and state_of(entry) != VOIDED:
+                return replace(self, entries=self.entries[:k]), replace(self, entries=(entry,))
+        raise InputError(
+            f"The ledger has no entry for the release in {shown(folder.name)}; name its ledger "
+            "with --ledger."
+        )
+
     def with_entry(self, number: int, **about: Any) -> ReleaseLedger:
         """Return the ledger with something else said about an entry; the first has the number 1."""
         entries = list(self.entries)

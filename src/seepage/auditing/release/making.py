@@ -31,15 +31,15 @@ from seepage.auditing.questions import Limits, ReleaseQuestion
 from seepage.auditing.release.card import Usefulness, figures_epsilon, write_release_card
 from seepage.auditing.release.contents import Item, Release
 from seepage.auditing.release.disclosure import find_disclosures
+from seepage.auditing.release.error_rates import noisy_error_rates
 from seepage.auditing.release.noise_vote import interval_kept
 from seepage.auditing.release.procedure import Prepared, Procedure
 from seepage.auditing.release.released_model import ReleasedModel
 from seepage.auditing.report.words import many, one
-from seepage.core.noise import Gaussian, Laplace
+from seepage.core.noise import Gaussian
 from seepage.core.release import release
 from seepage.core.result import round_up
 from seepage.risks.privacy_loss import PrivacyLoss
-from seepage.tables.source import distinct
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ def make_release(
     noisy = release(prepared.trained.model, Gaussian(prepared.sigma))
     coding = prepared.trained.table.coding
     model = ReleasedModel.of_table(noisy, coding)
-    useful = _usefulness(model, prepared)
+    useful = noisy_error_rates(model, prepared)
     items = tuple(_items(procedure, prepared, model, useful))
     card = write_release_card(procedure, prepared, items, useful, limits)
     epsilon = figures_epsilon(prepared, useful)
@@ -143,48 +143,6 @@ def _with_disclosures(
         replaced=tuple(dict.fromkeys(d.row for d in replaced)),
         replacing=tuple(dict.fromkeys(figure for d in replaced for figure in d.figures)),
     )
-
-
-def _usefulness(model: ReleasedModel, prepared: Prepared) -> Usefulness | None:
-    """Return how often the noisy model and a constant are wrong on its own records, with noise.
-
-    Given the released model, which is counted already, adding, removing or replacing a record moves
-    the share of wrong predictions by at most ``1/(n − 1)``, and so the least such share of all
-    constants; with Laplace noise of scale ``2/((n − 1) ε)`` on each, both together are
-    ε-differentially private. Of n people, each with any number of records, the share is the mean
-    of everybody's own, which one person moves by no more than that.
-    """
-    source, unit_of = prepared.trained.records, prepared.trained.unit
-    least = prepared.figures[f"number of {many(unit_of)}"]
-    if least < 1000:  # with fewer, the noise would hide them
-        return None
-    weight = 1 / np.bincount(source.owner)[source.owner]
-    weight /= weight.sum()
-    predicted = model.estimator.predict(source.X)
-    truth, unit = source.y, prepared.figures.get("unit of the target")
-    if unit is not None:
-        wrong = np.abs(np.asarray(predicted, float) - np.asarray(truth, float)) > unit
-    else:
-        wrong = np.asarray(predicted) != np.asarray(truth)
-    epsilon = 0.05  # of both together
-    noise = Laplace(2 / ((least - 1) * epsilon))
-    exact = np.array([weight @ wrong, _wrong_constant(np.asarray(truth), unit, weight)])
-    share, constant = np.clip(noise.rounded(exact + noise.draw(2)), 0, 1).tolist()
-    return Usefulness(share, constant, noise.scale, epsilon, unit, unit_of)
-
-
-def _wrong_constant(truth: np.ndarray, unit: float | None, weight: np.ndarray) -> float:
-    """Return how often the best constant is wrong: the commonest class, or the fullest window.
-
-    Every record counts by its weight; they add up to one. A number is off by more than the unit
-    outside a window of two units around the constant; the fullest window may begin at a record.
-    """
-    if unit is None:
-        return float(1 - np.bincount(distinct(truth)[1], weight).max())
-    order = np.argsort(truth.astype(float), kind="stable")
-    numbers, below = truth.astype(float)[order], np.cumsum([0.0, *weight[order]])
-    inside = below[np.searchsorted(numbers, numbers + 2 * unit, "right")] - below[:-1]
-    return float(1 - inside.max())
 
 
 def _items(

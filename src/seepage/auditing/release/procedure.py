@@ -127,7 +127,7 @@ class Procedure(ReleaseQuestion):
         trained = self.fit(raw)
         eta = record_leakage(trained)
         recognition = self._recognise(raw, trained)
-        allowed = self._allowed(spent_by(trained, recognition))
+        allowed = self.allowed(spent_by(trained, recognition))
         needed = float(np.max(eta / allowed))
         least = round_up(needed, COARSER)
         figures = self._figures(trained)
@@ -145,7 +145,7 @@ class Procedure(ReleaseQuestion):
         trained = self.fit(raw, prepared.trained)
         earlier = self.ledger is not None and self.ledger.releases
         known = self._recognise(raw, trained) if earlier else None
-        allowed = self._allowed(spent_by(trained, known))
+        allowed = self.allowed(spent_by(trained, known))
         sigma = self._noise(largest_share(trained, allowed), prepared.vote)
         return {"σ": sigma} | self._figures(trained)
 
@@ -217,7 +217,7 @@ class Procedure(ReleaseQuestion):
             classes=self.model == "softmax",
         )
 
-    def _allowed(self, spent: np.ndarray) -> np.ndarray:
+    def allowed(self, spent: np.ndarray) -> np.ndarray:
         """Return how much every record, or person, may leak now for all releases to be allowed."""
         left = self.target_eta**2 - spent
         gone = int(np.sum(left <= 0))
