@@ -324,7 +324,7 @@ def attack_release(
     time. Nothing is written. The exit status is 0 if that succeeds no more often than the ledger
     states, 1 if it does.
     """
-    from seepage.auditing.release.attack_command import run_release_attack
+    from seepage.auditing.release.attack import run_release_attack
 
     passed = run_release_attack(
         table, question, options, row=row, releases=releases, folder=folder, ledger=ledger

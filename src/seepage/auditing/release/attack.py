@@ -14,38 +14,55 @@ record is in, so opinions are formed once for each table.
 It is held against what the ledger states for the release and the record: ``PrivacyLoss.membership``
 of its μ and ε. μ is inversely proportional to σ, so that of another σ follows. A ledger's μ is
 about leaving out; another label or other numbers move the noisy numbers by a distance of their own,
-``‖θ_A − θ_B‖/σ``, which takes the place of μ, while ε holds for them too. η bounds no finite
+``‖θ_A − θ_B‖/σ``, which takes the place of μ, while ε holds for them too. A release of B has then
+an entry of its own, whose ε differs by what drawing σ until it is enough adds. η bounds no finite
 change. Where a published figure differs between the tables, or where a σ would not have been enough
 for the other one, it is disclosed, and the statement is certainty.
 """
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import typer
 from scipy.special import betaincinv
 
+from seepage.auditing.command import planned
 from seepage.auditing.findings import LEFT_OUT
-from seepage.auditing.questions import Limits
+from seepage.auditing.intake.parquet import read_whole
+from seepage.auditing.questions import FileOptions, Limits, ReleaseQuestion
 from seepage.auditing.release.command import release_entry
+from seepage.auditing.release.contents import read_release
 from seepage.auditing.release.disclosure import neighbours_of, rows_beside
-from seepage.auditing.release.error_rates import (
-    exact_error_rates,
-    log_likelihood,
-    noisy_error_rates,
+from seepage.auditing.release.error_rates import ErrorRates, log_likelihood
+from seepage.auditing.release.ledger import (
+    PastRelease,
+    ReleaseLedger,
+    UnrecognisedRecordsWarning,
+    find_ledger,
 )
-from seepage.auditing.release.ledger import ReleaseLedger
 from seepage.auditing.release.making import make_release
 from seepage.auditing.release.noise_vote import block_opinions, chances
 from seepage.auditing.release.procedure import Prepared, Procedure
 from seepage.auditing.release.released_model import ReleasedModel
+from seepage.auditing.report.words import percent
+from seepage.auditing.trained_model import ROW
 from seepage.core.noise import Gaussian
 from seepage.core.release import release
+from seepage.core.result import NOTICE
 from seepage.errors import InputError
 from seepage.risks.privacy_loss import PrivacyLoss
+from seepage.support.files import check_path
+from seepage.support.number_check import check_count
+from seepage.support.text_table import text_table
+from seepage.tables.names import shown
 
 
 @dataclass(frozen=True)
@@ -83,20 +100,32 @@ class Statement:
     sigma: float  # of the release
 
     @classmethod
-    def of(cls, listed: ReleaseLedger, raw: pa.Table, row: int, person: str | None) -> Statement:
-        """Return it from a ledger with the entry of the release alone."""
-        known = listed.recognise(raw, person)
-        if not known.known[row]:
-            raise InputError(f"The ledger's entry for the release does not know row {row}.")
-        return cls(known.loss.at(np.array([row])), float(listed.entries[0].about["sigma"]))
+    def of(
+        cls, listed: ReleaseLedger, raw: pa.Table, prepared: Prepared, rows: np.ndarray
+    ) -> Statement:
+        """Return that about some rows, those of one person, from a ledger with a single entry."""
+        (entry,) = listed.entries
+        used = prepared.trained.records.beside[ROW]
+        people = listed.people(raw.take(pa.array(used)))
+        # By place, since equal rows are recognised together, and one of them was left out.
+        if not isinstance(entry, PastRelease) or not entry.people.same_rows(people):
+            raise InputError(
+                "The ledger's entry for the release lists other rows than this table, or the same "
+                "in another order; name the table that it was made of."
+            )
+        place = np.flatnonzero(np.isin(used, rows))[:1]
+        return cls(entry.loss.at(place), float(entry.about["sigma"]))
 
-    def success(self, sigma: np.ndarray, moved: float | None = None) -> np.ndarray:
+    def success(
+        self, sigma: np.ndarray, moved: float | None = None, more: float = 0.0
+    ) -> np.ndarray:
         """Return how often a test may be right about releases with these σ, at most.
 
         ``moved`` is how far a change moves the released numbers; without it, as the ledger has it.
+        ``more`` is what the ε of the release has more than the ledger's.
         """
         distance = float(self.loss.mu[0]) * self.sigma if moved is None else moved
-        epsilon, delta = float(self.loss.epsilon[0]), float(self.loss.delta[0])
+        epsilon, delta = max(float(self.loss.epsilon[0]) + more, 0.0), float(self.loss.delta[0])
         found = PrivacyLoss.of(len(sigma), mu=distance / sigma, epsilon=epsilon, delta=delta)
         return found.membership()
 
@@ -108,6 +137,7 @@ class _World:
     prepared: Prepared
     sigmas: np.ndarray  # the noise that may be drawn
     chance: np.ndarray  # how often each is, given that it is enough
+    redrawing: float = 0.0  # what drawing σ until it is enough adds to ε
 
     @classmethod
     def of(cls, procedure: Procedure, raw: pa.Table, block: np.ndarray) -> _World:
@@ -122,9 +152,10 @@ class _World:
         opinions = block_opinions(ballot.public, allowed, member, ballot.blocks)
         chance = chances(opinions, ballot.grid, ballot.epsilon)
         chance[ballot.grid < prepared.least] = 0.0
-        if not chance.any():
+        enough = float(chance.sum())
+        if not enough:
             raise InputError("No point of the grid is enough noise for this table.")
-        return cls(prepared, ballot.grid, chance / chance.sum())
+        return cls(prepared, ballot.grid, chance / enough, -math.log(enough))
 
     @property
     def figures(self) -> dict[str, object]:
@@ -135,6 +166,11 @@ class _World:
     def numbers(self) -> np.ndarray:
         """The released numbers before noise."""
         return _numbers(self.prepared.trained.model)
+
+    @cached_property
+    def rates(self) -> ErrorRates:
+        """The error rates of models with noise."""
+        return ErrorRates(self.prepared)
 
     def released(self, count: int) -> tuple[np.ndarray, list[ReleasedModel]]:
         """Make releases; return which σ each has, and its noisy model."""
@@ -162,7 +198,7 @@ def attack_release(
     rows = rows_beside(raw, chosen, person) if 0 <= chosen < raw.num_rows else np.array([-1])
     if not np.isin(prepared.rows, rows).any():
         raise InputError(f"Row {chosen} is not in the release; name another with --row.")
-    stated = Statement.of(listed or listing_of(procedure, raw), raw, chosen, person)
+    stated = Statement.of(listed or listing_of(procedure, raw), raw, prepared, rows)
     block = np.random.default_rng().random(raw.num_rows)
     if person is not None:  # all of a person's rows vote together
         number = raw.column(person).combine_chunks().dictionary_encode("encode").indices
@@ -211,21 +247,105 @@ def _told_apart(
         near = np.sum((x - second.numbers) ** 2, axis=1) - np.sum((x - first.numbers) ** 2, axis=1)
         rates = np.array([_rate_odds(model, world, worlds) for model in models])
         right += int(np.sum(sign * (odds[which] + near / (2 * sigma**2) + rates) > 0))
-        limit = statement.success(sigma, None if change == LEFT_OUT else moved)
+        if change == LEFT_OUT:
+            limit = statement.success(sigma)
+        else:
+            limit = statement.success(sigma, moved, world.redrawing - first.redrawing)
         stated += float(np.sum(np.where(np.isfinite(odds[which]), limit, 1.0)))
     return Attack(row, change, (), count, right, stated / (2 * count))
 
 
 def _rate_odds(model: ReleasedModel, world: _World, worlds: tuple[_World, _World]) -> float:
-    """Draw the error rates of a release, and return their log-likelihood ratio."""
-    rates = noisy_error_rates(model, world.prepared)
-    if rates is None:
+    """Draw the error rates of a release, if it has any, and return their log-likelihood ratio."""
+    if not world.rates.published:
         return 0.0
-    first, second = (
-        log_likelihood(rates, exact_error_rates(model, each.prepared)) for each in worlds
-    )
-    return first - second
+    first, second = (each.rates.exact(model) for each in worlds)
+    drawn = world.rates.noisy(first if world is worlds[0] else second)
+    return log_likelihood(drawn, first) - log_likelihood(drawn, second)
 
 
 def _numbers(model: object) -> np.ndarray:
     return np.concatenate([np.ravel(getattr(model, name)) for name in ("coef_", "intercept_")])
+
+
+def run_release_attack(
+    table: Path,
+    question: ReleaseQuestion,
+    options: FileOptions,
+    *,
+    row: int | None,
+    releases: int,
+    folder: Path | None = None,
+    ledger: Path | None = None,
+) -> bool:
+    """Attack, print what was seen beside what is stated, and return whether no statement failed.
+
+    ``folder`` is a release whose entry in the ledger is held to it; without one, a new release.
+    """
+    check_count(releases, "releases", 100)
+    raw = read_whole(table, options)
+    procedure, listed = Procedure(**vars(planned(question))), None
+    if folder is not None:
+        before, listed = _listed(folder, ledger)
+        procedure = replace(procedure, ledger=before if before.releases else None)
+        _check_same(procedure, raw, folder, listed)
+    elif ledger is not None:
+        raise InputError("Name the release whose entry in the ledger is meant with --folder.")
+    with warnings.catch_warnings():
+        # The release warned of records that its ledger cannot tell; every table here would again.
+        warnings.simplefilter("ignore", UnrecognisedRecordsWarning)
+        found = list(attack_release(procedure, raw, releases=releases, row=row, listed=listed))
+    level = 1 - 0.001 / len(found)  # 99.9 % over all changes together
+    cells = [(attack.change, *_cells(attack)) for attack in found]
+    heads = ("CHANGE", "TOLD APART", "STATED AT MOST", "FIGURES THAT DIFFER")
+    typer.echo(f"Row {found[0].row}, {releases:,} releases of each table; chance is 50 %.")
+    typer.echo(text_table(cells, heads))
+    failed = [attack.change for attack in found if attack.exceeds(level)]
+    for change in failed:
+        typer.echo(f"MORE OFTEN THAN STATED (99.9 %): {change}. Do not release; please report it.")
+    typer.echo(NOTICE)
+    return not failed
+
+
+def _listed(folder: Path, ledger: Path | None) -> tuple[ReleaseLedger, ReleaseLedger]:
+    """Return the ledger before a release, and one with its entry alone."""
+    path = find_ledger() if ledger is None else ledger
+    for place in (folder, path):
+        check_path(place)
+    if not path.is_file():
+        raise InputError(f"There is no ledger {shown(path.name)}; name the file with --ledger.")
+    return ReleaseLedger.read(path).split_at(folder)
+
+
+def _check_same(procedure: Procedure, raw: pa.Table, folder: Path, listed: ReleaseLedger) -> None:
+    """Refuse a folder that was made of another table, or with other options."""
+    published, about = read_release(folder), listed.entries[0].about
+    trained = procedure.fit(raw)
+    items = {item.name: item for item in published.items}
+    noise = items["noise σ"]
+    asked = {
+        "target": (about.get("target"), procedure.target),
+        "family": (about.get("family"), trained.settings.model),
+        "unit": (about.get("unit"), trained.unit),
+        "--target-eta": (about.get("target_eta"), procedure.target_eta),
+        "--l2": (items["penalty λ"].value, trained.settings.l2),
+        "--sigma": (noise.value if noise.protection == "declared" else None, procedure.sigma),
+    }
+    for name, (theirs, ours) in asked.items():
+        if theirs != ours:
+            raise InputError(
+                f"The release in {shown(folder.name)} was made of another table or with other "
+                f"options: its {name} is {theirs}, not {ours}."
+            )
+    coded = ReleasedModel.of_table(trained.model, trained.table.coding).columns
+    if published.model.columns != coded:
+        raise InputError(
+            f"The release in {shown(folder.name)} was made of another table or with other options: "
+            "its columns are coded otherwise."
+        )
+
+
+def _cells(attack: Attack) -> tuple[str, str, str]:
+    if attack.disclosed:
+        return "always", "always", ", ".join(attack.disclosed)
+    return percent(attack.seen), percent(attack.stated), "none"

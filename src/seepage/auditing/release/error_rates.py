@@ -9,8 +9,10 @@ person moves by no more than that.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+
 import numpy as np
-from scipy.stats import laplace
 
 from seepage.auditing.release.card import Usefulness
 from seepage.auditing.release.procedure import Prepared
@@ -20,42 +22,60 @@ from seepage.core.noise import Laplace
 from seepage.tables.source import distinct
 
 
-def noisy_error_rates(model: ReleasedModel, prepared: Prepared) -> Usefulness | None:
-    """Return how often the noisy model and a constant are wrong on its own records, with noise.
+@dataclass(frozen=True, eq=False)
+class ErrorRates:
+    """How often a model with noise, and the best constant, are wrong on the records of a table."""
 
-    Nothing of fewer than a thousand: the noise would hide it.
-    """
-    unit_of = prepared.trained.unit
-    least = prepared.figures[f"number of {many(unit_of)}"]
-    if least < 1000:
-        return None
-    noise, epsilon = rate_noise(least)
-    exact = exact_error_rates(model, prepared)
-    share, constant = np.clip(noise.rounded(exact + noise.draw(2)), 0, 1).tolist()
-    unit = prepared.figures.get("unit of the target")
-    return Usefulness(share, constant, noise.scale, epsilon, unit, unit_of)
+    prepared: Prepared
+
+    @property
+    def published(self) -> bool:
+        """Whether they leave: with fewer than a thousand people, the noise would hide them."""
+        return bool(self._people >= 1000)
+
+    def exact(self, model: ReleasedModel) -> np.ndarray:
+        """Return both before their noise.
+
+        A number is wrong if it is off by more than the published unit.
+        """
+        source, unit = self.prepared.trained.records, self._unit
+        predicted, truth = model.estimator.predict(source.X), source.y
+        if unit is not None:
+            wrong = np.abs(np.asarray(predicted, float) - np.asarray(truth, float)) > unit
+        else:
+            wrong = np.asarray(predicted) != np.asarray(truth)
+        return np.array([self._weight @ wrong, self._constant])
+
+    def noisy(self, exact: np.ndarray) -> Usefulness:
+        """Return both as they leave."""
+        noise, epsilon = rate_noise(self._people)
+        share, constant = np.clip(noise.rounded(exact + noise.draw(2)), 0, 1).tolist()
+        unit_of = self.prepared.trained.unit
+        return Usefulness(share, constant, noise.scale, epsilon, self._unit, unit_of)
+
+    @property
+    def _people(self) -> int:
+        return int(self.prepared.figures[f"number of {many(self.prepared.trained.unit)}"])
+
+    @property
+    def _unit(self) -> float | None:
+        return self.prepared.figures.get("unit of the target")
+
+    @cached_property
+    def _weight(self) -> np.ndarray:
+        owner = self.prepared.trained.records.owner
+        weight = 1 / np.bincount(owner)[owner]
+        return np.asarray(weight / weight.sum())
+
+    @cached_property
+    def _constant(self) -> float:
+        truth = np.asarray(self.prepared.trained.records.y)
+        return wrong_constant(truth, self._unit, self._weight)
 
 
 def rate_noise(people: int, epsilon: float = 0.05) -> tuple[Laplace, float]:
     """Return the noise on each error rate, and the ε of both together."""
     return Laplace(2 / ((people - 1) * epsilon)), epsilon
-
-
-def exact_error_rates(model: ReleasedModel, prepared: Prepared) -> np.ndarray:
-    """Return the error rates of a model with noise, and of the best constant, before their noise.
-
-    A number is wrong if it is off by more than the published unit.
-    """
-    source = prepared.trained.records
-    weight = 1 / np.bincount(source.owner)[source.owner]
-    weight /= weight.sum()
-    predicted = model.estimator.predict(source.X)
-    truth, unit = source.y, prepared.figures.get("unit of the target")
-    if unit is not None:
-        wrong = np.abs(np.asarray(predicted, float) - np.asarray(truth, float)) > unit
-    else:
-        wrong = np.asarray(predicted) != np.asarray(truth)
-    return np.array([weight @ wrong, wrong_constant(np.asarray(truth), unit, weight)])
 
 
 def wrong_constant(truth: np.ndarray, unit: float | None, weight: np.ndarray) -> float:
@@ -75,9 +95,12 @@ def wrong_constant(truth: np.ndarray, unit: float | None, weight: np.ndarray) ->
 def log_likelihood(rates: Usefulness, exact: np.ndarray) -> float:
     """Return the log-likelihood of published error rates, up to a constant, if these are exact.
 
-    A rate that was cut to 0 or 1 may have been anything beyond.
+    A rate that was cut to 0 or 1 may have been anything beyond: ``log F(−exact/b)``, with F the
+    distribution of Laplace noise of scale 1, and the same from the other end.
     """
     seen = np.array([rates.share, rates.constant])
     apart = (seen - exact) / rates.scale
-    inside = np.where(seen <= 0, laplace.logcdf(apart), laplace.logpdf(apart))
-    return float(np.sum(np.where(seen >= 1, laplace.logsf(apart), inside)))
+    beyond = np.where(seen <= 0, apart, -apart)
+    cut = np.where(beyond < 0, beyond - np.log(2), np.log1p(-np.exp(-np.abs(beyond)) / 2))
+    inside = -np.abs(apart) - np.log(2)
+    return float(np.sum(np.where((seen <= 0) | (seen >= 1), cut, inside)))

@@ -31,7 +31,7 @@ from seepage.auditing.questions import Limits, ReleaseQuestion
 from seepage.auditing.release.card import Usefulness, figures_epsilon, write_release_card
 from seepage.auditing.release.contents import Item, Release
 from seepage.auditing.release.disclosure import find_disclosures
-from seepage.auditing.release.error_rates import noisy_error_rates
+from seepage.auditing.release.error_rates import ErrorRates
 from seepage.auditing.release.noise_vote import interval_kept
 from seepage.auditing.release.procedure import Prepared, Procedure
 from seepage.auditing.release.released_model import ReleasedModel
@@ -65,7 +65,8 @@ def make_release(
     noisy = release(prepared.trained.model, Gaussian(prepared.sigma))
     coding = prepared.trained.table.coding
     model = ReleasedModel.of_table(noisy, coding)
-    useful = noisy_error_rates(model, prepared)
+    rates = ErrorRates(prepared)
+    useful = rates.noisy(rates.exact(model)) if rates.published else None
     items = tuple(_items(procedure, prepared, model, useful))
     card = write_release_card(procedure, prepared, items, useful, limits)
     epsilon = figures_epsilon(prepared, useful)

@@ -154,6 +154,12 @@ class People:
         """Return the columns that both tables have."""
         return [name for name in self.columns if name in others.columns]
 
+    def same_rows(self, others: People) -> bool:
+        """Return whether both are the same rows of the same columns, in the same order."""
+        return self.columns.keys() == others.columns.keys() and all(
+            np.array_equal(digests, others.columns[name]) for name, digests in self.columns.items()
+        )
+
     def earlier_loss(self, loss: PrivacyLoss, others: People, *, of_people: bool) -> Match | None:
         """Return the loss of every one of the others by what is known here, and who is known.
 
