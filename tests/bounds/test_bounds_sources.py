@@ -89,7 +89,10 @@ def test_the_table_of_guarantees_is_that_of_memory(streamed, family, stated):
         assert line.reason == same.reason
         assert line.assumptions == same.assumptions
         assert line.guarantee == same.guarantee
-        if line.name == "advantage, this record":  # a bound where there are no refits
+        # Membership and guesses are upper ends where there are no refits.
+        if line.name.startswith(("advantage, this record", "advantage, two", "gain")):
+            if not same.applies:
+                continue
             assert line.value >= same.value * (1 - 1e-8)
         elif same.applies:
             assert line.value == pytest.approx(same.value, rel=1e-8)

@@ -350,7 +350,7 @@ def test_the_bar_shows_accuracy_epsilon_and_the_worst_record(monkeypatch):
     X, y = data()
     trainer(None, steps=20).fit(X, y, X, y)
     assert "accuracy=" in shown.getvalue()
-    assert "ε=" in shown.getvalue()
+    assert "ε at δ = 1e-5=" in shown.getvalue()
     assert "(experiment, noise from a seed)" in shown.getvalue()
     assert "worst dFIL=" in shown.getvalue()
 

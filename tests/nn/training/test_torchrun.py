@@ -53,7 +53,8 @@ from pathlib import Path
 def again(**settings):
     torch.manual_seed(rank)  # another network in the second process; the first one's counts
     fresh = nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10)).double()
-    given = {"steps": 23, "batch_size": 200, "learning_rate": 2.0} | settings
+    kind = {} if "batch_size" in settings else {"sample_rate": 0.11, "expected_batch": 200}
+    given = {"steps": 23, "learning_rate": 2.0} | kind | settings
     return sp.nn.PrivateSGD(fresh, "cross_entropy", **given)
 
 longer = again(seed=1, checkpoint="run.safetensors").fit(X, y, X, y)
@@ -61,7 +62,8 @@ np.save(f"longer-{rank}.npy", longer.accountant_.records("dfil").values)
 own = again(steps=2).fit(X, y)
 weights = torch.cat([p.detach().flatten() for p in own.net.parameters()])
 np.savez(f"own-{rank}.npz", weights=weights, seed=own._stream.fingerprint())
-fixed = again(steps=3, sampling="fixed", seed=5, sketch=2, sketch_records=[0, 1]).fit(X, y)
+sketched = {"sketch": 2, "sketch_records": [0, 1]}
+fixed = again(steps=3, batch_size=200, sampling="fixed", seed=5, **sketched).fit(X, y)
 account = fixed.accountant_
 np.savez(f"fixed-{rank}.npz", rows=account.records("dfil").values, fil=account.fil().upper)
 try:
@@ -145,7 +147,8 @@ def _trained(namespace, **settings):
     nn, torch = namespace["nn"], namespace["torch"]
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10)).double()
-    given = {"batch_size": 200, "learning_rate": 2.0} | settings
+    kind = {} if "batch_size" in settings else {"sample_rate": 0.11, "expected_batch": 200}
+    given = {"learning_rate": 2.0} | kind | settings
     trainer = namespace["sp"].nn.PrivateSGD(net, "cross_entropy", **given)
     return trainer.fit(namespace["X"], namespace["y"])
 
@@ -163,7 +166,7 @@ def test_a_run_of_two_processes_goes_on_in_two_and_in_one(folder, alone):
 
 def test_batches_of_one_size_and_sketches_are_shared_too(folder, alone):
     whole = _trained(
-        alone[0], steps=3, seed=5, sampling="fixed", sketch=2, sketch_records=[0, 1]
+        alone[0], steps=3, seed=5, batch_size=200, sampling="fixed", sketch=2, sketch_records=[0, 1]
     ).accountant_
     for rank in (0, 1):
         found = np.load(folder / f"fixed-{rank}.npz")

@@ -431,7 +431,7 @@ class Engine:
         h = self.step_size(x, y)
         self.passes += 1
         if self.passes > 1 and self.passes == 10 ** round(math.log10(self.passes)):
-            (self.rounding,) = self._agreed(self._ladder(x, y, h, (1, 2)).rounding(0))
+            (self.rounding,) = self._agreed(self._ladder(x, y, h, (0, 1, 2)).rounding(0))
         return self.rounding or 0.0
 
     def _ladder(self, x: Inputs, y: Tensor, scale: float, octaves: Sequence[float]) -> StepLadder:

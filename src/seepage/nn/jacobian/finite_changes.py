@@ -362,13 +362,15 @@ class StepLadder:
     def rounding(self, o: float) -> float:
         """Return ``r = R_i/‖g_i‖²`` near a step, the median over the records.
 
-        A half and a quarter of the step tell: between them ``s_i`` differs by
-        ``R_i (1/h² − 1/h′²)``, and by next to no curvature. Much smaller ones would not do, since
-        numbers that hardly differ are rounded alike.
+        The step, its half and its quarter determine ``A_i``, ``A_i c_i`` and ``R_i``. Much smaller
+        ones would not do, since numbers that hardly differ are rounded alike.
         """
-        apart = self.sizes[o + 2] ** -2 - self.sizes[o + 1] ** -2
-        shares = (self.squared[o + 2] - self.squared[o + 1]) / apart
-        return max(0.0, float((shares / self.norms.clamp(min=1e-300)).median()))
+        steps = (o, o + 1, o + 2)
+        ratios = torch.tensor([self.sizes[k] / self.sizes[o] for k in steps], dtype=torch.float64)
+        powers = torch.stack((torch.ones_like(ratios), ratios**2, ratios**-2), 1)
+        squares = torch.stack([self.squared[k] for k in steps])
+        added = torch.linalg.solve(powers.to(squares), squares)[2] * self.sizes[o] ** 2
+        return max(0.0, float((added / self.norms.clamp(min=1e-300)).median()))
 
     def doubt(self, o: float) -> float:
         """Return the doubt about a step.
