@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -14,44 +14,73 @@ PAGE = Path(__file__).parent / "api" / "command-line.md"
 _HEAD = """\
 # The command line
 
-*The program itself writes this page (`make cli-page`); `seepage COMMAND --help` prints the same.*
+`seepage COMMAND --help` prints the same.
 
 | exit status | meaning |
 |---|---|
-| 0 | done, and within the limits that were set |
-| 1 | over one of the limits |
-| 2 | bad input: one line on the standard error says what to do |
-| 3 | seepage itself failed |
+| 0 | success, all limits met |
+| 1 | a limit is exceeded |
+| 2 | bad input; one line on standard error |
+| 3 | internal failure |
+
+## Shared options
 """
 
 
 def page() -> str:
-    """Return the page."""
-    return "\n".join([_HEAD, *_commands(typer.main.get_command(app), "seepage")])
+    """Return the page: options of several commands first, then every command with its own."""
+    program = typer.main.get_command(app)
+    takers: dict[str, list[str]] = {}
+    for name, command in _all(program, "seepage"):
+        for option in _options(command):
+            takers.setdefault(_row(option), []).append(name.removeprefix("seepage "))
+    shared: dict[tuple[str, ...], list[str]] = {}
+    for row, names in takers.items():
+        if len(names) > 1:
+            shared.setdefault(tuple(names), []).append(row)
+    lines = [_HEAD]
+    for names, rows in shared.items():
+        lines += [f"Of {', '.join(f'`{name}`' for name in names)}:\n", *_table(rows)]
+    own = {row for row, names in takers.items() if len(names) == 1}
+    for name, command in _all(program, "seepage"):
+        lines += _command(command, name, own)
+    return "\n".join(lines)
 
 
-def _commands(command: Any, name: str) -> Iterator[str]:
-    """Yield what a command does and takes, and then the same of the commands below it."""
+def _all(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield a command and those below it, by the names people type."""
+    yield name, command
+    for under, each in getattr(command, "commands", {}).items():
+        yield from _all(each, f"{name} {under}")
+
+
+def _options(command: Any) -> list[Any]:
+    return [p for p in command.params if p.param_type_name == "option"]
+
+
+def _command(command: Any, name: str, own: Set[str]) -> Iterator[str]:
+    """Yield what a command does, and what it alone takes."""
     yield f"## {name}\n" if name.count(" ") < 2 else f"### {name}\n"
-    yield f"{' '.join(_paragraphs(command)[:1])}\n"
-    arguments = [p for p in command.params if p.param_type_name == "argument"]
-    options = [p for p in command.params if p.param_type_name == "option"]
-    below = getattr(command, "commands", {})
-    words = [name, *(_placeholder(p) for p in arguments)]
-    words += ["COMMAND"] * bool(below) + ["[OPTIONS]"] * bool(options)
-    yield f"```bash\n{' '.join(words)}\n```\n"
-    for paragraph in _paragraphs(command)[1:]:
+    for paragraph in _paragraphs(command):
         yield f"{paragraph}\n"
-    if arguments:
-        yield "| argument | meaning |\n|---|---|"
-        yield from (f"| `{_placeholder(p)}` | {_cell(p.help)} |" for p in arguments)
-        yield ""
-    if options:
-        yield "| option | value | meaning |\n|---|---|---|"
-        yield from (_option(p) for p in options)
-        yield ""
-    for under, each in below.items():
-        yield from _commands(each, f"{name} {under}")
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    rows = [_row(p) for p in _options(command)]
+    words = [name, *(_placeholder(p) for p in arguments)]
+    words += ["COMMAND"] * hasattr(command, "commands") + ["[OPTIONS]"] * bool(rows)
+    yield f"```bash\n{' '.join(words)}\n```\n"
+    for argument in arguments:
+        yield f"`{_placeholder(argument)}`: {argument.help}\n"
+    mine = [row for row in rows if row in own]
+    if mine:
+        yield from _table(mine)
+    if len(mine) < len(rows):
+        yield f"{'Also takes' if mine else 'Takes'} [shared options](#shared-options).\n"
+
+
+def _table(rows: Sequence[str]) -> Iterator[str]:
+    yield "| option | meaning |\n|---|---|"
+    yield from rows
+    yield ""
 
 
 def _paragraphs(command: Any) -> list[str]:
@@ -63,14 +92,14 @@ def _placeholder(parameter: Any) -> str:
     return shown if parameter.required else f"[{shown}]"
 
 
-def _option(parameter: Any) -> str:
-    value = "" if parameter.is_flag else f"`{parameter.type.name.upper()}`"
+def _row(parameter: Any) -> str:
+    names = [name for name in (*parameter.opts, *parameter.secondary_opts) if name.strip()]
+    value = "" if parameter.is_flag else f" {parameter.type.name.upper()}"
     remarks = ["required"] * parameter.required
     if not parameter.is_flag and not parameter.required and parameter.default not in (None, ""):
         remarks.append(f"default `{parameter.default}`")
     meaning = _cell(parameter.help) + (f" ({', '.join(remarks)})" if remarks else "")
-    names = [name for name in (*parameter.opts, *parameter.secondary_opts) if name.strip()]
-    return f"| `{names[0]}` | {value} | {meaning} |"
+    return f"| `{names[0]}{value}` | {meaning} |"
 
 
 def _cell(words: str) -> str:

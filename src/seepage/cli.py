@@ -33,18 +33,18 @@ from seepage.support.memory_limit import least_memory, memory_limit, run_in_chil
 
 Check = Annotated[
     Path | None,
-    "A .json file for who decides whether the release may leave, with a sheet (.txt) beside it.",
+    "Check file (.json, with a .txt sheet) for whoever decides about the release.",
 ]
 Table = Annotated[Path, "A table in a file, as for an audit."]
-Json = Annotated[bool, "--json", "Print the summary as JSON and nothing else."]
-Verbose = Annotated[bool, "Print everything that was found, not one screen of it."]
+Json = Annotated[bool, "--json", "Print only the summary, as JSON."]
+Verbose = Annotated[bool, "Print all findings, not one screen."]
 Ledger = Annotated[
     Path | None,
-    "The private file that remembers releases (default: $SEEPAGE_LEDGER, then the nearest "
-    "seepage-ledger.json in this folder and those above it).",
+    "Private ledger of releases (default: $SEEPAGE_LEDGER, then seepage-ledger.json in this or the "
+    "nearest parent folder).",
 ]
 Folder = Annotated[
-    Path | None, "Where data sets lie (default: $SEEPAGE_DATA, then the per-user cache)."
+    Path | None, "Folder of data sets (default: $SEEPAGE_DATA, then the user cache)."
 ]
 
 
@@ -159,7 +159,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="List, find and fetch data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 ledger_app = typer.Typer(
-    help="Show what releases have told about people, and void what never left.",
+    help="Show the ledger of releases, or void an entry.",
     no_args_is_help=True,
 )
 app.add_typer(ledger_app, name="ledger")
@@ -187,7 +187,7 @@ def seepage(
 
 @_command(app)
 def demo(
-    out: Annotated[Path, "The folder the results go to."] = Path("seepage-demo"),
+    out: Annotated[Path, "Output folder."] = Path("seepage-demo"),
     verbose: Verbose = False,
 ) -> None:
     """Audit a logistic regression on scikit-learn's breast-cancer data."""
@@ -202,20 +202,14 @@ def audit(
     limits: Limits,
     model_kind: Annotated[
         str | None,
-        "forest, boosting, tree, svm, mlp or neighbours: audited by attack, without noise.",
+        "forest, boosting, tree, svm, mlp or neighbours: audit by attack, without noise.",
     ] = None,
-    out: Annotated[
-        Path | None, "The folder of the report (default seepage-audit; none with --json)."
-    ] = None,
+    out: Annotated[Path | None, "Report folder (default seepage-audit; none with --json)."] = None,
     check: Check = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Report what releasing a linear model of a table leaks about its records.
-
-    The exit status is 0 within the limits that were set, 1 over one of them, 2 for bad input, and 3
-    if seepage itself failed.
-    """
+    """Report what a model of a table leaks about its records."""
     folder = out or (None if as_json else Path("seepage-audit"))
     if model_kind is None:
         from seepage.auditing.command import run_audit
@@ -244,40 +238,38 @@ def release(
     options: FileOptions,
     preset: Annotated[
         str,
-        "Limits by who will see the release: open, partners or internal (our default, not law).",
+        "Limits by audience: open, partners or internal (our defaults, not law).",
     ] = DEFAULT,
     max_membership: Annotated[
         float | None,
-        "Limit: how often membership inference may succeed (chance is 0.5; 1: no limit), in place "
-        "of the preset's.",
+        "Limit: success rate of membership inference (chance: 0.5; 1: no limit); overrides the "
+        "preset.",
     ] = None,
     max_guess_gain: Annotated[
         float | None,
-        "Limit: the most the release may add to a guess of a class or category (1: no limit), in "
-        "place of the preset's.",
+        "Limit: gain in attribute inference of a class or category (1: no limit); overrides the "
+        "preset.",
     ] = None,
     max_guess_tpr: Annotated[
         float | None,
-        "Limit: how often a value of a class or category may be recognised at 1 % false positives; "
-        "exceeded where a published figure rules values of a record out for certain (1: no limit), "
-        "in place of the preset's.",
+        "Limit: true positive rate at 1 % false positives for any value of a class or category "
+        "(1: no limit); overrides the preset. Exceeded if a published figure rules a value out for "
+        "certain.",
     ] = None,
-    out: Annotated[Path, "The folder to share: the model and its card, nothing else."] = Path(
+    out: Annotated[Path, "Folder to publish: the model and its card, nothing else."] = Path(
         "seepage-release"
     ),
-    report: Annotated[Path, "The folder of the private report."] = Path("seepage-audit"),
+    report: Annotated[Path, "Folder of the private report."] = Path("seepage-audit"),
     ledger: Ledger = None,
-    sign: Annotated[Path | None, "A PEM file with a private Ed25519 key that signs it."] = None,
-    replaces: Annotated[Path | None, "The folder of the release that this one replaces."] = None,
+    sign: Annotated[Path | None, "Private Ed25519 key (PEM) to sign the release with."] = None,
+    replaces: Annotated[Path | None, "Folder of the release that this one replaces."] = None,
     check: Check = None,
     as_json: Json = False,
 ) -> None:
-    """Fit a linear model of a table, and write what may leave: the model with noise, and its card.
+    """Fit a linear model of a table and write it with noise and its card, to be published.
 
-    Everything that leaves is listed with its protection; the most exposed records are left out and
-    replaced to see which published figures would change. The exit status is 0 when the release was
-    written, 1 if a limit is exceeded (then nothing is released, and the private report says why), 2
-    for bad input, and 3 if seepage itself failed.
+    Refits without and with other values of the most exposed records show which published figures
+    would change. If a limit is exceeded, nothing is released; the private report gives the reason.
     """
     from seepage.auditing.release.command import run_release
     from seepage.auditing.release.ledger import find_ledger
@@ -307,22 +299,21 @@ def attack_release(
     table: Table,
     question: ReleaseQuestion,
     options: FileOptions,
-    row: Annotated[int | None, "--row", "The row to attack (default: the most exposed)."] = None,
-    releases: Annotated[int, "--releases", "How many releases to make of each table."] = 1000,
+    row: Annotated[int | None, "--row", "Row to attack (default: the most exposed)."] = None,
+    releases: Annotated[int, "--releases", "Number of releases to draw from each table."] = 1000,
     folder: Annotated[
         Path | None,
         "--folder",
-        "A release of this table with these options, whose entry in the ledger is checked "
-        "(default: what would be entered for a new one).",
+        "Release of this table, made with these options, whose ledger entry is checked (default: "
+        "the entry of a new release).",
     ] = None,
     ledger: Ledger = None,
 ) -> None:
-    """Attack releases as `seepage release` makes them, and compare with what the ledger states.
+    """Attack releases as `seepage release` makes them, and compare with the ledger.
 
-    Releases of the table, and of the table with a record (with --person, a person) left out or
-    changed, are told apart by the likelihood ratio of all that is published, σ drawn anew each
-    time. Nothing is written. The exit status is 0 if that succeeds no more often than the ledger
-    states, 1 if it does.
+    A likelihood-ratio test tells releases of the table from releases without a record (with
+    --person, a person) or with it changed, σ drawn anew each time. Nothing is written. Exit status
+    1: it succeeds more often than the ledger states.
     """
     from seepage.auditing.release.attack import run_release_attack
 
@@ -334,13 +325,10 @@ def attack_release(
 
 @_command(app)
 def verify(
-    folder: Annotated[Path, "The folder of a release."],
-    key: Annotated[Path | None, "--key", "A PEM file with its author's public Ed25519 key."] = None,
+    folder: Annotated[Path, "Folder of a release."],
+    key: Annotated[Path | None, "--key", "Public Ed25519 key (PEM) of its author."] = None,
 ) -> None:
-    """Check that a release is whole, as it was written and, with a key, who wrote it.
-
-    The exit status is 0 if it is, and 2 with one sentence if it is not.
-    """
+    """Check that a release is complete and unchanged and, with a key, who signed it."""
     from seepage.auditing.release.contents import read_release
 
     for sentence in read_release(folder, key).sentences(key is not None):
@@ -349,7 +337,7 @@ def verify(
 
 @_command(app)
 def columns(table: Table, options: FileOptions) -> None:
-    """Print what an audit would make of every column, as a plan to edit and pass with --plan."""
+    """Print how an audit would read each column, as a plan to edit and pass with --plan."""
     from seepage.auditing.command import run_columns
 
     run_columns(Question(table=table, options=options))
@@ -357,7 +345,7 @@ def columns(table: Table, options: FileOptions) -> None:
 
 @_command(app)
 def calibrate(question: CalibrationQuestion, as_json: Json = False) -> None:
-    """Print how much noise brings the leakage down to a target, and what it costs in accuracy."""
+    """Print the noise that meets a target η, and its cost in accuracy."""
     from seepage.auditing.command import run_calibration
 
     run_calibration(Question(**vars(question)), as_json=as_json)
@@ -366,10 +354,10 @@ def calibrate(question: CalibrationQuestion, as_json: Json = False) -> None:
 @_command(app)
 def explain(
     question: BudgetQuestion,
-    picture: Annotated[Path | None, "An .svg or .png file to draw the trade-off curve to."] = None,
+    picture: Annotated[Path | None, "Draw the trade-off curve to an .svg or .png file."] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what ε and δ, or the noise of private SGD, allow an attacker, at most."""
+    """Print the most that an attacker can achieve under ε and δ, or a private SGD run."""
     from seepage.auditing.explaining.command import run_explanation
 
     run_explanation(question, picture=picture, as_json=as_json)
@@ -378,15 +366,12 @@ def explain(
 @_command(app)
 def layers(
     question: RecordingQuestion,
-    out: Annotated[
-        Path | None, "The folder of the report (default seepage-layers; none with --json)."
-    ] = None,
+    out: Annotated[Path | None, "Report folder (default seepage-layers; none with --json)."] = None,
     as_json: Json = False,
 ) -> None:
-    """Report what recorded updates of federated learning give away about clients.
+    """Report what recorded updates of federated learning reveal about a property of clients.
 
-    Which layer gives the property away, since which round, and whose updates stand out. The exit
-    status is 0 within the limits that were set, 1 over one of them, 2 for bad input.
+    Reports which layer reveals it, from which round on, and which clients' updates are outliers.
     """
     from seepage.auditing.rounds.command import run_layers
 
@@ -408,14 +393,14 @@ def _reproduction(module: str) -> Any:
 
 @_command(app)
 def reproduce(
-    name: Annotated[str | None, "ARGUMENT", "A table or figure of --list, or all."] = None,
-    out: Annotated[Path, "The folder the results go to, one folder each."] = Path(
+    name: Annotated[str | None, "ARGUMENT", "A name of --list, or all."] = None,
+    out: Annotated[Path, "Output folder, with one folder for each name."] = Path(
         "seepage-reproduction"
     ),
-    quick: Annotated[bool, "Less data or fewer trials: only shows that it runs."] = False,
-    show_list: Annotated[bool, "--list", "Print all names and stop."] = False,
+    quick: Annotated[bool, "Smoke test: less data or fewer trials."] = False,
+    show_list: Annotated[bool, "--list", "Print all names and exit."] = False,
 ) -> None:
-    """Reproduce a table or figure of the papers; write its numbers beside the printed ones."""
+    """Reproduce a table or figure of the papers, beside the printed numbers."""
     if show_list:
         for line in _reproduction("reproduction").list_lines():
             typer.echo(line)
@@ -428,7 +413,7 @@ def reproduce(
 
 @_command(data_app, "list")
 def list_data(folder: Folder = None) -> None:
-    """Print every data set: its name, size, whether it is here, licence, source."""
+    """List data sets: name, size, whether present, licence, source."""
     from seepage.data.obtain import find
     from seepage.data.registry import DATA_SETS
     from seepage.support.text_table import text_table
@@ -448,7 +433,7 @@ def where(
     name: Annotated[str | None, "ARGUMENT", "A data set (default: all)."] = None,
     folder: Folder = None,
 ) -> None:
-    """Print the folders that are searched, and where each data set was found."""
+    """Print the folders searched and where each data set was found."""
     from seepage.data.obtain import find, searched_folders
     from seepage.data.registry import DATA_SETS, data_set
 
@@ -464,7 +449,7 @@ def where(
 def fetch(
     name: Annotated[str, "A data set of `seepage data list`."], folder: Folder = None
 ) -> None:
-    """Download a data set from its publisher, checking every byte; resume where it was cut off."""
+    """Download a data set from its publisher, with checksums; resumes."""
     from seepage.data import obtain
     from seepage.data.registry import data_set
 
@@ -481,21 +466,17 @@ def fetch(
 def show(
     options: FileOptions,
     table: Annotated[
-        Path | None, "ARGUMENT", "A table, to see how much of their budget its people have left."
+        Path | None, "ARGUMENT", "A table, to see the remaining privacy budget of its people."
     ] = None,
-    person: Annotated[
-        str | None, "The column that identifies people: all of their rows count together."
-    ] = None,
-    target_eta: Annotated[float, "The most a record may leak over all entries."] = (
+    person: Annotated[str | None, "Column that identifies people."] = None,
+    target_eta: Annotated[float, "Largest η of a record over all entries."] = (
         ReleaseQuestion.target_eta
     ),
-    people: Annotated[
-        Path | None, "A Parquet file for the numbers of every row, for its owner only."
-    ] = None,
+    people: Annotated[Path | None, "Private Parquet file to write each row's numbers to."] = None,
     ledger: Ledger = None,
     as_json: Json = False,
 ) -> None:
-    """Print every entry of the ledger, and who has how much of their privacy budget left."""
+    """Print all entries of the ledger and the privacy budgets left."""
     from seepage.auditing.release.ledger_command import show_ledger
 
     show_ledger(
@@ -505,11 +486,11 @@ def show(
 
 @_command(ledger_app)
 def void(
-    entry: Annotated[int, "ARGUMENT", "The number of the entry, as shown."],
-    reason: Annotated[str, "--reason", "Why it never left, for whoever reads the ledger later."],
+    entry: Annotated[int, "ARGUMENT", "Number of the entry."],
+    reason: Annotated[str, "--reason", "Why it was never published."],
     ledger: Ledger = None,
 ) -> None:
-    """Let an entry count no longer, because nobody received what it lists."""
+    """Void an entry because its release was never given to anybody."""
     from seepage.auditing.release.ledger_command import void_entry
 
     void_entry(ledger, entry, reason)

@@ -54,17 +54,15 @@ class FileOptions:
     """How a table's file is to be read; what is not stated about a text file is detected."""
 
     header: Annotated[bool, " /--no-header", "The CSV file has no header line."] = True
-    names: Annotated[str | None, "The columns' names, separated by commas."] = None
-    separator: Annotated[
-        str | None, "What separates a text file's columns: one character, or tab."
-    ] = None
-    decimal: Annotated[str | None, "A text file's decimal mark: a point or a comma."] = None
-    thousands: Annotated[
-        str | None, "The mark between groups of three digits: point, comma, space or '."
-    ] = None
+    names: Annotated[str | None, "Column names, separated by commas."] = None
+    separator: Annotated[str | None, "Column separator of a text file: one character, or tab."] = (
+        None
+    )
+    decimal: Annotated[str | None, "Decimal mark of a text file: a point or a comma."] = None
+    thousands: Annotated[str | None, "Thousands separator: point, comma, space or '."] = None
     encoding: Annotated[str | None, "A text file's encoding, such as cp1252."] = None
-    sheet: Annotated[str | None, "The sheet of a workbook, or the table of a database."] = None
-    fsspec: Annotated[bool, "Fetch a URL, through fsspec."] = False
+    sheet: Annotated[str | None, "Sheet of a workbook, or table of a database."] = None
+    fsspec: Annotated[bool, "Allow a URL, read through fsspec."] = False
 
     def __post_init__(self) -> None:
         if self.separator is not None:
@@ -112,28 +110,24 @@ class FileOptions:
 class ColumnQuestion:
     """What the model predicts, and what the columns of its table are."""
 
-    target: Annotated[
-        str, "The column the model predicts; if left out, the columns are listed."
-    ] = ""
+    target: Annotated[str, "Column to predict; without it, the columns are listed."] = ""
     model: Annotated[
-        str | None, "linear, logistic, poisson or softmax (default: by the target); or a file."
+        str | None,
+        "linear, logistic, poisson or softmax (default: by the target), or a model file.",
     ] = None
     person: Annotated[
         str | None,
-        "The column that says whose row it is: all rows of a person count together. It is no "
-        "feature.",
+        "Column that identifies people: all rows of a person count together. Not a feature.",
     ] = None
-    drop: Annotated[Sequence[str], "A column to leave out; repeat for more."] = ()
+    drop: Annotated[Sequence[str], "Column to leave out (repeatable)."] = ()
     categorical: Annotated[
-        Sequence[str], "A column of numbers that are codes; repeat for more."
+        Sequence[str], "Treat a numeric column as categorical (repeatable)."
     ] = ()
     quantity: Annotated[
-        Sequence[str], "A column of two numbers that is a quantity; repeat for more."
+        Sequence[str], "Treat a two-valued numeric column as continuous (repeatable)."
     ] = ()
-    plan: Annotated[
-        Path | None, "What the columns are: what `seepage columns` printed, edited."
-    ] = None
-    missing: Annotated[str, "What to do with missing values: refuse, drop or impute."] = "refuse"
+    plan: Annotated[Path | None, "Column plan: the edited output of `seepage columns`."] = None
+    missing: Annotated[str, "Missing values: refuse, drop or impute."] = "refuse"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,18 +136,16 @@ class CalibrationQuestion(ColumnQuestion):
 
     table: Annotated[
         Path,
-        "CSV (or .csv.gz, .zst), Parquet (or a folder of it), Arrow/Feather, ORC, JSON lines, "
-        "Excel, SQLite, DuckDB.",
+        "A table: CSV (also .gz, .zst), Parquet (also a folder), Arrow/Feather, ORC, JSON lines, "
+        "Excel, SQLite or DuckDB.",
     ]
-    l2: Annotated[float | None, "The penalty λ (default 0.001; 0.01 if separable)."] = None
+    l2: Annotated[float | None, "L2 penalty λ (default 0.001; 0.01 if separable)."] = None
     target_eta: Annotated[
         float | None,
-        "The most a record may leak; chooses σ (default 1: one standard deviation).",
+        "Largest η of a record; sets σ (default 1: one standard deviation).",
     ] = None
     scale: Annotated[bool, " /--no-scale", "Do not standardise the columns."] = True
-    model_file: Annotated[
-        Path | None, "A fitted model (JSON or safetensors) to audit instead of fitting one."
-    ] = None
+    model_file: Annotated[Path | None, "Fitted model to audit (JSON or safetensors)."] = None
     options: FileOptions = field(default_factory=FileOptions)
 
     def __post_init__(self) -> None:
@@ -172,41 +164,37 @@ class Question(CalibrationQuestion):
     :func:`seepage.auditing.intake.table.plan_columns` explains the roles of its columns.
     """
 
-    sensitive: Annotated[
-        Sequence[str], "A column to report record by record; repeat for more."
-    ] = ()
-    group: Annotated[Sequence[str], "A column to compare groups by; repeat for more."] = ()
-    sigma: Annotated[float | None, "The standard deviation of the noise on every number."] = None
+    sensitive: Annotated[Sequence[str], "Column to report for each record (repeatable)."] = ()
+    group: Annotated[Sequence[str], "Column to compare groups by (repeatable)."] = ()
+    sigma: Annotated[float | None, "Standard deviation of the noise on every coefficient."] = None
     attacker: Annotated[
         str | None,
-        "Beside the attacker who knows all other records, one who knows less: outsider (none of "
-        "them), or knows=0.9 (that share). Without --sigma, for the model published as it is.",
+        "Also report an attacker who knows fewer records: outsider (none), or knows=0.9 (that "
+        "share). Without --sigma, for the model published without noise.",
     ] = None
     # The intercept is not penalised
     intercept: Annotated[
         bool,
         " /--no-intercept",
-        "Fit without an intercept; bounds from differential privacy then apply.",
+        "No intercept; bounds from differential privacy then apply.",
     ] = True
     refit: Annotated[
         str | None,
-        "pipeline: ask which rows were in the data of the scaling and encoding too, refitted "
-        "without each of the most exposed records.",
+        "pipeline: include scaling and encoding in membership inference, by refits without each "
+        "of the most exposed records.",
     ] = None
-    show_values: Annotated[bool, "Show the records' own values in the report."] = False
-    public: Annotated[
-        Path | None, "A table of public records with the same columns, to shape the noise by."
-    ] = None
-    dask: Annotated[str | None, "A Dask scheduler whose workers audit a folder of Parquet."] = None
-    workers: Annotated[
-        int | None, "How many processes to start here to audit a folder of Parquet."
-    ] = None
+    show_values: Annotated[bool, "Show values of records in the report."] = False
+    public: Annotated[Path | None, "Public records with the same columns, to shape the noise."] = (
+        None
+    )
+    dask: Annotated[str | None, "Dask scheduler, for a folder of Parquet."] = None
+    workers: Annotated[int | None, "Number of local processes, for a folder of Parquet."] = None
     remedies: Annotated[
         str | None,
-        "Which remedies to try, however long they take: noise, penalty, combination, weights, "
-        "shape, or none (default: all that keep within their budgets).",
+        "Remedies to try, without a time limit: noise, penalty, combination, weights, shape, or "
+        "none (default: all, within time limits).",
     ] = None
-    quick: Annotated[bool, "Fit once: no remedies and no repeated splits."] = False
+    quick: Annotated[bool, "Fit once: no remedies, no repeated train/test splits."] = False
 
     @property
     def named_inputs(self) -> dict[str, Path]:
@@ -224,35 +212,30 @@ class Question(CalibrationQuestion):
 class ReleaseQuestion(ColumnQuestion):
     """What to release of a table, declared before anybody looks at it."""
 
-    target: Annotated[str, "The column the model predicts."] = ""
-    l2: Annotated[float, "The penalty λ, declared beforehand."] = 0.01
+    target: Annotated[str, "Column to predict."] = ""
+    l2: Annotated[float, "L2 penalty λ, declared before seeing the data."] = 0.01
     sigma: Annotated[
         float | None,
-        "The noise, declared beforehand (default: drawn by a vote of blocks of records).",
+        "Noise σ, declared before seeing the data (default: chosen privately by a vote).",
     ] = None
     sigma_epsilon: Annotated[
-        float | None, "The ε of that vote (default: 0.4, or 16 over the number of blocks)."
+        float | None, "ε of that vote (default: 0.4, or 16 over the number of blocks)."
     ] = None
-    target_eta: Annotated[float, "The most a record may leak over all releases of the ledger."] = (
-        1.0
-    )
-    missing: Annotated[str, "What to do with missing values: refuse or drop."] = "refuse"
-    rare: Annotated[str, "What to do with values that few records have: refuse, drop or merge."] = (
-        "refuse"
-    )
+    target_eta: Annotated[float, "Largest η of a record over all releases in the ledger."] = 1.0
+    missing: Annotated[str, "Missing values: refuse or drop."] = "refuse"
+    rare: Annotated[str, "Values that few records have: refuse, drop or merge."] = "refuse"
     least_holders: Annotated[
-        int, "How many records must have a value before its name may leave."
+        int, "Records that must share a value before its name is published."
     ] = 10
     person: Annotated[
         str | None,
         "--person",
         "--identity",
-        "The column that says whose row it is: all rows of a person count together, here and in "
-        "the ledger. It is no feature.",
+        "Column that identifies people: all rows of a person count together. Not a feature.",
     ] = None
     # The ends of columns scale them, and records are replaced within them
     domain: Annotated[
-        Sequence[str], "column=low:high: a column's publicly known range; repeat for more."
+        Sequence[str], "column=low:high: publicly known range of a column (repeatable)."
     ] = ()
 
 
@@ -265,35 +248,33 @@ class Limits:
 
     preset: Annotated[
         str | None,
-        "Gates by who will see the release: open, partners or internal (our default, not law). "
-        "Limits set beside it take the place of its own.",
+        "Limits by audience: open, partners or internal (our defaults, not law). Other limits "
+        "given override it.",
     ] = None
-    max_eta: Annotated[float | None, "Gate: the most that any record may leak."] = None
+    max_eta: Annotated[float | None, "Limit: largest η of any record."] = None
     min_mse: Annotated[
-        float | None, "Gate: the least squared error of an attack, in squared deviations."
+        float | None, "Limit: smallest squared error of an attack, in squared standard deviations."
     ] = None
-    max_group_ratio: Annotated[
-        float | None, "Gate: the highest ratio of one group's leakage to another's."
-    ] = None
+    max_group_ratio: Annotated[float | None, "Limit: largest ratio of leakage between groups."] = (
+        None
+    )
     max_membership: Annotated[
         float | None,
-        "Gate: how often membership inference may succeed (chance is 0.5). Without it, the verdict "
-        "uses 0.75.",
+        "Limit: success rate of membership inference (chance: 0.5). Default for the verdict: 0.75.",
     ] = None
     max_guess_gain: Annotated[
         float | None,
-        "Gate: the most the release may add to a guess of a class or category. Without it, the "
-        "verdict uses 0.2.",
+        "Limit: gain in attribute inference of a class or category. Default for the verdict: 0.2.",
     ] = None
     max_guess_tpr: Annotated[
         float | None,
-        "Gate: how often a value of a class or category may be recognised at 1 % false positives, "
-        "however rare it is. Without it, the verdict uses 0.5.",
+        "Limit: true positive rate at 1 % false positives for any value of a class or category. "
+        "Default for the verdict: 0.5.",
     ] = None
     max_outsider: Annotated[
         float | None,
-        "Gate: how often the attacker of --attacker may be right about membership. An estimate: "
-        "being over it fails, being within it proves nothing.",
+        "Limit: membership inference by the attacker of --attacker. An estimate: exceeding it "
+        "fails, meeting it proves nothing.",
     ] = None
 
     def __post_init__(self) -> None:
@@ -313,44 +294,40 @@ class Limits:
 class RecordingQuestion:
     """A recording of federated rounds and the questions about it."""
 
-    recording: Annotated[Path, "Recorded updates: .npz or .safetensors of an UpdateRecorder."]
+    recording: Annotated[Path, "Recorded updates: .npz or .safetensors."]
     property: Annotated[
         Path,
         "--property",
-        "What is known of the clients: a table with a column node (and perhaps round), or a JSON "
-        "object of nodes.",
+        "Property of the clients: a table with a column node (perhaps round, too), or a JSON "
+        "object.",
     ]
-    column: Annotated[str | None, "The column of that table, if it has several."] = None
-    family: Annotated[str, "The adversary: random_forest, logistic, gradient_boosting or mlp."] = (
+    column: Annotated[str | None, "Column of that table, if it has several."] = None
+    family: Annotated[str, "Attacker: random_forest, logistic, gradient_boosting or mlp."] = (
         "random_forest"
     )
-    max_bits: Annotated[float | None, "Gate: the most bits that any layer may give away."] = None
+    max_bits: Annotated[float | None, "Limit: largest V-information of any layer, in bits."] = None
     max_auc: Annotated[
-        float | None, "Gate: the highest AUC of an attack by any layer (0.5: a coin toss)."
+        float | None, "Limit: largest AUC of property inference from any layer (chance: 0.5)."
     ] = None
-    show_values: Annotated[bool, "Show each client's property in the report."] = False
-    seed: Annotated[int, "The seed of all random draws."] = 0
+    show_values: Annotated[bool, "Show the property of each client in the report."] = False
+    seed: Annotated[int, "Random seed."] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetQuestion:
     """A privacy budget, or the noise of a training run, to be explained."""
 
-    epsilon: Annotated[float | None, "ε of the budget."] = None
-    delta: Annotated[float | None, "δ of the budget; of a run, the one to state its ε at."] = None
+    epsilon: Annotated[float | None, "ε of the privacy budget."] = None
+    delta: Annotated[float | None, "δ of the budget, or to compute the ε of a run at."] = None
     noise_multiplier: Annotated[
         float | None,
         "--noise-multiplier",
         "--sigma",
-        "Of private SGD, instead of ε: the noise over the clip.",
+        "Noise multiplier of private SGD, instead of ε.",
     ] = None
-    sample_rate: Annotated[
-        float, "The probability that a record takes part in a step: batch size over records."
-    ] = 1.0
-    steps: Annotated[int, "How many steps there are."] = 1
+    sample_rate: Annotated[float, "Probability that a record joins a batch."] = 1.0
+    steps: Annotated[int, "Number of steps."] = 1
     neighbours: Annotated[
-        str, "What ε is about: to add-or-remove one record, or to replace one."
+        str, "Neighbouring relation: add-or-remove one record, or replace one."
     ] = "add-or-remove"
-    prior: Annotated[
-        float, "The base rate: how likely somebody is in the data, before the release."
-    ] = 0.5
+    prior: Annotated[float, "Prior probability that somebody is in the data."] = 0.5
