@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING
 from seepage.support.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from seepage.layers.federated.flower import RecordingStrategy as RecordingStrategy
+    from seepage.layers.federated.flower import UpdateRecorder as UpdateRecorder
+    from seepage.layers.federated.flower import recording_mod as recording_mod
     from seepage.layers.federated.gradients import LayerGradients as LayerGradients
+    from seepage.layers.federated.gradients import load_gradients as load_gradients
+    from seepage.layers.federated.gradients import save_gradients as save_gradients
     from seepage.layers.federated.local_training import LocalTraining as LocalTraining
     from seepage.layers.federated.recording import record_gradients as record_gradients
     from seepage.layers.federated.recording import record_updates as record_updates
