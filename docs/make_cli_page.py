@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ def page() -> str:
             shared.setdefault(tuple(names), []).append(row)
     lines = [_HEAD]
     for names, rows in shared.items():
-        lines += [f"Of {', '.join(f'`{name}`' for name in names)}:\n", *_table(rows)]
+        lines += [f"Of {', '.join(f'`{name}`' for name in names)}:\n", *rows, ""]
     own = {row for row, names in takers.items() if len(names) == 1}
     for name, command in _all(program, "seepage"):
         lines += _command(command, name, own)
@@ -67,20 +67,14 @@ def _command(command: Any, name: str, own: Set[str]) -> Iterator[str]:
     rows = [_row(p) for p in _options(command)]
     words = [name, *(_placeholder(p) for p in arguments)]
     words += ["COMMAND"] * hasattr(command, "commands") + ["[OPTIONS]"] * bool(rows)
-    yield f"```bash\n{' '.join(words)}\n```\n"
+    yield f"`{' '.join(words)}`\n"
     for argument in arguments:
         yield f"`{_placeholder(argument)}`: {argument.help}\n"
     mine = [row for row in rows if row in own]
     if mine:
-        yield from _table(mine)
+        yield "\n".join([*mine, ""])
     if len(mine) < len(rows):
         yield f"{'Also takes' if mine else 'Takes'} [shared options](#shared-options).\n"
-
-
-def _table(rows: Sequence[str]) -> Iterator[str]:
-    yield "| option | meaning |\n|---|---|"
-    yield from rows
-    yield ""
 
 
 def _paragraphs(command: Any) -> list[str]:
@@ -98,12 +92,8 @@ def _row(parameter: Any) -> str:
     remarks = ["required"] * parameter.required
     if not parameter.is_flag and not parameter.required and parameter.default not in (None, ""):
         remarks.append(f"default `{parameter.default}`")
-    meaning = _cell(parameter.help) + (f" ({', '.join(remarks)})" if remarks else "")
-    return f"| `{names[0]}{value}` | {meaning} |"
-
-
-def _cell(words: str) -> str:
-    return words.replace("|", "\\|")
+    remark = f" ({', '.join(remarks)})" if remarks else ""
+    return f"- `{names[0]}{value}`: {parameter.help}{remark}"
 
 
 if __name__ == "__main__":

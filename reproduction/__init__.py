@@ -19,11 +19,37 @@ if TYPE_CHECKING:
 
 __all__ = ["EXPERIMENTS", "PAPERS", "Experiment", "find_experiment", "list_lines"]
 
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper: its title, its address and its topic in a few words."""
+
+    title: str
+    address: str
+    topic: str
+
+
 PAPERS = {
-    "001": "Measuring Data Leakage in Machine-Learning Models with Fisher Information",
-    "002": "How Do Input Attributes Impact the Privacy Loss in Differential Privacy?",
-    "003": "Layer-wise Characterization of Latent Information Leakage in Federated Learning",
-    "004": "Bounding Training Data Reconstruction in Private (Deep) Learning",
+    "Hannun et al. 2021": Paper(
+        "Measuring Data Leakage in Machine-Learning Models with Fisher Information",
+        "https://arxiv.org/abs/2102.11673",
+        "Fisher information loss",
+    ),
+    "Mueller et al. 2022": Paper(
+        "How Do Input Attributes Impact the Privacy Loss in Differential Privacy?",
+        "https://arxiv.org/abs/2211.10173",
+        "PLIS",
+    ),
+    "Mo et al. 2021": Paper(
+        "Layer-wise Characterization of Latent Information Leakage in Federated Learning",
+        "https://arxiv.org/abs/2010.08762",
+        "layers in federated learning",
+    ),
+    "Guo et al. 2022": Paper(
+        "Bounding Training Data Reconstruction in Private (Deep) Learning",
+        "https://arxiv.org/abs/2201.12383",
+        "bounds on reconstruction",
+    ),
 }
 
 
@@ -36,7 +62,7 @@ class Experiment:
     name
         What people type.
     paper
-        The number of the paper, as in the documentation's list of papers.
+        The paper, by authors and year.
     place
         Its place in the paper.
     title
@@ -72,89 +98,138 @@ class Experiment:
 _LIST = (
     Experiment(
         "fil-table1",
-        "001",
+        "Hannun et al. 2021",
         "Table 1",
         "Leakage and accuracy before and after IRFIL",
         topic="reweighting",
     ),
-    Experiment("fil-figure2", "001", "Figure 2", "Leakage of the records of each class"),
-    Experiment("fil-figure3", "001", "Figure 3", "The images that leak least and most"),
-    Experiment("fil-overlap", "001", "section 6.2", "Which records leak most from both models"),
-    Experiment("fil-figure4", "001", "Figure 4", "Leakage against loss and gradient norm"),
+    Experiment(
+        "fil-figure2", "Hannun et al. 2021", "Figure 2", "Leakage of the records of each class"
+    ),
+    Experiment(
+        "fil-figure3", "Hannun et al. 2021", "Figure 3", "The images that leak least and most"
+    ),
+    Experiment(
+        "fil-overlap",
+        "Hannun et al. 2021",
+        "section 6.2",
+        "Which records leak most from both models",
+    ),
+    Experiment(
+        "fil-figure4", "Hannun et al. 2021", "Figure 4", "Leakage against loss and gradient norm"
+    ),
     Experiment(
         "fil-figure5",
-        "001",
+        "Hannun et al. 2021",
         "Figure 5",
         "Spread of the leakage over rounds of IRFIL",
         topic="reweighting",
     ),
     Experiment(
         "fil-figure6",
-        "001",
+        "Hannun et al. 2021",
         "Figure 6",
         "Attribute inversion against leakage",
         topic="attribute inversion",
     ),
     Experiment(
         "fil-figure7",
-        "001",
+        "Hannun et al. 2021",
         "Figure 7",
         "Attribute inversion over rounds of IRFIL",
         topic="attribute inversion",
     ),
     Experiment(
         "fil-whole-procedure",
-        "001",
+        "Hannun et al. 2021",
         "section 5",
         "What IRFIL leaks with its weights",
         topic="reweighting",
     ),
     Experiment(
-        "fil-objective-perturbation", "001", "section 7", "Leakage of objective perturbation"
+        "fil-objective-perturbation",
+        "Hannun et al. 2021",
+        "section 7",
+        "Leakage of objective perturbation",
     ),
     Experiment(
-        "bounds-section4", "004", "sections 2 to 4", "What ε says about membership and numbers"
+        "bounds-section4",
+        "Guo et al. 2022",
+        "sections 2 to 4",
+        "What ε says about membership and numbers",
     ),
-    Experiment("bounds-figure2", "004", "Figure 2", "What RDP and dFIL promise for MNIST"),
-    Experiment("bounds-figure3", "004", "Figure 3", "The attack's error beside the dFIL bound"),
     Experiment(
-        "bounds-figure4", "004", "Figure 4", "Images that leak most and least, reconstructed"
+        "bounds-figure2", "Guo et al. 2022", "Figure 2", "What RDP and dFIL promise for MNIST"
+    ),
+    Experiment(
+        "bounds-figure3", "Guo et al. 2022", "Figure 3", "The attack's error beside the dFIL bound"
+    ),
+    Experiment(
+        "bounds-figure4",
+        "Guo et al. 2022",
+        "Figure 4",
+        "Images that leak most and least, reconstructed",
     ),
     Experiment(
         "bounds-figure5",
-        "004",
+        "Guo et al. 2022",
         "Figure 5",
         "Accuracy against bounds in private SGD",
         topic="private training",
     ),
     Experiment(
         "bounds-figure6",
-        "004",
+        "Guo et al. 2022",
         "Figure 6",
         "Images that private SGD leaks most about",
         topic="private training",
     ),
     Experiment(
         "bounds-weighted-sgd",
-        "004",
+        "Guo et al. 2022",
         "section 6",
         "Private SGD that evens out the leakage",
         topic="private training",
     ),
     Experiment(
         "layers-figure1",
-        "003",
+        "Mo et al. 2021",
         "Figure 1",
         "What each layer gives away, by two measures and an attack",
     ),
     Experiment(
-        "layers-figure2", "003", "Figure 2", "Attacks on several properties, layer by layer"
+        "layers-figure2",
+        "Mo et al. 2021",
+        "Figure 2",
+        "Attacks on several properties, layer by layer",
     ),
-    Experiment("layers-figure3", "003", "Figure 3", "Sensitivity under different main tasks"),
-    Experiment("plis-figure1", "002", "Figure 1", "FIL and PLIS of features that matter or do not"),
-    Experiment("plis-figure2", "002", "Figure 2", "PLIS of digits and outliers, pixel by pixel"),
-    Experiment("plis-figure3", "002", "Figure 3", "X-rays rebuilt from gradients, and their PLIS"),
-    Experiment("plis-table1", "002", "Table 1", "Whether PLIS says which X-rays can be rebuilt"),
+    Experiment(
+        "layers-figure3", "Mo et al. 2021", "Figure 3", "Sensitivity under different main tasks"
+    ),
+    Experiment(
+        "plis-figure1",
+        "Mueller et al. 2022",
+        "Figure 1",
+        "FIL and PLIS of features that matter or do not",
+    ),
+    Experiment(
+        "plis-figure2",
+        "Mueller et al. 2022",
+        "Figure 2",
+        "PLIS of digits and outliers, pixel by pixel",
+    ),
+    Experiment(
+        "plis-figure3",
+        "Mueller et al. 2022",
+        "Figure 3",
+        "X-rays rebuilt from gradients, and their PLIS",
+    ),
+    Experiment(
+        "plis-table1",
+        "Mueller et al. 2022",
+        "Table 1",
+        "Whether PLIS says which X-rays can be rebuilt",
+    ),
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _LIST}

@@ -8,9 +8,9 @@ figures, and the results they were written from.
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Iterator, Sequence
-from html import escape
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,16 @@ from reproduction.outcome import Quantity, quantity_rows, reasons
 from reproduction.reproducing import PNG, RESULT, write_whole
 from seepage.errors import InputError
 
-_LONG = 12  # rows of a table that a reader can take in at a glance
 _HEAD = """\
-# Reproductions: tables and figures of the papers
+# Reproductions of the papers
 
-A program wrote these pages from the results of `seepage reproduce all`, which are kept beside them;
-`make reproduce` makes results and pages again. `seepage reproduce --list` shows the names, and
-`seepage reproduce NAME` reproduces one of them: from the data, or from kept results where the
-*Setting* says that they were trained on an accelerator. Numbers that a paper prints stand beside
-what was measured here. *Agrees* says whether the measured number, rounded like the printed one, is
-the printed one; where it is not, a sentence under the table says why, and where that can be seen.
-The [list of papers](../papers.md) says which is which, and where this software differs.
+Tables and figures of the [four papers](../papers.md), reproduced, with the printed numbers beside
+the measured ones. A number *agrees* if it rounds to the printed one; otherwise a note gives the
+reason and the evidence. Each section links all of its numbers.
+
+`seepage reproduce --list` lists all names and `seepage reproduce NAME` runs one: from the data, or
+from kept results where the *Setting* says so. `make reproduce` runs all of them and writes these
+pages.
 """
 
 
@@ -97,23 +96,21 @@ def _index(found: dict[str, dict[str, Any]]) -> Iterator[str]:
         own = {name: entry for name, entry in found.items() if EXPERIMENTS[name].paper == paper}
         topics = {EXPERIMENTS[name].page: EXPERIMENTS[name].topic for name in own}
         links = [
-            f"[{topic or f'*{PAPERS[paper]}*'}]({page}.md)"
+            f"[{topic or PAPERS[paper].topic}]({page}.md)"
             for page, topic in sorted(topics.items(), key=lambda pair: pair[1])
         ]
         cells = " | ".join(map(str, _tally(own.values())))
-        yield f"| {paper}, {', '.join(links)} | {cells} |"
-    yield "\n| name | paper | what it shows |"
-    yield "|---|---|---|"
+        yield f"| {paper}: {', '.join(links)} | {cells} |"
+    yield ""
     for name in found:
         experiment = EXPERIMENTS[name]
-        link = f"[`{name}`]({experiment.page}.md#{name})"
-        yield f"| {link} | {experiment.paper}, {experiment.place} | {experiment.title} |"
+        yield f"- [`{name}`]({experiment.page}.md#{name}): {experiment.title}"
     missing = [experiment for name, experiment in EXPERIMENTS.items() if name not in found]
     if missing:
         yield "\n## Not made yet\n"
         yield "The data for these were not available when the pages were written:\n"
         for experiment in missing:
-            where = f"paper {experiment.paper}, {experiment.place}"
+            where = f"{experiment.paper}, {experiment.place}"
             yield f"- `{experiment.name}`: {experiment.title} ({where})"
 
 
@@ -138,71 +135,54 @@ def _count(entries: Any) -> str:
 
 def _page(own: dict[str, dict[str, Any]]) -> Iterator[str]:
     first = EXPERIMENTS[next(iter(own))]
-    yield f"# Paper {first.paper}, reproduced{f': {first.topic}' * bool(first.topic)}\n"
-    yield f"*{PAPERS[first.paper]}* ([all papers](index.md)). {_count(own.values())}"
+    paper = PAPERS[first.paper]
+    yield f"# {first.paper}: {first.topic or paper.topic}\n"
+    yield f"[*{paper.title}*]({paper.address}), reproduced ([all papers](index.md))."
+    yield _count(own.values())
+    settings: dict[str, str] = {}
     for name, entry in own.items():
-        yield from _section(EXPERIMENTS[name], entry)
+        yield from _section(EXPERIMENTS[name], entry, settings)
+        settings[name] = entry["setting"]
 
 
-def _section(experiment: Experiment, entry: dict[str, Any]) -> Iterator[str]:
+def _section(
+    experiment: Experiment, entry: dict[str, Any], settings: Mapping[str, str]
+) -> Iterator[str]:
     name = experiment.name
     yield f"\n## {name}\n"
-    yield f"**{experiment.title}** ({experiment.place}; [numbers]({name}.json)).\n"
-    yield f"![{_inline(entry['alternative'])}]({name}.png)\n"
+    yield f"**{experiment.title}** ({experiment.place}; [all numbers]({name}.json)).\n"
+    # The figure's own description has numbers too; here the sentences below it give them.
+    short = re.split(r"[.:;] | \(", entry["alternative"])[0]
+    yield f"![{_inline(short)}]({name}.png)\n"
     yield f"{_inline(entry['seen'])}\n"
-    yield f"*Setting.* {_inline(entry['setting'])}\n"
-    yield from _kept(entry["kept"])
-    yield from _table(_quantities(entry))
+    kept = f" From kept results ([files and commands]({name}.json))." * bool(entry["kept"])
+    yield f"*Setting.* {_setting(entry['setting'], settings)}{kept}\n"
+    yield from _table([q for q in _quantities(entry) if q.printed is not None])
 
 
-def _kept(lines: Sequence[str]) -> Iterator[str]:
-    """Yield where kept results come from, folded up."""
-    if not lines:
-        return
-    files = "one file" if len(lines) == 1 else f"{len(lines)} files"
-    yield f"<details><summary>Kept results: {files}, and what made them</summary><ul>"
-    for line in lines:
-        words = escape(line).split("`")
-        words[1::2] = [f"<code>{command}</code>" for command in words[1::2]]
-        yield f"<li>{''.join(words)}</li>"
-    yield "</ul></details>\n"
+def _setting(words: str, before: Mapping[str, str]) -> str:
+    """Return a setting; one that an earlier section of the page has as a part is not repeated."""
+    sentences = words.removesuffix(".").split(". ")
+    for name, other in before.items():
+        known = other.removesuffix(".").split(". ")
+        if set(known) <= set(sentences):
+            own = [f"{_inline(one)}. " for one in sentences if one not in known]
+            return f"{''.join(own)}{'Otherwise as' if own else 'As'} for [{name}](#{name})."
+    return _inline(words)
 
 
 def _table(quantities: Sequence[Quantity]) -> Iterator[str]:
-    """Yield printed beside measured numbers, the reasons, and everything else.
-
-    A long table that has nothing to compare is folded up.
-    """
-    compared = [q for q in quantities if q.printed is not None]
-    others = [q for q in quantities if q.printed is None]
-    if compared:
-        head, *rows = quantity_rows(compared)
-        yield f"| {' | '.join(head)} |"
-        yield "|---|" + "---:|" * (len(head) - 1)
-        for row in rows:
-            yield f"| {' | '.join(map(_inline, row))} |"
-        yield ""
-        for k, reason in enumerate(reasons(compared), start=1):
-            yield f"{k}. {_inline(reason)}"
-        yield ""
-    if not others:
+    """Yield printed beside measured numbers, and the reasons; the others are in the results."""
+    if not quantities:
         return
-    head, *rows = quantity_rows(others)
-    if len(rows) > _LONG:
-        yield f"<details><summary>{len(rows)} numbers</summary>"
-        yield f"<table><thead><tr>{_cells('th', head)}</tr></thead><tbody>"
-        for row in rows:
-            yield f"<tr>{_cells('td', row)}</tr>"
-        yield "</tbody></table></details>"
-        return
-    yield f"| {' | '.join(head)} |"
-    yield "|---|---:|"
-    for row in rows:
-        yield f"| {' | '.join(map(_inline, row))} |"
-
-
-def _cells(tag: str, row: tuple[str, ...]) -> str:
-    return "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
+    for k, (name, printed, measured, _, agrees) in enumerate(quantity_rows(quantities)):
+        yield f"| {_inline(name)} | {printed} | {measured} | {agrees} |"
+        if k == 0:
+            yield "|---|---:|---:|---:|"
+    yield ""
+    for k, reason in enumerate(reasons(quantities), start=1):
+        yield f"{k}. {_inline(reason)}"
+    yield ""
 
 
 def _inline(text: str) -> str:

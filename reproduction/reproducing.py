@@ -83,7 +83,7 @@ def _tell(experiment: Experiment, out: Path, quick: bool) -> Iterator[str]:
     outcome = experiment.reproduce(quick=quick)
     seconds = time.perf_counter() - start
     home = write_result(experiment, outcome, out, quick=quick, seconds=seconds)
-    yield f"{experiment.name}: {experiment.title} (paper {experiment.paper}, {experiment.place})"
+    yield f"{experiment.name}: {experiment.title} ({experiment.paper}, {experiment.place})"
     rows = quantity_rows(outcome.quantities)
     widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
     for row in rows:

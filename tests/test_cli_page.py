@@ -33,7 +33,7 @@ def test_the_page_has_every_command_and_option():
         assert f"\n## seepage {command}\n" in shown
     for command in ("list", "where", "fetch"):
         assert f"\n### seepage data {command}\n" in shown
-    assert shown.count("| `--encoding TEXT` | A text file's encoding, such as cp1252. |") == 1
+    assert shown.count("- `--encoding TEXT`: A text file's encoding, such as cp1252.") == 1
     assert "(default `refuse`)" in shown
     for name, command in _all(typer.main.get_command(app), "seepage"):
         for option in command.params:

@@ -1,4 +1,4 @@
-"""Paper 004, Figure 2: what RDP and dFIL promise against reconstruction of MNIST digits."""
+"""Figure 2: what RDP and dFIL promise against reconstruction of MNIST digits."""
 
 from __future__ import annotations
 
@@ -21,13 +21,10 @@ RUNS = 10
 _BINS = 80
 _SETTING = (
     f"{DATA} Logistic regression without an intercept, λ = 0.01, noise σ = 0.01; accuracy over "
-    f"{RUNS} releases. Training is exact, so the leakage is the same in every run. Where it "
-    "differs: 004 prints ε = 2/(nλσ) for output perturbation. A neighbour moves the minimiser by "
-    "up to 2L/(nλ), with L the largest norm of a record for logistic loss, and the Rényi "
-    "divergence of order 2 of Gaussian noise is the square of that over σ²: ε = 4L²/(nλσ)². With "
-    "the longest image of the data, L is 17.2 and not 1, so differential privacy promises next "
-    "to nothing here; dFIL, which is about these records and not about every possible one, "
-    "promises much."
+    f"{RUNS} releases. The paper prints ε = 2/(nλσ) for output perturbation. Replacing a record "
+    "moves the minimiser by up to 2L/(nλ), with L the largest norm of a record for logistic loss, "
+    "so the Rényi divergence of order 2 is ε = 4L²/(nλσ)². Here L is 17.2, not 1: differential "
+    "privacy guarantees next to nothing. dFIL is about these records alone."
 )
 
 
@@ -45,7 +42,7 @@ def reproduce(quick: bool) -> Outcome:
     accuracy = 100 * np.mean((margins > 0) == (data.y_test[:, None] == 1), axis=0)
     quantities = (
         Quantity("test accuracy in percent, mean of the releases", float(accuracy.mean()), "99.95"),
-        Quantity("ε as 004 prints it, 2/(nλσ)", printed, "1.58"),
+        Quantity("ε as the paper prints it, 2/(nλσ)", printed, "1.58"),
         Quantity("RDP bound from the printed ε", promised, "0.1"),
         Quantity("ε(2) of output perturbation, 4L²/(nλσ)²", rigorous.renyi()),
         Quantity("RDP bound from that ε(2)", float(from_privacy(rigorous, 1.0))),
@@ -56,10 +53,10 @@ def reproduce(quick: bool) -> Outcome:
         Quantity("exact Cramér–Rao bound: smallest", float(found.exact.min())),
     )
     seen = (
-        f"Every record's dFIL bound is above 1, the error of any guess within [0, 1]: from "
-        f"{number(found.dfil.min())} over a median of {number(np.median(found.dfil))}. RDP "
-        f"promises {number(promised)} with the ε that 004 prints and, with the rigorous "
-        f"ε(2) = {number(rigorous.renyi())}, nothing to speak of."
+        f"Every record's dFIL bound exceeds 1, the largest error of a guess within [0, 1]: at "
+        f"least {number(found.dfil.min())}, median {number(np.median(found.dfil))}. RDP "
+        f"guarantees {number(promised)} with the printed ε, and practically nothing with the "
+        f"rigorous ε(2) = {number(rigorous.renyi())}."
     )
     return Outcome(_SETTING, quantities, seen, _draw(found, promised))
 
@@ -73,7 +70,7 @@ def _draw(found: Bounds, promised: float) -> Figure:
         axes.set_xscale("log")
         axes.set_xlim(promised / 10, found.dfil.max() * 2)
         axes.axvline(
-            promised, color=VERMILLION, lw=2, ls=(0, (4, 2)), label="RDP, with the ε of 004"
+            promised, color=VERMILLION, lw=2, ls=(0, (4, 2)), label="RDP, with the printed ε"
         )
         axes.axvline(1.0, color=INK, lw=1.5, ls=":", label="a guess within [0, 1]")
         power_ticks(axes.xaxis, every=2)

@@ -1,4 +1,4 @@
-"""Paper 004, Figure 4: the images that leak most and least, and their reconstructions."""
+"""Figure 4: the images that leak most and least, and their reconstructions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SHOWN = 8
 _TRIALS = 100  # releases over which medians are taken; the images are from the first
 _SETTING = (
     f"{DATA} Logistic regression, λ = 0.01, noise σ = 0.00001, with a column of ones that is "
-    "penalised like the pixels; the adversary of 004's code, who divides by what that column gives "
-    f"away, and one release for the images. Numbers are medians over {_TRIALS} releases."
+    "penalised like the pixels; the attacker of the authors' code, who divides by what that column "
+    f"reveals. Images are from one release, numbers are medians over {_TRIALS}."
 )
 
 

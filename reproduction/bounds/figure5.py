@@ -1,4 +1,4 @@
-"""Paper 004, Figure 5: accuracy of private networks against the bounds from their leakage."""
+"""Figure 5: accuracy of private networks against the bounds from their leakage."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _mnist(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             "95",
             "The bound follows from σ and T alone, and is above 1 at σ = 2 even after 5,000 steps; "
             "theorem 1 asks for the privacy of replacing a record, where the paper's code counts "
-            f"leaving one out, and so taken it holds to {replaced:.2f} % (row below), the printed "
+            f"leaving one out, and so taken it holds to {replaced:.2f} %, the printed "
             "number (private_sgd_mnist_as_run.json).",
         ),
         Quantity(
@@ -195,10 +195,9 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             rdp.accuracy,
             _PRINTED_RDP,
             "The bound follows from σ and T alone, and σ = 2 is the most noise of Table 4: after "
-            f"its longest run, of {longest:,} steps, it is {rdp.rdp:.2f}, and the networks reach, "
-            f"by ρC, {_by_step_length(found, rdp)}. The most accurate is {_hyper(rdp.row)} "
-            f"({_spread(rdp)}): with shorter steps a network has not come that far, with longer "
-            f"ones noise holds it back, and no setting reaches {_PRINTED_RDP} % ({_evidence()}).",
+            f"its longest run ({longest:,} steps) it is {rdp.rdp:.2f}, where the accuracy is, by "
+            f"ρC, {_by_step_length(found, rdp)}. The most accurate setting is {_hyper(rdp.row)} "
+            f"({_spread(rdp)}); none reaches {_PRINTED_RDP} % (private_sgd_cifar10_as_run*.json).",
         ),
         Quantity(
             "CIFAR-10: accuracy to which the bound from the largest dFIL is at least 0.1",
@@ -206,8 +205,8 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             "64",
             f"Per pixel it holds to this ({_hyper(tenth.row)}, T = {tenth.row['steps']:,}, "
             f"{_spread(tenth)}); in units of the network's input, which the authors' code has, it "
-            f"is {times:.0f} times as large and holds to more than is printed (below){by_theirs} "
-            f"({_evidence()}).",
+            f"is {times:.0f} times as large and holds to more than is printed{by_theirs} "
+            f"(private_sgd_cifar10_as_run*.json).",
         ),
         Quantity(
             "CIFAR-10: accuracy to which dFIL's bound is at least 1, less that of RDP",
@@ -294,11 +293,6 @@ def _by_step_length(found: list[Point], like: Point) -> str:
     return ", ".join(f"{accuracy:.1f} % ({length:.2g})" for length, accuracy in sorted(same))
 
 
-def _evidence() -> str:
-    """Name the files of CIFAR-10's results."""
-    return ", ".join(f"private_sgd_{name}.json" for name in _FILES["cifar10_as_run"])
-
-
 def _estimators() -> list[Quantity]:
     """Return the largest record under noisier estimators, if measured."""
     try:
@@ -323,10 +317,9 @@ def _estimators() -> list[Quantity]:
 
 def _setting(found: Found) -> str:
     words = (
-        "The networks of 004's code and tables, with the last layer's outputs left free, as in "
-        "that code: it has filters of 8 × 8 and 4 × 4 for MNIST where Table 1 says 3 × 3, and "
-        "Glorot's start. MNIST: Poisson batches of 600 of 60,000 records; a random probe a step "
-        "(004: 50 coordinates; its code, one)."
+        "The networks of the authors' code and tables (for MNIST the code has filters of 8 × 8 and "
+        "4 × 4 where Table 1 says 3 × 3) from Glorot's start. MNIST: Poisson batches of 600 of "
+        "60,000 records; one random probe a step (paper: 50 coordinates; its code: one)."
     )
     for data, whose in (("mnist_as_run", "The authors' network"), ("mnist", "Table 1's network")):
         if data in found:
@@ -338,17 +331,16 @@ def _setting(found: Found) -> str:
         settings = len({_hyper(row) for row in rows})
         words += (
             f" CIFAR-10: the {settings} settings of Table 4 that decide how accurate a network can "
-            f"be at a bound of 1 or 0.1, {_lengths(rows)}, {_runs(rows)}; at each step a quarter "
-            "of the batch was probed, those that have leaked most so far among them; where a "
-            "setting ran more than once, the largest of each run is averaged; pixels enter as "
-            "(p − 0.473)/0.2, and the error is per pixel in [0, 1], in all rows but those that say "
-            "otherwise."
+            f"be at a bound of 1 or 0.1, {_lengths(rows)}, {_runs(rows)}; each step probes a "
+            "quarter of the batch, including the records that leaked most so far; the largest dFIL "
+            "is averaged over runs; pixels enter as (p − 0.473)/0.2, and errors are per pixel in "
+            "[0, 1] unless stated otherwise."
         )
     words += _precision()
     words += (
-        " RDP as in 004's code, from the Poisson-sampled Gaussian mechanism at order 2, which is "
-        "about adding or removing a record where theorem 1 asks for replacing one. κ by 004's "
-        "formula, failing with probability 0.00001 in a run; at little noise that formula is not "
+        " RDP as in the authors' code: the Poisson-sampled Gaussian mechanism at order 2, which is "
+        "about adding or removing a record although theorem 1 needs replacing one. κ by the "
+        "paper's formula, failing with probability 0.00001 in a run; for little noise it is not "
         "proved. The κ of a mixture needs no failure probability."
     )
     return words
@@ -373,8 +365,8 @@ def _precision() -> str:
     single, half = found["rows"]
     apart = 100 * max(abs(b / a - 1) for a, b in zip(single["sum"], half["sum"], strict=True))
     return (
-        " The authors' network computed in bfloat16, which changes the sum of all leakages by "
-        f"{apart:.2f} % at most ({found['steps']} steps of two settings, "
+        " Computed in bfloat16, which changes the sum of all leakages by at most "
+        f"{apart:.2f} % ({found['steps']} steps of two settings, "
         "private_sgd_precision.json)."
     )
 
@@ -432,9 +424,9 @@ def _seen(found: list[Point]) -> str:
     else:
         claim = "The bound from the largest dFIL does not lie above that of RDP at high accuracy"
     return (
-        f"{claim}. It is at least 1 up to {crossing(found, 'largest'):.1f} % (004: 97 %), RDP up "
-        f"to {crossing(found, 'rdp'):.1f} % (004: 95 %); with the κ of a mixture dFIL holds up to "
-        f"{crossing(found, 'mixture'):.1f} %."
+        f"{claim}. It is at least 1 up to {crossing(found, 'largest'):.1f} % (paper: 97 %), RDP up "
+        f"to {crossing(found, 'rdp'):.1f} % (paper: 95 %); with the κ of a mixture dFIL holds up "
+        f"to {crossing(found, 'mixture'):.1f} %."
     )
 
 

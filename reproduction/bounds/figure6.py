@@ -1,4 +1,4 @@
-"""Paper 004, Figure 6: the CIFAR-10 images that a private network leaks most and least about."""
+"""Figure 6: the CIFAR-10 images that a private network leaks most and least about."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from seepage.errors import InputError
 from seepage.nn.sampling.amplification import paper_epsilon, theorem4_factor
 
 _SETTING = (
-    "The network of 004's Table 2 on CIFAR-10 from Glorot's start, as its code has it; Poisson "
-    "batches of 200, T = 5,000, σ = 0.5, ρ = 0.1, C = 1, as the paper states. dFIL η̄ per pixel in "
-    "[0, 1], with theorem 4's κ by 004's formula."
+    "The network of Table 2 on CIFAR-10 from Glorot's start, as in the authors' code; Poisson "
+    "batches of 200, T = 5,000, σ = 0.5, ρ = 0.1, C = 1. dFIL η̄ per pixel in [0, 1], with theorem "
+    "4's κ."
 )
 
 
@@ -50,8 +50,8 @@ def reproduce(quick: bool) -> Outcome:
     seen = (
         f"Training leaks {number(high[0][1] / max(low[0][1], 1e-12))} times as much about the most "
         f"exposed image as about the least exposed. Classes of the eight most exposed: {named[0]}; "
-        f"of the eight least: {named[1]}. 004, which averages ten runs, has images that are hard "
-        "to recognise at the upper end and typical ones at the lower."
+        f"of the eight least: {named[1]}. In the paper, hard-to-recognise images leak most and "
+        "typical ones least."
     )
     machine = row.get("machine", results["machine"])
     setting = f"{_SETTING} {runs_in_words(row).capitalize()}, on {machine}."

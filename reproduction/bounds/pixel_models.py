@@ -1,4 +1,4 @@
-"""Paper 004's logistic regression of raw pixels: MNIST digits 0 and 1 (sections 7.1 and 7.2)."""
+"""Logistic regression of raw pixels: MNIST digits 0 and 1 (sections 7.1 and 7.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paper 004, sections 2 to 4 and appendix C: the numbers its text works out by hand."""
+"""Sections 2 to 4 and appendix C: the numbers its text works out by hand."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from seepage.nn.problem.clipping import SmoothClip
 
 DIAMETER = 100.0  # of the example in section 4: ages, say
 _SETTING = (
-    "No data: an adversary who tells members from others at even odds is right with probability "
-    "e^ε/(1 + e^ε) at most (section 2), and an unbiased estimate of a number between 0 and 100 "
-    "has a variance of at least 100²/(4(e^ε − 1)) (section 4). The smooth clip lets gradients be "
-    "as long as the largest value of n/(GELU(n − 1) + 1) times C (appendix C); printed to three "
-    "decimals that is too small by 0.0002, so as a bound it must be rounded up, to 1.116."
+    "No data. Membership inference at even odds succeeds with probability at most e^ε/(1 + e^ε) "
+    "(section 2); an unbiased estimate of a number between 0 and 100 has a variance of at least "
+    "100²/(4(e^ε − 1)) (section 4). The longest gradient after the smooth clip is the maximum of "
+    "n/(GELU(n − 1) + 1) times C (appendix C); as a bound it must be rounded up, to 1.116."
 )
 
 
@@ -31,7 +30,7 @@ def reproduce(quick: bool) -> Outcome:
             "probability of telling a member at ε = 0.1, in percent",
             100 * member(0.1),
             "53",
-            "e^0.1/(1 + e^0.1) is 52.498 %, which the paper rounds up, as one may with a bound.",
+            "e^0.1/(1 + e^0.1) is 52.498 %, which the paper rounds up.",
         ),
         Quantity("probability of telling a member at ε = 2, in percent", 100 * member(2.0), "> 88"),
         Quantity("least variance of a number up to 100 at ε = 2", variance, "391"),
@@ -46,9 +45,9 @@ def reproduce(quick: bool) -> Outcome:
         ),
     )
     seen = (
-        "At ε = 2 an adversary may recognise a member with a probability of "
-        f"{100 * member(2.0):.1f} %, which protects hardly anybody; yet a number between 0 and 100 "
-        f"can then be estimated only to within ± {math.sqrt(variance):.1f}, which may be enough."
+        "At ε = 2 membership inference may succeed "
+        f"{100 * member(2.0):.1f} % of the time, but an unbiased estimate of a number between 0 "
+        f"and 100 is no closer than ± {math.sqrt(variance):.1f}."
     )
     return Outcome(_SETTING, quantities, seen, _draw())
 

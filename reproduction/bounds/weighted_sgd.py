@@ -1,10 +1,10 @@
-"""Beyond paper 004: private SGD that weights records by their leakage so far, as IRFIL does.
+"""Beyond Guo et al. 2022: private SGD that weights records by their leakage so far, as IRFIL does.
 
-IRFIL (001) reweights the records of a linear model until all leak the same. Here the clipped
-gradient of a record is multiplied by ``w = min(1, leakage so far, on average/its own)``: records
-that have leaked more than others contribute less from then on. No clipped gradient becomes longer,
-so the noise protects as before. A step's leakage falls with ``w²``; the weights are counted as
-constants, as IRFIL counts them.
+IRFIL (Hannun et al. 2021) reweights the records of a linear model until all leak the same. Here the
+clipped gradient of a record is multiplied by ``w = min(1, leakage so far, on average/its own)``:
+records that have leaked more than others contribute less from then on. No clipped gradient becomes
+longer, so the noise protects as before. A step's leakage falls with ``w²``; the weights count as
+constants, as in IRFIL.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ RATE, THRESHOLD = 0.1, 4.0
 KINDS = ("plain", "weighted")
 _TOP = 100  # one record in a hundred counts as most exposed
 _SETTING = (
-    f"The network of 004's code for MNIST on {RECORDS:,} of its images, Poisson batches of "
-    f"{BATCH}, {STEPS} steps, ρ = {RATE:g}, C = {THRESHOLD:g}, averages of {RUNS} runs, in each "
-    "of which all networks start alike. Weighted: a record's clipped gradient is multiplied by "
-    "the records' mean dFIL² so far over its own, and by one at most. dFIL counts the weights as "
-    "constants and takes κ = 1; one random probe a step steers the weights and another measures, "
-    "so that the measurement is independent of the steering. The paper has no such weights."
+    f"The authors' MNIST network on {RECORDS:,} images, Poisson batches of {BATCH}, {STEPS} "
+    f"steps, ρ = {RATE:g}, C = {THRESHOLD:g}, averages of {RUNS} runs with a common start. "
+    "Weighted (not in the paper): a record's clipped gradient is multiplied by the records' mean "
+    "dFIL² so far over its own, at most by one. dFIL treats the weights as constants and takes "
+    "κ = 1; one random probe a step sets the weights, another measures."
 )
 
 

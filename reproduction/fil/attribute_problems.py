@@ -1,4 +1,4 @@
-"""Paper 001's two problems of attribute inversion: a gene in IWPC, marital status in Adult."""
+"""The two problems of attribute inversion: a gene in IWPC, marital status in Adult."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no adversary can beat: the exact optimum beside the white-box attack of paper 001.
+"""What no adversary can beat: the exact optimum beside the white-box attack of Hannun et al. 2021.
 
 An adversary who knows everything but the attribute of one record, and of it only the frequencies of
 its levels, sees one of K normal distributions; Bayes' rule is right with a probability that has a

@@ -1,4 +1,4 @@
-"""Paper 001, Figure 2: histograms of the records' leakage, separated by class."""
+"""Figure 2: histograms of the records' leakage, separated by class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paper 001, Figure 3: the eight images with the smallest and the largest leakage."""
+"""Figure 3: the eight images with the smallest and the largest leakage."""
 
 from __future__ import annotations
 

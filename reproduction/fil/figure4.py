@@ -1,4 +1,4 @@
-"""Paper 001, Figure 4: a record's leakage against its loss and the norm of its gradient."""
+"""Figure 4: a record's leakage against its loss and the norm of its gradient."""
 
 from __future__ import annotations
 

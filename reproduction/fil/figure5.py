@@ -1,4 +1,4 @@
-"""Paper 001, Figure 5: the standard deviation of the records' leakage over rounds of IRFIL."""
+"""Figure 5: the standard deviation of the records' leakage over rounds of IRFIL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paper 001, Figure 7: leakage and white-box accuracy by decile of leakage, over rounds of IRFIL.
+"""Figure 7: leakage and white-box accuracy by decile of leakage, over rounds of IRFIL.
 
 Deciles are those of η before any reweighting, in ascending order. The adversary knows the weights
 and keeps them in every refit. The exact optimum beside it cannot be beaten by anybody who sees the
@@ -92,10 +92,8 @@ def reproduce(quick: bool) -> Outcome:
         "10⁻³, targets −1 and 1; married or not): η is about the columns of the attribute, each "
         f"round of IRFIL evens it out; Gaussian noise σ = 10⁻³, {TRIALS} releases. Intervals are "
         "at 95 %, over records and releases. Deciles are of η before reweighting. The exact "
-        "optimum is Bayes' rule for an adversary who knows everything but the attribute of one "
-        "record, and of that only its frequencies; rules are compared with it with that "
-        "attribute drawn from them. η is about small changes and the adversary compares whole "
-        "levels, so that equal η need not mean equal accuracy."
+        "optimum is that of fil-figure6. η is about small changes and the attacker compares whole "
+        "levels, so equal η need not mean equal accuracy."
     )
     return Outcome(setting, tuple(quantities), seen, _draw(courses))
 
@@ -202,26 +200,18 @@ def _compare(course: Course) -> str:
     words = []
     for stage in (0, ROUNDS):
         found, (gap, reach) = course.accuracies(stage), course.gap(stage)
-        overlap = "overlap" if course.overlap(stage) else "are far apart"
         alike, alike_reach = course.gap_by_level(stage)
         words.append(
-            f"{_when(stage)} {found[0].accuracy:.2f} and {found[-1].accuracy:.2f}, whose intervals "
-            f"{overlap} (difference {gap:+.3f} ± {reach:.3f}, {_judged(gap, reach)} its own "
-            f"interval; records of the same level compared {alike:+.3f} ± {alike_reach:.3f}, "
-            f"{_judged(alike, alike_reach)})"
+            f"{_when(stage)} {found[0].accuracy:.2f} and {found[-1].accuracy:.2f} (difference "
+            f"{gap:+.3f} ± {reach:.3f}; within levels {alike:+.3f} ± {alike_reach:.3f})"
         )
     both = "; ".join(words).replace("-", "−")
     beside = [course.beside[stage] for stage in (0, ROUNDS)]
     shares = [f"{each.plain.mean():.3f} of {each.optimum.mean():.3f}" for each in beside]
     return (
         f"{course.target.name}, accuracy in the first and the last decile: {both}. Over all "
-        f"records the white-box rule reaches {shares[0]} (the optimum) before, and {shares[1]} "
-        "after."
+        f"records, white-box accuracy is {shares[0]} (the optimum) before and {shares[1]} after."
     )
-
-
-def _judged(gap: float, reach: float) -> str:
-    return "within" if abs(gap) < reach else "beyond"
 
 
 def _draw(courses: Sequence[Course]) -> Figure:

@@ -1,4 +1,4 @@
-"""Paper 001's four models of images: MNIST and CIFAR-10, by linear and logistic regression.
+"""The four models of images: MNIST and CIFAR-10, by linear and logistic regression.
 
 Two classes in twenty principal components (section 6.1); targets −1 and 1 and no penalty for linear
 regression; for logistic regression the penalties the authors' own scripts use.

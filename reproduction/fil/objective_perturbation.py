@@ -1,4 +1,4 @@
-"""Beyond paper 001: the leakage of objective perturbation, which its section 7 leaves for later.
+"""Beyond the paper: the leakage of objective perturbation, which its section 7 leaves for later.
 
 Noise is added to the objective instead of the minimiser: the release minimises ``L(w) + bᵀw`` with
 ``b ~ N(0, β²I)``. For linear regression with ``H = XᵀX + nλI`` that is the minimiser less ``H⁻¹b``:
@@ -190,14 +190,13 @@ def _unequal(eta: Array) -> float:
 
 def _compared(each: Mechanisms) -> str:
     output, objective = each.errors(1.0)
-    better = "less" if objective < output else "more"
     ratio = (objective - each.error) / (output - each.error)
     return (
-        f"{each.name}: when the most exposed record has η = 1, objective perturbation adds "
-        f"{number(ratio)} times as much to the test MSE as output perturbation, which is {better}; "
-        f"its largest η is {_unequal(each.objective(each.steepest)):.1f} times the median "
-        f"({_unequal(each.output):.1f} for output perturbation); its covariance alone gives away "
-        f"η = {number(each.floor)} about the most exposed record, whatever the noise."
+        f"{each.name}: with η = 1 for the most exposed record, objective perturbation adds "
+        f"{number(ratio)} times as much to the test MSE as output perturbation; its largest η is "
+        f"{_unequal(each.objective(each.steepest)):.1f} times the median (output perturbation: "
+        f"{_unequal(each.output):.1f}); its covariance alone leaks η = {number(each.floor)} about "
+        "the most exposed record, whatever the noise."
     )
 
 

@@ -1,4 +1,4 @@
-"""Paper 001, section 6.2: how many of the most leaked records linear and logistic models share."""
+"""Section 6.2: how many of the most leaked records linear and logistic models share."""
 
 from __future__ import annotations
 

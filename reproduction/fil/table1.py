@@ -1,4 +1,4 @@
-"""Paper 001, Table 1: the leakage and the accuracy of four models before and after IRFIL."""
+"""Table 1: the leakage and the accuracy of four models before and after IRFIL."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Line:
         mean, spread, accuracy = PRINTED[self.name]
         why = (
             "Equation 18 evaluated for every record with dense singular values gives this mean "
-            "too (below), and the same line's spread and accuracy are the printed ones; 0.26 is "
+            "too, and the same line's spread and accuracy are the printed ones; 0.26 is "
             "the root mean square of η, which the other lines do not print."
         )
         return (
@@ -73,14 +73,12 @@ def reproduce(quick: bool) -> Outcome:
         f"After {ROUNDS} rounds every record leaks the same (the largest standard deviation is "
         f"{max(line.spread for line in after):.1e}), the accuracy moves by at most {moved:.1f} "
         f"points, and {len(table) - len(differing)} of {len(table)} numbers of the table are the "
-        "printed ones" + (f"; the others: {', '.join(differing)}." if differing else ".")
+        "printed ones" + (f"; the others: {', '.join(differing)}." if differing else ".") + " The "
+        "paper chooses the largest λ with which logistic regression is as accurate in training as "
+        "linear regression, to two digits; that rule gives other penalties than its code, whose "
+        "penalties are used here."
     )
-    setting = (
-        f"{SETTING} {ROUNDS} rounds of IRFIL. Where it differs: 001 says that λ is the largest "
-        "with which logistic regression is as accurate on the training data as linear "
-        "regression, to two significant digits; the rule gives penalties (below) other than "
-        "those of its code, which are used here and give the printed numbers."
-    )
+    setting = f"{SETTING} {ROUNDS} rounds of IRFIL."
     quantities = (*_sizes(settings), *table, *_checks(settings))
     return Outcome(setting, quantities, seen, _draw(lines, data_names(quick)))
 

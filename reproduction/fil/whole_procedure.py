@@ -1,4 +1,4 @@
-"""Paper 001, section 5, and beyond: the leakage of IRFIL when the choice of its weights counts.
+"""Section 5, and beyond: the leakage of IRFIL when the choice of its weights counts.
 
 The paper's η takes the weights as constants. They are chosen by looking at the data, and the
 leakage of the whole procedure counts that choice (:meth:`seepage.glm.Reweighting.whole_procedure`).
@@ -61,7 +61,8 @@ def reproduce(quick: bool) -> Outcome:
     found = list(_comparisons(quick))
     quantities = tuple(quantity for each in found for quantity in each.quantities())
     seen = (
-        "If the choice of the weights is counted, records do not leak equally: "
+        "If the choice of the weights is counted, records do not leak equally. Leakage relative to "
+        "constant weights, and of the worst record relative to the worst without reweighting: "
         + "; ".join(map(_tell, found))
         + "."
     )
@@ -95,10 +96,9 @@ def _compare(
 
 def _tell(found: WeightingComparison) -> str:
     return (
-        f"{found.name}: {found.ratio.min():.2f} to {found.ratio.max():.2f} times as much as with "
-        f"the weights as constants (median {np.median(found.ratio):.2f}), and the worst record "
-        f"{found.whole.max() / found.ordinary.max():.2f} times as much as the worst one without "
-        "reweighting"
+        f"{found.name} {found.ratio.min():.2f} to {found.ratio.max():.2f} times (median "
+        f"{np.median(found.ratio):.2f}), the worst record "
+        f"{found.whole.max() / found.ordinary.max():.2f} times"
     )
 
 

@@ -1,4 +1,4 @@
-"""Paper 003, what each layer gives away: its figures, and the experiment they are drawn from.
+"""Mo et al. 2021, what each layer gives away: its figures, and the experiment they are drawn from.
 
 ``experiment`` runs on an accelerator and writes ``reproduction/results``; ``measuring`` is one
 repetition of it, ``networks`` has its networks; ``runs`` reads the kept results.

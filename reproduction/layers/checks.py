@@ -1,4 +1,4 @@
-"""Checks of where the LFW experiment departs from paper 003: who is tested, on how many numbers.
+"""Checks of where the LFW experiment departs from the paper: who is tested, on how many numbers.
 
 ``python -m reproduction.layers.checks --out FILE`` trains FCNet on the CPU, in minutes, and writes
 

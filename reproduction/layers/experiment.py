@@ -1,4 +1,4 @@
-"""Runs paper 003's experiment on LFW, many repetitions at a time, and writes the results.
+"""Runs Mo et al. 2021's experiment on LFW, many repetitions at a time, and writes the results.
 
 ``python -m reproduction.layers.experiment --device cuda --minutes 9 --out FILE`` goes through the
 settings of Figures 1 to 3, repetition by repetition, until all are done or the time is up. An

@@ -1,4 +1,4 @@
-"""Paper 003, Figure 2: the attack on several properties, and its correlation with two metrics."""
+"""Figure 2: the attack on several properties, and its correlation with two metrics."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def reproduce(quick: bool) -> Outcome:
     seen = (
         f"The AUC is highest for {', '.join(told)}; the first full layer, the paper's highest, is "
         f"{claim.get(agree, f'not clearly below the highest for {agree} of the three')}. "
-        "Against the AUC for another property, that of Figure 1, the correlation with the AUC "
-        f"changes {shifts}; the paper finds that V-information loses by it and sensitivity gains. "
-        f"The layers from the highest down: {rankings(ranked)}."
+        f"Against the AUC of Figure 1's property, the correlation with the AUC changes {shifts}; "
+        "in the paper it falls for V-information and rises for sensitivity. "
+        f"The three highest layers: {rankings(ranked)}."
     )
     setting = f"Main task glasses, network {NETWORK}. {runs.setting([(NETWORK, TASK)])}"
     return Outcome(setting, tuple(quantities), seen, _draw(runs), runs.kept())

@@ -1,4 +1,4 @@
-"""Paper 003, Figure 3: sensitivity relative to its largest layer, under different main tasks."""
+"""Figure 3: sensitivity relative to its largest layer, under different main tasks."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _order(curves: dict[str, LayerCurve], place: int) -> str:
     low, high = ends.pop("Gender")
     apart = [task.lower() for task, (a, b) in ends.items() if a > high or b < low]
     return (
-        f"Over {len(curves['Gender'].each)} repetitions the means with their 95 % intervals are "
+        f"Means (95 % intervals) over {len(curves['Gender'].each)} repetitions: "
         f"{', '.join(found)}: gender is clear of {' and '.join(apart) if apart else 'neither'}."
     )
 

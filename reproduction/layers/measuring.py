@@ -1,4 +1,4 @@
-"""One repetition of paper 003's experiment on LFW: train in rounds, then measure every layer.
+"""One repetition of Mo et al. 2021's experiment on LFW: train in rounds, then measure every layer.
 
 Half of the people outside the test set belong to the adversary, the other half to the client under
 attack, so that no face is on both sides. Snapshots are taken over the second half of the training;

@@ -1,4 +1,4 @@
-"""The three networks of paper 003, appendix A.4: AlexNet, VGG11Net and FCNet variants.
+"""The three networks of Mo et al. 2021, appendix A.4: AlexNet, VGG11Net and FCNet variants.
 
 Convolutions keep the size of their input (3 × 3, padded by one), and every layer but the last is
 followed by a ReLU. Layers are named ``conv1``, ``conv2``, …, ``fc1``, ``fc2``, … in their order.

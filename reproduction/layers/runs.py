@@ -1,4 +1,4 @@
-"""The kept results of paper 003's experiment on LFW: what the figures are drawn from.
+"""The kept results of Mo et al. 2021's experiment on LFW: what the figures are drawn from.
 
 They were made once, on an accelerator, by :mod:`reproduction.layers.experiment`.
 """
@@ -22,9 +22,9 @@ KEPT = Path(__file__).parents[1] / "results" / "layers_lfw.json"
 CHECKS = KEPT.with_name("layers_checks.json")
 # Why the most sensitive layers are not the paper's.
 SIZE = (
-    "Without ψ, which the paper defines to divide out the layers' sizes, the most sensitive "
-    "layer is the printed one in all seven settings (rows “without ψ” of layers-figure1 and "
-    "layers-figure3): the printed pattern is that of the layers' sizes."
+    "Without ψ, which divides out the layers' sizes, the most sensitive layer is the printed one "
+    "in all seven settings (numbers “without ψ” of layers-figure1 and layers-figure3): the printed "
+    "pattern is that of the layers' sizes."
 )
 TITLES = {
     "v_information": "V-information (nats)",
@@ -118,15 +118,10 @@ class Runs:
         """State what was tried where a layer other than the paper's has the highest risk."""
         tried = _seen_whole()
         if "auc_confounded" in self.select(network, task)[0]["properties"][property_name]:
-            mixed = self.curve(network, task, "auc_confounded", property_name).highest
-            tried += (
-                ", and neither is the equal mix of labels: without it, the AUC is highest at the "
-                f"{ordinal(mixed)} layer"
-            )
+            tried += "; an attack without the equal mix of labels: number “confounded”"
         return (
-            f"The random projection of large layers is not the cause: {tried}; the paper does not "
-            "say how its adversary's batches were drawn, and no choice tried here gives its "
-            "pattern."
+            f"Random projection of large layers is not the cause ({tried}). The paper does not say "
+            "how the attacker's batches were drawn; no choice tried here gives its pattern."
         )
 
     def together(self, network: str, task: str, key: str, property_name: str) -> LayerCurve:
@@ -156,20 +151,19 @@ class Runs:
         counts = sorted({len(self.select(*case)) for case in cases})
         repetitions = "to".join(f" {n} " for n in {counts[0], counts[-1]}).strip()
         return (
-            "LFW, 62×47 colour faces, people split into those of the adversary (40 %), of the "
-            "client (40 %) and for testing; gender is a human label, glasses, age (young) and "
-            "hair (grey) are predicted labels. FedSGD with two clients, batches of "
+            "LFW, 62×47 colour faces; 40 % of the people are the attacker's, 40 % the client's, "
+            "the rest for testing; gender is a human label, glasses, age (young) and hair (grey) "
+            "are predicted. FedSGD with two clients, batches of "
             f"{a['batch_size']}, {a['rounds']:,} rounds at learning rate {a['lr']:g} from He's "
-            "start (the paper: 0.01, rounds not stated). Batches with and without a property "
-            "have the same mix of main-task labels unless called confounded. The adversary, a "
-            f"random forest, learns from {2 * a['known'] * a['snapshots']} batches over "
+            "start (paper: 0.01, rounds not stated). Batches with and without a property have "
+            "the same mix of main-task labels unless called confounded. The attacker, a random "
+            f"forest, learns from {2 * a['known'] * a['snapshots']} batches over "
             f"{a['snapshots']} snapshots and is tested on {2 * a['seen'] * a['snapshots']} of the "
             "client's; V-information (random forest, held out, five pools of people) is from "
-            f"{2 * a['measured']} batches at the last model, the median sensitivity over "
+            f"{2 * a['measured']} batches at the last model; the median sensitivity over "
             f"{a['samples']} test images (F-norm, target) is relative to the largest layer of "
-            "each repetition (a mean would follow the few surest images). Layers with more than "
-            f"{a['width']:,} numbers are projected to that many at random. {repetitions} "
-            "repetitions, computed once and kept."
+            f"each repetition. Layers with more than {a['width']:,} numbers are projected to that "
+            f"many at random. {repetitions} repetitions, computed once and kept."
         )
 
     def kept(self) -> tuple[str]:
@@ -205,10 +199,9 @@ def split_in_words() -> str:
     row = kept_checks()[0]
     apart, mixed = 100 * row["people apart"], 100 * row["images at random"]
     return (
-        "Keeping people apart, so that only strangers are tested, seems to explain little of it: "
-        f"with images drawn at random FCNet reaches {mixed:.1f} %, against {apart:.1f} with "
-        "people kept apart (one run, layers_checks.json); the paper states neither its split nor "
-        "how many rounds it trains."
+        "Testing on other people explains little of it: with images drawn at random FCNet reaches "
+        f"{mixed:.1f} %, against {apart:.1f} (one run, layers_checks.json). The paper states "
+        "neither its split nor its number of rounds."
     )
 
 
@@ -216,9 +209,9 @@ def _seen_whole() -> str:
     """State the effect of showing the adversary all numbers of a large layer."""
     row = kept_checks()[0]
     return (
-        f"seen whole, FCNet's fc1 has an AUC of {row['whole']['fc1']:.2f} instead of "
-        f"{row['projected']['fc1']:.2f}, fc2 {row['whole']['fc2']:.2f} (one run, "
-        "layers_checks.json)"
+        f"without it, FCNet's fc1 has an AUC of {row['whole']['fc1']:.2f} instead of "
+        f"{row['projected']['fc1']:.2f}, fc2 {row['whole']['fc2']:.2f}, one run, "
+        "layers_checks.json"
     )
 
 
@@ -247,7 +240,7 @@ def written(value: float) -> str:
 
 
 def rankings(curves: Mapping[str, LayerCurve]) -> str:
-    """Return the layers from the highest down by each quantity, in words.
+    """Return the three highest layers by each quantity, in words.
 
     Examples
     --------
@@ -256,7 +249,9 @@ def rankings(curves: Mapping[str, LayerCurve]) -> str:
     >>> rankings({"AUC": LayerCurve(("conv1", "fc1"), np.array([[0.6, 0.8], [0.7, 0.9]]))})
     'by AUC fc1, conv1'
     """
-    return "; ".join(f"by {words} {', '.join(curve.ranking)}" for words, curve in curves.items())
+    return "; ".join(
+        f"by {words} {', '.join(curve.ranking[:3])}" for words, curve in curves.items()
+    )
 
 
 def ordinal(layer: int) -> str:

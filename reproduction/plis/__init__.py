@@ -1,4 +1,4 @@
-"""Paper 002, the susceptibility of the privacy loss (PLIS): its table and figures, one file each.
+"""Mueller et al. 2022, the privacy loss-input susceptibility: one file for each table or figure.
 
 Figure 3 and Table 1 share one computation, ``chest``.
 """

@@ -1,4 +1,4 @@
-"""The study behind paper 002's Figure 3 and Table 1: chest X-rays reconstructed from gradients.
+"""The study behind Figure 3 and Table 1: chest X-rays reconstructed from gradients.
 
 Two networks are trained on PneumoniaMNIST, one of them privately. For each, the gradients of the
 same records are attacked, and their PLIS measured. Figure and table share one computation.
@@ -32,14 +32,13 @@ SETTING = (
     "network of six convolutions and two full layers, trained for four epochs with Adam, or for "
     "ten with private SGD at (ε, δ) = (1, 0.00001), C = 1. The attack minimises the cost of "
     f"Geiping et al. 2020 (cosine, total variation {VARIATION:g}) with {STEPS} evaluations of "
-    "L-BFGS, which gets further in so few steps than their signed Adam; labels are known. "
-    "Without DP it sees each record's gradient; with DP, each record's clipped gradient with the "
-    "noise of one step, as if all other records of the batch were known (ε counts on Poisson "
-    "batches whose members are hidden; PLIS does not). PLIS without DP is that of the gradient "
-    "signal; a record's PLIS is the norm over its pixels. The attack's options were chosen from "
-    "six tried on 32 records, for speed and for varied quality; the intervals are about the draw "
-    "of the records, not about that choice, nor about another seed or network. Where it differs: "
-    "the paper names neither its network nor its attack's options, and shows two records."
+    "L-BFGS; labels are known. Without DP the attacker sees each record's gradient; with DP, each "
+    "record's clipped gradient with the noise of one step, as if all other records of the batch "
+    "were known (ε counts on hidden Poisson batches; PLIS does not). PLIS without DP is that of "
+    "the gradient signal; a record's PLIS is the norm over its pixels. The attack's options were "
+    "chosen among six on 32 records; intervals are about the draw of the records, not about that "
+    "choice, another seed or another network. The paper names neither its network nor its "
+    "attack's options, and shows two records."
 )
 
 Array = NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""Paper 002, Figure 1: FIL and PLIS of informative and uninformative features, side by side."""
+"""Figure 1: FIL and PLIS of informative and uninformative features, side by side."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SETTING = (
     f"(rate {RATE}), gradients smoothly clipped at {THRESHOLD:g}, with the noise that makes all "
     f"steps together ({EPSILON}, {DELTA:g})-differentially private. FIL and PLIS are those of one "
     "more such step, of every feature of every record, averaged over the records (PLIS by its "
-    "size). 002 does not say how its data were made, nor how many there were."
+    "size). The paper does not describe its data."
 )
 
 

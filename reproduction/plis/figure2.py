@@ -1,4 +1,4 @@
-"""Paper 002, Figure 2: which pixels of MNIST images cost privacy, with DP and without.
+"""Figure 2: which pixels of MNIST images cost privacy, with DP and without.
 
 Two networks are trained, one of them privately. Batches are disjoint and may be known to everybody,
 so no amplification is claimed: a record takes part in one step of every epoch, and its (ε, δ) over
@@ -35,18 +35,15 @@ MEASURED = 5_000  # of the training images
 NEAREST = 10  # the neighbour to which an image's distance is taken
 SLIGHT = 0.1  # a correlation that explains a hundredth of the spread
 _SETTING = (
-    "The network of 004's Table 1 (its smooth activations give PLIS something to differentiate; "
-    f"002 does not name its own) trained on all of MNIST. With DP: {EPOCHS} epochs of disjoint "
-    f"batches of {BATCH:,}, smooth clip at {THRESHOLD:g}, and the noise that makes the run "
-    f"({EPSILON:g}, {DELTA:g})-private without any claim from sampling, which 002 excludes. "
-    f"Without: {PLAIN_EPOCHS} epochs of plain SGD. PLIS of one further step, of the first "
-    f"{MEASURED:,} training images and of the 624 test images of PneumoniaMNIST with their own "
-    "labels 0 and 1, which the network takes for digits. A record far beyond the threshold "
-    "releases a gradient of fixed length, which depends on nothing in the record: its PLIS is "
-    "zero, so the private network is also examined before the clip (its gradient signal over the "
-    "variance of the noise). The digits shown have the smallest and the largest PLIS of these; "
-    "the X-ray has the median. A digit's oddness is its distance in pixels to the tenth nearest "
-    f"of its class among the {MEASURED:,}."
+    "The smooth network of Guo et al. 2022, Table 1 (the paper does not name its own), trained on "
+    f"MNIST. With DP: {EPOCHS} epochs of disjoint batches of {BATCH:,}, smooth clip at "
+    f"{THRESHOLD:g}, and noise for ({EPSILON:g}, {DELTA:g})-differential privacy without "
+    f"amplification by sampling. Without: {PLAIN_EPOCHS} epochs of plain SGD. PLIS is of one more "
+    f"step, for the first {MEASURED:,} training images and the 624 test images of PneumoniaMNIST "
+    "with their labels 0 and 1. A gradient far beyond the threshold has fixed length, so its PLIS "
+    "is zero; the private network is therefore also examined before the clip. The digits shown "
+    "have the smallest and the largest PLIS, the X-ray the median. A digit's distance is that in "
+    f"pixels to the tenth nearest of its class among the {MEASURED:,}."
 )
 
 

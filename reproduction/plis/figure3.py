@@ -1,4 +1,4 @@
-"""Paper 002, Figure 3: chest X-rays with low and high PLIS, reconstructed from their gradients."""
+"""Figure 3: chest X-rays with low and high PLIS, reconstructed from their gradients."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def _seen(study: Study, where: Correlation) -> str:
     low, high = (study.plain.quality.ssim[k] for k in (study.low, study.high))
     better = "better" if high > low else "worse, not better"
     claim = {
-        "down": "smaller where PLIS is larger, as 002 says of one record",
-        "up": "larger where PLIS is larger, against what 002 says of one record",
+        "down": "smaller where PLIS is larger, as the paper says of one record",
+        "up": "larger where PLIS is larger, against what the paper says of one record",
         "no clear way": "neither larger nor smaller where PLIS is larger",
     }[where.verdict]
     if abs(where.value) < _SLIGHT:

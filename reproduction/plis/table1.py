@@ -1,4 +1,4 @@
-"""Paper 002, Table 1: the similarity of reconstructions to records, at low and at high PLIS.
+"""Table 1: the similarity of reconstructions to records, at low and at high PLIS.
 
 The paper compares two records; here the same is asked of 128.
 """
@@ -53,8 +53,7 @@ def _why(study: Study, found: dict[str, Correlation]) -> str:
     return (
         "The paper names neither its network nor its attack's options nor its two records; over "
         f"{len(study.rows)} records here SSIM runs from {ssim.min():.2f} to {ssim.max():.2f} and "
-        f"has a rank correlation with PLIS of only {rank}, so two records can show either order "
-        "(rows below)."
+        f"has a rank correlation with PLIS of only {rank}, so two records can show either order."
     )
 
 

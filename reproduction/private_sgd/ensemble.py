@@ -1,8 +1,8 @@
 """Many small networks trained privately at once, each with its own hyperparameters.
 
-A network of paper 004 is far too small to keep a GPU busy. All settings of a grid run through the
-same layers together, on the same batch: one pass serves a hundred runs. The results of a step are
-those of :class:`seepage.nn.Engine` for each network alone; the tests compare them.
+A network of Guo et al. 2022 is far too small to keep a GPU busy. All settings of a grid run through
+the same layers together, on the same batch: one pass serves a hundred runs. The results of a step
+are those of :class:`seepage.nn.Engine` for each network alone; the tests compare them.
 """
 
 from __future__ import annotations

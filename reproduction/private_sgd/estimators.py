@@ -1,6 +1,6 @@
 """The effect of an estimator's noise on the largest dFIL of all records, measured in one run.
 
-Paper 004 estimates a trace from 50 fresh coordinates per step; its public code draws only one,
+Guo et al. 2022 estimates a trace from 50 fresh coordinates per step; its public code draws one,
 because it uses one random key for all 50.
 ``python -m reproduction.private_sgd.estimators --device cuda --out FILE`` trains one network and
 lets all estimators watch the same steps.

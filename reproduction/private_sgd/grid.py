@@ -1,4 +1,4 @@
-"""Trains the private networks of paper 004's Figure 5 and writes their leakage as data.
+"""Trains the private networks of Guo et al. 2022's Figure 5 and writes their leakage as data.
 
 ``python -m reproduction.private_sgd.grid mnist --device cuda --minutes 8 --out FILE`` runs all
 settings at once and writes accuracies and leakages after every number of steps that the grid names.
@@ -250,7 +250,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--probes", type=int, default=1, help="random probes per step")
     parser.add_argument("--share", type=float, help="the share of a batch to be probed")
     parser.add_argument(
-        "--coordinate", action="store_true", help="also by one coordinate a step, as 004's code"
+        "--coordinate",
+        action="store_true",
+        help="also by one coordinate a step, as the authors' code",
     )
     parser.add_argument("--settings", type=int, help="only the first so many settings")
     parser.add_argument(

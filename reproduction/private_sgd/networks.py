@@ -1,4 +1,4 @@
-"""The convolutional networks of paper 004, appendix C, smooth in their inputs throughout.
+"""The convolutional networks of Guo et al. 2022, appendix C, smooth in their inputs throughout.
 
 Tables 1 and 2 there list a tanh after the last layer too; outputs that enter a softmax have none
 here, as in the networks of Papernot et al. (2020) that the paper adapts. The authors' public code

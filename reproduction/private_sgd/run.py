@@ -1,4 +1,4 @@
-"""One private training run of all settings of paper 004's grid at once, with its account.
+"""One private training run of all settings of Guo et al. 2022's grid at once, with its account.
 
 It needs only torch and numpy, so that it runs on a machine with little else installed.
 """
@@ -254,7 +254,7 @@ class Run:
 
 
 class CoordinateRun(Run):
-    """A run also measured as in paper 004's public code: by one coordinate per step."""
+    """A run also measured as in Guo et al. 2022's public code: by one coordinate per step."""
 
     accounts = (*Run.accounts, "one coordinate")
 

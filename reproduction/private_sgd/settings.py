@@ -1,4 +1,4 @@
-"""The settings of paper 004's private networks: data, shapes and grids (appendix C).
+"""The settings of Guo et al. 2022's private networks: data, shapes and grids (appendix C).
 
 Of Table 3 (MNIST) all settings can be run. Of Table 4 (CIFAR-10, 120 settings at five lengths of up
 to 37,500 steps of a larger network) ``cifar10`` has the step size fixed at 0.1 and three of eight

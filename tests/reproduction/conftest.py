@@ -32,7 +32,7 @@ def fake_outcome(quick: bool) -> Outcome:
 @pytest.fixture
 def fake(monkeypatch):
     """Register one experiment and no other; return it."""
-    experiment = Experiment(NAME, "001", "Figure 1", "A rising line")
+    experiment = Experiment(NAME, "Hannun et al. 2021", "Figure 1", "A rising line")
     module = types.SimpleNamespace(reproduce=fake_outcome)
     monkeypatch.setitem(sys.modules, "reproduction.fake.figure1", module)
     for owner in (reproduction, reproducing):

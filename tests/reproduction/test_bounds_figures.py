@@ -1,4 +1,4 @@
-"""Paper 004's figures 2 to 4: that they run on a small table, and what they measure on MNIST."""
+"""Figures 2 to 4 of Guo et al. 2022: small runs, and what they measure on MNIST."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_figure_3_on_mnist():
         q.name: q.measured
         for q in find_experiment("bounds-figure3").reproduce(quick=False).quantities
     }
-    rank = "attack of 004: rank correlation of bound and {} error, dFIL bound ≤ {}"
+    rank = "the paper's attack: rank correlation of bound and {} error, dFIL bound ≤ {}"
     for kind, limit, value in (
         ("mean", "0.001", 0.98),
         ("mean", "1", 0.60),
@@ -95,7 +95,7 @@ def test_figure_3_on_mnist():
         ("median", "1", 0.98),
     ):
         assert found[rank.format(kind, limit)] == pytest.approx(value, abs=0.02)
-    for name in ("attack of 004", "attack with the label"):
+    for name in ("the paper's attack", "attack with the label"):
         below = f"{name}: mean error below the dFIL bound, in percent, dFIL bound ≤ 1"
         assert found[below] == 0
         assert found[f"{name}: of them above the bound for that slope, in percent"] == 100

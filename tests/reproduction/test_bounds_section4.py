@@ -1,4 +1,4 @@
-"""The numbers that paper 004 works out in its text."""
+"""The numbers that Guo et al. 2022 works out in its text."""
 
 from __future__ import annotations
 

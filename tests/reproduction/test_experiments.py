@@ -20,8 +20,10 @@ EXPECTED = {
 }
 
 
-def test_paper_001_is_complete():
-    assert {name for name, entry in EXPERIMENTS.items() if entry.paper == "001"} >= EXPECTED
+def test_fisher_information_loss_is_complete():
+    assert {
+        name for name, entry in EXPERIMENTS.items() if entry.paper == "Hannun et al. 2021"
+    } >= EXPECTED
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -1,4 +1,4 @@
-"""Paper 003's figures from made-up runs, and the experiment itself in miniature."""
+"""Mo et al. 2021's figures from made-up runs, and the experiment itself in miniature."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_what_agrees_with_the_paper_is_said_to():
     first = drawn(layers_figure1)
     found = numbers(first)
     assert first.seen.count("as claimed") == 3
-    assert "by AUC fc1, fc2, conv3, conv2, conv1; by V-information fc1," in first.seen
+    assert "by AUC fc1, fc2, conv3; by V-information fc1," in first.seen
     assert first.seen.count("by sensitivity fc1") == 3
     assert "the AUC correlates 1.00 with V-information" in first.seen
     for network in LAYERS:

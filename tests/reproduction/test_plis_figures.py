@@ -1,4 +1,4 @@
-"""Paper 002's figures 1 and 2: on made-up data in miniature, and what figure 1 must show."""
+"""Figures 1 and 2 of Mueller et al. 2022: on made-up data, and what figure 1 must show."""
 
 from __future__ import annotations
 

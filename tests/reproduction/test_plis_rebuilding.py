@@ -1,4 +1,4 @@
-"""Paper 002's Figure 3 and Table 1 from made-up studies, and the study itself in miniature."""
+"""Figure 3 and Table 1 of Mueller et al. 2022 from made-up studies, and the study in miniature."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_what_agrees_with_the_paper_is_said_to(kept):
     over = "rank correlation over the pixels of |PLIS| and error, mean of records"
     assert found[f"{over}, 95 % interval to"] < 0
     assert found["records whose PLIS vanishes with DP"] == 10
-    assert "smaller where PLIS is larger, as 002 says of one record" in outcome.seen
+    assert "smaller where PLIS is larger, as the paper says of one record" in outcome.seen
     assert "rebuilt better than" in outcome.seen
 
 
@@ -95,7 +95,7 @@ def test_and_what_does_not_is_not(kept):
     assert "falls with PLIS by every measure" in outcome.seen
     assert "come out unlike in the paper" in outcome.seen
     outcome = plis_figure3.reproduce(False)
-    assert "against what 002 says" in outcome.seen
+    assert "against what the paper says" in outcome.seen
     assert "rebuilt worse, not better than" in outcome.seen
 
 

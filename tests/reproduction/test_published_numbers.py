@@ -1,4 +1,4 @@
-"""The experiments on the real data sets: the numbers that paper 001 prints, and what it claims."""
+"""The experiments on the real data sets: numbers and claims of Hannun et al. 2021."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_files_of_an_experiment(fake, run, tmp_path):
     found = json.loads((home / "result.json").read_text())
     assert found["name"] == fake.name
     assert found["title"] == "A rising line"
-    assert found["paper"] == "001"
+    assert found["paper"] == "Hannun et al. 2021"
     assert found["quick"] is False
     assert found["seen"] == "The line rises."
     assert found["alternative"] == "A line from 0 to 1"
@@ -52,7 +52,7 @@ def test_files_of_an_experiment(fake, run, tmp_path):
 
 def test_what_it_tells(fake, run):
     lines = run(fake.name).output.splitlines()
-    assert lines[0] == f"{fake.name}: A rising line (paper 001, Figure 1)"
+    assert lines[0] == f"{fake.name}: A rising line (Hannun et al. 2021, Figure 1)"
     assert lines[2].split() == ["mean", "|", "η", "0.040", "0.04050", "+0.00050", "yes"]
     assert "  The line rises." in lines
     assert f"seepage-reproduction/{fake.name}/result.json" in lines[-2]
@@ -77,7 +77,7 @@ def test_of_all_those_without_their_data_are_left_out(fake, run, monkeypatch, tm
 
     module = types.SimpleNamespace(reproduce=without_data)
     monkeypatch.setitem(sys.modules, "reproduction.other.figure", module)
-    other = Experiment("other-figure", "004", "Figure 9", "Another one")
+    other = Experiment("other-figure", "Guo et al. 2022", "Figure 9", "Another one")
     both = {other.name: other, fake.name: fake}
     for owner in (reproduction, reproducing):
         monkeypatch.setattr(owner, "EXPERIMENTS", both)
