@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from reproduction import EXPERIMENTS, PAPERS, Experiment
-from reproduction.outcome import Quantity, quantity_rows, reasons
+from reproduction.outcome import Quantity, reasons
 from reproduction.reproducing import PNG, RESULT, write_whole
 from seepage.errors import InputError
 
@@ -23,8 +23,8 @@ _HEAD = """\
 # Reproductions of the papers
 
 Tables and figures of the [four papers](../papers.md), reproduced, with the printed numbers beside
-the measured ones. A number *agrees* if it rounds to the printed one; otherwise a note gives the
-reason and the evidence. Each section links all of its numbers.
+the measured ones. A number agrees if it rounds to the printed one; otherwise the note in brackets
+gives the reason and the evidence. "–" is not made. Each section links all of its numbers.
 
 `seepage reproduce --list` lists all names and `seepage reproduce NAME` runs one: from the data, or
 from kept results where the *Setting* says so. `make reproduce` runs all of them and writes these
@@ -101,10 +101,8 @@ def _index(found: dict[str, dict[str, Any]]) -> Iterator[str]:
         ]
         cells = " | ".join(map(str, _tally(own.values())))
         yield f"| {paper}: {', '.join(links)} | {cells} |"
-    yield ""
-    for name in found:
-        experiment = EXPERIMENTS[name]
-        yield f"- [`{name}`]({experiment.page}.md#{name}): {experiment.title}"
+    yield "\nBy name:"
+    yield from (f"[`{name}`]({EXPERIMENTS[name].page}.md#{name})" for name in found)
     missing = [experiment for name, experiment in EXPERIMENTS.items() if name not in found]
     if missing:
         yield "\n## Not made yet\n"
@@ -175,14 +173,44 @@ def _table(quantities: Sequence[Quantity]) -> Iterator[str]:
     """Yield printed beside measured numbers, and the reasons; the others are in the results."""
     if not quantities:
         return
-    for k, (name, printed, measured, _, agrees) in enumerate(quantity_rows(quantities)):
-        yield f"| {_inline(name)} | {printed} | {measured} | {agrees} |"
-        if k == 0:
-            yield "|---|---:|---:|---:|"
-    yield ""
-    for k, reason in enumerate(reasons(quantities), start=1):
+    said = reasons(quantities)
+    crossed = _crossed(quantities)
+    if crossed:
+        columns = [name.rpartition(": ")[2] for name in crossed[0]]
+        yield f"| printed / measured | {' | '.join(map(_inline, columns))} |"
+        yield "|---|" + "---:|" * len(columns)
+        for row in crossed:
+            cells = " | ".join(_cell(quantity, said) for quantity in row.values())
+            yield f"| {_inline(next(iter(row)).rpartition(': ')[0])} | {cells} |"
+        yield ""
+    left = [q for q in quantities if not any(q.name in row for row in crossed)]
+    if left:
+        yield "| quantity | printed / measured |\n|---|---:|"
+        yield from (f"| {_inline(q.name)} | {_cell(q, said)} |" for q in left)
+        yield ""
+    for k, reason in enumerate(said, start=1):
         yield f"{k}. {_inline(reason)}"
     yield ""
+
+
+def _crossed(quantities: Sequence[Quantity]) -> list[dict[str, Quantity]]:
+    """Return the rows of a table of several columns: quantities named ``row: column``."""
+    rows: dict[str, dict[str, Quantity]] = {}
+    for quantity in quantities:
+        rows.setdefault(quantity.name.rpartition(": ")[0], {})[quantity.name] = quantity
+    alike: dict[tuple[str, ...], list[dict[str, Quantity]]] = {}
+    for row in rows.values():
+        alike.setdefault(tuple(name.rpartition(": ")[2] for name in row), []).append(row)
+    return next(
+        (found for columns, found in alike.items() if min(len(columns), len(found)) > 2), []
+    )
+
+
+def _cell(quantity: Quantity, said: Sequence[str]) -> str:
+    """Return the printed number and the measured one; a number in brackets names its reason."""
+    _, printed, measured, _, _ = quantity.cells()
+    why = f" ({said.index(quantity.reason) + 1})" if quantity.reason else ""
+    return f"{printed.replace('/', ' or ')} / {measured}{why}"
 
 
 def _inline(text: str) -> str:

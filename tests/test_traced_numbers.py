@@ -210,18 +210,16 @@ def flower_clients_over_seeds():
     found = kept("federated_run")
     runs = found["seeds"]
     for line, count in {
-        "the property of five clients (from the first round on)": "property_found",
-        "a property drawn without regard to the data, in the same runs": "null_property_found",
-        "the one client with the property stands out": "planted_client_stands_out",
-        "another client stands out beside it": "runs_in_which_another_stands_out",
-        "among ten like clients, one stands out": "runs_of_like_clients_in_which_one_stands_out",
-        "among ten like clients, a property that means nothing": (
-            "null_property_of_like_clients_found"
-        ),
+        "property of five clients, from the first round on": "property_found",
+        "random property, same runs": "null_property_found",
+        "the one client with the property is an outlier": "planted_client_stands_out",
+        "another client, too": "runs_in_which_another_stands_out",
+        "an outlier among ten like clients": "runs_of_like_clients_in_which_one_stands_out",
+        "random property of like clients": ("null_property_of_like_clients_found"),
     }.items():
         yield row(line, f"{found[count]} of {runs}")
     further = f"{found['further_null_properties_found']} of {found['further_null_properties']}"
-    yield row("twenty more of these in each of the runs", further)
+    yield row("twenty more in each run", further)
 
 
 @tied("docs/how-to/gradient-inversion.md")
@@ -232,13 +230,19 @@ def images_rebuilt_from_updates():
     }
     alone = sorted((steps, cost) for count, steps, cost, way in found if count == 1)
     assert len(alone) == 12
-    for steps, cost in dict.fromkeys(alone):
-        ways = [found[1, steps, cost, way] for way in ("divided", "modelled")]
-        yield row(
-            steps,
-            cost,
-            *(f"{statistics.median(s):.3f} ({min(s):.3f} to {max(s):.3f})" for s in ways),
-        )
+    steps, costs = (list(dict.fromkeys(one)) for one in zip(*alone, strict=True))
+    middle = {
+        (cost, way): [f"{statistics.median(found[1, k, cost, way]):.3f}" for k in steps]
+        for cost in costs
+        for way in ("divided", "modelled")
+    }
+    assert steps == [1, 5, 10]
+    assert {x for (_, way), all_ in middle.items() if way == "modelled" for x in all_} == {"1.000"}
+    yield "Modelling gives 1.000 throughout"
+    first, second, third = middle["Euclidean", "divided"]
+    yield f"dividing gives {first} after one local step, {second} after five and {third} after ten"
+    first, second, third = middle["cosine", "divided"]
+    yield f"with the cosine, {first}, {second} and {third}"
     (cost,) = {cost for count, _, cost, _ in found if count == 2}
     divided, few, many = (
         found[2, steps, cost, way]
@@ -363,8 +367,10 @@ def what_remedies_leave():
     start = printed.index("Differences from the update as it is, paired:")
     table = [re.split(r" {2,}", line.strip()) for line in printed[2:start] if line[-1:].isdigit()]
     assert len(table) == 8
-    for cells in table:
-        yield row(*cells)
+    _, auc, _, accuracy, _, runs = next(cells for cells in table if cells[0] == "as it is")
+    assert int(runs) == max(int(cells[-1]) for cells in table)
+    yield f"each of up to {runs} runs"
+    yield f"As it is, the attack has an AUC of {auc} and the model an accuracy of {accuracy}"
     gaps = {}
     for line in printed[start + 1 :]:
         name, *cells = re.split(r" {2,}", line.strip())
@@ -374,7 +380,7 @@ def what_remedies_leave():
     assert len(two) == 4
     assert all(low < 0 < high for (_, low, high), _, _ in two.values())
     most = max(abs(auc) for (auc, _, _), _, _ in two.values())
-    yield f"the AUC moves by at most {most:.3f}, and every interval of that includes zero"
+    yield f"The AUC moves by at most {most:.3f}, and every interval of that includes zero"
     prices = [
         -100 * accuracy for name, (*_, (accuracy, _, _)) in two.items() if "noise" not in name
     ]

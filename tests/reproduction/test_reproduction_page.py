@@ -42,7 +42,7 @@ def test_the_pages_show_figure_words_and_numbers(fake, results, tmp_path):
     assert f"![A line from 0 to 1]({fake.name}.png)" in text
     assert "The line rises." in text
     assert "Two \\*made-up\\* points." in text
-    assert "| mean \\| η | 0.040 | 0.04050 | yes |" in text
+    assert "| mean \\| η | 0.040 / 0.04050 |" in text
     assert "| trials |" not in text
     assert f"[all numbers]({fake.name}.json)" in text
     assert f"\n## {fake.name}\n" in text
@@ -95,8 +95,8 @@ def test_reasons_stand_under_the_table_each_once(fake, results, tmp_path):
     )
     index = write_pages(results, tmp_path / "docs")
     text = (index.parent / "fake.md").read_text()
-    assert "| a | 2 | 1 | no (1) |\n| b | 3 | 3 | yes |" in text
-    assert "| c | 4 | – | not made (2) |\n| d | 6 | 5 | no (1) |" in text
+    assert "| a | 2 / 1 (1) |\n| b | 3 / 3 |" in text
+    assert "| c | 4 / – (2) |\n| d | 6 / 5 (1) |" in text
     assert "\n1. It was \\*cut off\\*.\n2. The data are not at hand.\n" in text
     assert "Never shown." not in text
     whole = (
@@ -199,9 +199,29 @@ def test_the_pages_are_those_of_the_kept_results(tmp_path):
 
 
 def test_no_number_of_the_documentation_differs_without_a_reason():
-    for path in set(PAGES.glob("*.md")) - {PAGES / "index.md"}:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            assert not line.endswith(("| no |", "| not made |")), line
+    for path in PAGES.glob("*.json"):
+        page_name = EXPERIMENTS[path.stem].page
+        text = (PAGES / f"{page_name}.md").read_text(encoding="utf-8")
+        section = text.partition(f"\n## {path.stem}\n")[2].partition("\n## ")[0]
+        for found in json.loads(path.read_text("utf-8"))["quantities"]:
+            quantity = Quantity.from_json(found)
+            if quantity.printed is not None:
+                _, printed, measured, _, _ = quantity.cells()
+                why = r" \(\d\)" * (not quantity.agrees)
+                both = f"| {printed.replace('/', ' or ')} / {measured}"
+                assert re.search(rf"{re.escape(both)}{why} \|", section), found
+
+
+def test_quantities_of_several_rows_and_columns_make_one_table(fake, results, tmp_path):
+    names = [f"{row}: {column}" for row in ("a", "b", "c") for column in ("x", "y", "z")]
+    change(
+        results, fake, [Quantity(name, k, str(k)) for k, name in enumerate(["first: x", *names])]
+    )
+    index = write_pages(results, tmp_path / "docs")
+    text = (index.parent / "fake.md").read_text()
+    assert "| printed / measured | x | y | z |\n|---|---:|---:|---:|\n| a | 1 / 1 | 2 / 2 |" in text
+    assert "| c | 7 / 7 | 8 / 8 | 9 / 9 |\n\n| quantity |" in text
+    assert text.count("| first: x | 0 / 0 |") == 1
 
 
 def test_the_readme_counts_as_the_pages_do():
