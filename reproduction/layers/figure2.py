@@ -13,7 +13,6 @@ from reproduction.layers.runs import (
     kept_runs,
     ordinal,
     plot_curve,
-    rankings,
     significance,
     written,
 )
@@ -32,7 +31,6 @@ def reproduce(quick: bool) -> Outcome:
     sensitive = runs.sensitivity(NETWORK, TASK)
     quantities = [Quantity("test accuracy in percent", runs.accuracy(NETWORK, TASK))]
     told, agree = [], 0
-    ranked = {"sensitivity": sensitive}
     elsewhere = runs.curve(NETWORK, _OTHER_TASK, "auc", _OTHER)
     changes: dict[str, list[float]] = {"V-information": [], "sensitivity": []}
     for name in PROPERTIES:
@@ -61,8 +59,6 @@ def reproduce(quick: bool) -> Outcome:
             f"{name.lower()} at the {ordinal(attack.highest)} ({attack.mean.max():.2f}; first full "
             f"layer {attack.mean[first - 1]:.2f})"
         )
-        ranked[f"the AUC for {name.lower()}"] = attack
-        ranked[f"the V-information about {name.lower()}"] = informed
     quantities += [
         Quantity(
             f"correlation of the V-information about {one.lower()} with the AUC for {two.lower()}",
@@ -82,8 +78,7 @@ def reproduce(quick: bool) -> Outcome:
         f"The AUC is highest for {', '.join(told)}; the first full layer, the paper's highest, is "
         f"{claim.get(agree, f'not clearly below the highest for {agree} of the three')}. "
         f"Against the AUC of Figure 1's property, the correlation with the AUC changes {shifts}; "
-        "in the paper it falls for V-information and rises for sensitivity. "
-        f"The three highest layers: {rankings(ranked)}."
+        "in the paper it falls for V-information and rises for sensitivity."
     )
     setting = f"Main task glasses, network {NETWORK}. {runs.setting([(NETWORK, TASK)])}"
     return Outcome(setting, tuple(quantities), seen, _draw(runs), runs.kept())
