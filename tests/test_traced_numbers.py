@@ -302,6 +302,19 @@ def what_all_checks_cost():
     yield f"under {100 * limit:.0f} % of a run of 400 steps"
 
 
+@tied("docs/how-to/private-sgd.md")
+def an_eleventh_record():
+    found = kept("promises")
+    assert [(run["records"], run["rate"]) for run in found["opacus"]] == [(11, 0.5), (10, 1.0)]
+    promised, declared, real = (
+        f"{100 * found['attack'][key]:.1f} %" for key in ("promised", "declared", "real")
+    )
+    yield (
+        f"At 1 % false positives, the guarantee at rate one half allows {promised} true positives; "
+        f"the best test reaches {declared} if that rate is declared, and {real} as Opacus draws"
+    )
+
+
 @tied("docs/how-to/budgets.md")
 def what_budgets_cost():
     found = kept("filtered_runs")["runs"]

@@ -93,10 +93,9 @@ def _mnist(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             "MNIST: accuracy to which the RDP bound is at least 1",
             crossing(found, "rdp"),
             "95",
-            "The bound follows from σ and T alone, and is above 1 at σ = 2 even after 5,000 steps; "
-            "theorem 1 asks for the privacy of replacing a record, where the paper's code counts "
-            f"leaving one out, and so taken it holds to {replaced:.2f} %, the printed "
-            "number (private_sgd_mnist_as_run.json).",
+            "The bound follows from σ and T alone, and is above 1 at σ = 2 even after 5,000 steps. "
+            "The paper's code counts removing a record; for replacing one, which theorem 1 needs, "
+            f"it holds to {replaced:.2f} %, the printed number (private_sgd_mnist_as_run.json).",
         ),
         Quantity(
             "MNIST: accuracy to which the bound from the largest dFIL is at least 1",
@@ -195,8 +194,8 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             rdp.accuracy,
             _PRINTED_RDP,
             "The bound follows from σ and T alone, and σ = 2 is the most noise of Table 4: after "
-            f"its longest run ({longest:,} steps) it is {rdp.rdp:.2f}, where the accuracy is, by "
-            f"ρC, {_by_step_length(found, rdp)}. The most accurate setting is {_hyper(rdp.row)} "
+            f"its longest run ({longest:,} steps) it is {rdp.rdp:.2f}, where the accuracy is "
+            f"{_accuracies(found, rdp)}. The most accurate setting is {_hyper(rdp.row)} "
             f"({_spread(rdp)}); none reaches {_PRINTED_RDP} % (private_sgd_cifar10_as_run*.json).",
         ),
         Quantity(
@@ -204,8 +203,8 @@ def _cifar10(results: dict[str, Any], found: list[Point]) -> list[Quantity]:
             tenth.accuracy,
             "64",
             f"Per pixel it holds to this ({_hyper(tenth.row)}, T = {tenth.row['steps']:,}, "
-            f"{_spread(tenth)}); in units of the network's input, which the authors' code has, it "
-            f"is {times:.0f} times as large and holds to more than is printed{by_theirs} "
+            f"{_spread(tenth)}); in units of the network's input, as in the authors' code, it is "
+            f"{times:.0f} times as large and holds to more than is printed{by_theirs} "
             f"(private_sgd_cifar10_as_run*.json).",
         ),
         Quantity(
@@ -283,14 +282,14 @@ def _spread(point: Point) -> str:
     return f"runs of it reach {', '.join(single)} %"
 
 
-def _by_step_length(found: list[Point], like: Point) -> str:
-    """State the accuracies after as many steps at the same noise, by ρC."""
+def _accuracies(found: list[Point], like: Point) -> str:
+    """State the accuracies after as many steps at the same noise."""
     same = [
-        (p.row["learning_rate"] * p.row["max_grad_norm"], p.accuracy)
+        p.accuracy
         for p in found
         if all(p.row[name] == like.row[name] for name in ("noise_multiplier", "steps"))
     ]
-    return ", ".join(f"{accuracy:.1f} % ({length:.2g})" for length, accuracy in sorted(same))
+    return f"{min(same):.1f} to {max(same):.1f} %"
 
 
 def _estimators() -> list[Quantity]:
@@ -321,11 +320,14 @@ def _setting(found: Found) -> str:
         "4 × 4 where Table 1 says 3 × 3) from Glorot's start. MNIST: Poisson batches of 600 of "
         "60,000 records; one random probe a step (paper: 50 coordinates; its code: one)."
     )
+    runs: dict[str, list[str]] = {}
     for data, whose in (("mnist_as_run", "The authors' network"), ("mnist", "Table 1's network")):
         if data in found:
             rows = found[data][0]["rows"]
             settings = len({_hyper(row) for row in rows})
-            words += f" {whose}: {settings} settings of Table 3, {_lengths(rows)}, {_runs(rows)}."
+            made = f"{settings} settings of Table 3, {_lengths(rows)}, {_runs(rows)}"
+            runs.setdefault(made, []).append(whose)
+    words += "".join(f" {' and '.join(names)}: {made}." for made, names in runs.items())
     if "cifar10_as_run" in found:
         rows = found["cifar10_as_run"][0]["rows"]
         settings = len({_hyper(row) for row in rows})
@@ -380,6 +382,8 @@ def _lengths(rows: list[dict[str, Any]]) -> str:
     usual = [f"{steps:,}" for steps in sorted(settings) if len(settings[steps]) == most]
     *first, last = usual
     words = f"after {', '.join(first)}{' and ' if first else ''}{last} steps"
+    if len(usual) > 4:
+        words = f"after {len(usual)} lengths from {usual[0]} to {last} steps"
     for steps, found in sorted(settings.items()):
         if len(found) < most:
             words += f" ({'; '.join(found)} also after {steps:,})"
@@ -399,11 +403,17 @@ def _runs(rows: list[dict[str, Any]]) -> str:
         alike.setdefault((steps, runs), []).append(hyper)
     settings = {_hyper(row) for row in rows}
     named = [
-        f"{'all' if len(hypers) == len(settings) else '; '.join(hypers)}, to {steps:,} steps: "
-        f"{runs}"
+        f"{_some(hypers, len(settings))}, to {steps:,} steps: {runs}"
         for (steps, runs), hypers in alike.items()
     ]
     return f"{words} ({'; '.join(named)})" if named else words
+
+
+def _some(hypers: list[str], settings: int) -> str:
+    """Name one setting, count several."""
+    if len(hypers) == settings:
+        return "all"
+    return hypers[0] if len(hypers) == 1 else f"{len(hypers)} of them"
 
 
 def _hyper(row: dict[str, Any]) -> str:

@@ -140,10 +140,9 @@ def reproduce(quick: bool) -> Outcome:
         "patient's allele, and of that only the frequencies; rules are compared with it on "
         "alleles drawn from them. The black-box attacker has another prior (how the dose depends "
         "on the allele) and is not compared. The ideal attacker learns from half of the patients "
-        "and is tested on the other. The paper drops the last level of a nominal feature, its code the "
-        "first (CC of VKORC1), as here. It recommends a mean η near 10⁻³ without naming a penalty "
-        "or a criterion; here the criterion is that the black-box attacker loses half of the gain "
-        "at λ = 1."
+        "and is tested on the other. The paper drops the last level of a nominal feature, its code "
+        "the first (CC of VKORC1), as here. It recommends a mean η near 10⁻³ without a criterion; "
+        "here it is that the black-box attacker loses half of the gain at λ = 1."
     )
     return Outcome(setting, tuple(quantities), seen, _draw(curves, levels, ranks))
 
