@@ -15,7 +15,6 @@ from reproduction.layers.runs import (
     kept_runs,
     ordinal,
     plot_curve,
-    rankings,
     split_in_words,
     written,
 )
@@ -34,7 +33,7 @@ def reproduce(quick: bool) -> Outcome:
     """Draw the kept results (fast in either mode)."""
     runs = kept_runs()
     quantities: list[Quantity] = []
-    verdicts, orders = [], []
+    verdicts = []
     for network, (accuracy, layer) in PRINTED.items():
         curves = _curves(runs, network)
         quantities.append(
@@ -47,13 +46,10 @@ def reproduce(quick: bool) -> Outcome:
         )
         quantities += _numbers(runs, network, curves, layer)
         verdicts.append(_verdict(network, curves))
-        ranked = rankings({words: curves[key] for key, words in _WORDS.items()})
-        orders.append(f"{network}, {ranked}")
     seen = (
         "The paper claims that the first full layer leaks most, and that both metrics track the "
         "attack. Here, with the main task gender, the property glasses and an equal label mix: "
-        f"{'; '.join(verdicts)}. The three highest "
-        f"layers: {'. '.join(orders)}. From all layers together the AUC is "
+        f"{'; '.join(verdicts)}. From all layers together the AUC is "
         f"{_each(runs, 'auc')}; with each property's own mix of labels "
         f"{_each(runs, 'auc_confounded')}. An equal mix need not be harder to attack: it adds "
         "rare combinations (women with glasses) that the networks have learnt less well."
@@ -63,9 +59,9 @@ def reproduce(quick: bool) -> Outcome:
             f"{data}, {network}: test accuracy in percent",
             None,
             printed,
-            "The publishers of CelebA and PubFig give out their images on request; they were not "
-            "available here, so two thirds of the paper's Figure 1 are missing; `seepage data "
-            "fetch celeba` and `seepage data fetch pubfig` say which files go where.",
+            "CelebA and PubFig are given out on request and were not available, so two thirds of "
+            "the paper's Figure 1 are missing; `seepage data fetch celeba` (or `pubfig`) says "
+            "which files go where.",
         )
         for data, accuracies in ELSEWHERE.items()
         for network, printed in zip(PRINTED, accuracies, strict=True)

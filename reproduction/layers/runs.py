@@ -56,11 +56,6 @@ class LayerCurve:
         """The number of the highest layer, counted from 1 as in the paper."""
         return int(np.argmax(self.mean)) + 1
 
-    @property
-    def ranking(self) -> tuple[str, ...]:
-        """The layers from the highest mean to the lowest."""
-        return tuple(self.layers[k] for k in np.argsort(-self.mean, kind="stable"))
-
     def reaches_the_highest(self, layer: int) -> bool:
         """Return whether a layer, counted from 1, is not clearly below the highest.
 
@@ -237,21 +232,6 @@ def written(value: float) -> str:
     '−0.46'
     """
     return f"{value:z.2f}".replace("-", "−")
-
-
-def rankings(curves: Mapping[str, LayerCurve]) -> str:
-    """Return the three highest layers by each quantity, in words.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from reproduction.layers.runs import LayerCurve, rankings
-    >>> rankings({"AUC": LayerCurve(("conv1", "fc1"), np.array([[0.6, 0.8], [0.7, 0.9]]))})
-    'by AUC fc1, conv1'
-    """
-    return "; ".join(
-        f"by {words} {', '.join(curve.ranking[:3])}" for words, curve in curves.items()
-    )
 
 
 def ordinal(layer: int) -> str:

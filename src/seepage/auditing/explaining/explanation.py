@@ -26,15 +26,29 @@ Explained = DifferentialPrivacy | GaussianDP | SampledGaussianDP
 
 @dataclass(frozen=True)
 class Meaning:
-    """What one reading of a promise allows an attacker who knows all other records, at most."""
+    """What one reading of a promise allows an attacker who knows all other records, at most.
 
-    reading: str  # what is taken to be known of the mechanism, in words
-    membership: float  # how often membership inference is right, at even odds
-    at_prior: float  # the same at the base rate
-    tpr: float  # the true positive rate at 1 % false positives
-    tpr_strict: float  # the same at 0.1 %
-    # The least root mean squared error of any estimate of a number, as a share of its known range,
-    # on average over records at its two ends; 0.5 without a release
+    Parameters
+    ----------
+    reading
+        What is taken to be known of the mechanism: ``"any mechanism"``, ``"Gaussian noise"``,
+        ``"this run"`` or ``"its (ε, δ) alone"``.
+    membership, at_prior
+        The success rate of membership inference, at even odds and at the base rate.
+    tpr, tpr_strict
+        Its true positive rate at 1 % and at 0.1 % false positives.
+    closest
+        The least root mean squared error of any estimate of a number, as a share of its known
+        range, on average over records at its two ends; 0.5 without a release.
+    trade_off
+        The trade-off of false positives and false negatives.
+    """
+
+    reading: str
+    membership: float
+    at_prior: float
+    tpr: float
+    tpr_strict: float
     closest: float
     trade_off: TradeOff = field(compare=False, repr=False)
 
@@ -104,7 +118,14 @@ class Explanation:
         yield ("least error, of a number's range", *least, "±50 %")
 
     def summary(self) -> dict[str, Any]:
-        """Return the same as plain values; ``docs/how-to/explain.md`` has the keys."""
+        """Return the same as plain values, which ``--json`` prints.
+
+        ``schema`` grows when a key changes its meaning or is removed. ``promise``, ``epsilon``
+        (``None`` for a run without ``delta``), ``delta``, ``neighbours`` and ``prior`` are what was
+        asked; ``baseline`` is the success rate of a guess without the release. ``meanings`` has the
+        fields of every :class:`Meaning`, and ``presets`` those whose limit on membership the first
+        of them meets.
+        """
         names = ("reading", "membership", "at_prior", "tpr", "tpr_strict", "closest")
         return {
             "schema": SCHEMA,
