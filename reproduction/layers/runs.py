@@ -6,7 +6,7 @@ They were made once, on an accelerator, by :mod:`reproduction.layers.experiment`
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
