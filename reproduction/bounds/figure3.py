@@ -33,9 +33,8 @@ _SETTING = (
     "penalised like the pixels, as in the authors' code; bounds and errors are about the pixels. "
     f"The informed attacker divides by what the column of ones reveals ({TRIALS:,} releases), or "
     f"also uses the label ({TRIALS_WITH_LABEL} releases; {TRIALS_EXPOSED:,} for the {EXPOSED} "
-    "most exposed records). The paper says that its attacker has the label, but its code does not "
-    "use it. The estimate is then a ratio of Gaussians, which has no mean: a few trials with a "
-    "divisor near zero dominate the average error. Medians are therefore shown too."
+    "most exposed records), which the paper's text does and its code does not. Without the label "
+    "the estimate is a ratio of Gaussians, which has no mean; hence also medians."
 )
 
 

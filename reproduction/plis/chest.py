@@ -28,17 +28,15 @@ EPSILON, DELTA = 1.0, 1e-5
 STEPS, VARIATION = 100, 1e-3
 _RESAMPLES = 5_000  # of the bootstrap intervals
 SETTING = (
-    f"PneumoniaMNIST; {RECORDS} of the 4,708 training images, drawn at random (seed 0). A tanh "
-    "network of six convolutions and two full layers, trained for four epochs with Adam, or for "
-    "ten with private SGD at (ε, δ) = (1, 0.00001), C = 1. The attack minimises the cost of "
-    f"Geiping et al. 2020 (cosine, total variation {VARIATION:g}) with {STEPS} evaluations of "
-    "L-BFGS; labels are known. Without DP the attacker sees each record's gradient; with DP, each "
-    "record's clipped gradient with the noise of one step, as if all other records of the batch "
-    "were known (ε counts on hidden Poisson batches; PLIS does not). PLIS without DP is that of "
-    "the gradient signal; a record's PLIS is the norm over its pixels. The attack's options were "
-    "chosen among six on 32 records; intervals are about the draw of the records, not about that "
-    "choice, another seed or another network. The paper names neither its network nor its "
-    "attack's options, and shows two records."
+    f"PneumoniaMNIST, {RECORDS} of the 4,708 training images at random. A tanh network of six "
+    "convolutions and two full layers, trained for four epochs with Adam, or for ten with private "
+    "SGD at (ε, δ) = (1, 0.00001), C = 1. The attack: cost of Geiping et al. 2020 (cosine, total "
+    f"variation {VARIATION:g}), {STEPS} evaluations of L-BFGS, known labels, options chosen among "
+    "six on 32 records. Without DP it sees each record's gradient; with DP, each record's clipped "
+    "gradient with the noise of one step, as if the rest of the batch were known. PLIS without DP "
+    "is that of the gradient signal; a record's PLIS is the norm over its pixels. Intervals are "
+    "about the draw of the records alone. The paper names neither its network nor its attack's "
+    "options, and shows two records."
 )
 
 Array = NDArray[np.float64]

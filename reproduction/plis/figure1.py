@@ -22,13 +22,12 @@ INFORMATIVE = (1, 4, 9, 13, 17)
 SHOWN = (8, 9, 12)  # those of the paper
 LABEL_NOISE = 0.05
 _SETTING = (
-    f"{RECORDS:,} made-up records with {FEATURES} standard normal features, of which five "
-    f"({', '.join(map(str, INFORMATIVE))}) have weights between 0.5 and 1.5 in size and the others "
-    f"none; the labels carry noise of {LABEL_NOISE}. Linear regression by {STEPS} full-batch steps "
-    f"(rate {RATE}), gradients smoothly clipped at {THRESHOLD:g}, with the noise that makes all "
-    f"steps together ({EPSILON}, {DELTA:g})-differentially private. FIL and PLIS are those of one "
-    "more such step, of every feature of every record, averaged over the records (PLIS by its "
-    "size). The paper does not describe its data."
+    f"{RECORDS:,} made-up records with {FEATURES} standard normal features, five of them "
+    f"({', '.join(map(str, INFORMATIVE))}) with weights of 0.5 to 1.5 in size, the others with "
+    f"none; label noise {LABEL_NOISE}. Linear regression by {STEPS} full-batch steps (rate "
+    f"{RATE}), gradients smoothly clipped at {THRESHOLD:g}, ({EPSILON}, {DELTA:g})-differential "
+    "privacy in all. FIL and PLIS (by its size) are of every feature in one more step, averaged "
+    "over the records. The paper does not describe its data."
 )
 
 

@@ -35,15 +35,14 @@ MEASURED = 5_000  # of the training images
 NEAREST = 10  # the neighbour to which an image's distance is taken
 SLIGHT = 0.1  # a correlation that explains a hundredth of the spread
 _SETTING = (
-    "The smooth network of Guo et al. 2022, Table 1 (the paper does not name its own), trained on "
-    f"MNIST. With DP: {EPOCHS} epochs of disjoint batches of {BATCH:,}, smooth clip at "
-    f"{THRESHOLD:g}, and noise for ({EPSILON:g}, {DELTA:g})-differential privacy without "
-    f"amplification by sampling. Without: {PLAIN_EPOCHS} epochs of plain SGD. PLIS is of one more "
-    f"step, for the first {MEASURED:,} training images and the 624 test images of PneumoniaMNIST "
-    "with their labels 0 and 1. A gradient far beyond the threshold has fixed length, so its PLIS "
-    "is zero; the private network is therefore also examined before the clip. The digits shown "
-    "have the smallest and the largest PLIS, the X-ray the median. A digit's distance is that in "
-    f"pixels to the tenth nearest of its class among the {MEASURED:,}."
+    "The smooth network of Guo et al. 2022, Table 1 (the paper does not name its own), on MNIST. "
+    f"With DP: {EPOCHS} epochs of disjoint batches of {BATCH:,}, smooth clip at {THRESHOLD:g}, "
+    f"({EPSILON:g}, {DELTA:g})-differential privacy without amplification by sampling. Without: "
+    f"{PLAIN_EPOCHS} epochs of plain SGD. PLIS is of one more step, for the first {MEASURED:,} "
+    "training images and the 624 test images of PneumoniaMNIST with their labels 0 and 1. "
+    "Records far above the threshold have a PLIS of zero; hence also PLIS before the clip. The "
+    "digits shown have the smallest and the largest PLIS, the X-ray the median. A digit's "
+    f"distance is that in pixels to the tenth nearest of its class among the {MEASURED:,}."
 )
 
 
