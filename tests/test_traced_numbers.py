@@ -170,9 +170,8 @@ def an_audit_of_a_panel_by_row_and_by_person():
     assert found["same"]
     assert found["rows"] == 7 * found["people"]
     yield (
-        f"{found['people']} people with seven rows each, an audit by row says that membership "
-        f"inference is right at most {row:.0f} times in 100, and refits without all rows of a "
-        f"person give {person:.0f}"
+        f"{found['people']} people with seven rows each, an audit by row limits membership "
+        f"inference to {row:.0f} % success; refits without all rows of a person give {person:.0f} %"
     )
 
 
