@@ -401,7 +401,7 @@ def what_one_fit_predicts_of_lira():
     }
     figures = (
         *("mean area, predicted", "mean area, LiRA", "top 1 %, predicted", "top 1 %, LiRA"),
-        *("correlation", "correlation, corrected"),
+        "correlation",
     )
     yield "top 1 %, predicted"
     for key, name in names.items():
@@ -417,7 +417,8 @@ def what_one_fit_predicts_of_lira():
         [one["seconds"][what] for one in cost] for what in ("prediction", "2,000 shadow models")
     )
     yield f"takes {min(ours):.2f} to {max(ours):.2f} seconds after the fit"
-    yield f"2,000 shadow models {min(theirs):.1f} to {max(theirs):.1f} seconds"
+    spent = f"take {min(theirs):.1f} to {max(theirs):.1f} seconds"
+    yield f"2,000 shadow models, too few for LiRA, {spent}"
 
 
 @tied("docs/how-to/outsider.md")
@@ -434,8 +435,8 @@ def what_refits_say_of_the_coefficients():
     agree = sum(x <= 0.03 or x <= 2 * y for x, y in zip(off, errors, strict=True))
     assert all(sum(one["most exposed"]) == 10 and len(one["records"]) == 20 for one in found)
     yield f"membership of 20 records a table, the 10 most exposed among them: {agree} of {len(off)}"
-    yield "within 3 in 100 of refits on other people, or within two standard errors"
-    yield f"the furthest is {100 * max(off):.1f} off"
+    yield "within 3 points of refits on other people, or within two standard errors"
+    yield f"the furthest is {100 * max(off):.1f} points off"
 
 
 @tied("docs/how-to/outsider.md")
@@ -443,21 +444,19 @@ def what_known_sets_leave():
     found = kept("outsider")["partial knowledge"]
     few, many = found["300 patients, 0.1"], found["RAND, 0.01"]
     assert [one["others unknown"] for one in (few[0], many[0])] == [299, 2999]
-    yield "300 patients, predicted | measured | RAND, 3,000 people, predicted"
-    for pair in zip(few, many, strict=True):
-        cells = []
-        for one in pair:
-            predicted = "refused" if one["refused"] else f"{one['predicted']:.3f}"
-            cells += [predicted, f"{one['measured']:.3f}"]
-        yield row(f"{100 * pair[0]['known']:.0f} %", *cells)
+    assert all((one[0]["known"], one[-1]["known"]) == (0, 0.95) for one in (few, many))
+    yield "0 to 95 % of 300 patients or 3,000 people of RAND"
     answered = [one for one in (*few, *many) if not one["refused"]]
+    off = max(abs(one["predicted"] / one["measured"] - 1) for one in answered)
+    yield f"within {100 * off:.1f} % of the predicted one"
     most = max(one["most above the prediction"] for one in answered)
-    yield f"is right about a single record up to {100 * most:.0f} in 100 more often than predicted"
+    yield f"is right about a single record up to {100 * most:.0f} points more often than predicted"
     assert all(one["right, by histograms"] <= one["right, predicted"] for one in answered)
     (refused,) = (one for one in (*few, *many) if one["refused"])
     told, said = (100 * refused[f"right, {how}"] for how in ("by histograms", "predicted"))
     count = refused["others unknown"]
-    yield f"With {count} unknown others it is right {told:.0f} times in 100 where {said:.0f} would"
+    yield f"With {count} unknown others it is right {told:.0f} % of the time"
+    yield f"where {said:.0f} % would"
 
 
 @tied("docs/how-to/risks.md")
@@ -479,12 +478,11 @@ def what_finite_changes_cost():
             one = found[table][f"λ = {penalty}"]
             for question in ("membership", "label"):
                 assert one[f"{question} inside"] == one[f"{question} lower ends above zero"] == 1
-                products, share, refits, ratio = (
-                    one[f"{question} {what}"]
-                    for what in ("products", "share", "refits, products", "ratio")
+                products, share, ratio = (
+                    one[f"{question} {what}"] for what in ("products", "share", "ratio")
                 )
-                cells = (f"{100 * share:.4g} %", f"{refits:,.0f}", f"{ratio:,.0f}")
-                yield row(name, penalty, question, f"{products:.1f}", *cells).replace("|  |", "| |")
+                cells = (f"{products:.1f}", f"{100 * share:.4g} %", f"{ratio:,.0f} times")
+                yield row(name, f"{penalty}, {question}", *cells).replace("|  |", "| |")
                 name = ""
 
 
