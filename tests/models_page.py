@@ -71,18 +71,18 @@ def models_table() -> str:
         "",
         "Categories and yes/no columns move by whole levels, from the first to each other one.\n",
         "### Unsupported models\n",
-        "| model | why | use instead |",
-        "|-|-|-|",
+        "The error says why.\n",
+        "| model | use instead |",
+        "|-|-|",
     ]
-    refused: dict[str, dict[str, dict[str, list[str]]]] = {}
+    refused: dict[str, dict[str, list[str]]] = {}
     for kind in KINDS:
         if isinstance(kind, RefusedKind):
-            alike = refused.setdefault(kind.instead, {}).setdefault(kind.why, {})
-            alike.setdefault(_title(kind), []).append(kind.name)
-    for instead, reasons in refused.items():
-        for k, (why, models) in enumerate(reasons.items()):
-            listed = "; ".join(_refused(library, names) for library, names in models.items())
-            lines.append(_row(listed, why, "as above" if k else instead))
+            refused.setdefault(kind.instead, {}).setdefault(_title(kind), []).append(kind.name)
+    lines += [
+        _row("; ".join(_refused(*models) for models in libraries.items()), instead)
+        for instead, libraries in refused.items()
+    ]
     return "\n".join([*lines, "", END])
 
 
