@@ -8,7 +8,7 @@ fails where it is stale. A model is listed as supported only where a door leads 
 from pathlib import Path
 
 from doors import DOORS, FORMULAS, PIPELINES, SEARCHES
-from seepage.core.result import COLUMNS, PENALTY, SETTINGS, held_sentences
+from seepage.core.result import COLUMNS, SETTINGS
 from seepage.glm.adapters.kinds import ModelKind, RefusedKind
 from seepage.glm.adapters.registry import KINDS
 from seepage.glm.preprocessing.transformers import KNOWN
@@ -24,27 +24,28 @@ def models_table() -> str:
         START,
         "### Supported models\n",
         "Derivatives agree with refits by the model's own library to a relative 1e-6 "
-        "(`tests/glm/adapters/test_doors.py`). ω are sample weights, ℓ the loss of one record.\n",
-        "| library | model | objective | held fixed |",
-        "|-|-|-|-|",
+        "(`tests/glm/adapters/test_doors.py`). ω are sample weights, ℓ the loss of one record; "
+        "what η [holds fixed](risks.md#what-is-held-fixed) reveals is left out.\n",
+        "| library | models and their objectives | held fixed |",
+        "|-|-|-|",
     ]
     kinds = [kind for kind in KINDS if isinstance(kind, ModelKind) and kind.library != "seepage"]
-    supported: dict[tuple[str, ...], list[str]] = {}
+    supported: dict[tuple[str, str], dict[str, list[str]]] = {}
     for kind in kinds:
         assert _door(kind) in DOORS, f"no test opens the door of {kind.name}"
         held = ", ".join((*[COLUMNS] * kind.selects, *kind.chooses))
-        alike = (_title(kind), kind.objective, held)
-        supported.setdefault(alike, []).append(kind.name)
-    supported["scikit-learn", "that of its best model", SETTINGS] = list(SEARCHES)
+        objectives = supported.setdefault((_title(kind), held), {})
+        objectives.setdefault(kind.objective, []).append(kind.name)
+    supported["scikit-learn", SETTINGS] = {"that of its best model": list(SEARCHES)}
+    formulas = f"formulas of {_names([name.split()[0] for name in FORMULAS])}"
     lines += [
-        _row(library, _names(names), objective, held)
-        for (library, objective, held), names in supported.items()
+        *(
+            _row(library, "<br>".join(f"{_names(n)}: {o}" for o, n in models.items()), held)
+            for (library, held), models in supported.items()
+        ),
+        _row("statsmodels", formulas, "what the formula learnt"),
+        "",
     ]
-    formulas = f"formulas: {_names([name.split()[0] for name in FORMULAS])}"
-    lines += [_row("statsmodels", formulas, "as above", "what the formula learnt"), ""]
-    for word in (COLUMNS, PENALTY, SETTINGS):
-        (sentence,) = held_sentences([word])
-        lines.append(f"- **{word}**: {sentence}")
     notes: dict[str, list[str]] = {}
     for kind in kinds:
         if kind.note:
