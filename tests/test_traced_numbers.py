@@ -317,10 +317,9 @@ def what_budgets_cost():
                 "stopped, share",
                 "accuracy with budgets",
                 "accuracy without, at half, ε = 2",
-                "accuracy without, at the end",
             )
         ]
-        yield row(f"{name}, {len(runs)} runs", *shown, f"{runs[0]['ε without, at the end']:.2f}")
+        yield row(f"{name}, {len(runs)} runs", *shown)
 
 
 @tied("docs/how-to/budgets.md")
@@ -422,13 +421,6 @@ def what_one_fit_predicts_of_lira():
     yield "on 80,000 shadow models of a table (40,000 of Adult)"
     off = [100 * one["off by"] for one in found.values()]
     yield f"is between {min(off):.1f} and {max(off):.1f} % above LiRA's"
-    cost = kept("outsider")["cost"].values()
-    ours, theirs = (
-        [one["seconds"][what] for one in cost] for what in ("prediction", "2,000 shadow models")
-    )
-    yield f"takes {min(ours):.2f} to {max(ours):.2f} seconds after the fit"
-    spent = f"take {min(theirs):.1f} to {max(theirs):.1f} seconds"
-    yield f"2,000 shadow models, too few for LiRA, {spent}"
 
 
 @tied("docs/how-to/outsider.md")
@@ -446,7 +438,6 @@ def what_refits_say_of_the_coefficients():
     assert all(sum(one["most exposed"]) == 10 and len(one["records"]) == 20 for one in found)
     yield f"membership of 20 records a table, the 10 most exposed among them: {agree} of {len(off)}"
     yield "within 3 points of refits on other people, or within two standard errors"
-    yield f"the furthest is {100 * max(off):.1f} points off"
 
 
 @tied("docs/how-to/outsider.md")
@@ -462,11 +453,6 @@ def what_known_sets_leave():
     most = max(one["most above the prediction"] for one in answered)
     yield f"is right about a single record up to {100 * most:.0f} points more often than predicted"
     assert all(one["right, by histograms"] <= one["right, predicted"] for one in answered)
-    (refused,) = (one for one in (*few, *many) if one["refused"])
-    told, said = (100 * refused[f"right, {how}"] for how in ("by histograms", "predicted"))
-    count = refused["others unknown"]
-    yield f"With {count} unknown others it is right {told:.0f} % of the time"
-    yield f"where {said:.0f} % would"
 
 
 @tied("docs/how-to/risks.md")
