@@ -123,13 +123,17 @@ def _noisy_membership(audit: Audit, risks: RiskFinding, limit: float) -> Gate:
     # No noise hides what a figure on a grid discloses, nor a row without which there is no model.
     if passed or risks.disclosed:
         return gate
-    beside = float(accuracy_beside(0.0, 0.5, risks.epsilon))
+    beside = float(accuracy_beside(0.0, 0.5, risks.epsilon, risks.delta))
     if beside >= limit:
         return replace(gate, beside=beside)
     if not math.isfinite(risks.mu):
         return gate
     # μ is inversely proportional to σ.
-    allowed = brentq(lambda mu: accuracy_beside(mu, 0.5, risks.epsilon) - limit, 0.0, risks.mu)
+
+    def over(mu: float) -> float:
+        return float(accuracy_beside(mu, 0.5, risks.epsilon, risks.delta)) - limit
+
+    allowed = brentq(over, 0.0, risks.mu)
     return replace(gate, enough=round_up(audit.sigma * risks.mu / allowed))
 
 
@@ -172,7 +176,7 @@ def _noisy_guess_tpr(audit: Audit, risks: RiskFinding, limit: float) -> Gate:
 
     def over(mu: float) -> float:
         rate = float(true_positive_rate(mu, FALSE_POSITIVES[0]))
-        return rate_beside(rate, FALSE_POSITIVES[0], risks.epsilon) - limit
+        return rate_beside(rate, FALSE_POSITIVES[0], risks.epsilon, risks.delta) - limit
 
     if over(0.0) >= 0:  # figures beside the noisy numbers are enough to be over it
         return gate
