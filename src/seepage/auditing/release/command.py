@@ -104,6 +104,7 @@ def release_entry(procedure: Procedure, made: MadeRelease) -> PastRelease:
         "target_eta": procedure.target_eta,
         "unit": trained.unit,
         "seats": f"{prepared.seats.seed:032x}",  # so that an attack knows who voted where
+        "guesses": made.guesses.as_json(),
     }
     return PastRelease(about, made.loss.at(trained.records.owner), recognition.people)
 

@@ -13,6 +13,7 @@ from scipy.optimize import brentq
 
 from seepage.auditing.audit import RISKS, Tell, audit_model
 from seepage.auditing.findings import (
+    FALSE_POSITIVES,
     LEFT_OUT,
     MU,
     RELABELLED,
@@ -33,6 +34,7 @@ from seepage.auditing.release.card import Usefulness, write_release_card
 from seepage.auditing.release.contents import Item, Release
 from seepage.auditing.release.disclosure import Neighbour, try_neighbours
 from seepage.auditing.release.error_rates import ErrorRates
+from seepage.auditing.release.ledger import GuessLoss, Recognition
 from seepage.auditing.release.noise_vote import NoiseDraw, interval_kept
 from seepage.auditing.release.procedure import Prepared, Procedure
 from seepage.auditing.release.released_model import ReleasedModel
@@ -40,6 +42,7 @@ from seepage.auditing.report.words import many, one
 from seepage.core.noise import Gaussian
 from seepage.core.release import release
 from seepage.core.result import COARSER, round_up
+from seepage.risks.guessing import accuracy_beside, rate_beside, true_positive_rate
 from seepage.risks.privacy_loss import PrivacyLoss
 
 
@@ -56,6 +59,7 @@ class MadeRelease:
     epsilon: float
     delta: float
     loss: PrivacyLoss  # of every record, or person
+    guesses: GuessLoss  # of the values of anybody
 
 
 def make_release(
@@ -98,7 +102,10 @@ def make_release(
     )
     if risks is not None:
         audit = replace(audit, risks=_with_disclosures(risks, disclosures, procedure.target))
-    loss = _loss(prepared, audit) + beside
+    loss, guesses = _loss(prepared, audit) + beside, _guess_loss(prepared, audit, tried)
+    finding = _ledger_finding(procedure, prepared, loss, limits.max_membership)
+    if finding is not None:
+        finding = _with_guesses(finding, audit, guesses, prepared.recognition)
     audit = replace(
         audit,
         noise=noise,
@@ -107,10 +114,11 @@ def make_release(
         disclosures=DisclosureCheck(
             len(most_exposed(prepared.eta)), disclosures, True, prepared.trained.unit
         ),
-        ledger=_ledger_finding(procedure, prepared, loss, limits.max_membership),
+        ledger=finding,
     )
     audit = held_to(limits, audit)
-    return MadeRelease(Release(model, items, card), audit, prepared, useful, *figures, loss)
+    leaving = Release(model, items, card)
+    return MadeRelease(leaving, audit, prepared, useful, *figures, loss, guesses)
 
 
 def left_out_privacy(prepared: Prepared, tried: Sequence[Neighbour]) -> PrivacyLoss:
@@ -301,6 +309,49 @@ def _loss(prepared: Prepared, audit: Audit) -> PrivacyLoss:
         mu[np.isin(every.row, risks.disclosed)] = np.inf
     eta = prepared.eta / prepared.sigma
     return PrivacyLoss.of(len(eta), eta=eta, mu=mu)
+
+
+def _guess_loss(prepared: Prepared, audit: Audit, tried: Sequence[Neighbour]) -> GuessLoss:
+    """Return what the release tells about the values of anybody, by column.
+
+    Of a column that was not guessed, or whose values a published figure rules out, everything.
+    """
+    table, risks = prepared.trained.table, audit.risks
+    distance = dict.fromkeys([table.target, *(a.name for a in table.attributes)], math.inf)
+    if risks is None:
+        return GuessLoss(distance)
+    for guess in risks.guesses:
+        if guess.mu is not None:
+            distance[guess.name] = guess.mu
+    if any(n.change == RELABELLED and n.figures for n in tried):
+        distance[table.target] = math.inf
+    return GuessLoss(distance, risks.epsilon, risks.delta)
+
+
+def _with_guesses(
+    finding: LedgerFinding, audit: Audit, own: GuessLoss, recognition: Recognition | None
+) -> LedgerFinding:
+    """Return the finding with what all releases together add to a guess of a class or category.
+
+    Two values of a record are told apart over all of them with accuracy A at even odds, so a guess
+    among K levels gains at most ``(1 − 1/K)(2A − 1)``, whatever the prior (see
+    :func:`~seepage.auditing.remedies.with_noise`).
+    """
+    if audit.risks is None or recognition is None or not finding.known:
+        return finding
+    for guess in audit.risks.guesses:
+        earlier = [GuessLoss.of(entry, guess.name) for entry in recognition.entries]
+        each = [own, *earlier]
+        mu = math.hypot(*(loss.distance[guess.name] for loss in each))
+        epsilon, delta = sum(x.epsilon for x in each), min(sum(x.delta for x in each), 1.0)
+        even = float(accuracy_beside(mu, 0.5, epsilon, delta))
+        rate = float(true_positive_rate(mu, FALSE_POSITIVES[0]))
+        tpr = rate_beside(rate, FALSE_POSITIVES[0], epsilon, delta)
+        gain = (1 - 1 / guess.levels) * (2 * even - 1)
+        if finding.gain is None or gain > finding.gain:
+            finding = replace(finding, gain=gain, guessed=guess.name)
+        finding = replace(finding, tpr=max(tpr, finding.tpr or 0.0))
+    return finding
 
 
 def _ledger_finding(
