@@ -81,7 +81,7 @@ def forget(model: Any, X: Any, y: Any, rows: Any, *, sample_weight: Any = None) 
     )
 
 
-class Ledger(Protocol):
+class PeopleLedger(Protocol):
     """What a ledger of releases must answer: :class:`seepage.LedgerFile` does."""
 
     def spent(self, table: Any, person: str | None = None, *, entry: int | None = None) -> Any:
@@ -142,7 +142,7 @@ class Forgotten:
 
     def record(
         self,
-        ledger: Ledger,
+        ledger: PeopleLedger,
         table: Any,
         old: Noise | None,
         new: Noise | None,
