@@ -26,7 +26,7 @@ def models_table() -> str:
         "Derivatives agree with refits by the model's own library to a relative 1e-6 "
         "(`tests/glm/adapters/test_doors.py`). ω are sample weights, ℓ the loss of one record; "
         "what η [holds fixed](risks.md#what-is-held-fixed) reveals is left out.\n",
-        "| library | models and their objectives | held fixed |",
+        "|library|models and their objectives|held fixed|",
         "|-|-|-|",
     ]
     kinds = [kind for kind in KINDS if isinstance(kind, ModelKind) and kind.library != "seepage"]
@@ -55,7 +55,7 @@ def models_table() -> str:
     lines += [
         "",
         "### Steps before a model\n",
-        "| step | frozen | refitted |",
+        "|step|frozen|refitted|",
         "|-|-|-|",
         _row(_names([name for name in KNOWN if name in tested]), "exact", "exact"),
         _row("`ColumnTransformer`, `FeatureUnion`, `Pipeline`", *["as their parts"] * 2),
@@ -73,7 +73,7 @@ def models_table() -> str:
         "Categories and yes/no columns move by whole levels, from the first to each other one.\n",
         "### Unsupported models\n",
         "The error says why.\n",
-        "| model | use instead |",
+        "|model|use instead|",
         "|-|-|",
     ]
     refused: dict[str, dict[str, list[str]]] = {}
@@ -107,7 +107,7 @@ def _title(kind: ModelKind | RefusedKind) -> str:
 
 
 def _row(*cells: str) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "|" + "|".join(cell.replace("|", "\\|") for cell in cells) + "|"
 
 
 def rewritten(page: str) -> str:

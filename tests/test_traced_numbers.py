@@ -50,8 +50,8 @@ UNIT = re.compile(
     r" ?(?:%|times|of \d|in 100|products|points|[GM]i?B|[mµn]?s\b|seconds|minutes|hours)"
 )
 NUMBERED = re.compile(r"(?m)^\d{1,2}\. (?=[(`A-Z])")  # a step of a list
-NOT_NUMBERS = re.compile(  # code, addresses of links, citations and years
-    r"`[^`]*`|\]\([^)]*\)|(?<![\d,])00\d\b|\b(?:19|20)\d\d\b"
+NOT_NUMBERS = re.compile(  # code, formulas, addresses of links, citations and years
+    r"`[^`]*`|\$\$?[^$]+\$|\]\([^)]*\)|(?<![\d,])00\d\b|\b(?:19|20)\d\d\b"
     r"|\b(?:[Ee]quations?|[Ss]ection|definitions|Python|arXiv:?) ?[\d.]+(?: (?:to|and) \d+)?"
 )
 
@@ -76,7 +76,8 @@ def written(tie: Tie) -> list[str]:
 
 
 def squeezed(text: str) -> str:
-    return " ".join(text.replace("*", "").split())
+    """Return a text without emphasis, breaks of lines, and blanks beside the pipes of tables."""
+    return re.sub(r" ?\| ?", "|", " ".join(text.replace("*", "").split()))
 
 
 def prose_of(name: str) -> str:

@@ -347,8 +347,8 @@ def made() -> str:
     outcomes: dict[str, list[str]] = {}
     for case in CASES:
         outcomes.setdefault(case.outcome(), []).append(case.line())
-    rows = [f"| {outcome} | {'; '.join(lines)} |" for outcome, lines in outcomes.items()]
-    return "\n".join([BEGIN, "| outcome | files |", "|---|---|", *rows, END])
+    rows = [f"|{outcome}|{'; '.join(lines)}|" for outcome, lines in outcomes.items()]
+    return "\n".join([BEGIN, "|outcome|files|", "|---|---|", *rows, END])
 
 
 def test_the_page_has_this_table():

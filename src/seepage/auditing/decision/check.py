@@ -110,7 +110,7 @@ class Check:
         return tuple(file for file in self.files if file.role == LEAVES)
 
     def summary(self) -> dict[str, Any]:
-        """Return the check as plain JSON values; ``docs/how-to/decide.md`` has the schema."""
+        """Return the check as plain JSON values; ``seepage.check`` has the schema."""
         verdict, whole = self.report.verdict, self.report.summary()
         recommendation = recommend(verdict, bool(self.leaving))
         values: dict[str, Any] = to_plain(
