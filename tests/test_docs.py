@@ -240,6 +240,31 @@ def test_make_docs_fails_on_a_broken_link(tmp_path, link, passes):
     assert passes or "no.md" in run.stderr
 
 
+@pytest.mark.parametrize(
+    ("formula", "passes"), [(r"\eta_i^2 \le \frac{1}{2}", True), (r"\nocommand{x}", False)]
+)
+def test_formulas_become_mathml(tmp_path, formula, passes):
+    pytest.importorskip("latex2mathml", reason="pip install -e '.[docs]'")
+    (tmp_path / "docs").mkdir()
+    page = f"# One\n\nLet ${formula}$ be.\n\n$$\n{formula}\n$$\n\nIt costs $5 or `$6`.\n"
+    (tmp_path / "docs" / "index.md").write_text(page, "utf-8")
+    settings = (ROOT / "mkdocs.yml").read_text("utf-8")
+    math = re.search(r"  - pymdownx.arithmatex:\n(?:      .+\n)+", settings)[0]
+    hook = re.search(r"hooks:\n  - (\S+)", settings)[1]
+    (tmp_path / "mkdocs.yml").write_text(
+        f"site_name: one\nhooks: [{ROOT / hook}]\nmarkdown_extensions:\n{math}", "utf-8"
+    )
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+    run = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True)  # noqa: S603
+    assert (run.returncode == 0) == passes, run.stderr
+    if passes:
+        made = (tmp_path / "site" / "index.html").read_text("utf-8")
+        assert made.count("<math") == 2
+        assert "$5 or" in made
+    else:
+        assert "nocommand" in run.stderr
+
+
 def test_badges_are_true():
     badges = re.findall(r"!\[([^]]+)\]\(https://img", (ROOT / "README.md").read_text("utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
