@@ -208,8 +208,6 @@ def audits_of_a_forest_and_of_boosting():
         f"On the {first['records']:,} complete records of UCI Adult's training file, "
         f"{first['attacked']:,} of them attacked"
     )
-    spent = [found[key]["seconds"] for key in names]
-    yield f"took {min(spent):.0f} to {max(spent):.0f} seconds of one core"
 
 
 @tied("docs/how-to/federated.md")
