@@ -28,6 +28,11 @@ def run(*arguments):
     return CliRunner().invoke(app, [str(part) for part in arguments])
 
 
+@pytest.fixture(scope="module")
+def few_neighbours():
+    """All neighbours are tried here, where other files try a few."""
+
+
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
