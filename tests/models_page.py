@@ -1,21 +1,20 @@
 """Write the table of models in ``docs/how-to/models.md`` from the registry and the tests' doors.
 
 ``python tests/models_page.py`` (``make models-page``) rewrites it; ``tests/test_models_page.py``
-fails where it is stale. A model is called audited right only where a door leads to it, and
+fails where it is stale. A model is listed as supported only where a door leads to it, and
 ``tests/glm/adapters/test_doors.py`` holds every door to 1e-6 of refits by the model's own library.
 """
 
 from pathlib import Path
 
 from doors import DOORS, FORMULAS, PIPELINES, SEARCHES
-from seepage.core.result import COLUMNS, SETTINGS, held_sentences
+from seepage.core.result import COLUMNS, SETTINGS
 from seepage.glm.adapters.kinds import ModelKind, RefusedKind
 from seepage.glm.adapters.registry import KINDS
 from seepage.glm.preprocessing.transformers import KNOWN
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "models.md"
 START, END = "<!-- models: made by `make models-page` -->\n", "<!-- end of models -->\n"
-RIGHT = "audited right"
 _TITLES = {"sklearn": "scikit-learn", "seepage": "seepage.glm"}
 
 
@@ -23,74 +22,80 @@ def models_table() -> str:
     """Return the part of the page that is made from the registry."""
     lines = [
         START,
-        "Each number is the derivative of the release by one cell or label. It is compared "
-        "with refits by the model's own library, one column at a time, to a relative 1e-6 "
-        "(`tests/glm/adapters/test_doors.py`).\n",
         "### Supported models\n",
-        "| library | model | what it minimises | | what is left out |",
-        "|-|-|-|-|-|",
+        "Derivatives agree with refits by the model's own library to a relative 1e-6 "
+        "(`tests/glm/adapters/test_doors.py`). ω are sample weights, ℓ the loss of one record; "
+        "what η [holds fixed](risks.md#what-is-held-fixed) reveals is left out.\n",
+        "|library|models and their objectives|held fixed|",
+        "|-|-|-|",
     ]
-    for kind in KINDS:
-        if isinstance(kind, ModelKind) and kind.library != "seepage":
-            assert _door(kind) in DOORS, f"no test opens the door of {kind.name}"
-            held = (*[COLUMNS] * kind.selects, *kind.chooses)
-            left_out = " ".join([*held_sentences(held), *[kind.note] * bool(kind.note)])
-            lines.append(_row(_title(kind), f"`{kind.name}`", kind.objective, RIGHT, left_out))
-    (searched,) = held_sentences([SETTINGS])
-    lines.extend(
-        _row("scikit-learn", f"`{name}`", "that of its best model", RIGHT, searched)
-        for name in SEARCHES
-    )
-    names = " and ".join(f"`{name}`" for name in FORMULAS)
-    lines.append(
-        _row(
-            "statsmodels",
-            "formulas",
-            "on the data frame as you have it",
-            RIGHT,
-            f"What a formula itself learnt counts as public ({names} in the tests).",
-        )
-    )
+    kinds = [kind for kind in KINDS if isinstance(kind, ModelKind) and kind.library != "seepage"]
+    supported: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for kind in kinds:
+        assert _door(kind) in DOORS, f"no test opens the door of {kind.name}"
+        held = ", ".join((*[COLUMNS] * kind.selects, *kind.chooses))
+        objectives = supported.setdefault((_title(kind), held), {})
+        objectives.setdefault(kind.objective, []).append(kind.name)
+    supported["scikit-learn", SETTINGS] = {"that of its best model": list(SEARCHES)}
+    formulas = f"formulas of {_names([name.split()[0] for name in FORMULAS])}"
+    lines += [
+        *(
+            _row(library, "<br>".join(f"{_names(n)}: {o}" for o, n in models.items()), held)
+            for (library, held), models in supported.items()
+        ),
+        _row("statsmodels", formulas, "what the formula learnt"),
+        "",
+    ]
+    notes: dict[str, list[str]] = {}
+    for kind in kinds:
+        if kind.note:
+            notes.setdefault(kind.note, []).append(kind.name)
+    lines += [f"- {_names(names)}: {note}" for note, names in notes.items()]
+    tested = {name.split(",")[0] for name in PIPELINES}
     lines += [
         "",
         "### Steps before a model\n",
-        "| step | frozen | refitted |",
+        "|step|frozen|refitted|",
         "|-|-|-|",
-    ]
-    tested = {name.split(",")[0] for name in PIPELINES}
-    for name in KNOWN:
-        if name in tested:
-            lines.append(f"| `{name}` | {RIGHT} | {RIGHT} |")
-    lines += [
+        _row(_names([name for name in KNOWN if name in tested]), "exact", "exact"),
         _row("`ColumnTransformer`, `FeatureUnion`, `Pipeline`", *["as their parts"] * 2),
         _row(
-            "other transformers that treat every row by itself, your own classes included",
-            "by differences",
-            "refused: how the numbers they learnt move is not known; freeze them",
+            "other transformers that treat rows one by one, your own included",
+            "finite differences",
+            "refused; freeze them",
         ),
         _row(
-            "`TargetEncoder`, `SelectKBest` and others that read the target",
-            "risks only, by refits: no derivative follows the labels of the others",
-            "the same",
-        ),
-        _row(
+            "`TargetEncoder`, `SelectKBest` and others that read the target; "
             "`KBinsDiscretizer`, `Binarizer` and others that cut numbers",
-            "risks only, by refits: a record moves nothing until it crosses an edge",
-            "the same",
+            *["no η; risks by refits"] * 2,
         ),
         "",
-        "A number moves by its derivative. A category or a yes/no column moves by whole levels: "
-        "from the first to each of the others, all else unchanged.\n",
-        "### Refused models\n",
-        "| library | model | why | instead |",
-        "|-|-|-|-|",
+        "Categories and yes/no columns move by whole levels, from the first to each other one.\n",
+        "### Unsupported models\n",
+        "The error says why.\n",
+        "|model|use instead|",
+        "|-|-|",
     ]
+    refused: dict[str, dict[str, list[str]]] = {}
     for kind in KINDS:
         if isinstance(kind, RefusedKind):
-            every = "every module" if kind.library == "torch" else "all other estimators"
-            name = every if kind.name == "*" else f"`{kind.name}`"
-            lines.append(_row(_title(kind), name, kind.why, kind.instead))
+            refused.setdefault(kind.instead, {}).setdefault(_title(kind), []).append(kind.name)
+    lines += [
+        _row("; ".join(_refused(*models) for models in libraries.items()), instead)
+        for instead, libraries in refused.items()
+    ]
     return "\n".join([*lines, "", END])
+
+
+def _refused(library: str, names: list[str]) -> str:
+    """Return the unsupported models of a library for one reason."""
+    if names == ["*"]:
+        return f"all others of {library}" if library == "skglm" else f"all of {library}"
+    return f"{library}: {_names(names)}"
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _door(kind: ModelKind) -> str:
@@ -102,7 +107,7 @@ def _title(kind: ModelKind | RefusedKind) -> str:
 
 
 def _row(*cells: str) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "|" + "|".join(cell.replace("|", "\\|") for cell in cells) + "|"
 
 
 def rewritten(page: str) -> str:

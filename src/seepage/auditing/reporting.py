@@ -59,6 +59,28 @@ def check(
         written down. None of them may leave: only ``seepage release`` makes such files, and
         recommends ``release``.
 
+    Notes
+    -----
+    The keys of the JSON file; a file that exists is replaced only if it is a check, too:
+
+    - ``schema``: ``seepage-check/1``. The number grows when a key changes its meaning or is
+      removed; new keys may appear without a new number.
+    - ``notice``, ``when``: that the numbers are sensitive, and when it was written (UTC).
+    - ``recommendation``, ``reasons``: ``release``, ``review`` or ``refuse``, and why, one sentence
+      each, the most important first.
+    - ``verdict``: ``tone`` (``good``, ``caution``, ``bad``) and ``label`` of the report.
+    - ``preset``, ``limits``, ``passed``: the preset, if one was named; one entry per limit, as in
+      ``gates`` of ``summary.json``; whether all are met, or ``null`` without limits.
+    - ``answers``: the report's first questions, each with its answer.
+    - ``run``: the ``command`` and the ``settings`` that were given; files by name, without their
+      folders.
+    - ``files``: of every file its ``role`` (``table``, ``model_file``, ``public``, ``plan``;
+      ``release`` if it is to leave), ``name``, size in ``bytes`` and ``sha256``; of a folder, all
+      files in it.
+    - ``found``: the numbers, under the keys of ``summary.json``: ``source``, ``unit``, ``model``,
+      ``release`` or ``sigma``, ``risks``, ``outsider``, ``attacks``, ``structure``,
+      ``disclosures``, ``ledger``, ``usefulness``, ``steps``, ``versions``, as far as there are any.
+
     Examples
     --------
     >>> import tempfile, seepage as sp

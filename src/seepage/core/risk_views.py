@@ -643,11 +643,16 @@ def _replaced_exactly(
 
 
 def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float) -> Moves:
-    """Refit as many records as the budget allows: the most exposed and least certain first."""
+    """Refit as many records as the budget allows: the most exposed and least certain first.
+
+    Where that is not all, those known to three digits are left as they are; where it is many times
+    all, even those known to six are refitted.
+    """
     width = _widest(moves)
-    open_ = np.flatnonzero(width > _EXACT)
+    open_ = np.flatnonzero(width > (1e-9 if budget > 1000 * len(width) else _EXACT))
     if len(open_) > budget:
-        count = int(budget)
+        count, open_ = int(budget), open_[width[open_] > 1e-3]
+    if len(open_) > budget:
         expected = moves.expected().max(axis=1)
         exposed = open_[np.argsort(-expected[open_], kind="stable")]
         first = exposed[: (count + 1) // 2]

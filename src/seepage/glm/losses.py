@@ -32,6 +32,7 @@ _MEANING = {
     "curvature": "∂²ℓ/∂m²",
     "label_slope": "∂²ℓ/∂m∂y",
     "curvature_slope": "∂³ℓ/∂m³",
+    "curvature_bend": "∂⁴ℓ/∂m⁴",
     "curvature_label_slope": "∂³ℓ/∂m²∂y",
     "label_curvature": "∂³ℓ/∂m∂y²",
 }
@@ -60,6 +61,9 @@ class Family:
     self_concordance
         A constant ``M`` with ``|∂³ℓ/∂m³| ≤ M ∂²ℓ/∂m²`` everywhere (Bach 2010), if there is one:
         the risks of all records are then certified by a few products, without refits.
+    curvature_bend
+        ``∂⁴ℓ/∂m⁴``, elementwise. Only for losses with ``|∂⁴ℓ/∂m⁴| ≤ M² ∂²ℓ/∂m²`` and
+        ``|∂⁵ℓ/∂m⁵| ≤ M³ ∂²ℓ/∂m²`` everywhere: their risks are known closely without refits.
     """
 
     name: str
@@ -77,6 +81,7 @@ class Family:
     curvature_label_slope: Elementwise | None = None
     label_curvature: Elementwise | None = None
     self_concordance: float | None = None
+    curvature_bend: Elementwise | None = None
 
     def check_labels(self, labels: Array, model: str | None = None) -> None:
         """Raise unless labels can belong to this family; the sentence names the model, if given."""
@@ -113,6 +118,11 @@ def _bernoulli_curvature(m: Array, y: Array) -> Array:
     xp = array_namespace(m)
     small = xp.exp(-xp.abs(m))
     return small / (1.0 + small) ** 2
+
+
+def _bernoulli_bend(m: Array, y: Array) -> Array:
+    curvature = _bernoulli_curvature(m, y)
+    return curvature * (1 - 6 * curvature)
 
 
 def _outside_unit_interval(y: Array) -> str | None:
@@ -218,6 +228,7 @@ bernoulli = Family(
     curvature_label_slope=_zero,
     label_curvature=_zero,
     self_concordance=1.0,
+    curvature_bend=_bernoulli_bend,
 )
 
 poisson = Family(
@@ -232,6 +243,7 @@ poisson = Family(
     curvature_label_slope=_zero,
     label_curvature=_zero,
     self_concordance=1.0,
+    curvature_bend=lambda m, y: array_namespace(m).exp(m),
 )
 
 gamma = tweedie(2.0)
@@ -347,6 +359,7 @@ def _by_differences(
         "curvature": by_margin("slope"),
         "label_slope": by_label("slope"),
         "curvature_slope": by_margin("curvature"),
+        "curvature_bend": by_margin("curvature_slope"),
         "curvature_label_slope": by_label("curvature"),
         "label_curvature": by_label("label_slope"),
     }

@@ -26,7 +26,8 @@ SCHEMA = "seepage-check/1"
 LEAVES = "release"  # the role of a file that is to leave
 # What a check repeats of a summary, in this order, where it has them
 _FOUND = (
-    *("source", "unit", "notices", "model", "release", "sigma", "target_eta", "epsilon", "items"),
+    *("source", "unit", "notices", "model", "release", "sigma", "target_eta", "epsilon", "delta"),
+    *("items",),
     *("risks", "risks_reason", "outsider", "outsider_reason", "attacks", "guesses", "held_out"),
     *("structure", "disclosures", "ledger", "usefulness", "steps", "versions"),
 )
@@ -109,7 +110,7 @@ class Check:
         return tuple(file for file in self.files if file.role == LEAVES)
 
     def summary(self) -> dict[str, Any]:
-        """Return the check as plain JSON values; ``docs/how-to/decide.md`` has the schema."""
+        """Return the check as plain JSON values; ``seepage.check`` has the schema."""
         verdict, whole = self.report.verdict, self.report.summary()
         recommendation = recommend(verdict, bool(self.leaving))
         values: dict[str, Any] = to_plain(

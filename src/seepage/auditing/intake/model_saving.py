@@ -60,6 +60,30 @@ def save(model: Any, path: str | Path) -> Path:
     path
         The file, ``.json``; one that exists is replaced.
 
+    Notes
+    -----
+    Other programs may write such a file; that the coefficients minimise the objective on the
+    audited table is checked. It is one object::
+
+        {
+          "family": "logistic",
+          "coefficients": [0.5, -1.25],
+          "intercept": -0.1,
+          "l2": 0.001,
+          "classes": ["no", "yes"],
+          "features": ["age", "sex=male"],
+          "columns": [{"name": "age", "kind": "numeric", "centre": 50.0, "unit": 10.0}]
+        }
+
+    ``family`` is ``linear``, ``logistic``, ``poisson`` or ``softmax`` (then ``coefficients`` has a
+    list for each class, and ``intercept`` a number for each). ``classes`` is for logistic and
+    softmax models; of two, the second has the larger score. ``intercept``, ``features`` and
+    ``columns`` may be left out. ``columns`` says how raw columns are scaled: ``(age − 50)/10``
+    here; without it the coefficients belong to the columns as they are. Instead of ``l2``, λ, there
+    may be ``ridge``, nλ. A ``.safetensors`` file has the tensors ``coefficients`` and
+    ``intercept``, and the rest as text in its metadata, lists as JSON. Pickles are not read:
+    opening one runs whatever program its author put in it.
+
     Examples
     --------
     >>> import numpy as np, seepage as sp, tempfile

@@ -74,7 +74,7 @@ KINDS: tuple[ModelKind | RefusedKind, ...] = (
         "glum",
         "GeneralizedLinearRegressorCV",
         _glum,
-        "the same, with α and ρ chosen",
+        "as without CV, with the penalty chosen",
         chooses=(PENALTY,),
     ),
     _kind("skglm", "Lasso", lasso, _PENALTY),

@@ -199,6 +199,7 @@ _EDGES = (
 )
 _CODES = "The two classes are the numbers −1 and 1 here; changing the class moves the label by 2."
 _TUNED = (PENALTY,)
+_CV = "as without CV, with the penalty chosen"
 _SQUARES = "Σ ω (wᵀx − y)²"
 _LASSO = f"{_SQUARES} / 2Σω + α (ρ‖w‖₁ + (1 − ρ)‖w‖²/2)"
 _MEAN = "Σ ω ℓ / Σω + (α/2)‖w‖²"
@@ -212,18 +213,18 @@ _stepping = partial(_kind, read=_sgd, penalty=_sgd_penalty)
 KINDS = (
     _kind("LinearRegression", _least_squares, _SQUARES),
     _kind("Ridge", _least_squares, f"{_SQUARES} + α‖w‖²"),
-    _kind("RidgeCV", _least_squares, "as Ridge, with the α chosen", chooses=_TUNED),
+    _kind("RidgeCV", _least_squares, _CV, chooses=_TUNED),
     _selecting("Lasso", objective=_LASSO),
     _selecting("ElasticNet", objective=_LASSO),
-    _selecting("LassoCV", objective="as Lasso, with the α chosen", chooses=_TUNED),
-    _selecting("ElasticNetCV", objective="as ElasticNet, with α and ρ chosen", chooses=_TUNED),
+    _selecting("LassoCV", objective=_CV, chooses=_TUNED),
+    _selecting("ElasticNetCV", objective=_CV, chooses=_TUNED),
     _kind("LogisticRegression", _logistic, "C Σ ω ℓ + ½‖w‖², also multinomial"),
-    _kind("LogisticRegressionCV", _logistic, "as LogisticRegression, C chosen", chooses=_TUNED),
+    _kind("LogisticRegressionCV", _logistic, _CV, chooses=_TUNED),
     _kind("RidgeClassifier", _ridge_classifier, f"{_SQUARES} + α‖w‖², two classes", _CODES),
     _kind(
         "RidgeClassifierCV",
         _ridge_classifier,
-        "as RidgeClassifier, with the α chosen",
+        _CV,
         _CODES,
         chooses=_TUNED,
     ),

@@ -2,8 +2,9 @@
 
 ``local_model`` is a fit to second order, ``solver`` its inverse Hessian as records see it.
 ``centres`` moves it while the others' curvature stays, ``certificate`` bounds what that leaves out,
-``batched_refits`` minimises anew, and ``changed_records`` chooses between them; ``outputs`` writes
-all of it in the margins that matter. The symbols, in every file here::
+``expansion`` has all of it but for high powers, ``batched_refits`` minimises anew, and
+``changed_records`` chooses between them; ``outputs`` writes all of it in the margins that matter.
+The symbols, in every file here::
 
     n, m   records in all, in one piece      K   alternatives of a record
     c      margins that matter: 1, or the classes less one; P the parameters in these terms

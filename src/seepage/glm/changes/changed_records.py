@@ -8,8 +8,9 @@ out. With ``(z, y')`` in the record's place (or nothing: σ = 0) the refit moves
 
 The *centre* (:mod:`~seepage.glm.changes.centres`) drops ε, which leaves one equation in one number,
 the record's own margin; least squares has ε = 0, and the centre is exact. The *certificate*
-(:mod:`~seepage.glm.changes.certificate`) bounds how far ε takes the refit from the centre. *Refits*
-(:mod:`~seepage.glm.changes.batched_refits`) start at the centre, and are exact for any family.
+(:mod:`~seepage.glm.changes.certificate`) bounds how far ε takes the refit from the centre. The
+*expansion* (:mod:`~seepage.glm.changes.expansion`) has ε but for high powers of the shifts.
+*Refits* (:mod:`~seepage.glm.changes.batched_refits`) start there, and are exact for any family.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from seepage.glm.changes.certificate import (
     quadratic_shifts,
     slope_error,
 )
+from seepage.glm.changes.expansion import Expansion
 from seepage.glm.changes.local_model import LocalModel, callers_moves, in_numpy
 from seepage.glm.changes.outputs import JointOutputs
 from seepage.glm.jacobian.optimum import Optimum
@@ -85,6 +87,11 @@ class ChangedRecords(FiniteChanges):
         """Refits of the model."""
         return BatchedRefits(self.model)
 
+    @cached_property
+    def expansion(self) -> Expansion:
+        """The slopes to third order."""
+        return Expansion(self.model)
+
     # Certified --------------------------------------------------------------------------------
 
     def without(self, rows: np.ndarray) -> Moves:
@@ -120,6 +127,10 @@ class ChangedRecords(FiniteChanges):
         if self.certifies:
             every = np.arange(len(rows))
             self._look(moves, every, rows, others, free_shifts)
+            if rows.shape[1] == 1 and self.expansion.affords(len(rows) * K):
+                closer = self.expansion.moves(rows[:, 0], others)
+                better = closer.radius.max(axis=1) < moves.radius.max(axis=1)
+                moves.put(every[better], closer.of(better))
             if model.constant:
                 wide = every[_is_wide(moves)]
                 self._look(moves, wide, rows, others, quadratic_shifts)
@@ -224,9 +235,16 @@ class ChangedRecords(FiniteChanges):
                 continue
             for piece in row_slices(len(sets), self._width(sets, others)):
                 centres = Centres.of(model, sets[piece], others)
-                starts[which[piece]] = centres.moves(model, sets[piece])
+                starts[which[piece]] = self._start(sets[piece], others, centres)
                 left[which[piece]] = np.where(np.isinf(centres.per_error), 0.0, centres.free)
         return starts, left
+
+    def _start(self, sets: np.ndarray, others: Alternatives | None, centres: Centres) -> np.ndarray:
+        if sets.shape[1] > 1 or not self.expansion.affords(centres.energy.size):
+            return centres.moves(self.model, sets)
+        found = self.expansion.of(sets[:, 0], others, centres)
+        near = np.isfinite(found.error)[..., None]
+        return np.where(near, found.moves @ self.expansion.root.T, centres.moves(self.model, sets))
 
     def refitted(
         self,
@@ -296,8 +314,8 @@ class ChangedRecords(FiniteChanges):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return how likely the model fitted without a record finds it with each alternative.
 
-        By refits where there are few records or nothing else is known; with more, the records
-        known least well are refitted, and the others are as exact as their certificates say.
+        As exact as certificates say, the records known least well by refits, where those are few
+        or nothing else is known.
         """
         family = self.model.fit.family
         if family.name not in ("bernoulli", "poisson", "categorical"):
@@ -307,13 +325,14 @@ class ChangedRecords(FiniteChanges):
             )
         affordable = max(1, int(REFIT_WORK / self.work)) if refits is None else refits
         affordable = affordable if self.model.shifts is None else 0
-        if not self.certifies or len(rows) <= affordable:
+        if not self.certifies:
             return self._refitted_likelihoods(rows, others)
         scores, off = np.empty((len(rows), len(others))), np.empty(len(rows))
         for which, sets in of_one_size(rows):
             for piece in row_slices(len(sets), self._width(sets, others)):
                 scores[which[piece]], off[which[piece]] = self._likelihoods(sets[piece], others)
         worst = np.argsort(-off, kind="stable")[:affordable]
+        worst = worst[off[worst] > 1e-8]
         if len(worst):
             scores[worst], off[worst] = self._refitted_likelihoods(rows[worst], others)
         return scores, off
@@ -327,9 +346,15 @@ class ChangedRecords(FiniteChanges):
         rest = WithoutRecord.of(model, rows, by_inverse[:, : joint.count, : joint.count])
         new = Replacements.of(model, rows, others, by_inverse, rest)
         widest = joint.each.widest(joint.blocks(new.lengths))
+        given = new.given
+        if rows.shape[1] == 1 and self.expansion.affords(len(rows)):
+            found = self.expansion.of(rows[:, 0], None, left)
+            shift = np.sum(self.expansion.arriving(rows[:, 0], others) * found.beside, axis=2)
+            given = np.where(found.error < E, given[..., 0] + shift, given[..., 0])[..., None]
+            E = np.minimum(E, found.error)
         with np.errstate(over="ignore", invalid="ignore"):
             span = np.sqrt(np.maximum(widest, 0.0)) * E[:, :, None] + new.given_error[:, :, None]
-            return self._scores(joint.apart(new.given), new.labels, span)
+            return self._scores(joint.apart(given), new.labels, span)
 
     def _scores(
         self, margins: np.ndarray, labels: np.ndarray, span: np.ndarray

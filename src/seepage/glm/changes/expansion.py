@@ -1,0 +1,260 @@
+"""The expansion: moves with the others' slopes to third order, known closely without refits.
+
+The centre (:mod:`~seepage.glm.changes.centres`) holds the others' curvature fixed. What that leaves
+out of their slopes is, summed over the records, a few forms that all changes share, but for higher
+powers of the shifts::
+
+    X̃ᵀε ≈ ½ T[δ, δ] + ⅙ F[δ, δ, δ],    T = Σ_j ω_j ℓ‴_j x̃_j⊗x̃_j⊗x̃_j,    F = Σ_j ω_j ℓ⁗_j x̃_j⊗…⊗x̃_j
+
+so that the equation of the move has P unknowns and no sum over records. It is solved by Newton's
+method with the curvature of the centre, in coordinates ``u`` in which H is the identity. F has P⁴
+entries, and is left out where those are too many.
+
+**How far the refit may lie.** Where ``|ℓ⁽ᵏ⁾| ≤ M^{k−2} ℓ″`` for the orders k up to p, the first
+that is left out, what is left of ``ε_j`` is at most
+``M^{p−2} ω_j a_j |t_j|^{p−1} e^{M|t_j|}/(p−1)!``. With S the largest ``|t_j|``, and
+``Σ ω a t⁴ ≤ ‖u‖² uᵀBu``, ``B = Σ ω a ‖x̂‖² x̂x̂ᵀ``, its norm is at most::
+
+    e₀ = M^{p−2} e^{MS}/(p−1)! S^{p−3} ‖u‖ (uᵀBu)^½ + ρ/(1 − h)^½,    ρ the residual of the equation
+
+An ε of norm E moves the others' shifts by no more than E in the norm of ``H₀``, which changes their
+slopes by ``(exp(M(S + R E)) − 1) E`` at most. So the ball of radius E about the solution contains
+the refit if ``e₀ + (exp(M(S + R E)) − 1) E ≤ E``, as in :mod:`~seepage.glm.changes.certificate`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+
+from seepage.core.jacobian import Alternatives, Moves
+from seepage.glm.changes.centres import Centres
+from seepage.glm.changes.local_model import LocalModel
+from seepage.glm.losses import Elementwise, Family
+from seepage.support.chunks import row_slices
+from seepage.support.double_double import EPS
+
+
+@dataclass(frozen=True)
+class Expanded:
+    """Moves of m records under K changes with the others' slopes to third order."""
+
+    moves: np.ndarray  # u, (m, K, P)
+    error: np.ndarray  # E, infinite where nothing is certified, (m, K)
+    beside: np.ndarray  # u less the centre, (m, K, P)
+
+
+@dataclass(frozen=True)
+class Forms:
+    """What all records have in common, in coordinates in which H is the identity."""
+
+    third: np.ndarray  # T, (P², P)
+    fourth: np.ndarray | None  # F, (P³, P)
+    quartic: np.ndarray  # B, (P, P)
+    reach: float  # the largest ‖x̂‖
+
+    def slopes(self, u: np.ndarray) -> np.ndarray:
+        """Return ``½ T[u, u] + ⅙ F[u, u, u]``, (…, P)."""
+        flat = u.reshape(-1, u.shape[-1])  # one product of two matrices
+        square = (flat[:, :, None] * flat[:, None, :]).reshape(len(flat), -1)
+        slopes = square @ self.third / 2
+        if self.fourth is not None:
+            cube = (square[:, :, None] * flat[:, None, :]).reshape(len(flat), -1)
+            slopes += cube @ self.fourth / 6
+        return np.asarray(slopes.reshape(u.shape))
+
+
+class Expansion:
+    """The slopes of one fit's records to third order, for losses that state their derivatives."""
+
+    def __init__(self, model: LocalModel) -> None:
+        self.model = model
+
+    @cached_property
+    def exists(self) -> bool:
+        """Whether the model has one: a loss of one margin, and all records at hand."""
+        model = self.model
+        return bool(
+            model.constant
+            and model.shifts is None
+            and isinstance(model.fit.family, Family)
+            and model.fit.family.curvature_slope is not None
+            and model.fit.family.curvature_bend is not None
+            and model.gram_solver.rounding < 1e-9
+        )
+
+    def affords(self, moves: int) -> bool:
+        """Say whether so many moves take no longer than all refits may."""
+        return self.exists and self._work(3, moves) <= 1e11
+
+    def _work(self, order: int, moves: int) -> float:
+        return float(len(self.model.inverse) ** order) * (len(self.model.X) + 4 * moves)
+
+    @cached_property
+    def root(self) -> np.ndarray:
+        """``A`` with ``AAᵀ = H⁻¹``: ``x̂ = Aᵀx̃`` and ``δ = Au``."""
+        sizes = np.sqrt(np.diagonal(self.model.inverse))
+        scaled = self.model.inverse / np.outer(sizes, sizes)
+        return np.asarray(sizes[:, None] * np.linalg.cholesky(scaled))
+
+    def seen(self, x: np.ndarray) -> np.ndarray:
+        """Return ``x̂`` of records, (n, P)."""
+        return np.asarray(self.model.solver.design(x) @ self.root)
+
+    def arriving(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
+        """Return ``ẑ`` of the records that come in the place of some, (m, K, P)."""
+        change, _ = self.model.changes(rows, others)
+        by_column = change @ self.root[list(others.columns)]
+        return np.asarray(self.seen(self.model.X[rows])[:, None, :] + by_column)
+
+    @cached_property
+    def forms(self) -> Forms:
+        """The forms of all records."""
+        model, P = self.model, len(self.root)
+        deep = self._work(4, len(model.X)) <= 3e9  # a few seconds
+        T, B, largest = np.zeros((P * P, P)), np.zeros((P, P)), 0.0
+        F = np.zeros((P**3, P)) if deep else None
+        for piece in row_slices(len(model.X), P**3 if deep else P * P):
+            x, weight = self.seen(model.X[piece]), model.weight[piece]
+            third, fourth = self._bends(np.arange(len(model.X))[piece])
+            length = np.einsum("np,np->n", x, x)
+            square = (x[:, :, None] * x[:, None, :]).reshape(len(x), -1)
+            T += square.T @ (third[:, None] * x)
+            if F is not None:
+                cube = (square[:, :, None] * x[:, None, :]).reshape(len(x), -1)
+                F += cube.T @ (fourth[:, None] * x)
+            B += x.T @ ((weight * model.curvatures[piece, 0, 0] * length)[:, None] * x)
+            largest = max(largest, float(np.max(length[weight > 0], initial=0.0)))
+        return Forms(T, F, B, float(np.sqrt(largest)))
+
+    def _bends(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return ``ω ℓ‴`` and ``ω ℓ⁗`` of records, (m,) each."""
+        model, family = self.model, cast(Family, self.model.fit.family)
+        margin, label, weight = model.margins[rows, 0], model.target[rows], model.weight[rows]
+        third, fourth = (
+            weight * np.asarray(cast(Elementwise, bend)(margin, label))
+            for bend in (family.curvature_slope, family.curvature_bend)
+        )
+        return third, fourth
+
+    def moves(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
+        """Return certified moves of records, (m,); leaving them out is ``None``."""
+        model, K = self.model, 1 if others is None else len(others)
+        whole = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
+        for piece in row_slices(len(rows), K * self._width):
+            centres = Centres.of(model, rows[piece, None], others)
+            whole.put(piece, self._around(centres, self.of(rows[piece], others, centres)))
+        return whole
+
+    @property
+    def _width(self) -> int:
+        """How many numbers the work on one move keeps in memory."""
+        P = len(self.root)
+        return int(P**3 if self.forms.fourth is not None else P * P)
+
+    def _around(self, centres: Centres, found: Expanded) -> Moves:
+        model, E, still = self.model, found.error, found.error == 0
+        own = np.zeros_like(E)
+        with np.errstate(invalid="ignore", over="ignore"):
+            if centres.own is not None:
+                off = E + np.linalg.norm(found.beside, axis=2)
+                own = centres.own.per_error(model.constant, off)
+            radius = (centres.per_error[:, None] + own) * E
+        seen = model.seen(found.moves @ self.root.T)
+        gram = seen @ np.swapaxes(seen, 1, 2)
+        size = np.sqrt(np.einsum("mkk->mk", gram))
+        rounding = centres.rounding + model.gram_solver.rounding * model.whiten.skew * size
+        radius = np.where(np.isfinite(radius), radius + np.maximum(rounding, 1e-9 * size), np.inf)
+        return Moves(gram, np.where(still, 0.0, radius))
+
+    def of(self, rows: np.ndarray, others: Alternatives | None, centres: Centres) -> Expanded:
+        """Return the moves of records, (m,), beginning at their centres."""
+        equation = _Equation.of(self, rows, others)
+        start = centres.moves(self.model, rows[:, None])
+        first = np.linalg.solve(self.root, start.reshape(-1, len(self.root)).T).T
+        first = u = first.reshape(start.shape)
+        with np.errstate(over="ignore", invalid="ignore"):
+            left, curved = equation.residual(u)
+            for _ in range(6):
+                u = u - equation.solved(left, curved)
+                left, curved = equation.residual(u)
+                if not np.any(np.linalg.norm(left, axis=2) > 1e-9 * np.linalg.norm(u, axis=2)):
+                    break
+            error = self._radius(u, np.linalg.norm(left, axis=2), centres.free[:, None])
+        known = np.isfinite(centres.per_error)[:, None] & ~centres.unsolved
+        still = np.asarray(known & np.all(centres.coefs == 0, axis=2))
+        moved = np.asarray(np.isfinite(u).all(axis=2) & ~still)
+        error = np.where(still, 0.0, np.where(known & moved, error, np.inf))
+        u, beside = (np.where(moved[..., None], v, 0.0) for v in (u, u - first))
+        return Expanded(u, error, beside)
+
+    def _radius(self, u: np.ndarray, residual: np.ndarray, free: np.ndarray) -> np.ndarray:
+        """Return E, infinite where there is none, (m, K)."""
+        M, forms, size = self.model.constant, self.forms, np.linalg.norm(u, axis=2)
+        S, R = forms.reach * size, forms.reach / np.sqrt(free)
+        powers = size * np.sqrt(np.maximum(np.sum((u @ forms.quartic) * u, axis=2), 0.0))
+        left_out = M**2 * S / 6 if forms.fourth is None else M**3 * S**2 / 24
+        # Sums of as many terms as there are parameters, each off by its rounding.
+        rounding = 8 * len(self.root) * EPS * size
+        least = np.exp(M * S) * left_out * powers + (residual + rounding) / np.sqrt(free)
+        E = least / np.maximum(1 - 2 * np.expm1(M * S), 0.1)
+        held = least + np.expm1(M * (S + R * E)) * E <= E
+        return np.asarray(np.where(held, E, np.inf))
+
+
+@dataclass(frozen=True)
+class _Equation:
+    """The equation of a move, ``u − a(x̂·u)x̂ + ε(u) + ω ℓ'(m + ẑ·u, y')ẑ = ω r x̂``."""
+
+    expansion: Expansion
+    x: np.ndarray  # x̂, (m, 1, P)
+    pull: np.ndarray  # ω r, (m, 1)
+    bends: tuple[np.ndarray, ...]  # ω times its curvature and the next two derivatives, (m, 1) each
+    weight: np.ndarray  # ω, (m, 1)
+    arrival: tuple[np.ndarray, np.ndarray, np.ndarray] | None  # ẑ, its margin under θ̂, and y'
+
+    @classmethod
+    def of(cls, expansion: Expansion, rows: np.ndarray, others: Alternatives | None) -> _Equation:
+        model = expansion.model
+        x, weight = expansion.seen(model.X[rows])[:, None, :], model.weight[rows][:, None]
+        curvature = weight * model.curvatures[rows, 0]
+        bends = (curvature, *(bend[:, None] for bend in expansion._bends(rows)))
+        arrival = None
+        if others is not None:
+            change, labels = model.changes(rows, others)
+            margin = model.margins_before(rows, change, others.columns)[..., 0]
+            arrival = expansion.arriving(rows, others), margin, labels
+        return cls(expansion, x, weight * model.slopes[rows], bends, weight, arrival)
+
+    def residual(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return what is left of the equation, (m, K, P), and the curvature of what comes."""
+        t = np.sum(self.x * u, axis=2)
+        first, second, third = self.bends
+        own = self.pull + first * t + second * t**2 / 2
+        if self.expansion.forms.fourth is not None:
+            own = own + third * t**3 / 6
+        left = u + self.expansion.forms.slopes(u) - own[..., None] * self.x
+        if self.arrival is None:
+            return left, np.zeros_like(t)
+        z, margin, labels = self.arrival
+        outputs, at = self.expansion.model.outputs, (margin + np.sum(z * u, axis=2))[..., None]
+        curved = self.weight * outputs.curvature(at, labels)[..., 0, 0]
+        return left + (self.weight[..., None] * outputs.slope(at, labels)) * z, curved
+
+    def solved(self, v: np.ndarray, curved: np.ndarray) -> np.ndarray:
+        """Return ``(I − a x̂x̂ᵀ + b ẑẑᵀ)⁻¹v``, (m, K, P), by Woodbury's formula."""
+        v = self._without(v)
+        if self.arrival is None:
+            return v
+        z = self.arrival[0]
+        arrived = self._without(z)
+        taken = curved / (1 + curved * np.sum(z * arrived, axis=2))
+        return np.asarray(v - (taken * np.sum(z * v, axis=2))[..., None] * arrived)
+
+    def _without(self, v: np.ndarray) -> np.ndarray:
+        a = self.bends[0]
+        share = a / (1 - a * np.sum(self.x * self.x, axis=2))
+        return np.asarray(v + (share * np.sum(self.x * v, axis=2))[..., None] * self.x)
