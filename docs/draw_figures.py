@@ -6,10 +6,12 @@ pages after the command draw theirs alone: ``python docs/draw_figures.py docs/ga
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
 import tempfile
+from contextlib import redirect_stdout
 from pathlib import Path
 
 os.environ["SOURCE_DATE_EPOCH"] = "0"  # no date in a file, so that changes can be read
@@ -31,7 +33,7 @@ def draw(page: Path, folder: Path) -> list[Path]:
     before = Path.cwd()
     os.chdir(folder)
     try:
-        with matplotlib.rc_context(STYLE):
+        with matplotlib.rc_context(STYLE), redirect_stdout(io.StringIO()):
             exec("\n".join(CODE.findall(page.read_text("utf-8"))), {"__name__": "__main__"})  # noqa: S102
     finally:
         os.chdir(before)
