@@ -187,14 +187,15 @@ def _lora() -> Iterator[str]:
     found = {"7B": kept("lora-cuda")["7B"], "13B": kept("lora-cuda-13B")["13B"]}
     yield (
         "LoRA of rank 16 on Llama's shape, base in bf16, adapters in float32, batch 4 × 512 "
-        "tokens, eager (`python benchmarks/lora.py --device cuda --only 7B` or `13B`):\n"
+        "tokens, eager; seconds, GiB (`python benchmarks/lora.py --device cuda --only 7B` or "
+        "`13B`):\n"
     )
     rows = []
     for key in ("7B", "13B"):
         one = found[key]
         tasks = (PLAIN, "1 probe", CLIPPED)
         cells = [
-            _cost(one["times"][task + ending])
+            _bare(_cost(one["times"][task + ending]))
             for ending in ("", ", checkpointed")
             for task in tasks
         ]
@@ -212,7 +213,7 @@ def _lora() -> Iterator[str]:
     yield (
         f"The first step needs up to {first[0]:.1f} GiB for the smaller model "
         f"({first[1]:.1f} checkpointed). A 24 GB card holds it with checkpointing and batches of "
-        f"{most} × 512 tokens ({peak:.1f} GiB); the larger one's weights alone are "
+        f"{most} × 512 tokens ({peak:.1f} GiB, in parts); the larger one's weights alone are "
         f"{large['weights in GiB']:.1f} GiB. After subtracting rounding, every record of the "
         "smaller model was within "
         f"{100 * small['claims']['worst record against float32'][0]:.1f} % of float32 along the "
@@ -235,11 +236,11 @@ def _against_opacus() -> Iterator[str]:
     yield "## A private step, against Opacus\n"
     yield (
         "Private training with exact clipping against Opacus 1.6 (`python "
-        "benchmarks/against_opacus.py`; H200: `--device cuda --precision high`). The GPT's weights "
-        "are untied, as Opacus requires:\n"
+        "benchmarks/against_opacus.py`; H200: `--device cuda --precision high`), in seconds and "
+        "GiB. The GPT's weights are untied, as Opacus requires:\n"
     )
     rows = [
-        (network, where, *cells)
+        (network, where, *map(_bare, cells))
         for where, result, networks in (
             ("H200, TF32", "against_opacus-cuda-tf32", H200),
             (_threads(kept("against_opacus-cpu")), "against_opacus-cpu", CORES),
@@ -437,6 +438,11 @@ def _threads(made: dict[str, Any]) -> str:
 
 def _cost(one: dict[str, float], digits: int = 3) -> str:
     return f"{one['seconds']:.{digits}f} s, {one['gib']:.1f} GiB"
+
+
+def _bare(cell: str) -> str:
+    """Return a cost without its units, which stand above the table."""
+    return cell.replace(" s,", ",").replace(" GiB", "")
 
 
 def _plain_steps(one: dict[str, Any], task: str) -> str:
