@@ -23,8 +23,8 @@ def tree(tmp_path):
     (tmp_path / ".ci").mkdir()
     for name in NAMES:
         shutil.copy(ROOT / name, tmp_path / name)
-    mend(tmp_path / "pyproject.toml", "//seepage.invalid/", "//forge.internal/")
-    mend(tmp_path / "CHANGELOG.md", r"- unreleased", "- 2026-01-31")
+    mend(tmp_path / "pyproject.toml", r'"https://[^/"]+/', '"https://forge.internal/')
+    mend(tmp_path / "CHANGELOG.md", r"(?m)^(## \[[^]]+\]) - .+$", r"\1 - 2026-01-31")
     return tmp_path
 
 
@@ -88,3 +88,17 @@ def test_the_description_has_absolute_links():
     assert "](https://forge.internal/x/raw/HEAD/docs/assets/report.png)" in text
     assert "](https://forge.internal/x/blob/HEAD/docs/sharp-edges.md)" in text
     assert not re.findall(r"\]\((?!https://|#)", text)
+
+
+@pytest.mark.parametrize("real", [True, False])
+def test_the_site_has_the_address_of_the_project_unless_it_is_a_placeholder(tree, real):
+    if not real:
+        mend(tree / "pyproject.toml", r'"https://[^/"]+/', '"https://seepage.invalid/')
+
+    class Settings(dict):
+        config_file_path = str(tree / "mkdocs.yml")
+
+    settings = runpy.run_path(str(ROOT / "docs" / "site_address.py"))["on_config"](Settings())
+    found = {"site_url", "repo_url"} if real else set()
+    assert {key for key, value in settings.items() if value.startswith("https://forge")} == found
+    assert set(settings) == found
