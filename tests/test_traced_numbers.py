@@ -594,7 +594,7 @@ def noise_of_another_shape():
 def labels_that_are_rounded():
     """Arithmetic: an error of s, normal, rounded."""
     for s in (0.25, 0.5, 1, 2):
-        yield row(s, f"{100 * ndtr(0.5 / s):.0f} times in 100")
+        yield row(s, f"{100 * ndtr(0.5 / s):.0f} %")
 
 
 @tied("docs/how-to/decide.md")
