@@ -328,9 +328,9 @@ def _beside_sacro() -> Iterator[str]:
     )
     yield (
         f"**Attribute inference**, {SACRO_COLUMNS} on Adult. SACRO-ML: share of training and test "
-        "records at risk (numbers), or success rate among the guesses made, and the most frequent value's "
-        "share (categories). seepage: success rate without the model, for non-members and for "
-        "members, and the members' excess in points (95 % CI).\n"
+        "records at risk (numbers), or success rate among the guesses made, and the most frequent "
+        "value's share (categories). seepage: success rate without the model, for non-members and "
+        "for members, and the members' excess in points (95 % CI).\n"
     )
     lines = [
         (
