@@ -267,3 +267,69 @@ def test_residuals_of_several_removals_are_those_of_all():
         trained.forget(first[:2], [0])
     with pytest.raises(InputError, match="delta"):
         two.epsilon(0.0)
+
+
+def noisy_pairs(model, forgotten, sigma, taken_part, rng, count):
+    """Return old and new models as recipients have them, if the record took part or never did."""
+    never = np.ravel(forgotten.model.coef_)
+    old = np.ravel(model.coef_) if taken_part else never
+    new = np.ravel(forgotten.step.coef_) if taken_part else never
+    noise = rng.standard_normal((2, count, len(never)))
+    return np.hstack([old + sigma[0] * noise[0], new + sigma[1] * noise[1]])
+
+
+def test_the_ledger_composes_the_pair_as_recipients_of_both_models_see_it(tmp_path):
+    """The old release and one step, each with noise: the likelihood ratio of both is as stated."""
+    y = LABELS["LogisticRegression"]
+    model = sp.glm.LogisticRegression(l2=0.05).fit(FAR, y)
+    forgotten = sp.forget(model, FAR, y, [4])
+    old, new = sp.Gaussian(forgotten.moved / 1.1), sp.Gaussian(max(forgotten.distance, 1e-6) / 0.7)
+    people = {f"x{j}": FAR[:, j] for j in range(3)}
+    ledger = sp.LedgerFile(tmp_path / "ledger.json")
+    listed = np.full(N, 0.2)
+    listed[4] = 1.09  # a little less than the pair has it
+    assert ledger.record(people, "release", mu=listed) == 1
+    assert forgotten.record(ledger, people, old, new, stepped=True, entry=1) == 2
+    total = ledger.spent(people)
+    pair = forgotten.pair(old, new, stepped=True)
+    assert pair == pytest.approx(math.hypot(1.1, 0.7), rel=1e-6)
+    assert total.mu[4] == pytest.approx(pair)
+    assert np.all(total.mu[np.arange(N) != 4] == 0.2)
+    # Recipients of both, who know everybody else, by the likelihood ratio of 20,000 pairs each.
+    sigma, rng, right = (float(old.sigma), float(new.sigma)), np.random.default_rng(1), 0
+    worlds = [
+        np.hstack([np.ravel(m.coef_) for m in both])
+        for both in ((forgotten.model, forgotten.model), (model, forgotten.step))
+    ]
+    scale = np.repeat(sigma, 3)
+    for taken_part in (False, True):
+        seen = noisy_pairs(model, forgotten, sigma, taken_part, rng, 20_000)
+        near = [np.sum(((seen - world) / scale) ** 2, axis=1) for world in worlds]
+        right += np.sum((near[1] < near[0]) == taken_part)
+    assert right / 40_000 <= total.membership()[4] + 4 * math.sqrt(0.25 / 40_000)
+    assert right / 40_000 > 0.65
+
+
+def test_an_old_release_that_no_entry_lists_counts_whole(tmp_path):
+    y = LABELS["LogisticRegression"]
+    model = sp.glm.LogisticRegression(l2=0.05).fit(X, y)
+    people = pd.DataFrame({"who": np.repeat(np.arange(N // 2), 2), "x": X[:, 0]})
+    noise = sp.Gaussian(0.3)
+    ledger = sp.LedgerFile(tmp_path / "ledger.json")
+    both = sp.forget(model, X, y, [6, 7])
+    both.record(ledger, people, noise, noise, person="who")
+    assert ledger.spent(people, "who").mu[6:9] == pytest.approx([both.pair(noise, noise)] * 2 + [0])
+    both.record(ledger, people, None, noise, person="who")  # what left without noise
+    assert np.isinf(ledger.spent(people, "who").mu[7])
+    one = sp.forget(model, X, y, [6])
+    for given, more, words in (
+        (people[:9], {}, "The table has 9 rows, and the model was fitted on 80"),
+        (people, {"person": "name"}, "There is no column 'name'"),
+        (people, {"person": "who"}, "not all of one person"),
+        (people, {"entry": 7}, "has no entry 7"),
+        (3, {}, "The people are a data frame"),
+    ):
+        with pytest.raises(InputError, match=words):
+            one.record(ledger, given, noise, noise, **more)
+    with pytest.raises(InputError, match="about 2 records together"):
+        both.record(ledger, people, noise, noise)

@@ -247,13 +247,13 @@ def audit_model(
     effort: Effort = EVERYTHING,
     seed: int = 0,
     anew: Anew | None = None,
-    epsilon: float = 0.0,
+    beside: tuple[float, float] = (0.0, 0.0),
     tell: Tell | None = None,
 ) -> Audit:
     """Measure a fitted model and say what was found; the parameters are as for audit_table.
 
-    Membership is a question about the whole procedure where ``anew`` can rerun it. ``epsilon`` is
-    the total privacy loss of figures that leave beside the noisy numbers, and counts in every risk.
+    Membership is a question about the whole procedure where ``anew`` can rerun it. ``beside``
+    is the ε and δ of all figures that leave beside the noisy numbers, and counts in every risk.
     """
 
     def say(words: str) -> None:
@@ -326,8 +326,8 @@ def audit_model(
             )
         except InputError as problem:
             risks_reason = str(problem)
-    if risks is not None and epsilon:
-        risks = beside_figures(risks, epsilon)
+    if risks is not None and any(beside):
+        risks = beside_figures(risks, *beside)
     chosen = (NOISE,) if sigma is None else ()
     if risks is not None:
         told = (*risks.assumptions, *held_sentences(chosen))
@@ -350,7 +350,7 @@ def audit_model(
             risks = ask(effort=0.01, shape=shape)[0]
         except InputError:
             return None
-        return beside_figures(risks, epsilon) if epsilon else risks
+        return beside_figures(risks, *beside) if any(beside) else risks
 
     outsider, outsider_reason = None, ""
     if attacker is not None:
@@ -742,15 +742,15 @@ def _middle(values: np.ndarray) -> np.ndarray:
     return np.asarray(ordered[[(len(ordered) - 1) // 2, len(ordered) // 2]])
 
 
-def beside_figures(risks: RiskFinding, epsilon: float) -> RiskFinding:
-    """Return the risks with figures beside the noisy numbers that are ε-private in total."""
+def beside_figures(risks: RiskFinding, epsilon: float, delta: float = 0.0) -> RiskFinding:
+    """Return the risks with figures beside the noisy numbers that are (ε, δ)-private in total."""
 
     def membership(right: float) -> float:
-        return float(accuracy_beside(distance(right, 0.5), 0.5, epsilon))
+        return float(accuracy_beside(distance(right, 0.5), 0.5, epsilon, delta))
 
     def guess(found: GuessFinding) -> GuessFinding:
         right, median = (
-            float(right_beside(right, baseline, found.levels, epsilon))
+            float(right_beside(right, baseline, found.levels, epsilon, delta))
             for right, baseline in (
                 (found.right, found.baseline),
                 (found.median_right, found.median_baseline),
@@ -759,7 +759,7 @@ def beside_figures(risks: RiskFinding, epsilon: float) -> RiskFinding:
         found = replace(found, right=right, median_right=median)
         if found.mu is None:
             return found
-        told: dict[str, Any] = _told_apart(found.mu, epsilon)
+        told: dict[str, Any] = _told_apart(found.mu, epsilon, delta)
         return replace(found, **told)
 
     curve = risks.curve
@@ -771,7 +771,7 @@ def beside_figures(risks: RiskFinding, epsilon: float) -> RiskFinding:
         )
     if curve is not None and curve.right is not None:
         told_before = zip(curve.right, curve.baseline, curve.levels, strict=True)  # type: ignore[arg-type]
-        right = np.array([float(right_beside(*told, epsilon)) for told in told_before])
+        right = np.array([float(right_beside(*told, epsilon, delta)) for told in told_before])
         curve = replace(curve, right=right)
     return replace(
         risks,
@@ -779,16 +779,18 @@ def beside_figures(risks: RiskFinding, epsilon: float) -> RiskFinding:
         median=membership(risks.median),
         guesses=tuple(guess(found) for found in risks.guesses),
         epsilon=epsilon,
+        delta=delta,
         curve=curve,
     )
 
 
-def _told_apart(mu: float, epsilon: float = 0.0) -> dict[str, float]:
+def _told_apart(mu: float, epsilon: float = 0.0, delta: float = 0.0) -> dict[str, float]:
     """Return how well a value is told from another whose release lies μ from its own."""
     tpr, strict = (
-        rate_beside(float(true_positive_rate(mu, rate)), rate, epsilon) for rate in FALSE_POSITIVES
+        rate_beside(float(true_positive_rate(mu, rate)), rate, epsilon, delta)
+        for rate in FALSE_POSITIVES
     )
-    even = float(accuracy_beside(mu, 0.5, epsilon))
+    even = float(accuracy_beside(mu, 0.5, epsilon, delta))
     return {"tpr": tpr, "tpr_strict": strict, "even": even, "mu": mu}
 
 

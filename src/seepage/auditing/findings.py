@@ -31,7 +31,7 @@ NUMBERS = ("eta", "eta_features", "eta_label", "exact_error")
 MU = "mu"  # one more number of every record, once it is known how well its membership is recognised
 ONE_ROW, ONE_PERSON = "row", "person"  # what a statement is about: the unit
 LEFT_OUT, RELABELLED = "left out", "with another label"  # what is done to a record
-OVER_ALL = "all releases of the ledger"  # where membership was measured, if not in one release
+OVER_ALL = "all releases of the ledger"  # where a risk was measured, if not in one release
 WIDEST = 60  # features up to which the leakage of reweighting as a whole is quick to compute
 # The rates at which true positives of telling a value are stated: the first also counts in badges
 # and gates
@@ -159,6 +159,9 @@ class NoiseVote:
     blocks: int
     epsilon: float
     probability: float  # that a draw is enough
+    # The largest probability, over everybody, that σ shows whether they are in the table: that it
+    # is not enough with them, or without
+    delta: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -210,14 +213,20 @@ class LedgerFinding:
     doubts: tuple[str, ...] = ()  # what the owner must know about how records were recognised
     unit: str = ONE_ROW  # whether the numbers are about rows or people
     # Over all of them with this release: how often membership inference succeeds at most, and of
-    # whom; the largest sum of ε; and the level of the central interval that a 95 % credible one
-    # keeps, ``None`` where nothing is promised about that
+    # whom; the largest sums of ε and δ; and the level of the central interval that a 95 % credible
+    # one keeps for whoever has δ = 0, ``None`` where nothing is promised about that
     membership: float = 0.5
     row: int = 0
     certain: int = 0  # of how many nothing hides the membership, or nobody knows what does
     epsilon: float = 0.0
+    delta: float = 0.0
     interval: float | None = None
     enough: float | None = None  # the σ with which that membership is within its limit, if any is
+    # What all of them add to a guess of a class or category at most, of which column, and how often
+    # a value is recognised at 1 % false positives; ``None`` where there is nothing to guess
+    gain: float | None = None
+    guessed: str = ""
+    tpr: float | None = None
 
 
 class RemedyKind(StrEnum):
@@ -376,8 +385,9 @@ class RiskFinding:
     guesses: tuple[GuessFinding, ...] = ()
     # Who the attacker is, and what is held fixed or redone when a record changes
     assumptions: tuple[str, ...] = ()
-    # The ε of the figures that leave beside the noisy numbers; all of these count it
+    # The ε and δ of the figures that leave beside the noisy numbers; all of these count them
     epsilon: float = 0.0
+    delta: float = 0.0
     # The rows without which a published figure would be another, and the names of such figures:
     # the membership of these rows is certain
     disclosed: tuple[int, ...] = ()

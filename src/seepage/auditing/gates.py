@@ -123,13 +123,17 @@ def _noisy_membership(audit: Audit, risks: RiskFinding, limit: float) -> Gate:
     # No noise hides what a figure on a grid discloses, nor a row without which there is no model.
     if passed or risks.disclosed:
         return gate
-    beside = float(accuracy_beside(0.0, 0.5, risks.epsilon))
+    beside = float(accuracy_beside(0.0, 0.5, risks.epsilon, risks.delta))
     if beside >= limit:
         return replace(gate, beside=beside)
     if not math.isfinite(risks.mu):
         return gate
     # μ is inversely proportional to σ.
-    allowed = brentq(lambda mu: accuracy_beside(mu, 0.5, risks.epsilon) - limit, 0.0, risks.mu)
+
+    def over(mu: float) -> float:
+        return float(accuracy_beside(mu, 0.5, risks.epsilon, risks.delta)) - limit
+
+    allowed = brentq(over, 0.0, risks.mu)
     return replace(gate, enough=round_up(audit.sigma * risks.mu / allowed))
 
 
@@ -139,6 +143,10 @@ def _guess_gain(audit: Audit, limit: float) -> Gate:
     worst = _known_risks(audit, "--max-guess-gain").worst_guess
     if worst is None:
         return Gate("--max-guess-gain", limit, 0.0, True)
+    ledger = audit.ledger
+    if ledger is not None and ledger.gain is not None and limit < 1:
+        passed = ledger.gain <= limit * (1 + SAME)
+        return Gate("--max-guess-gain", limit, ledger.gain, passed, where=OVER_ALL)
     # Without noise a value that moves the model is no guess to whoever knows all else.
     gain = 1 - worst.baseline if audit.published_as_it_is and worst.gain > 0 else worst.gain
     passed = gain <= limit * (1 + SAME)
@@ -149,7 +157,10 @@ def _guess_tpr(audit: Audit, limit: float) -> Gate:
     if limit >= 1 and audit.risks is None:
         return Gate("--max-guess-tpr", limit, None, True)
     risks = _known_risks(audit, "--max-guess-tpr")
-    gate = _noisy_guess_tpr(audit, risks, limit)
+    gate, ledger = _noisy_guess_tpr(audit, risks, limit), audit.ledger
+    if ledger is not None and ledger.tpr is not None and limit < 1 and not risks.replaced:
+        passed = ledger.tpr <= limit * (1 + SAME)
+        return Gate("--max-guess-tpr", limit, ledger.tpr, passed, where=OVER_ALL)
     if not audit.published_as_it_is or limit >= 1 or not gate.measured:
         return gate
     enough = audit.sigma if gate.passed else gate.enough
@@ -172,7 +183,7 @@ def _noisy_guess_tpr(audit: Audit, risks: RiskFinding, limit: float) -> Gate:
 
     def over(mu: float) -> float:
         rate = float(true_positive_rate(mu, FALSE_POSITIVES[0]))
-        return rate_beside(rate, FALSE_POSITIVES[0], risks.epsilon) - limit
+        return rate_beside(rate, FALSE_POSITIVES[0], risks.epsilon, risks.delta) - limit
 
     if over(0.0) >= 0:  # figures beside the noisy numbers are enough to be over it
         return gate

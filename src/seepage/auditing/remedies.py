@@ -371,7 +371,7 @@ def with_noise(risks: RiskFinding, sigma: float, noise: float) -> RiskFinding:
     that gains most, which is known of the noises of the curve. All count the figures that leave
     beside the noisy numbers.
     """
-    times, epsilon, most = noise / sigma, risks.epsilon, math.inf
+    times, beside, most = noise / sigma, (risks.epsilon, risks.delta), math.inf
     if times == 1:
         return risks
     curve = risks.curve
@@ -385,17 +385,17 @@ def with_noise(risks: RiskFinding, sigma: float, noise: float) -> RiskFinding:
             return found
         mu = found.mu / times
         closed = found.baseline + (1 - 1 / found.levels) * (2 * float(accuracy(mu)) - 1)
-        right = float(right_beside(min(closed, 1.0), found.baseline, found.levels, epsilon))
+        right = float(right_beside(min(closed, 1.0), found.baseline, found.levels, *beside))
         gain = min(right - found.baseline, most, found.gain if times > 1 else math.inf)
         tpr = rate_beside(
-            float(true_positive_rate(mu, FALSE_POSITIVES[0])), FALSE_POSITIVES[0], epsilon
+            float(true_positive_rate(mu, FALSE_POSITIVES[0])), FALSE_POSITIVES[0], *beside
         )
         return replace(found, right=found.baseline + gain, mu=mu, tpr=tpr)
 
     mu = risks.mu / times
     return replace(
         risks,
-        membership=float(accuracy_beside(mu, 0.5, epsilon)),
+        membership=float(accuracy_beside(mu, 0.5, *beside)),
         mu=mu,
         guesses=tuple(guess(found) for found in risks.guesses),
     )

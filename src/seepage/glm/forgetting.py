@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import narwhals as nw
 import numpy as np
+import pyarrow as pa
 from sklearn.base import clone
 
 from seepage.core.noise import Gaussian, Noise
@@ -21,7 +23,7 @@ from seepage.errors import InputError, NotConvergedWarning
 from seepage.glm.dense_objective import DenseObjective
 from seepage.glm.leakage import leakage
 from seepage.support.number_check import check_share
-from seepage.tables.names import counted
+from seepage.tables.names import counted, shown
 from seepage.tables.source import as_numpy
 
 
@@ -74,8 +76,19 @@ def forget(model: Any, X: Any, y: Any, rows: Any, *, sample_weight: Any = None) 
         distance=after.distance(stepped),
         moved=float(np.linalg.norm(before.parameters - after.parameters))
         + after.distance(after.theta),
-        removed=len(positions),
+        rows=positions,
+        records=len(y),
     )
+
+
+class PeopleLedger(Protocol):
+    """What a ledger of releases must answer: :class:`seepage.LedgerFile` does."""
+
+    def spent(self, table: Any, person: str | None = None, *, entry: int | None = None) -> Any:
+        """Return what all entries, or one of them, told about the rows of a table."""
+
+    def record(self, table: Any, what: str, **numbers: Any) -> int:
+        """Add an entry, and return its number."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -93,15 +106,23 @@ class Forgotten:
         certificate. Infinite where there is none.
     moved
         How far the old parameters are from that minimiser, at most.
-    removed
-        The number of records.
+    rows
+        The positions of the records.
+    records
+        How many there were before.
     """
 
     model: Any
     step: Any
     distance: float
     moved: float
-    removed: int
+    rows: np.ndarray
+    records: int
+
+    @property
+    def removed(self) -> int:
+        """The number of records."""
+        return len(self.rows)
 
     def pair(self, old: Noise | None, new: Noise | None, *, stepped: bool = False) -> float:
         """Return μ of Gaussian differential privacy about the records, to who holds both models.
@@ -118,6 +139,68 @@ class Forgotten:
         """
         first, trace = _size(old, self.moved), self.distance if stepped else 0.0
         return math.hypot(first, _size(new, trace) if trace else 0.0)
+
+    def record(
+        self,
+        ledger: PeopleLedger,
+        table: Any,
+        old: Noise | None,
+        new: Noise | None,
+        *,
+        stepped: bool = False,
+        entry: int | None = None,
+        person: str | None = None,
+    ) -> int:
+        """Enter μ of the pair about the person who was forgotten into a ledger.
+
+        Call it before the new model leaves, once for each person. Those who stay are entered with
+        the new release itself.
+
+        Parameters
+        ----------
+        ledger
+            A :class:`seepage.LedgerFile`.
+        table
+            The table of all people, in the order of the records the old model was fitted on.
+        old, new, stepped
+            As for :meth:`pair`.
+        entry
+            The number of the old release in the ledger. What it states about the person is counted
+            once: the new entry has ``√(μ² − μ_entry²)``, so that both together have at least the μ
+            of the pair. Without it the old release counts as unlisted, and the entry has all of μ.
+        person
+            The column that identifies people; without it the person is one record.
+        """
+        frame = _frame(table)
+        if len(frame) != self.records:
+            raise InputError(
+                f"The table has {counted(len(frame), 'row')}, and the model was fitted on "
+                f"{self.records:,}; pass the table of all people, in that order."
+            )
+        if person is None and self.removed > 1:
+            raise InputError(
+                f"μ is about {self.removed} records together, and the ledger about each person: "
+                "forget one person at a time, and name the column that identifies people with "
+                "person=."
+            )
+        if person is not None:
+            if person not in frame.columns:
+                raise InputError(f"There is no column {shown(person)} that identifies people.")
+            who = frame[person].to_list()
+            theirs = [k for k, name in enumerate(who) if name == who[self.rows[0]]]
+            if theirs != self.rows.tolist():
+                raise InputError(
+                    "These records are not all of one person and nobody else's: forget one person "
+                    f"at a time, with all records that have the same {shown(person)}."
+                )
+        own = frame[self.rows.tolist()].to_native()
+        mu: Any = self.pair(old, new, stepped=stepped)
+        if entry is not None and math.isfinite(mu):
+            listed = np.asarray(ledger.spent(own, person, entry=entry).mu, dtype=float)
+            # The old release cannot have told more than its part of the pair.
+            mu = np.sqrt(mu**2 - np.minimum(listed, self.pair(old, None)) ** 2)
+        unit = "row" if person is None else "person"
+        return ledger.record(own, "forgotten", person=person, unit=unit, mu=mu)
 
     def __repr__(self) -> str:
         return (
@@ -208,6 +291,19 @@ def _positions(rows: Any, n: int) -> np.ndarray:
     if len(found) == n:
         raise InputError("Without any record there is no model.")
     return found
+
+
+def _frame(table: Any) -> Any:
+    """Return a table of people as a data frame."""
+    try:
+        if isinstance(table, Mapping):
+            table = pa.table({str(name): list(values) for name, values in table.items()})
+        return nw.from_native(table, eager_only=True)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            "The people are a data frame, or a mapping of columns of one length; "
+            f"this {type(table).__name__} is not."
+        ) from error
 
 
 def _taken(X: Any, rows: np.ndarray) -> Any:

@@ -59,26 +59,30 @@ def accuracy(mu: Any, prior: Any = 0.5) -> np.ndarray:
     return np.asarray(np.where((mu > 0) | known, right, np.maximum(p, 1 - p)))
 
 
-def accuracy_beside(mu: Any, prior: Any, epsilon: Any) -> np.ndarray:
-    """Return the same if figures that are ε-differentially private are released beside.
+def accuracy_beside(mu: Any, prior: Any, epsilon: Any, delta: Any = 0.0) -> np.ndarray:
+    """Return the same if figures that are (ε, δ)-differentially private are released beside.
 
     Such figures tell two candidates apart no better than randomised response, which names the true
-    one with probability ``q = e^ε/(1 + e^ε)`` (Kairouz, Oh and Viswanath 2015). It is seen first:
-    what it names has then a prior of ``pq/(pq + (1 − p)(1 − q))``.
+    one with probability ``q = e^ε/(1 + e^ε)``, and with probability δ everything (Kairouz, Oh and
+    Viswanath 2015). It is seen first: what it names has then a prior of
+    ``pq/(pq + (1 − p)(1 − q))``.
 
     >>> accuracy_beside([0.0, 1.0], 0.5, 0.45).round(3).tolist()
     [0.611, 0.709]
+    >>> accuracy_beside([0.0, 1.0], 0.5, 0.45, 0.1).round(3).tolist()
+    [0.65, 0.738]
     """
     p, q = np.asarray(prior, dtype=float), 1 / (1 + np.exp(-np.asarray(epsilon, dtype=float)))
     first, second = p * q + (1 - p) * (1 - q), p * (1 - q) + (1 - p) * q
     named_first, named_second = accuracy(mu, p * q / first), accuracy(mu, p * (1 - q) / second)
-    return np.asarray(first * named_first + second * named_second)
+    right, revealed = first * named_first + second * named_second, np.asarray(delta, dtype=float)
+    return np.asarray(revealed + (1 - revealed) * right)
 
 
-def distance(right: Any, prior: Any, epsilon: float = 0.0) -> np.ndarray:
+def distance(right: Any, prior: Any, epsilon: float = 0.0, delta: float = 0.0) -> np.ndarray:
     """Return the μ at which the best test is right this often: the inverse of :func:`accuracy`.
 
-    With ``epsilon`` that of :func:`accuracy_beside`: zero where the figures beside are enough.
+    With ε and δ that of :func:`accuracy_beside`: zero where the figures beside are enough.
 
     >>> distance(accuracy(1.5, 0.9), 0.9).round(9).tolist()
     1.5
@@ -87,8 +91,12 @@ def distance(right: Any, prior: Any, epsilon: float = 0.0) -> np.ndarray:
     """
     right, prior = np.broadcast_arrays(np.asarray(right, float), np.asarray(prior, float))
     ends = np.zeros(right.shape), np.full(right.shape, _FARTHEST)
-    _, mu = _halved(lambda middle: accuracy_beside(middle, prior, epsilon) < right, *ends)
-    return np.asarray(np.where(accuracy_beside(_FARTHEST, prior, epsilon) <= right, np.inf, mu))
+
+    def found(mu: Any) -> np.ndarray:
+        return accuracy_beside(mu, prior, epsilon, delta)
+
+    _, mu = _halved(lambda middle: found(middle) < right, *ends)
+    return np.asarray(np.where(found(_FARTHEST) <= right, np.inf, mu))
 
 
 def _halved(
@@ -102,22 +110,26 @@ def _halved(
     return low, high
 
 
-def right_beside(right: Any, baseline: Any, levels: int, epsilon: float) -> np.ndarray:
-    """Return how often a guess is right at most, with ε-private figures beside the release.
+def right_beside(
+    right: Any, baseline: Any, levels: int, epsilon: float, delta: float = 0.0
+) -> np.ndarray:
+    """Return how often a guess is right at most, with (ε, δ)-private figures beside the release.
 
     ``right`` and ``baseline`` are the probabilities with the release and without it. Of two levels
     the distance follows from them, and :func:`accuracy_beside` is exact. Of more, the odds of the
-    best guess grow by no more than ``e^ε``, whatever was seen before.
+    best guess grow by no more than ``e^ε``, whatever was seen before, but where the figures reveal
+    everything, which they do with a probability of at most δ.
 
     >>> right_beside(0.8, 0.5, 3, 0.45).round(3).tolist()
     0.863
     """
     right = np.asarray(right, dtype=float)
-    if not epsilon:
+    if not (epsilon or delta):
         return np.asarray(right)
     if levels == 2:
-        return accuracy_beside(distance(right, baseline), baseline, epsilon)
-    return np.asarray(right / (right + (1 - right) * math.exp(-epsilon)))
+        return accuracy_beside(distance(right, baseline), baseline, epsilon, delta)
+    odds = right / (right + (1 - right) * math.exp(-epsilon))
+    return np.asarray(np.minimum(odds + delta, 1.0))
 
 
 def true_positive_rate(mu: Any, false_positive_rate: Any) -> np.ndarray:
@@ -135,16 +147,23 @@ def true_positive_rate(mu: Any, false_positive_rate: Any) -> np.ndarray:
     return np.asarray(np.where(np.isinf(mu), 1.0, rate))
 
 
-def rate_beside(rate: float, fpr: float, epsilon: float) -> float:
-    """Return a true positive rate with ε-private figures beside the release, as above.
+def rate_beside(rate: float, fpr: float, epsilon: float, delta: float = 0.0) -> float:
+    """Return a true positive rate with (ε, δ)-private figures beside the release, as above.
 
     Randomised response moves the threshold of the best test by ``±ε/μ``; the one at which false
-    positives keep their rate is found by halving.
+    positives keep their rate is found by halving. Where everything is revealed there are none:
+    ``δ + (1 − δ) TPR(α/(1 − δ))``.
 
     >>> round(rate_beside(0.38, 0.01, 0.45), 3)
     0.399
+    >>> round(rate_beside(0.01, 0.01, 0.0, 0.1), 3)
+    0.11
     """
     mu = float(ndtri(rate) - ndtri(fpr))
+    if delta and rate < 1:
+        left = min(fpr / (1 - delta), 1.0) if delta < 1 else 1.0
+        alone = rate_beside(float(true_positive_rate(mu, left)), left, epsilon)
+        return delta + (1 - delta) * alone
     if not (epsilon and 0 < fpr < 1 and 0 < rate < 1):
         return rate
     q, shift = 1 / (1 + math.exp(-epsilon)), epsilon / max(mu, _SAME)

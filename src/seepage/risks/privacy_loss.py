@@ -126,8 +126,6 @@ class PrivacyLoss:
     def membership(self) -> np.ndarray:
         """Return how often membership inference succeeds at most, by who knows everything else.
 
-        Of ε-differentially private figures as :func:`~seepage.risks.guessing.accuracy_beside` has
-        it; with δ, everything is revealed with that probability (Kairouz, Oh and Viswanath 2015).
+        As :func:`~seepage.risks.guessing.accuracy_beside` has it of figures with ε and δ.
         """
-        right = accuracy_beside(self.mu, 0.5, self.epsilon)
-        return np.asarray(self.delta + (1 - self.delta) * right)
+        return accuracy_beside(self.mu, 0.5, self.epsilon, self.delta)

@@ -266,6 +266,9 @@ def test_a_ledger_of_an_earlier_version_is_read_and_its_doubts_are_told(run, tmp
     assert "do not know 100 of these 100" in doubt
     # It is carried on with: the old release stays in the file beside the new one.
     result = run(patients(), "--sigma", "20")
+    assert result.exit_code == 1  # what it told about classes and categories, nobody knows
+    assert "OVER --max-guess-gain: Over all releases of the ledger" in result.stdout
+    result = run(patients(), "--sigma", "20", "--max-guess-gain", "1")
     assert result.exit_code == 0, result.output
     told = json.loads(path.read_text())
     assert told["format"] == "seepage-ledger/3"
@@ -283,6 +286,9 @@ def test_a_ledger_of_an_earlier_version_is_read_and_its_doubts_are_told(run, tmp
         lambda release: release | {"columns": {}},
         lambda release: release | {"columns": release["columns"] | {"age": "?"}},
         lambda release: release | {"identity": "id"},
+        lambda release: release | {"guesses": {"distance": {"sex": -1}, "epsilon": 0, "delta": 0}},
+        lambda release: release | {"guesses": {"distance": {"sex": 1}, "epsilon": 0, "delta": 2}},
+        lambda release: release | {"guesses": ["sex"]},
         lambda release: release | {"mu": [0.1]},
         lambda release: release | {"epsilon": -0.1},
         lambda release: release | {"epsilon": "much"},

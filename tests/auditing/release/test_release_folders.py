@@ -266,7 +266,7 @@ def test_columns_that_were_not_scaled_are_taken_as_they_are():
 @pytest.fixture
 def made(monkeypatch):
     """Make a release of a target y; its neighbours are tried elsewhere."""
-    monkeypatch.setattr("seepage.auditing.release.making.find_disclosures", lambda *given: ())
+    monkeypatch.setattr("seepage.auditing.release.making.try_neighbours", lambda *given: ())
     return lambda raw, **options: make_release(
         Procedure(target="y", **options),
         raw,

@@ -159,9 +159,9 @@ def test_whole_numbers_are_replaced_within_their_domain(monkeypatch):
 
 
 def test_no_noise_is_drawn_if_none_of_the_grid_is_enough():
-    trained = Procedure(target="response").fit(patients())
-    assert vote_on_noise(trained, np.ones(200), np.array([1.0, 2.0]), 10, 1.0, 3.0) is None
-    vote = vote_on_noise(trained, np.ones(200), np.array([1.0, 2.0, 5.0]), 10, 1.0, 3.0)
+    trained, block = Procedure(target="response").fit(patients()), np.arange(200) % 10
+    assert vote_on_noise(trained, np.ones(200), np.array([1.0, 2.0]), block, 10, 1.0, 3.0) is None
+    vote = vote_on_noise(trained, np.ones(200), np.array([1.0, 2.0, 5.0]), block, 10, 1.0, 3.0)
     assert vote.sigma == 5.0
 
 

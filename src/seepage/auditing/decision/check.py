@@ -26,7 +26,8 @@ SCHEMA = "seepage-check/1"
 LEAVES = "release"  # the role of a file that is to leave
 # What a check repeats of a summary, in this order, where it has them
 _FOUND = (
-    *("source", "unit", "notices", "model", "release", "sigma", "target_eta", "epsilon", "items"),
+    *("source", "unit", "notices", "model", "release", "sigma", "target_eta", "epsilon", "delta"),
+    *("items",),
     *("risks", "risks_reason", "outsider", "outsider_reason", "attacks", "guesses", "held_out"),
     *("structure", "disclosures", "ledger", "usefulness", "steps", "versions"),
 )

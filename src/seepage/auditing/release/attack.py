@@ -12,12 +12,15 @@ releases have. No test is right more often. The attacker even knows which block 
 record is in, so opinions are formed once for each table.
 
 It is held against what the ledger states for the release and the record: ``PrivacyLoss.membership``
-of its μ and ε. μ is inversely proportional to σ, so that of another σ follows. A ledger's μ is
-about leaving out; another label or other numbers move the noisy numbers by a distance of their own,
-``‖θ_A − θ_B‖/σ``, which takes the place of μ, while ε holds for them too. A release of B has then
-an entry of its own, whose ε differs by what drawing σ until it is enough adds. η bounds no finite
-change. Where a published figure differs between the tables, or where a σ would not have been enough
-for the other one, it is disclosed, and the statement is certainty.
+of its μ, ε and δ. μ is inversely proportional to σ, so that of another σ follows. A ledger is about
+leaving out. Another label or other numbers move the noisy numbers by a distance of their own,
+``‖θ_A − θ_B‖/σ``, and may need another noise: the statement is then that of this μ with the ε and δ
+of σ for this pair (:meth:`~seepage.auditing.release.noise_vote.NoiseDraw.beside`). η bounds no
+finite change. Where a published figure differs between the tables, it is disclosed, and the
+statement is certainty.
+
+Beside it stands what ``ε = ε₀ + log 1/a`` of the table alone would have stated, without δ (ε₀ that
+of a vote, a the probability that one is enough): a table that needs more noise refutes it.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ from seepage.auditing.release.ledger import (
     find_ledger,
 )
 from seepage.auditing.release.making import make_release
-from seepage.auditing.release.noise_vote import block_opinions, chances
+from seepage.auditing.release.noise_vote import Seats
 from seepage.auditing.release.procedure import Prepared, Procedure
 from seepage.auditing.release.released_model import ReleasedModel
 from seepage.auditing.report.words import percent
@@ -75,6 +78,8 @@ class Attack:
     releases: int  # of each of the two tables
     right: int  # how often the test named the right table, of both together
     stated: float  # how often it may, at most, on average over the releases
+    # The same by the ε of the table alone, without δ, where σ is drawn
+    by_epsilon: float | None = None
 
     @property
     def seen(self) -> float:
@@ -90,6 +95,10 @@ class Attack:
     def exceeds(self, level: float = 0.999) -> bool:
         """Return whether the tables are told apart more often than stated, beyond chance."""
         return self.seen_at_least(level) > self.stated
+
+    def refutes_epsilon(self, level: float = 0.999) -> bool:
+        """Return whether they are told apart more often than ε alone would state."""
+        return self.by_epsilon is not None and self.seen_at_least(level) > self.by_epsilon
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,18 +125,17 @@ class Statement:
         place = np.flatnonzero(np.isin(used, rows))[:1]
         return cls(entry.loss.at(place), float(entry.about["sigma"]))
 
-    def success(
-        self, sigma: np.ndarray, moved: float | None = None, more: float = 0.0
-    ) -> np.ndarray:
-        """Return how often a test may be right about releases with these σ, at most.
+    def left_out(self, sigma: np.ndarray) -> np.ndarray:
+        """Return how often a test may be right about releases with these σ, as the ledger has it.
 
-        ``moved`` is how far a change moves the released numbers; without it, as the ledger has it.
-        ``more`` is what the ε of the release has more than the ledger's.
+        μ is inversely proportional to σ.
         """
-        distance = float(self.loss.mu[0]) * self.sigma if moved is None else moved
-        epsilon, delta = max(float(self.loss.epsilon[0]) + more, 0.0), float(self.loss.delta[0])
-        found = PrivacyLoss.of(len(sigma), mu=distance / sigma, epsilon=epsilon, delta=delta)
-        return found.membership()
+        mu, epsilon, delta = (float(self.loss.columns[n][0]) for n in ("mu", "epsilon", "delta"))
+        return _success(mu * self.sigma / sigma, epsilon, delta)
+
+
+def _success(mu: np.ndarray, epsilon: float, delta: float = 0.0) -> np.ndarray:
+    return PrivacyLoss.of(len(mu), mu=mu, epsilon=epsilon, delta=delta).membership()
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,27 +143,31 @@ class _World:
     """Everything that decides about the releases of one table."""
 
     prepared: Prepared
-    sigmas: np.ndarray  # the noise that may be drawn
-    chance: np.ndarray  # how often each is, given that it is enough
-    redrawing: float = 0.0  # what drawing σ until it is enough adds to ε
 
-    @classmethod
-    def of(cls, procedure: Procedure, raw: pa.Table, block: np.ndarray) -> _World:
-        """Run the procedure; ``block`` says where every row votes, as a number up to one."""
-        prepared = procedure.prepare(raw)
-        trained, vote = prepared.trained, prepared.vote
-        ballot = procedure.ballot(trained, prepared.figures)
-        if vote is None or ballot is None:
-            return cls(prepared, np.array([prepared.sigma]), np.ones(1))
-        allowed = procedure.allowed(prepared.spent)
-        member = (block[prepared.rows] * ballot.blocks).astype(int)
-        opinions = block_opinions(ballot.public, allowed, member, ballot.blocks)
-        chance = chances(opinions, ballot.grid, ballot.epsilon)
-        chance[ballot.grid < prepared.least] = 0.0
-        enough = float(chance.sum())
-        if not enough:
-            raise InputError("No point of the grid is enough noise for this table.")
-        return cls(prepared, ballot.grid, chance / enough, -math.log(enough))
+    @property
+    def sigmas(self) -> np.ndarray:
+        """The noise that may be published."""
+        vote = self.prepared.vote
+        return np.array([self.prepared.sigma]) if vote is None else vote.grid
+
+    @property
+    def chance(self) -> np.ndarray:
+        """How often each is."""
+        vote = self.prepared.vote
+        return np.ones(1) if vote is None else vote.published
+
+    def beside(self, other: _World) -> tuple[float, float]:
+        """Return ε and δ of all figures that are drawn or noisy, for this table and another."""
+        vote = self.prepared.vote
+        epsilon, delta = (0.0, 0.0) if vote is None else vote.beside(other.prepared.least)
+        return epsilon + self.rates.epsilon, delta
+
+    @property
+    def epsilon_alone(self) -> float:
+        """The ε of these figures by what is known of this table only, without δ."""
+        vote = self.prepared.vote
+        drawn = 0.0 if vote is None else vote.epsilon - math.log(vote.probability)
+        return drawn + self.rates.epsilon
 
     @property
     def figures(self) -> dict[str, object]:
@@ -193,17 +205,15 @@ def attack_release(
     the entry of the release alone; without it, that of a new release, made as ``seepage release``
     does.
     """
-    prepared, person = procedure.prepare(raw), procedure.person
+    listed = listed or listing_of(procedure, raw)
+    seats = Seats.of(raw, procedure.person, _seed(listed))
+    prepared = procedure.prepare(raw, seats)
     chosen = int(prepared.rows[np.argmax(prepared.eta)]) if row is None else row
-    rows = rows_beside(raw, chosen, person) if 0 <= chosen < raw.num_rows else np.array([-1])
+    inside = 0 <= chosen < raw.num_rows
+    rows = rows_beside(raw, chosen, procedure.person) if inside else np.array([-1])
     if not np.isin(prepared.rows, rows).any():
         raise InputError(f"Row {chosen} is not in the release; name another with --row.")
-    stated = Statement.of(listed or listing_of(procedure, raw), raw, prepared, rows)
-    block = np.random.default_rng().random(raw.num_rows)
-    if person is not None:  # all of a person's rows vote together
-        number = raw.column(person).combine_chunks().dictionary_encode("encode").indices
-        block = block[number.to_numpy(zero_copy_only=False)]
-    ours = _World.of(procedure, raw, block)
+    stated, ours = Statement.of(listed, raw, prepared, rows), _World(prepared)
     if not np.any(np.isclose(stated.sigma, ours.sigmas)):
         raise InputError(
             f"The release has σ = {stated.sigma:g}, which these options never draw; repeat those "
@@ -212,7 +222,7 @@ def attack_release(
     for change, other in neighbours_of(raw, rows, prepared, procedure.domains):
         gone = other.num_rows < raw.num_rows
         try:
-            theirs = _World.of(procedure, other, np.delete(block, rows) if gone else block)
+            theirs = _World(procedure.prepare(other, seats.without(rows) if gone else seats))
         except InputError:
             yield Attack(chosen, change, ("whether anything can be released",), 0, 0, 1.0)
             continue
@@ -222,6 +232,18 @@ def attack_release(
             yield Attack(chosen, change, told or ("σ",), 0, 0, 1.0)
         else:
             yield _told_apart(chosen, change, (ours, theirs), releases, stated)
+
+
+def _seed(listed: ReleaseLedger) -> int | None:
+    """Return from what the rows of a release were seated for its vote, if its entry says it."""
+    seats = listed.entries[0].about.get("seats")
+    try:
+        return None if seats is None else int(seats, 16)
+    except (TypeError, ValueError):
+        raise InputError(
+            "The ledger's entry for the release does not say where rows voted ('seats' is no "
+            "hexadecimal number): the ledger was changed; restore it."
+        ) from None
 
 
 def listing_of(procedure: Procedure, raw: pa.Table) -> ReleaseLedger:
@@ -238,7 +260,7 @@ def _told_apart(
     """Make releases of two tables and decide about each of them."""
     first, second = worlds
     moved = float(np.linalg.norm(first.numbers - second.numbers))
-    right, stated = 0, 0.0
+    right, stated, alone = 0, 0.0, 0.0
     with np.errstate(divide="ignore", invalid="ignore"):
         odds = np.log(first.chance) - np.log(second.chance)  # infinite where one cannot draw it
     for world, sign in ((first, 1.0), (second, -1.0)):
@@ -248,11 +270,15 @@ def _told_apart(
         rates = np.array([_rate_odds(model, world, worlds) for model in models])
         right += int(np.sum(sign * (odds[which] + near / (2 * sigma**2) + rates) > 0))
         if change == LEFT_OUT:
-            limit = statement.success(sigma)
+            limit = statement.left_out(sigma)
         else:
-            limit = statement.success(sigma, moved, world.redrawing - first.redrawing)
-        stated += float(np.sum(np.where(np.isfinite(odds[which]), limit, 1.0)))
-    return Attack(row, change, (), count, right, stated / (2 * count))
+            limit = _success(moved / sigma, *first.beside(second))
+        stated += float(np.sum(limit))
+        alone += float(np.sum(_success(moved / sigma, first.epsilon_alone)))
+    drawn = first.prepared.vote is not None
+    return Attack(
+        row, change, (), count, right, stated / (2 * count), alone / (2 * count) if drawn else None
+    )
 
 
 def _rate_odds(model: ReleasedModel, world: _World, worlds: tuple[_World, _World]) -> float:
@@ -297,9 +323,16 @@ def run_release_attack(
         found = list(attack_release(procedure, raw, releases=releases, row=row, listed=listed))
     level = 1 - 0.001 / len(found)  # 99.9 % over all changes together
     cells = [(attack.change, *_cells(attack)) for attack in found]
-    heads = ("CHANGE", "TOLD APART", "STATED AT MOST", "FIGURES THAT DIFFER")
+    heads = ("CHANGE", "TOLD APART", "STATED AT MOST", "BY ε ALONE", "FIGURES THAT DIFFER")
     typer.echo(f"Row {found[0].row}, {releases:,} releases of each table; chance is 50 %.")
     typer.echo(text_table(cells, heads))
+    for attack in found:
+        if attack.refutes_epsilon(level):
+            typer.echo(
+                f"ε alone would be refuted (99.9 %): {attack.change}. The table changed so needs "
+                "another noise, and σ can rule one of the two out; δ counts that, and a σ declared "
+                "with --sigma avoids it."
+            )
     failed = [attack.change for attack in found if attack.exceeds(level)]
     for change in failed:
         typer.echo(f"MORE OFTEN THAN STATED (99.9 %): {change}. Do not release; please report it.")
@@ -345,7 +378,8 @@ def _check_same(procedure: Procedure, raw: pa.Table, folder: Path, listed: Relea
         )
 
 
-def _cells(attack: Attack) -> tuple[str, str, str]:
+def _cells(attack: Attack) -> tuple[str, str, str, str]:
     if attack.disclosed:
-        return "always", "always", ", ".join(attack.disclosed)
-    return percent(attack.seen), percent(attack.stated), "none"
+        return "always", "always", "", ", ".join(attack.disclosed)
+    alone = "" if attack.by_epsilon is None else percent(attack.by_epsilon)
+    return percent(attack.seen), percent(attack.stated), alone, "none"

@@ -103,6 +103,8 @@ def release_entry(procedure: Procedure, made: MadeRelease) -> PastRelease:
         "sigma": prepared.sigma,
         "target_eta": procedure.target_eta,
         "unit": trained.unit,
+        "seats": f"{prepared.seats.seed:032x}",  # so that an attack knows who voted where
+        "guesses": made.guesses.as_json(),
     }
     return PastRelease(about, made.loss.at(trained.records.owner), recognition.people)
 
@@ -155,6 +157,7 @@ class ReleaseReport(AuditReport):
                 **{key: noise[key] for key in ("sigma", "choice", "sigma_reason")},
                 "target_eta": made.audit.target_eta,
                 "epsilon": made.epsilon,
+                "delta": made.delta,
                 "items": [asdict(item) for item in made.release.items],
                 **{key: whole[key] for key in _SHARED},
                 "usefulness": made.usefulness and asdict(made.usefulness),

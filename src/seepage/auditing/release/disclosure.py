@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,25 +22,44 @@ from seepage.auditing.release.procedure import Domain, Prepared, Procedure
 from seepage.errors import InputError
 
 
+class Neighbour(NamedTuple):
+    """What the procedure makes of a table in which a record, or person, is changed."""
+
+    row: int
+    change: str
+    figures: tuple[str, ...]  # the published ones that would be others
+    needed: float  # the σ with which nobody in it leaks more than they may
+
+    @property
+    def disclosure(self) -> Disclosure:
+        """The figures that give the change away."""
+        return Disclosure(self.row, self.change, self.figures)
+
+
 def find_disclosures(
-    procedure: Procedure,
-    raw: pa.Table,
-    prepared: Prepared,
+    procedure: Procedure, raw: pa.Table, prepared: Prepared
 ) -> tuple[Disclosure, ...]:
     """Rerun the procedure on the neighbours of a table, and say what would be published."""
+    tried = try_neighbours(procedure, raw, prepared)
+    return tuple(neighbour.disclosure for neighbour in tried if neighbour.figures)
+
+
+def try_neighbours(
+    procedure: Procedure, raw: pa.Table, prepared: Prepared
+) -> tuple[Neighbour, ...]:
+    """Rerun the procedure on the neighbours of a table: all changes of the most exposed records."""
     ours, found = prepared.figures, []
     for row in prepared.rows[most_exposed(prepared.eta)].tolist():
         rows = rows_beside(raw, row, procedure.person)
         for change, neighbour in neighbours_of(raw, rows, prepared, procedure.domains):
             try:
-                others = procedure.figures(neighbour, prepared)
+                others, needed = procedure.rerun(neighbour, prepared)
             except InputError:
-                figures = ["whether anything can be released"]
+                figures, needed = ["whether anything can be released"], math.inf
             else:
                 names = dict.fromkeys([*ours, *others])
                 figures = [name for name in names if ours.get(name) != others.get(name)]
-            if figures:
-                found.append(Disclosure(row, change, tuple(figures)))
+            found.append(Neighbour(row, change, tuple(figures), needed))
     return tuple(found)
 
 

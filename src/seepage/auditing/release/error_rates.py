@@ -54,6 +54,11 @@ class ErrorRates:
         return Usefulness(share, constant, noise.scale, epsilon, self._unit, unit_of)
 
     @property
+    def epsilon(self) -> float:
+        """Of both together; zero where they do not leave."""
+        return rate_noise(self._people)[1] if self.published else 0.0
+
+    @property
     def _people(self) -> int:
         return int(self.prepared.figures[f"number of {many(self.prepared.trained.unit)}"])
 

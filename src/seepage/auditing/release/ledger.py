@@ -56,6 +56,46 @@ class UnrecognisedRecordsWarning(UserWarning):
     """The ledger cannot tell whether the records of a table were in earlier releases."""
 
 
+@dataclass(frozen=True)
+class GuessLoss:
+    """What a release tells about the values of classes and categories, of anybody in it.
+
+    A value is guessed among those it could have: a record is *replaced*, not left out. ``distance``
+    has the largest distance μ between the releases of two values, by column; it is infinite where
+    nobody knows it, and zero for a column that had no part. ε and δ are those of the figures beside
+    the noisy numbers, for such a replacement. Over independent releases squared distances, ε and δ
+    add up.
+    """
+
+    distance: Mapping[str, float]
+    epsilon: float = 0.0
+    delta: float = 0.0
+
+    @classmethod
+    def of(cls, entry: PastRelease | PastReleaseAsWritten, column: str) -> GuessLoss:
+        """Return that of an entry about a column.
+
+        One that says nothing of columns, such as a training run with ε and δ of leaving out, counts
+        a replacement as leaving out and adding: ``2ε`` and ``δ(1 + e^ε)``. A distance μ of leaving
+        out says nothing about replacing.
+        """
+        if (told := entry.about.get("guesses")) is not None:
+            mu = told["distance"].get(column, 0.0)
+            return cls({column: _unpacked(mu)}, _unpacked(told["epsilon"]), float(told["delta"]))
+        most = {name: float(np.max(v, initial=0.0)) for name, v in entry.loss.columns.items()}
+        with np.errstate(over="ignore"):
+            delta = most["delta"] and min(most["delta"] * (1 + np.exp(most["epsilon"])), 1.0)
+        apart = math.inf if most["mu"] else 0.0
+        return cls({column: apart}, 2 * most["epsilon"], float(delta))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        names, values = list(self.distance), np.array(list(self.distance.values()), dtype=float)
+        distance = dict(zip(names, _packed(values), strict=True))
+        epsilon = self.epsilon if math.isfinite(self.epsilon) else None
+        return {"distance": distance, "epsilon": epsilon, "delta": self.delta}
+
+
 @dataclass(frozen=True, eq=False)
 class PastRelease:
     """A release of the past: when and what, and the privacy loss of every record."""
@@ -121,6 +161,7 @@ class Recognition:
     loss: PrivacyLoss  # over the earlier releases in which a record, or its person, was
     known: np.ndarray  # whether it was in any
     doubts: tuple[str, ...] = ()  # what the owner must know before anything is released
+    entries: tuple[PastRelease | PastReleaseAsWritten, ...] = ()  # those in which anybody was
 
     @property
     def spent(self) -> np.ndarray:
@@ -212,6 +253,7 @@ class ReleaseLedger:
         vague: list[PastRelease] = []
         unsure = np.zeros(len(people), dtype=bool)  # not as an earlier version would have it
         doubtful = np.zeros(len(people), dtype=bool)
+        entries = []
         for release in self.releases:
             if isinstance(release, PastReleaseAsWritten):
                 if written is None:
@@ -234,6 +276,8 @@ class ReleaseLedger:
                 found = match
                 compared += len(release)
                 same_columns |= set(release.people.columns) == set(people.columns)
+            if found.known.any():
+                entries.append(release)
             known |= found.known
             doubtful |= found.doubtful
             loss += found.loss
@@ -247,7 +291,7 @@ class ReleaseLedger:
             doubts.append(tell("doubtful", int(np.sum(doubtful)), len(people)))
         if unsure.any():
             doubts.append(tell("unsure", int(np.sum(unsure)), len(people)))
-        return Recognition(people, loss, known, tuple(doubts))
+        return Recognition(people, loss, known, tuple(doubts), tuple(entries))
 
     @property
     def of_one_form(self) -> bool:
@@ -278,6 +322,14 @@ class ReleaseLedger:
             "with --ledger."
         )
 
+    def only(self, number: int) -> ReleaseLedger:
+        """Return the ledger with one entry alone; the first has the number 1."""
+        if not 1 <= number <= len(self.entries):
+            raise InputError(
+                f"The ledger has no entry {number}; `seepage ledger show` lists them by number."
+            )
+        return replace(self, entries=self.entries[number - 1 : number])
+
     def with_entry(self, number: int, **about: Any) -> ReleaseLedger:
         """Return the ledger with something else said about an entry; the first has the number 1."""
         entries = list(self.entries)
@@ -302,6 +354,10 @@ def _past_release(content: dict[str, Any], cased: bool) -> PastRelease | PastRel
         raise ValueError("an entry is in no known state")
     if about.get("state") == PREPARED:
         _ = [Path(about["folder"][name]) for name in ("path", "written", "manifest")]
+    if (told := about.get("guesses")) is not None:
+        numbers = [*told["distance"].values(), told["epsilon"], told["delta"]]
+        if not all(_unpacked(value) >= 0 for value in numbers) or not told["delta"] <= 1:
+            raise ValueError("what a release tells about values is no number")
     if isinstance(written, dict):
         if not all(eta >= 0 for eta in written.values()):
             raise ValueError("a leakage is no number")
@@ -409,13 +465,10 @@ class OpenLedger:
 
     def void(self, number: int, reason: str) -> None:
         """Let an entry count no longer, because what it lists never left."""
-        if not 1 <= number <= len(self.ledger.entries):
-            raise InputError(
-                f"The ledger has no entry {number}; `seepage ledger show` lists them by number."
-            )
+        (entry,) = self.ledger.only(number).entries
         if not reason.strip():
             raise InputError("Say with --reason why the entry counts no longer.")
-        about = self.ledger.entries[number - 1].about
+        about = entry.about
         where = about.get("folder")
         if where is not None and _lies_in(Path(where["path"]), where):
             raise InputError(
@@ -506,10 +559,16 @@ class LedgerFile:
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.path = find_ledger() if path is None else Path(path)
 
-    def spent(self, table: Any, person: str | None = None) -> PrivacyLoss:
-        """Return what all entries together told about every row of a table, or about its person."""
+    def spent(
+        self, table: Any, person: str | None = None, *, entry: int | None = None
+    ) -> PrivacyLoss:
+        """Return what all entries together told about every row of a table, or about its person.
+
+        With ``entry``, what the one with that number told; nothing if it was voided.
+        """
         with open_ledger(self.path) as held:
-            return held.ledger.recognise(_arrow(table), person).loss
+            ledger = held.ledger if entry is None else held.ledger.only(entry)
+            return ledger.recognise(_arrow(table), person).loss
 
     def record(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from scipy.optimize import brentq
 
 from seepage.auditing.audit import RISKS, Tell, audit_model
 from seepage.auditing.findings import (
+    FALSE_POSITIVES,
     LEFT_OUT,
     MU,
     RELABELLED,
@@ -22,23 +23,26 @@ from seepage.auditing.findings import (
     GuessFinding,
     LedgerFinding,
     NoiseChoice,
+    NoiseVote,
     Remedy,
     RiskFinding,
 )
 from seepage.auditing.gates import held_to
 from seepage.auditing.neighbours import most_exposed
 from seepage.auditing.questions import Limits, ReleaseQuestion
-from seepage.auditing.release.card import Usefulness, figures_epsilon, write_release_card
+from seepage.auditing.release.card import Usefulness, write_release_card
 from seepage.auditing.release.contents import Item, Release
-from seepage.auditing.release.disclosure import find_disclosures
+from seepage.auditing.release.disclosure import Neighbour, try_neighbours
 from seepage.auditing.release.error_rates import ErrorRates
-from seepage.auditing.release.noise_vote import interval_kept
+from seepage.auditing.release.ledger import GuessLoss, Recognition
+from seepage.auditing.release.noise_vote import NoiseDraw, interval_kept
 from seepage.auditing.release.procedure import Prepared, Procedure
 from seepage.auditing.release.released_model import ReleasedModel
 from seepage.auditing.report.words import many, one
 from seepage.core.noise import Gaussian
 from seepage.core.release import release
-from seepage.core.result import round_up
+from seepage.core.result import COARSER, round_up
+from seepage.risks.guessing import accuracy_beside, rate_beside, true_positive_rate
 from seepage.risks.privacy_loss import PrivacyLoss
 
 
@@ -50,8 +54,12 @@ class MadeRelease:
     audit: Audit
     prepared: Prepared
     usefulness: Usefulness | None
-    epsilon: float  # of the figures that leave beside the noisy numbers, redrawing σ included
+    # Of the figures that leave beside the noisy numbers, redrawing σ included: the largest of
+    # anybody left out, or with another class
+    epsilon: float
+    delta: float
     loss: PrivacyLoss  # of every record, or person
+    guesses: GuessLoss  # of the values of anybody
 
 
 def make_release(
@@ -61,7 +69,8 @@ def make_release(
     tell("fitting")
     prepared = procedure.prepare(raw)
     tell("records left out and replaced")
-    disclosures = find_disclosures(procedure, raw, prepared)
+    tried = try_neighbours(procedure, raw, prepared)
+    disclosures = tuple(neighbour.disclosure for neighbour in tried if neighbour.figures)
     noisy = release(prepared.trained.model, Gaussian(prepared.sigma))
     coding = prepared.trained.table.coding
     model = ReleasedModel.of_table(noisy, coding)
@@ -69,10 +78,10 @@ def make_release(
     useful = rates.noisy(rates.exact(model)) if rates.published else None
     items = tuple(_items(procedure, prepared, model, useful))
     card = write_release_card(procedure, prepared, items, useful, limits)
-    epsilon = figures_epsilon(prepared, useful)
-    if prepared.vote is not None:
-        # Drawing σ until it is enough, which with probability a it is at once, adds log 1/a.
-        epsilon -= math.log(prepared.vote.probability)
+    beside = left_out_privacy(prepared, tried)
+    if useful is not None:
+        beside += PrivacyLoss.of(len(beside), epsilon=useful.epsilon)
+    figures = _largest(beside, prepared, tried, useful)
     audit = audit_model(
         prepared.trained,
         name=name,
@@ -80,7 +89,7 @@ def make_release(
         target_eta=procedure.target_eta,
         limits=limits,
         effort=RISKS,
-        epsilon=epsilon,
+        beside=figures,
         tell=tell,
     )
     risks = audit.risks
@@ -89,11 +98,14 @@ def make_release(
         drawn if procedure.sigma is None else "declared",
         prepared.least,
         bool(np.any(prepared.spent)),
-        prepared.vote,
+        _vote_finding(prepared, beside),
     )
     if risks is not None:
         audit = replace(audit, risks=_with_disclosures(risks, disclosures, procedure.target))
-    loss = _loss(prepared, audit, epsilon)
+    loss, guesses = _loss(prepared, audit) + beside, _guess_loss(prepared, audit, tried)
+    finding = _ledger_finding(procedure, prepared, loss, limits.max_membership)
+    if finding is not None:
+        finding = _with_guesses(finding, audit, guesses, prepared.recognition)
     audit = replace(
         audit,
         noise=noise,
@@ -102,10 +114,69 @@ def make_release(
         disclosures=DisclosureCheck(
             len(most_exposed(prepared.eta)), disclosures, True, prepared.trained.unit
         ),
-        ledger=_ledger_finding(procedure, prepared, loss, limits.max_membership),
+        ledger=finding,
     )
     audit = held_to(limits, audit)
-    return MadeRelease(Release(model, items, card), audit, prepared, useful, epsilon, loss)
+    leaving = Release(model, items, card)
+    return MadeRelease(leaving, audit, prepared, useful, *figures, loss, guesses)
+
+
+def left_out_privacy(prepared: Prepared, tried: Sequence[Neighbour]) -> PrivacyLoss:
+    """Return ε and δ of a drawn σ for the table with and without every record, or person.
+
+    What the table needs without each of the most exposed is known from refits. Without anybody
+    else, it is what the others need in this table, times how much a refit changed that: as one of
+    the most exposed whose absence does most.
+    """
+    vote, needed = prepared.vote, prepared.needed
+    if vote is None:
+        return PrivacyLoss.of(len(needed))
+    second, first = np.sort(needed)[-2:]
+    others = np.where(needed == first, second, first)  # what the table needs for all but each
+    place = {int(row): k for k, row in enumerate(prepared.rows)}
+    without = {place[n.row]: n.needed for n in tried if n.change == LEFT_OUT}
+    changes = [need / others[k] for k, need in without.items() if math.isfinite(need)]
+    ends = np.stack([others * min([1.0, *changes]), others * max([1.0, *changes])], axis=1)
+    for k, need in without.items():
+        ends[k] = need
+    pairs, which = np.unique(ends, axis=0, return_inverse=True)
+    found = np.array([_worst_beside(vote, *pair) for pair in pairs.tolist()])[which.reshape(-1)]
+    return PrivacyLoss.of(len(needed), epsilon=found[:, 0], delta=found[:, 1])
+
+
+def _worst_beside(vote: NoiseDraw, low: float, high: float) -> tuple[float, float]:
+    """Return the largest ε and δ beside tables that need a noise between two ends."""
+    least, most = (need if math.isinf(need) else round_up(need, COARSER) for need in (low, high))
+    between = vote.grid[(vote.grid > least) & (vote.grid < most)]
+    found = [vote.beside(need) for need in (least, *between.tolist(), most)]
+    return max(epsilon for epsilon, _ in found), max(delta for _, delta in found)
+
+
+def _largest(
+    beside: PrivacyLoss, prepared: Prepared, tried: Sequence[Neighbour], useful: Usefulness | None
+) -> tuple[float, float]:
+    """Return the largest ε and δ of the figures beside the noisy numbers, over people and classes.
+
+    Where a figure differs for certain, that is said by itself.
+    """
+    told = {n.row for n in tried if n.change == LEFT_OUT and n.figures}
+    hidden = beside.at(np.flatnonzero(~np.isin(prepared.rows, list(told))))
+    found = [(float(np.max(hidden.epsilon, initial=0.0)), float(np.max(hidden.delta, initial=0.0)))]
+    if prepared.vote is not None and prepared.trained.table.labels.counts is not None:
+        more = 0.0 if useful is None else useful.epsilon
+        for n in tried:
+            if n.change == RELABELLED and not n.figures:
+                epsilon, delta = _worst_beside(prepared.vote, n.needed, n.needed)
+                found.append((epsilon + more, delta))
+    return max(epsilon for epsilon, _ in found), max(delta for _, delta in found)
+
+
+def _vote_finding(prepared: Prepared, beside: PrivacyLoss) -> NoiseVote | None:
+    vote = prepared.vote
+    if vote is None:
+        return None
+    ruled_out = float(np.max(beside.delta))
+    return NoiseVote(vote.sigma, vote.blocks, vote.epsilon, vote.probability, ruled_out)
 
 
 def _remaining(remedy: Remedy, disclosures: tuple[Disclosure, ...]) -> Remedy:
@@ -223,8 +294,8 @@ def _noise_item(procedure: Procedure, prepared: Prepared) -> Item:
     return Item("noise σ", "declared", how, 1, prepared.sigma)
 
 
-def _loss(prepared: Prepared, audit: Audit, epsilon: float) -> PrivacyLoss:
-    """Return what the release tells about every record, or person.
+def _loss(prepared: Prepared, audit: Audit) -> PrivacyLoss:
+    """Return what the noisy numbers tell about every record, or person.
 
     Where not everybody was refitted, the others count as the most exposed of those who were, as
     the statement about membership has it. Without whom a published figure would be another, nothing
@@ -237,7 +308,50 @@ def _loss(prepared: Prepared, audit: Audit, epsilon: float) -> PrivacyLoss:
         mu = np.where(np.isnan(known), np.nanmax(known), known)
         mu[np.isin(every.row, risks.disclosed)] = np.inf
     eta = prepared.eta / prepared.sigma
-    return PrivacyLoss.of(len(eta), eta=eta, mu=mu, epsilon=epsilon)
+    return PrivacyLoss.of(len(eta), eta=eta, mu=mu)
+
+
+def _guess_loss(prepared: Prepared, audit: Audit, tried: Sequence[Neighbour]) -> GuessLoss:
+    """Return what the release tells about the values of anybody, by column.
+
+    Of a column that was not guessed, or whose values a published figure rules out, everything.
+    """
+    table, risks = prepared.trained.table, audit.risks
+    distance = dict.fromkeys([table.target, *(a.name for a in table.attributes)], math.inf)
+    if risks is None:
+        return GuessLoss(distance)
+    for guess in risks.guesses:
+        if guess.mu is not None:
+            distance[guess.name] = guess.mu
+    if any(n.change == RELABELLED and n.figures for n in tried):
+        distance[table.target] = math.inf
+    return GuessLoss(distance, risks.epsilon, risks.delta)
+
+
+def _with_guesses(
+    finding: LedgerFinding, audit: Audit, own: GuessLoss, recognition: Recognition | None
+) -> LedgerFinding:
+    """Return the finding with what all releases together add to a guess of a class or category.
+
+    Two values of a record are told apart over all of them with accuracy A at even odds, so a guess
+    among K levels gains at most ``(1 − 1/K)(2A − 1)``, whatever the prior (see
+    :func:`~seepage.auditing.remedies.with_noise`).
+    """
+    if audit.risks is None or recognition is None or not finding.known:
+        return finding
+    for guess in audit.risks.guesses:
+        earlier = [GuessLoss.of(entry, guess.name) for entry in recognition.entries]
+        each = [own, *earlier]
+        mu = math.hypot(*(loss.distance[guess.name] for loss in each))
+        epsilon, delta = sum(x.epsilon for x in each), min(sum(x.delta for x in each), 1.0)
+        even = float(accuracy_beside(mu, 0.5, epsilon, delta))
+        rate = float(true_positive_rate(mu, FALSE_POSITIVES[0]))
+        tpr = rate_beside(rate, FALSE_POSITIVES[0], epsilon, delta)
+        gain = (1 - 1 / guess.levels) * (2 * even - 1)
+        if finding.gain is None or gain > finding.gain:
+            finding = replace(finding, gain=gain, guessed=guess.name)
+        finding = replace(finding, tpr=max(tpr, finding.tpr or 0.0))
+    return finding
 
 
 def _ledger_finding(
@@ -250,8 +364,9 @@ def _ledger_finding(
     records = prepared.trained.records
     first = np.unique(records.owner, return_index=True)[1]
     earlier = recognition.loss.at(first)
+    certain = np.isinf(earlier.mu) | np.isinf(earlier.epsilon) | (earlier.delta >= 1)
     total = earlier + loss
-    right = total.membership()
+    right, pure = total.membership(), total.delta == 0
     # A σ that follows the most exposed record is no figure with an ε of its own.
     follows = prepared.vote is None and procedure.sigma is None
     return LedgerFinding(
@@ -263,9 +378,10 @@ def _ledger_finding(
         unit=prepared.trained.unit,
         membership=float(np.max(right)),
         row=int(prepared.rows[np.argmax(right)]),
-        certain=int(np.sum(np.isinf(earlier.mu) | np.isinf(earlier.epsilon))),
+        certain=int(np.sum(certain)),
         epsilon=float(np.max(total.epsilon)),
-        interval=None if follows else interval_kept(float(np.max(total.epsilon))),
+        delta=float(np.max(total.delta)),
+        interval=None if follows or not pure.any() else interval_kept(np.max(total.epsilon[pure])),
         enough=None if limit is None else _enough(earlier, loss, prepared.sigma, limit),
     )
 

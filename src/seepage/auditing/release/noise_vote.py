@@ -18,9 +18,16 @@ and Sheldon 2020, which errs half as often as the exponential mechanism), is the
 It cannot follow the most exposed record. An ε-private mechanism that puts σ below what a table
 needs with probability at most β puts it below what any table that differs in k records needs with
 probability at most ``β exp(kε)``: private noise that is *always* enough is enough for every
-possible table. So opinions have a margin, and σ is redrawn until it is enough, which with
-probability ``a`` it is at once: that multiplies the odds of a published σ by at most ``1/a`` more,
-and rules out tables that would need more noise.
+possible table. So opinions have a margin, and σ is redrawn until it is enough for the table T::
+
+    P_T(s) = p_T(s) 1[s ≥ need(T)] / a(T),    a(T) = p_T(s ≥ need(T))
+
+with p_T the probabilities of one vote. Two tables T and T' that differ by one record then have an ε
+and a δ of their own (:meth:`NoiseDraw.beside`). A draw below the larger of their needs rules one of
+them out: the probability of that, under either, is at most δ. Given that σ is enough for both, it
+is drawn by one vote given the same event C, so the odds change by at most
+``e^ε₀ max(p_T(C)/p_T'(C), p_T'(C)/p_T(C))``, with ε₀ that of the vote; the ratio is at most
+``e^ε₀`` and one if C is certain.
 
 Where the unit is the person, people fall into blocks with all of their records, and a block's
 opinion is about its most exposed person: adding, removing or replacing all records of one person
@@ -31,11 +38,12 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import replace
+import secrets
+from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 
-from seepage.auditing.findings import NoiseVote
 from seepage.auditing.measures import largest_share
 from seepage.auditing.trained_model import TrainedModel
 from seepage.core.result import COARSER, round_up
@@ -95,27 +103,101 @@ def noise_grid(unit: float, records: int) -> np.ndarray:
     return np.asarray(points)
 
 
+@dataclass(frozen=True, eq=False)
+class Seats:
+    """Where every row of a table votes: a number below one, which blocks divide among them.
+
+    Nobody need keep it secret. Who is left out leaves all others where they are.
+    """
+
+    seed: int
+    places: np.ndarray  # one for each row; the same for all rows of a person
+
+    @classmethod
+    def of(cls, raw: pa.Table, person: str | None, seed: int | None = None) -> Seats:
+        """Return seats for a table, drawn anew without a seed."""
+        seed = secrets.randbits(128) if seed is None else seed
+        places = np.random.default_rng(seed).random(raw.num_rows)
+        if person is not None:
+            number = raw.column(person).combine_chunks().dictionary_encode("encode").indices
+            places = places[number.to_numpy(zero_copy_only=False)]
+        return cls(seed, places)
+
+    def without(self, rows: np.ndarray) -> Seats:
+        """Return those of the table without some rows."""
+        return replace(self, places=np.delete(self.places, rows))
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseDraw:
+    """How σ is drawn for a table: by votes, until one of them is enough."""
+
+    grid: np.ndarray
+    chance: np.ndarray  # with which one vote draws every point
+    blocks: int
+    epsilon: float  # of one vote
+    least: float  # the least σ that is enough for the table
+    sigma: float  # the one that was drawn
+
+    @property
+    def probability(self) -> float:
+        """That one vote is enough."""
+        return float(self.chance[self.grid >= self.least].sum())
+
+    @property
+    def published(self) -> np.ndarray:
+        """The probability with which every point of the grid is published."""
+        return np.where(self.grid >= self.least, self.chance, 0.0) / self.probability
+
+    def beside(self, other: float) -> tuple[float, float]:
+        """Return ε and δ of the published σ for this table and one that needs another noise.
+
+        ``other`` is the least σ that is enough for the other table, which differs by one record, or
+        person, and whose votes therefore have each probability within ``e^±ε₀`` of this table's.
+        Of an event with probability q here that leaves between
+        ``max(e^-ε₀ q, 1 − e^ε₀ (1 − q))`` and ``min(e^ε₀ q, 1 − e^-ε₀ (1 − q))`` there.
+        Let C be the event that a vote is enough for both tables. Where the other one needs more,
+        this table's draw rules it out with probability ``1 − p(C)/a``. Where it needs less, its
+        draw rules this one out with ``p'(M)/(p'(M) + p'(C))``, M between the two needs.
+        """
+        both = float(self.chance[self.grid >= max(self.least, other)].sum())
+        between = float(self.chance[self.grid >= min(self.least, other)].sum()) - both
+        if both <= 0:
+            return 0.0, 1.0  # any σ rules one of them out
+        fewer, more = self._elsewhere(both)
+        epsilon = self.epsilon + math.log(max(more / both, both / fewer))
+        if other >= self.least:
+            return epsilon, max(between, 0.0) / (both + max(between, 0.0))
+        less = self._elsewhere(max(between, 0.0))[1]
+        return epsilon, less / (less + fewer)
+
+    def _elsewhere(self, probability: float) -> tuple[float, float]:
+        """Return the least and the largest probability of an event for any neighbour's vote."""
+        up, down = math.exp(self.epsilon), math.exp(-self.epsilon)
+        rest = max(1 - probability, 0.0)
+        return max(down * probability, 1 - up * rest), min(up * probability, 1 - down * rest)
+
+
 def vote_on_noise(
     trained: TrainedModel,
     allowed: np.ndarray,
     grid: np.ndarray,
+    block: np.ndarray,
     blocks: int,
     epsilon: float,
     least: float,
-) -> NoiseVote | None:
+) -> NoiseDraw | None:
     """Draw the noise of a release from a grid until it is enough; ``None`` if no point is.
 
-    ``allowed`` is what every record, or person, may leak, ``least`` the least noise with which none
-    exceeds it.
+    ``allowed`` is what every record, or person, may leak, ``block`` where each of them votes, and
+    ``least`` the least noise with which none exceeds it.
     """
-    draw = random.SystemRandom()
-    block = np.asarray([draw.randrange(blocks) for _ in range(len(trained.holders))])
     chance = chances(block_opinions(trained, allowed, block, blocks), grid, epsilon)
-    chance[grid < least] = 0.0
-    enough = float(chance.sum())
-    if not enough:
+    enough = np.where(grid < least, 0.0, chance)
+    if not enough.sum():
         return None
-    return NoiseVote(draw.choices(grid.tolist(), chance.tolist())[0], blocks, epsilon, enough)
+    sigma = random.SystemRandom().choices(grid.tolist(), enough.tolist())[0]
+    return NoiseDraw(grid, chance, blocks, epsilon, least, sigma)
 
 
 def chances(opinions: np.ndarray, grid: np.ndarray, epsilon: float) -> np.ndarray:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from seepage.auditing.audit import FEWEST_ROWS, check_noise_or_target
-from seepage.auditing.findings import ONE_PERSON, ONE_ROW, NoiseVote
+from seepage.auditing.findings import ONE_PERSON, ONE_ROW
 from seepage.auditing.intake.table import (
     UNITS,
     TableInMemory,
@@ -30,7 +30,13 @@ from seepage.auditing.intake.table import (
 from seepage.auditing.measures import largest_share, record_leakage
 from seepage.auditing.questions import ReleaseQuestion
 from seepage.auditing.release.ledger import Recognition, ReleaseLedger, UnrecognisedRecordsWarning
-from seepage.auditing.release.noise_vote import noise_grid, plan_vote, vote_on_noise
+from seepage.auditing.release.noise_vote import (
+    NoiseDraw,
+    Seats,
+    noise_grid,
+    plan_vote,
+    vote_on_noise,
+)
 from seepage.auditing.release.rare_names import settle_rare_names
 from seepage.auditing.release.released_model import ColumnCoding
 from seepage.auditing.report.words import many, one
@@ -51,16 +57,6 @@ Domain = Mapping[str, tuple[float, float]]
 
 
 @dataclass(frozen=True, eq=False)
-class Ballot:
-    """What the blocks of a table vote on, and how."""
-
-    public: TrainedModel  # with labels in their published unit
-    grid: np.ndarray  # the points that σ may have
-    blocks: int
-    epsilon: float
-
-
-@dataclass(frozen=True, eq=False)
 class Prepared:
     """What the procedure makes of a table, except the noise itself."""
 
@@ -70,7 +66,9 @@ class Prepared:
     sigma: float
     least: float  # the least on the coarse grid with which none leaks more than they may
     figures: dict[str, Any]  # everything that leaves without noise, by name
-    vote: NoiseVote | None = None  # if σ was drawn
+    needed: np.ndarray  # the σ with which every record, or person, leaks what they may
+    seats: Seats  # where every row of the table votes
+    vote: NoiseDraw | None = None  # if σ was drawn
 
     @property
     def spent(self) -> np.ndarray:
@@ -80,9 +78,7 @@ class Prepared:
     @property
     def rows(self) -> np.ndarray:
         """The number of every record in the table; of a person, that of the first record."""
-        records = self.trained.records
-        first = np.unique(records.owner, return_index=True)[1]
-        return np.asarray(records.beside[ROW][first])
+        return rows_of(self.trained)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +115,11 @@ class Procedure(ReleaseQuestion):
         start = near.model if near is not None and alike and near.settings == settings else None
         return TrainedModel(settings.fit(encoded.source, start), settings, encoded)
 
-    def prepare(self, raw: pa.Table) -> Prepared:
-        """Fit, measure and choose the noise; warn first if the ledger cannot tell who is new."""
+    def prepare(self, raw: pa.Table, seats: Seats | None = None) -> Prepared:
+        """Fit, measure and choose the noise; warn first if the ledger cannot tell who is new.
+
+        ``seats`` says where the rows vote; without it that is drawn.
+        """
         if self.ledger is not None:
             for doubt in self.ledger.recognise(raw, self.person).doubts:
                 warnings.warn(doubt, UnrecognisedRecordsWarning, stacklevel=2)
@@ -128,13 +127,14 @@ class Procedure(ReleaseQuestion):
         eta = record_leakage(trained)
         recognition = self._recognise(raw, trained)
         allowed = self.allowed(spent_by(trained, recognition))
-        needed = float(np.max(eta / allowed))
-        least = round_up(needed, COARSER)
+        needed = eta / allowed
+        least = round_up(float(np.max(needed)), COARSER)
         figures = self._figures(trained)
-        vote = self._vote(trained, allowed, figures, least) if self.sigma is None else None
-        sigma = self._noise(needed, vote)
+        seats = Seats.of(raw, self.person) if seats is None else seats
+        vote = self._vote(trained, allowed, figures, least, seats)
+        sigma = self._noise(float(np.max(needed)), vote)
         figures = {"σ": sigma} | figures
-        return Prepared(trained, eta, recognition, sigma, least, figures, vote)
+        return Prepared(trained, eta, recognition, sigma, least, figures, needed, seats, vote)
 
     def figures(self, raw: pa.Table, prepared: Prepared) -> dict[str, Any]:
         """Return what would be published without noise from a table that differs by a record.
@@ -142,12 +142,16 @@ class Procedure(ReleaseQuestion):
         Or by all records of a person.
         A drawn σ is held fixed: only whether it is still enough can change.
         """
+        return self.rerun(raw, prepared)[0]
+
+    def rerun(self, raw: pa.Table, prepared: Prepared) -> tuple[dict[str, Any], float]:
+        """Return the same, and the σ with which nobody in that table leaks more than they may."""
         trained = self.fit(raw, prepared.trained)
         earlier = self.ledger is not None and self.ledger.releases
         known = self._recognise(raw, trained) if earlier else None
         allowed = self.allowed(spent_by(trained, known))
-        sigma = self._noise(largest_share(trained, allowed), prepared.vote)
-        return {"σ": sigma} | self._figures(trained)
+        needed = largest_share(trained, allowed)
+        return {"σ": self._noise(needed, prepared.vote)} | self._figures(trained), needed
 
     def _encode(self, raw: pa.Table) -> EncodedTable:
         check_noise_or_target(self.sigma, self.target_eta)
@@ -230,34 +234,34 @@ class Procedure(ReleaseQuestion):
             )
         return np.sqrt(left)
 
-    def ballot(self, trained: TrainedModel, figures: Mapping[str, Any]) -> Ballot | None:
-        """Return what is voted on; labels count in their published unit, which follows no record.
+    def _vote(
+        self,
+        trained: TrainedModel,
+        allowed: np.ndarray,
+        figures: Mapping[str, Any],
+        least: float,
+        seats: Seats,
+    ) -> NoiseDraw | None:
+        """Draw the noise; labels count in their published unit, which follows no record.
 
-        ``None`` if there are too few records for a vote and nobody asked for one, or if σ is
-        declared.
+        ``None`` if σ is declared, if there are too few records for a vote and nobody asked for one,
+        or if no point of the grid is enough.
         """
+        if self.sigma is not None:
+            return None
         unit = figures.get("unit of the target", 1.0)
         records = figures[f"number of {many(trained.unit)}"]
         labels = replace(trained.table.labels, spread=unit)
         public = replace(trained, table=replace(trained.table, labels=labels))
-        features = trained.records.X.shape[1]
-        classes = labels.counts is not None
+        features, classes = trained.records.X.shape[1], labels.counts is not None
         blocks, epsilon = plan_vote(records, features, classes, self.sigma_epsilon)
-        if not blocks or self.sigma is not None:
+        if not blocks:
             return None
-        return Ballot(public, noise_grid(unit / self.target_eta, records), blocks, epsilon)
+        grid = noise_grid(unit / self.target_eta, records)
+        block = (seats.places[rows_of(trained)] * blocks).astype(int)
+        return vote_on_noise(public, allowed, grid, block, blocks, epsilon, least)
 
-    def _vote(
-        self, trained: TrainedModel, allowed: np.ndarray, figures: Mapping[str, Any], least: float
-    ) -> NoiseVote | None:
-        """Draw the noise; ``None`` if there is no vote, or if no point of the grid is enough."""
-        ballot = self.ballot(trained, figures)
-        if ballot is None:
-            return None
-        grid, blocks, epsilon = ballot.grid, ballot.blocks, ballot.epsilon
-        return vote_on_noise(ballot.public, allowed, grid, blocks, epsilon, least)
-
-    def _noise(self, needed: float, vote: NoiseVote | None) -> float:
+    def _noise(self, needed: float, vote: NoiseDraw | None) -> float:
         """Return the noise: as declared, or as drawn and at least what the target needs."""
         least = round_up(needed, COARSER)
         if self.sigma is None:
@@ -270,6 +274,12 @@ class Procedure(ReleaseQuestion):
                 "raise --target-eta."
             )
         return self.sigma
+
+
+def rows_of(trained: TrainedModel) -> np.ndarray:
+    """Return the number of every record in the table; of a person, that of the first record."""
+    first = np.unique(trained.records.owner, return_index=True)[1]
+    return np.asarray(trained.records.beside[ROW][first])
 
 
 def spent_by(trained: TrainedModel, recognition: Recognition | None) -> np.ndarray:

@@ -359,8 +359,9 @@ def _page_columns(
     for name, errors in list(records.errors.items())[:_EMBEDDED_CELLS]:
         words = f"least error of an attack on {plain(name)}, in its own units"
         yield f"± on {short(name, 24)}", words, False, errors
-    if MU in records.numbers and audit.risks is not None:
-        right = accuracy_beside(records.numbers[MU], 0.5, audit.risks.epsilon)
-        right = np.where(np.isin(records.row, audit.risks.disclosed), 1.0, right)
+    risks = audit.risks
+    if MU in records.numbers and risks is not None:
+        right = accuracy_beside(records.numbers[MU], 0.5, risks.epsilon, risks.delta)
+        right = np.where(np.isin(records.row, risks.disclosed), 1.0, right)
         words = "how often, in 100, membership inference succeeds at most; chance: 50"
         yield "recognised, %", words, True, 100 * right

@@ -363,7 +363,7 @@ class _Edges:
         self.line = below if above else None
         # Who is at the limit has not crossed it.
         starts = np.where(np.arange(len(self.edges) - 1) == below, 1 + SAME, 1.0) * self.edges[:-1]
-        self.distances = distance(starts, 0.5, risks.epsilon)
+        self.distances = distance(starts, 0.5, risks.epsilon, risks.delta)
         self.distances[0] = 0.0
 
     def counts(self, sigma: float, places: np.ndarray | None = None) -> tuple[int, ...]:

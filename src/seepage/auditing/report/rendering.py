@@ -22,7 +22,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 import seepage.auditing.report.words as words
-from seepage.auditing.findings import WIDEST
+from seepage.auditing.findings import OVER_ALL, WIDEST
 from seepage.auditing.report.figures import Drawing
 from seepage.auditing.report.words import Verdict
 from seepage.core.result import NOTICE
@@ -71,7 +71,7 @@ def environment() -> Environment:
     made.filters["trusted"] = Markup
     made.filters |= {"shown": shown, "escaped": escaped, "table": partial(text_table, indent=2)}
     made.globals |= {name: getattr(words, name) for name in _CALLED.split()}
-    made.globals |= {"counted": counted, "notice": NOTICE, "widest": WIDEST}
+    made.globals |= {"counted": counted, "notice": NOTICE, "widest": WIDEST, "over_all": OVER_ALL}
     return made
 
 

@@ -181,7 +181,7 @@ def count_recognised(audit: Audit, limit: float) -> int:
         return 0
     certain = set(risks.disclosed)
     if limit < 1 and audit.records.examined:
-        farthest = distance(limit * (1 + SAME), 0.5, risks.epsilon)
+        farthest = distance(limit * (1 + SAME), 0.5, risks.epsilon, risks.delta)
         reached = int(audit.records.reaching([float(farthest)])[0])
         places = map(audit.records.place_of, certain)
         own = (audit.records.at(place).numbers[MU] for place in places)
