@@ -7,7 +7,7 @@ STAMPS := $(VENV)/.stamps
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help locked lock demo test test-slow test-lowest test-random cases coverage fuzz fuzz-nn lint types bench sentences reproduce docs models-page cli-page benchmarks-page notebooks release-check clean
+.PHONY: help locked lock demo test test-slow test-lowest test-random cases coverage fuzz fuzz-nn lint types bench sentences reproduce docs models-page cli-page benchmarks-page figures notebooks release-check clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -144,6 +144,9 @@ cli-page: $(STAMPS)/core ## Write the reference of the command line anew
 
 benchmarks-page: $(STAMPS)/core ## Write the page of benchmarks anew from the kept results
 	@$(BIN)/python docs/make_benchmarks_page.py
+
+figures: $(STAMPS)/core ## Draw the figures of pages anew, by the code on them
+	@OMP_NUM_THREADS=1 $(BIN)/python docs/draw_figures.py
 
 # Not --quiet: it silences the very warnings, such as that of a broken link, that --strict counts.
 docs: $(STAMPS)/docs ## Build the documentation into site/

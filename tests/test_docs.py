@@ -265,6 +265,14 @@ def test_formulas_become_mathml(tmp_path, formula, passes):
         assert "nocommand" in run.stderr
 
 
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_a_page_shows_the_figures_that_its_code_saves(page):
+    text = page.read_text(encoding="utf-8")
+    for figure in re.findall(r"savefig\(\"([^\"]+)\"\)", text):
+        assert re.search(rf"\]\((?:\.\./)*assets/{re.escape(figure)}\)", text), figure
+        assert (ROOT / "docs" / "assets" / figure).is_file(), "run: make figures"
+
+
 def test_badges_are_true():
     badges = re.findall(r"!\[([^]]+)\]\(https://img", (ROOT / "README.md").read_text("utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))

@@ -45,6 +45,18 @@ def test_a_notebook_was_run_without_errors(name):
     assert any(printed(kept(name)))
 
 
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_shows_the_figures_of_its_page(name):
+    drawn = [
+        output
+        for cell in kept(name).cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+        if "image/png" in output.get("data", {})
+    ]
+    assert len(drawn) == (ROOT / NOTEBOOKS[name]).read_text("utf-8").count("savefig(")
+
+
 @pytest.mark.minutes
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_runs_again(name):
