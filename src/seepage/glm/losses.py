@@ -306,7 +306,7 @@ def register_family(family: Family) -> Family:
 def check_derivatives(family: Family) -> None:
     """Raise unless ``slope``, ``curvature`` and ``label_slope`` are the derivatives of ``loss``.
 
-    The same holds for third derivatives, if stated. All are compared at every pair of a probe
+    The same holds for third and fourth derivatives, if stated. All are compared at every pair of a probe
     margin and a probe label, in float64, with extrapolated central differences of the next lower
     derivative, to 1e-9. The curvature must not be negative.
     """
@@ -354,15 +354,17 @@ def _by_differences(
     def by_label(name: str) -> np.ndarray:
         return _central(lambda h: _stated(family, name, margins, labels + h))
 
-    return {
+    derivatives = {
         "slope": by_margin("loss"),
         "curvature": by_margin("slope"),
         "label_slope": by_label("slope"),
         "curvature_slope": by_margin("curvature"),
-        "curvature_bend": by_margin("curvature_slope"),
         "curvature_label_slope": by_label("curvature"),
         "label_curvature": by_label("label_slope"),
     }
+    if family.curvature_slope is not None:  # without it nothing uses the fourth derivative
+        derivatives["curvature_bend"] = by_margin("curvature_slope")
+    return derivatives
 
 
 def _central(along: Callable[[float], np.ndarray], step: float = 0.02) -> np.ndarray:
