@@ -355,8 +355,8 @@ def _past_release(content: dict[str, Any], cased: bool) -> PastRelease | PastRel
     if about.get("state") == PREPARED:
         _ = [Path(about["folder"][name]) for name in ("path", "written", "manifest")]
     if (told := about.get("guesses")) is not None:
-        numbers = [*told["distance"].values(), told["epsilon"], told["delta"]]
-        if not all(_unpacked(value) >= 0 for value in numbers) or not told["delta"] <= 1:
+        losses = [*told["distance"].values(), told["epsilon"], told["delta"]]
+        if not all(_unpacked(value) >= 0 for value in losses) or not told["delta"] <= 1:
             raise ValueError("what a release tells about values is no number")
     if isinstance(written, dict):
         if not all(eta >= 0 for eta in written.values()):
