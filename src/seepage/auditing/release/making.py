@@ -28,7 +28,7 @@ from seepage.auditing.findings import (
     RiskFinding,
 )
 from seepage.auditing.gates import held_to
-from seepage.auditing.neighbours import CHECKED, most_exposed
+from seepage.auditing.neighbours import most_exposed
 from seepage.auditing.questions import Limits, ReleaseQuestion
 from seepage.auditing.release.card import Usefulness, write_release_card
 from seepage.auditing.release.contents import Item, Release
@@ -181,16 +181,13 @@ class _Moves:
         return cls(trained, np.array([of_size[size] for size in sizes.tolist()]), refitted)
 
     def __call__(self, held: np.ndarray, places: np.ndarray | None) -> np.ndarray:
-        """Return the distances of those at some places; the largest is that of a refit."""
+        """Return the distances of those at some places, the largest of them by refits."""
         places = np.arange(len(self.drift)) if places is None else places
         known = ~np.isnan(self.refitted[places])
         found = np.where(known, self.refitted[places], held + self.drift[places])
-        for _ in range(CHECKED):
-            k = int(np.argmax(found))
-            if known[k]:
-                break
-            known[k] = True
-            found[k] = min(found[k], self._refit(int(places[k])))
+        for k in most_exposed(found).tolist():
+            if not known[k]:
+                found[k] = min(found[k], self._refit(int(places[k])))
         return found
 
     def _refit(self, place: int) -> float:
