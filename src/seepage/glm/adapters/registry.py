@@ -127,8 +127,7 @@ def kind_of(model: Any) -> ModelKind:
     if found.overrides is not None:
         raise refusal(
             f"{found.other_than(model)}, so what it minimises and predicts is not known here.",
-            f"Fit {found.called}, or audit the model by attack with "
-            "sp.audit_estimator(model, X, y).",
+            f"Fit {found.called}, or audit the model by attack with sp.audit(model, X, y).",
         )
     return kind
 
@@ -136,7 +135,7 @@ def kind_of(model: Any) -> ModelKind:
 def _instead(model: Any) -> str:
     if hasattr(model, "best_estimator_"):
         return "Pass the model that this search found, its best_estimator_."
-    return "Audit any other model by attack, with sp.audit_estimator(model, X, y)."
+    return "Audit any other model by attack, with sp.audit(model, X, y)."
 
 
 def describe(model: Any, table: Table, y: Any, sample_weight: Any = None) -> FittedGLM:
