@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from seepage.auditing.entry.audit import audit as audit
     from seepage.auditing.entry.leakage import leakage as leakage
     from seepage.auditing.explaining.explanation import explain as explain
+    from seepage.auditing.intake.model_saving import load as load
     from seepage.auditing.intake.model_saving import save as save
     from seepage.auditing.release.contents import Release as Release
     from seepage.auditing.release.contents import load_release as load_release

@@ -90,10 +90,12 @@ def accepts_other_names(call: Call) -> Call:
     ``random_state`` is ``seed`` here, for instance (:data:`OTHER_NAMES`). A name that is no option
     at all, or an option that is missing, is answered by a sentence instead of Python's own.
     """
+    thing: Any = call
     if inspect.isclass(call):
-        call.__init__ = _with_other_names(call.__init__, call.__name__)
+        thing.__init__ = _with_other_names(thing.__init__, thing.__name__)
         return call
-    return _with_other_names(call, call.__qualname__)
+    wrapped: Call = _with_other_names(thing, thing.__qualname__)
+    return wrapped
 
 
 def check_options(given: Iterable[str], known: Iterable[str], call: str) -> None:

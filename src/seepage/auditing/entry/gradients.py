@@ -44,7 +44,7 @@ def leakage_of_batch(
         )
     options |= {"noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm}
     if isinstance(X, Mapping) and loss is None:
-        batch = X if y is None else {**X, "labels": torch.as_tensor(y)}
+        batch = X if y is None else {**X, "labels": _targets(y)}
         return gradient_leakage(net, batch, **options)
     if y is None:
         raise InputError(
@@ -52,7 +52,9 @@ def leakage_of_batch(
             f"its data collator alone: sp.leakage(model, batch, {_NOISE})."
         )
     first = next(net.parameters(), torch.zeros(0))
-    x, target = _inputs(X, first), torch.as_tensor(y).to(first.device)
+    x, target = _inputs(X, first), _targets(y).to(first.device)
+    if target.is_floating_point():
+        target = target.to(first.dtype)
     if loss is None:
         loss = "mse" if target.is_floating_point() else "cross_entropy"
     return gradient_leakage(net, loss, x, target, **options)
@@ -64,6 +66,12 @@ def _inputs(X: Any, like: torch.Tensor) -> Any:
         return dict(X)
     if not isinstance(X, torch.Tensor):
         table = X.to_numpy() if hasattr(X, "to_numpy") else X
-        X = torch.as_tensor(np.asarray(table))
+        X = torch.tensor(np.asarray(table))
         X = X.to(like.dtype) if X.is_floating_point() else X
     return X.to(like.device)
+
+
+def _targets(y: Any) -> torch.Tensor:
+    """Return targets as a tensor; truth values are the classes 0 and 1."""
+    target = y if isinstance(y, torch.Tensor) else torch.tensor(np.asarray(y))
+    return target.long() if target.dtype == torch.bool else target

@@ -46,7 +46,8 @@ def _family(model: GLMClassifier | GLMRegressor) -> Family | Categorical:
 
 
 def _penalty(model: LinearModel, rows: int, weight: float) -> float:
-    return read_penalty(model.l2, rows)
+    whole = getattr(model, "whole_ridge_", None)  # nλ, where a file states that instead of λ
+    return read_penalty(model.l2, rows) if whole is None else float(whole)
 
 
 @dataclass(frozen=True, eq=False)
