@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from seepage.core.noise import Noise, check_noise_kind
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.glm.adapters.registry import kind_of
 from seepage.glm.estimators import GLMRegressor, LinearModel, LogisticRegression
 from seepage.support.number_check import check_count
@@ -51,6 +51,7 @@ class Releases:
         return self.decide(margins)
 
 
+@accepts_other_names
 def draw_releases(
     model: Any, noise: Noise, trials: int = 100, *, seed: int | None = None
 ) -> Releases:

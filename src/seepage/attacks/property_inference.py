@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from seepage.attacks.intervals import ConfidenceInterval, area_under_curve
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.gradients import JOINED, LayerGradients
 from seepage.layers.measures.classifiers import find_classifier
 from seepage.layers.measures.per_layer import PerLayer
@@ -92,6 +92,7 @@ class PropertyInferenceResult:
         )
 
 
+@accepts_other_names
 class PropertyInference:
     """An adversary who infers a property of a client from its updates.
 
@@ -189,6 +190,7 @@ class PropertyInference:
         return LayerGradients.of(gradients)
 
 
+@accepts_other_names
 def attack_layers(
     auxiliary: LayerGradients | Mapping[str, Any],
     auxiliary_property: Any,
@@ -240,6 +242,7 @@ def attack_layers(
     return _by_layer(results, known)
 
 
+@accepts_other_names
 def attack_recording(
     recording: Recording,
     property: Any,

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from seepage.attacks.property_inference import PropertyInference
 from seepage.core.result import NOTICE
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.gradients import JOINED, LayerGradients, joined
 from seepage.layers.federated.recording import batch_gradients, record_updates
 from seepage.layers.federated.remedies import UpdateRemedy
@@ -148,6 +148,7 @@ class RemedyComparison:
         return f"<{len(self.outcomes) - 1} remedies compared{over}>"
 
 
+@accepts_other_names
 def compare_remedies(
     net: nn.Module,
     loss: str | nn.Module | Loss,

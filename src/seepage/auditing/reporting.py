@@ -19,8 +19,7 @@ def report(audit: Audit | AttackAudit, folder: str | os.PathLike[str] = "seepage
     """Write the report of an audit into a folder, private to its owner; return its page's path.
 
     The folder holds what :func:`~seepage.auditing.report.rendering.Report.write`
-    lists; for an audit by attack, of
-    :func:`seepage.audit_estimator`, the page, ``summary.json`` and ``records.parquet``. In a
+    lists; for an audit by attack the page, ``summary.json`` and ``records.parquet``. In a
     notebook, an audit of a linear model shows the same page.
 
     Examples
@@ -109,6 +108,5 @@ def _report_of(audit: Any, call: str) -> AuditReport | AttackReport:
     if isinstance(audit, AttackAudit):
         return AttackReport(audit)
     raise InputError(
-        f"{call} writes what sp.audit(model, X, y) or sp.audit_estimator(model, X, y) found, not "
-        f"a {type(audit).__name__}."
+        f"{call} writes what sp.audit(model, X, y) found, not a {type(audit).__name__}."
     )

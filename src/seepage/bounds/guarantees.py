@@ -29,7 +29,7 @@ from seepage.bounds.van_trees import (
 )
 from seepage.core.leakage import Columns, Leakage
 from seepage.core.result import NOTICE, UNBIASED, Result
-from seepage.errors import InputError, nearest
+from seepage.errors import InputError, accepts_other_names, nearest
 from seepage.privacy import PrivacyStatement, output_perturbation, renyi_of_event
 from seepage.risks.guessing import advantage
 from seepage.tables.source import as_numpy, build_frame
@@ -46,6 +46,7 @@ _FREQUENCIES = "Beforehand every value is as likely as it is frequent in the dat
 _WIDTH = 100  # characters of a printed line
 
 
+@accepts_other_names
 def guarantees(
     leak: Leakage[Any],
     *,

@@ -22,7 +22,7 @@ from scipy.stats import cosine
 from seepage.bounds.cramer_rao import square
 from seepage.core.leakage import Columns, Leakage
 from seepage.core.result import UNBIASED, Result
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.support.chunks import progress, row_slices
 from seepage.tables.source import Chunk, RowSource, Table, as_numpy, check_column
 
@@ -378,6 +378,7 @@ def van_trees(information: Any, prior: Prior) -> Result:
     return Result(value, "subset", "mse", kind="bound", assumptions=assumptions)
 
 
+@accepts_other_names
 def van_trees_rows(
     leak: Leakage,
     prior: Prior,

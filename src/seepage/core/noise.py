@@ -7,13 +7,14 @@ which is left to an attacker is all that the formulas ask of her.
 
 from __future__ import annotations
 
+import numbers
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.support.keyed_stream import KeyedStream, grid_of
 from seepage.support.number_check import check_count, check_number
 from seepage.tables.source import row_labels
@@ -51,6 +52,7 @@ class Noise(ABC):
     @abstractmethod
     def _draw(self, shape: tuple[int, ...], source: Source) -> np.ndarray: ...
 
+    @accepts_other_names
     def draw(self, shape: int | tuple[int, ...], seed: int | None = None) -> np.ndarray:
         """Draw noise; the last axis of ``shape`` runs over the released numbers.
 
@@ -288,6 +290,16 @@ def _checked_records(knows: Any) -> np.ndarray:
             "positions (whole numbers)."
         )
     return known
+
+
+def as_noise(noise: Any) -> Any:
+    """Return noise; a number is the standard deviation of Gaussian noise.
+
+    >>> as_noise(0.1)
+    Gaussian(0.1)
+    """
+    number = isinstance(noise, numbers.Real) and not isinstance(noise, bool)
+    return Gaussian(float(noise)) if number else noise
 
 
 def check_noise_kind(noise: Any) -> None:

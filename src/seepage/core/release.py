@@ -11,7 +11,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from seepage.core.noise import Noise, check_noise_kind
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.support.library_classes import is_pipeline, library_of, own_name
 from seepage.tables.source import as_numpy
 
@@ -38,6 +38,7 @@ class ReleaseRecord:
     public: tuple[str, ...] = ()
 
 
+@accepts_other_names
 def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
     """Return a copy of a fitted model with noise added to its coefficients and its intercept.
 
@@ -79,7 +80,7 @@ def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
         )
     if seed is not None:
         warnings.warn(
-            "The noise comes from a fixed seed: use this copy for experiments only.", stacklevel=2
+            "The noise comes from a fixed seed: use this copy for experiments only.", stacklevel=3
         )
     from sklearn.base import clone
 

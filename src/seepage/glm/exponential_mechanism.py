@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 from seepage.core.result import Result
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.glm.losses import Categorical, Family, get_family
 from seepage.support.number_check import check_positive
 from seepage.tables.source import as_numpy, read_table
@@ -104,6 +104,7 @@ class ExponentialMechanism:
             f"sharpness {self.sharpness:g}>"
         )
 
+    @accepts_other_names
     def draw(self, seed: int | None = None) -> int:
         """Return the position of a candidate to publish; a seed is for experiments only."""
         every = range(len(self.candidates))

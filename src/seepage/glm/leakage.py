@@ -172,61 +172,8 @@ def leakage(
 ) -> Leakage[Any] | OutsiderLeakage:
     """Measure what releasing a fitted linear model with noise tells about its training data.
 
-    Parameters
-    ----------
-    model
-        A fitted linear model of :mod:`seepage.glm`, scikit-learn, statsmodels, glum or skglm: see
-        :doc:`the list </how-to/models>`; a ``Pipeline`` that ends in one, or a search for one.
-    X, y
-        The data it was fitted on; for a pipeline or a formula the raw table, whose columns the
-        leakage is then about: a NumPy array, a pandas, polars or Arrow table, or a torch
-        tensor (the work is then done where the tensor lives). For data larger than memory,
-        :func:`seepage.parquet` data without ``y``, or a Parquet file, a folder of them or a
-        ``pyarrow`` data set with the names of columns for ``y`` and ``sample_weight``: rows are
-        then read in chunks, and every record's leakage is computed as it is read.
-    noise
-        What will be added to the parameters: :class:`Gaussian` or :class:`Laplace`; none only with
-        an attacker who does not know all other records.
-    sample_weight
-        The weights the model was fitted with.
-    attributes
-        Columns that belong together, such as the one-hot columns of a category, under a name.
-    on_mismatch
-        What to do when the coefficients do not minimise the model's objective on these data:
-        ``"raise"`` (other data, another penalty and lack of convergence all make the numbers
-        wrong) or ``"warn"``.
-    dtype
-        ``"float64"`` (the default) or ``"float32"``.
-    preprocessing
-        For a pipeline: whether what its steps learnt from the data counts as public
-        (``"frozen"``), or is learnt anew when a record changes (``"refitted"``).
-    categorical
-        For a pipeline: columns whose numbers are codes of categories.
-    person
-        Whom every record is about, if people may have several: an identity for each record, or the
-        name of a column of the data that is no feature of the model. ``leak.people()`` is then
-        about all records of a person, all of them leave together in ``leak.membership()``, and
-        values that all of them share are guessed together.
-    attacker
-        What the attacker knows: all other records, unless :class:`Attacker` says less. What she
-        does not know protects the others; the answer is then an estimate, an
-        :class:`~seepage.glm.outsider.leakage.OutsiderLeakage`.
-    release
-        What leaves, if not the parameters as they are: :class:`Predictions`, or
-        :class:`Parameters` rounded to printed digits. With an attacker who knows all other records
-        the noise is on the margins of the predictions, and rounding, which comes after the noise,
-        takes nothing away.
-
-    Examples
-    --------
-    >>> import numpy as np, seepage as sp
-    >>> rng = np.random.default_rng(0)
-    >>> X = rng.standard_normal((100, 3))
-    >>> y = X @ [1.0, -2.0, 0.5] + rng.standard_normal(100)
-    >>> model = sp.glm.LinearRegression().fit(X, y)
-    >>> leak = sp.leakage(model, X, y, noise=sp.Gaussian(0.1))
-    >>> leak.records().shape
-    (100,)
+    This is what ``sp.leakage`` does with linear models and pipelines; their options are explained
+    there.
     """
     informed = partial(
         _to_the_informed,

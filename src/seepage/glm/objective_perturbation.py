@@ -32,7 +32,7 @@ from scipy.special import chdtri, ndtri
 
 from seepage.core.noise import Gaussian
 from seepage.core.result import Result
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.glm.changes.outputs import modes_of
 from seepage.glm.dense_objective import DenseObjective
 from seepage.glm.forgetting import CertifiedRemoval, remove_records
@@ -43,6 +43,7 @@ from seepage.support.number_check import check_count, check_number
 from seepage.tables.source import as_numpy
 
 
+@accepts_other_names
 class ObjectivePerturbation:
     """The release of a model whose objective has a random linear term, and what it leaks.
 
@@ -108,6 +109,7 @@ class ObjectivePerturbation:
         self.X, self.y = self.objective.X, self.objective.y
         self.ridges, self.weight = self.objective.ridges, self.objective.weight
 
+    @accepts_other_names
     def draw(self, seed: int | None = None) -> np.ndarray:
         """Return parameters to release: the coefficients, then the intercept if there is one.
 

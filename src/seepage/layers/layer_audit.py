@@ -10,7 +10,7 @@ import numpy as np
 from torch import nn
 
 from seepage.core.result import NOTICE
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.gradients import JOINED, METRICS, WIDTH, LayerGradients
 from seepage.layers.federated.recording import record_gradients
 from seepage.layers.inputs_and_targets import check_labels, read_pair
@@ -124,6 +124,7 @@ class LayerAudit:
         return f"<audit of {len(self.v_information)} layers, {self.mix} batches: protect {named}>"
 
 
+@accepts_other_names
 def audit(
     net: nn.Module,
     loss: str | nn.Module | Loss,
@@ -212,6 +213,7 @@ def audit(
     return replace(tried, sensitivity=sensitive, mix=mix, refused=refused)
 
 
+@accepts_other_names
 def audit_updates(
     updates: LayerGradients,
     property: Any,

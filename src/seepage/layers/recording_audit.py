@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from seepage.core.result import NOTICE
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.client_means import ClientRounds
 from seepage.layers.federated.gradients import LayerGradients, load_gradients
 from seepage.layers.layer_audit import LayerAudit, audit_updates
@@ -111,6 +111,7 @@ class RecordingAudit:
         )
 
 
+@accepts_other_names
 def audit_recording(
     recording: Recording,
     property: Any,

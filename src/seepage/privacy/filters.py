@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from seepage.core.noise import Gaussian
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.privacy.statements import GaussianDP, RenyiDP
 from seepage.support.number_check import check_count
 from seepage.tables.source import as_numpy
@@ -152,6 +152,7 @@ class PrivacyFilter:
         self.releases += 1
         return admitted
 
+    @accepts_other_names
     def noisy_sum(self, contributions: Any, noise: Gaussian, seed: int | None = None) -> np.ndarray:
         """Return the sum of the admitted records' contributions, with noise.
 

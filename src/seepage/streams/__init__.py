@@ -12,7 +12,6 @@ from seepage.support.lazy import lazy_names
 
 if TYPE_CHECKING:
     from seepage.streams.disk.source import ParquetRows as ParquetRows
-    from seepage.streams.disk.source import parquet as parquet
     from seepage.tables.source import Chunk as Chunk
     from seepage.tables.source import RowSource as RowSource
 

@@ -116,7 +116,7 @@ def checked_name(thing: Any, library: str, names: Container[str]) -> str | None:
     if known.overrides is not None:
         raise InputError(
             f"{known.other_than(thing)}, so what it does is not known here; use {known.called}, "
-            "or audit it by attack with sp.audit_estimator(model, X, y)."
+            "or audit it by attack with sp.audit(model, X, y)."
         )
     return known.name
 

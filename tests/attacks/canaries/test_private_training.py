@@ -31,7 +31,7 @@ def trainer(**options):
         "sample_rate": 0.6,
         "expected_batch": 40,
         "noise_multiplier": 2.0,
-        "learning_rate": 0.5,
+        "lr": 0.5,
     }
     return sp.nn.PrivateSGD(net, "cross_entropy", **how | options)
 

@@ -35,7 +35,7 @@ def identity_net(width):
 def trained(records, **options):
     """Return a run of one step on orthogonal records of norm 1, the accountant's and the sum."""
     net, loss = identity_net(11)
-    given = {"steps": 1, "learning_rate": 1.0, "noise_multiplier": 0.8, "method": "derivative"}
+    given = {"steps": 1, "lr": 1.0, "noise_multiplier": 0.8, "method": "derivative"}
     run = sp.nn.PrivateSGD(net, loss, **given | options)
     run.fit(torch.eye(11)[:records], torch.zeros(records))
     return run

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from seepage.attacks.canaries.one_run import epsilon_lower_bound
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.support.keyed_stream import KeyedStream
 from seepage.support.number_check import check_count, check_not_negative, check_share
 from seepage.tables.source import as_numpy
@@ -104,6 +104,7 @@ class CanaryAudit:
         )
 
 
+@accepts_other_names
 class Canaries:
     """Some records, each of which takes part in a run by its own fair coin.
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.canaries.coins import Canaries, CanaryAudit
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.nn.accounting.processes import world_size
 from seepage.nn.gradients.norms import record_gradients
 from seepage.nn.jacobian.engine import Engine
@@ -99,6 +99,7 @@ class GradientScores:
         self.steps += 1
 
 
+@accepts_other_names
 def audit_private_sgd(
     trainer: PrivateSGD,
     X: Any,
@@ -155,7 +156,7 @@ def audit_private_sgd(
     known, made, coins = _prepared(X, y, canaries, guesses, seed)
     scores = GradientScores(trainer.loss, known, made)
     rates = {"momentum": trainer.momentum, "weight_decay": trainer.weight_decay}
-    own = trainer.optimizer or partial(torch.optim.SGD, lr=trainer.learning_rate, **rates)
+    own = trainer.optimizer or partial(torch.optim.SGD, lr=trainer.lr, **rates)
 
     def facts() -> StepFacts:
         accountant = trainer.accountant_
@@ -184,6 +185,7 @@ def audit_private_sgd(
     )
 
 
+@accepts_other_names
 def audit_opacus(
     train: Callable[[Tensor, Tensor, Follow], float | None],
     loss: str | nn.Module | Loss,

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from seepage.attacks.canaries.coins import Canaries, CanaryAudit
+from seepage.errors import accepts_other_names
 
 
+@accepts_other_names
 def audit_training(
     train: Callable[[list[Any]], Any],
     score: Callable[[Any, Any], float],

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.gradient.simulation import SimulatedGradients, SimulatedUpdates
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.local_training import LocalTraining, check_training
 from seepage.nn.problem.clipping import Clip, NoClip
 from seepage.nn.problem.problem import Loss
@@ -141,6 +141,7 @@ def _check_clip(clip: Any) -> None:
         )
 
 
+@accepts_other_names
 def release_gradients(
     net: nn.Module,
     loss: str | nn.Module | Loss,
@@ -189,6 +190,7 @@ def release_gradients(
     return GradientReleases(_seen(simulated, x, y, noise, seed), batch_size, used, noise)
 
 
+@accepts_other_names
 def release_updates(
     net: nn.Module,
     loss: str | nn.Module | Loss,

@@ -25,7 +25,7 @@ from seepage.attacks.membership.signals import (
     confidence,
     log_odds,
 )
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.support.number_check import check_choice, check_count, check_share
 from seepage.tables.source import as_numpy
 
@@ -138,6 +138,7 @@ class MembershipInferenceResult:
         ]
 
 
+@accepts_other_names
 @dataclass(eq=False, repr=False)
 class MembershipInference:
     """Tell who was in the data of a scikit-learn estimator, by LiRA or RMIA.

@@ -14,7 +14,7 @@ from seepage.attacks.record.informed_softmax import SoftmaxAttack
 from seepage.attacks.record.reconstruction_error import ErrorTally, ReconstructionErrors
 from seepage.core.leakage import named_positions
 from seepage.core.noise import Gaussian, Noise
-from seepage.errors import InputError, NotConvergedWarning
+from seepage.errors import InputError, NotConvergedWarning, accepts_other_names
 from seepage.glm.adapters.registry import describe
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.jacobian.optimum import check_stationarity
@@ -123,6 +123,7 @@ class InformedAdversary:
         features, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
         return Reconstruction(features, labels, which)
 
+    @accepts_other_names
     def errors(
         self, noise: Noise, trials: int = 100, *, rows: Any = None, seed: int | None = None
     ) -> ReconstructionErrors:
@@ -158,6 +159,7 @@ class InformedAdversary:
             tally.add(squared, offset)
         return tally.result()
 
+    @accepts_other_names
     def slopes(
         self, noise: Gaussian, trials: int = 100, *, rows: Any = None, seed: int | None = None
     ) -> np.ndarray:

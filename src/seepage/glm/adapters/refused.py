@@ -5,7 +5,7 @@ from __future__ import annotations
 from seepage.glm.adapters.kinds import RefusedKind
 
 _ATTACK = (
-    "Audit it by attack with sp.audit_estimator(model, X, y), which measures how well an attacker "
+    "Audit it by attack with sp.audit(model, X, y), which measures how well an attacker "
     "tells members from other people."
 )
 _COX = (
@@ -22,11 +22,10 @@ _HAZARD = (
 NETWORK = RefusedKind(
     "torch",
     "*",
-    "A torch module is trained by its gradients, and what these give away is measured while it is "
-    "trained.",
-    'Measure one private step with sp.nn.leakage(net, "cross_entropy", torch.as_tensor(X).float(), '
-    'torch.as_tensor(y), noise_multiplier=1.0, max_grad_norm=1.0).records("dfil"), or a whole run '
-    'of Opacus with sp.nn.attach(optimizer, net, "cross_entropy", loader).',
+    "A torch module has no fit and predict.",
+    "Audit it by attack with sp.audit(net, X, y), measure one private step with sp.leakage(net, X, "
+    "y, noise_multiplier=1.0, max_grad_norm=1.0), or a whole run of Opacus with "
+    'sp.nn.attach(optimizer, net, "cross_entropy", loader).',
 )
 
 
@@ -73,8 +72,7 @@ KINDS = (
         "RandomForestClassifier RandomForestRegressor ExtraTreesClassifier ExtraTreesRegressor "
         "GradientBoostingClassifier GradientBoostingRegressor HistGradientBoostingClassifier "
         "HistGradientBoostingRegressor DecisionTreeClassifier DecisionTreeRegressor",
-        "Trees are cut at the records' own values, so a small change of a record moves nothing and "
-        "a slightly larger one a whole branch: there is no derivative to measure.",
+        "Tree models have no derivative by their training data, so the leakage η is undefined.",
     ),
     *_refused(
         "sklearn",
@@ -127,8 +125,8 @@ KINDS = (
         RefusedKind(
             library,
             "*",
-            "Boosted trees are cut at the records' own values, so there is no derivative to "
-            "measure.",
+            "Boosted trees have no derivative by their training data, so the leakage η is "
+            "undefined.",
             _ATTACK,
         )
         for library in ("xgboost", "lightgbm", "catboost")

@@ -46,7 +46,8 @@ def _family(model: GLMClassifier | GLMRegressor) -> Family | Categorical:
 
 
 def _penalty(model: LinearModel, rows: int, weight: float) -> float:
-    return read_penalty(model.l2, rows)
+    whole = getattr(model, "whole_ridge_", None)  # nλ, where a file states that instead of λ
+    return read_penalty(model.l2, rows) if whole is None else float(whole)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,8 +128,7 @@ def kind_of(model: Any) -> ModelKind:
     if found.overrides is not None:
         raise refusal(
             f"{found.other_than(model)}, so what it minimises and predicts is not known here.",
-            f"Fit {found.called}, or audit the model by attack with "
-            "sp.audit_estimator(model, X, y).",
+            f"Fit {found.called}, or audit the model by attack with sp.audit(model, X, y).",
         )
     return kind
 
@@ -136,7 +136,7 @@ def kind_of(model: Any) -> ModelKind:
 def _instead(model: Any) -> str:
     if hasattr(model, "best_estimator_"):
         return "Pass the model that this search found, its best_estimator_."
-    return "Audit any other model by attack, with sp.audit_estimator(model, X, y)."
+    return "Audit any other model by attack, with sp.audit(model, X, y)."
 
 
 def describe(model: Any, table: Table, y: Any, sample_weight: Any = None) -> FittedGLM:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor, nn
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.buffers import moved_by
 from seepage.layers.federated.gradients import (
     WIDTH,
@@ -46,6 +46,7 @@ except ImportError:  # the rest of this file works without it
     Strategy = object
 
 
+@accepts_other_names
 class UpdateRecorder:
     """Keeps updates layer by layer, with the round and the node each came from.
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seepage.errors import InputError, nearest
+from seepage.errors import InputError, accepts_other_names, nearest
 from seepage.nn.jacobian.random_directions import key_of
 from seepage.support.chunks import row_slices
 from seepage.support.files import write_private
@@ -128,6 +128,7 @@ class LayerGradients:
             raise InputError("The norms must be one finite number per gradient and layer.")
 
     @staticmethod
+    @accepts_other_names
     def of(
         blocks: Mapping[str, Any] | LayerGradients, *, width: int = WIDTH, seed: int = 0
     ) -> LayerGradients:
@@ -312,6 +313,7 @@ class LayerGradients:
                 norms[:, place] *= factor[:, 0]
         return replace(self, blocks=blocks, norms=norms)
 
+    @accepts_other_names
     def noised(self, scale: float, *, seed: int = 0) -> LayerGradients:
         """Return the gradients with Gaussian noise of that standard deviation on every parameter.
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.buffers import kept_buffers
 from seepage.layers.federated.gradients import BUFFERS, WIDTH, CountSketch, LayerGradients
 from seepage.layers.federated.rounds import Update, mean_gradient
@@ -26,6 +26,7 @@ from seepage.support.number_check import check_count
 from seepage.tables.source import as_numpy
 
 
+@accepts_other_names
 def record_gradients(
     net: nn.Module,
     loss: str | nn.Module | Loss,
@@ -90,6 +91,7 @@ def batch_gradients(
         yield gradient
 
 
+@accepts_other_names
 def record_updates(
     net: nn.Module,
     updates: Iterable[Mapping[str, Any] | Update],

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.buffers import kept_buffers, moved_by, sent_buffers
 from seepage.layers.federated.remedies import UpdateRemedy
 from seepage.layers.inputs_and_targets import (
@@ -80,6 +80,7 @@ class FederatedRun:
             yield number, net
 
 
+@accepts_other_names
 def simulate(
     net: nn.Module,
     loss: str | nn.Module | Loss,
@@ -91,7 +92,7 @@ def simulate(
     lr: float = 0.01,
     local_steps: int = 1,
     local_epochs: int | None = None,
-    optimiser: Callable[[list[Tensor]], torch.optim.Optimizer] | None = None,
+    optimizer: Callable[[list[Tensor]], torch.optim.Optimizer] | None = None,
     per_round: int | None = None,
     max_norm: float | None = None,
     noise_multiplier: float = 0.0,
@@ -106,7 +107,7 @@ def simulate(
     In FedSGD every client sends the mean gradient ``g`` of one batch, and the server steps by
     ``−lr`` times the mean of these. In FedAvg every client takes ``local_steps`` steps of its own
     and sends ``(θ − θ_client)/lr``, so that both kinds of update are on the scale of gradients;
-    with an ``optimiser`` of your own it sends ``θ − θ_client``.
+    with an ``optimizer`` of your own it sends ``θ − θ_client``.
 
     Every client starts from the server's parameters and buffers. The means are weighted: in FedAvg
     by the records that a client has, in FedSGD by those of its batch; with noise, every client
@@ -129,7 +130,7 @@ def simulate(
         Local steps of FedAvg, each on a freshly drawn batch.
     local_epochs
         Instead, the number of passes of each client over its records, in shuffled batches.
-    optimiser
+    optimizer
         Makes the optimiser of a client from the parameters, for FedAvg:
         ``lambda parameters: torch.optim.Adam(parameters, lr=1e-3)``. Every client begins every
         round with a new one. Without this, plain SGD; with it, ``lr`` is not used.
@@ -175,7 +176,7 @@ def simulate(
         lr=lr,
         local_steps=local_steps,
         local_epochs=local_epochs,
-        optimiser=optimiser,
+        optimizer=optimizer,
         per_round=per_round,
         max_norm=max_norm,
         noise_multiplier=noise_multiplier,
@@ -215,7 +216,7 @@ class _Server:
     lr: float
     local_steps: int
     local_epochs: int | None
-    optimiser: Callable[[list[Tensor]], torch.optim.Optimizer] | None
+    optimizer: Callable[[list[Tensor]], torch.optim.Optimizer] | None
     per_round: int | None
     max_norm: float | None
     noise_multiplier: float
@@ -227,7 +228,7 @@ class _Server:
         check_choice(self.method, "method", ("fedsgd", "fedavg"))
         if self.method == "fedsgd" and self.local_steps != 1:
             raise InputError("FedSGD takes one local step; for more, use method='fedavg'.")
-        if self.method == "fedsgd" and not (self.local_epochs is None and self.optimiser is None):
+        if self.method == "fedsgd" and not (self.local_epochs is None and self.optimizer is None):
             raise InputError(
                 "In FedSGD clients send the gradient of one batch, with neither epochs nor an "
                 "optimiser; use method='fedavg'."
@@ -264,7 +265,7 @@ class _Server:
                 "unfreeze some."
             )
         # How far one unit of an update moves the parameters.
-        self._scale = self.lr if self.optimiser is None else 1.0
+        self._scale = self.lr if self.optimizer is None else 1.0
 
     def round(self, number: int) -> list[Update]:
         """Run one round, and return what the server sees."""
@@ -330,13 +331,13 @@ class _Server:
         if self.method == "fedsgd":
             return self._gradient(client, next(batches))
         start = {name: p.detach().clone() for name, p in self._trained.items()}
-        new_optimiser = self.optimiser or partial(torch.optim.SGD, lr=self.lr)
-        optimiser = new_optimiser(list(self._trained.values()))
+        new_optimizer = self.optimizer or partial(torch.optim.SGD, lr=self.lr)
+        optimizer = new_optimizer(list(self._trained.values()))
         for rows in batches:
             gradient = self._gradient(client, rows)
             for name, parameter in self._trained.items():
                 parameter.grad = gradient[name]
-            optimiser.step()
+            optimizer.step()
         update = {}
         with torch.no_grad():
             for name, parameter in self._trained.items():

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.client_means import ClientRounds
 from seepage.layers.federated.gradients import LayerGradients
 from seepage.layers.measures.independence_test import LEVEL, TIE, left_out_errors, left_out_smoother
@@ -65,6 +65,7 @@ class RoundByRound:
         return build_frame(columns, library)
 
 
+@accepts_other_names
 def since_when(
     gradients: LayerGradients, property: Any, *, permutations: int = 999, seed: int = 0
 ) -> RoundByRound:

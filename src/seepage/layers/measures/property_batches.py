@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.nn.problem.views import Inputs, rows_of
 from seepage.support.number_check import check_choice, check_count
 from seepage.tables.source import as_numpy
@@ -50,6 +50,7 @@ class PropertyBatches:
             yield rows_of(x, rows), y[rows]
 
 
+@accepts_other_names
 def property_batches(
     labels: Any,
     property: Any,

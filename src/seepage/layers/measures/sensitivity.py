@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.layer_parameters import layer_parameters, layer_sizes
 from seepage.layers.measures.jacobian_columns import OutputKeeper
 from seepage.layers.measures.jacobian_norms import NORMS, JacobianNorms, NormTally
@@ -40,6 +40,7 @@ _NO_RANGE = (
 )
 
 
+@accepts_other_names
 def sensitivity(
     net: nn.Module,
     loss: str | nn.Module | Loss,

@@ -165,7 +165,7 @@ class UpdateJacobian(ReleaseJacobian):
 
     def _compare(self, plain: Tensor) -> None:
         """Raise where the derivative disagrees with the update's change over a small step."""
-        if self.run.training.optimiser != "sgd":
+        if self.run.training.optimizer != "sgd":
             return  # Adam's first step is almost a sign, so no difference step is small enough
         batch = self.run.batch
         few = signs(key_of("derivative", "update"), tuple(self.X.shape), self.X)

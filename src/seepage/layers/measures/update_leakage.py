@@ -19,7 +19,7 @@ from seepage.core.leakage import Columns, Leakage, row_positions
 from seepage.core.noise import Noise
 from seepage.core.result import Result
 from seepage.core.unknowns import Attributes, Unknowns
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.buffers import kept_buffers, sent_buffers
 from seepage.layers.federated.local_training import LocalTraining, check_training
 from seepage.layers.inputs_and_targets import check_labels, read_pair
@@ -39,6 +39,7 @@ from seepage.support.number_check import check_choice, check_positive
 from seepage.tables.source import MemorySource, Table
 
 
+@accepts_other_names
 def update_leakage(
     net: nn.Module,
     loss: str | nn.Module | Loss,
@@ -151,6 +152,7 @@ def _meets(module: nn.Module) -> bool:
     return bool(module.training or module.running_mean is None)
 
 
+@accepts_other_names
 class UpdateLeakage(Leakage):
     """The leakage of one noisy update about the records of its client.
 

@@ -21,7 +21,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import log_softmax, ndtri, softmax, stdtrit
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.gradients import WIDTH, LayerGradients
 from seepage.layers.measures.classifiers import find_classifier
 from seepage.layers.measures.independence_test import (
@@ -48,6 +48,7 @@ class FewGroupsWarning(UserWarning):
     """There are too few groups of gradients for what was asked."""
 
 
+@accepts_other_names
 def v_information(
     gradients: LayerGradients | Mapping[str, Any] | Any,
     property: Any,

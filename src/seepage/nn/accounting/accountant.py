@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.nn.accounting.measured_run import MeasuredRun, read_facts
 from seepage.nn.accounting.processes import own_part, world_size
 from seepage.nn.accounting.run_identity import describe_measurement
@@ -34,6 +34,7 @@ from seepage.nn.sampling.samplers import OTHER, POISSON, SAMPLERS, check_rate
 from seepage.support.number_check import check_choice, check_noise
 
 
+@accepts_other_names
 class FisherAccountant(MeasuredRun):
     """Accounts for the leakage of a training run, record by record.
 

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.nn.accounting.processes import check_agreement, largest_of_all, of_the_first
 from seepage.nn.gradients.network_checks import Validator, unwrapped
 from seepage.nn.gradients.norms import (
@@ -118,6 +118,7 @@ class Step:
     pulls: Tensor | None = None
 
 
+@accepts_other_names
 class Engine:
     """Measures the Jacobian of clipped per-record gradients with respect to a view of the records.
 

@@ -21,7 +21,7 @@ from seepage.core.leakage import Columns, Leakage
 from seepage.core.noise import Gaussian
 from seepage.core.result import Result
 from seepage.core.unknowns import Attributes, Unknowns
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.nn.gradients.per_record_gradients import at_least_single
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.jacobian.finite_changes import condition_of_steps, over_steps
@@ -55,6 +55,7 @@ _FROM_ABOVE = (
 )
 
 
+@accepts_other_names
 def leakage(
     net: nn.Module,
     loss: str | nn.Module | Loss | Mapping[str, Tensor],

@@ -341,6 +341,41 @@ def guarantee(
     return PrivacyGuarantee(epsilon, delta, words, method, order, conditions)
 
 
+def least_noise(entry: Entry, epsilon: float, delta: float) -> float:
+    """Return the least σ, in thousandths, with which such steps are (ε, δ)-private.
+
+    It is found by bisection on :func:`guarantee`, and so is what a run with it will state.
+
+    Examples
+    --------
+    >>> from seepage.nn.privacy.run_privacy import Entry, least_noise
+    >>> least_noise(Entry(1000, "poisson", 0.01, 1.0, 1.0, 1.0, 6000, declared=True), 2.0, 1e-5)
+    1.023
+    """
+    if math.isinf(entry.sensitivity):
+        raise InputError(
+            "Without a clip no noise keeps a privacy budget; leave clip out, or name 'smooth'."
+        )
+
+    def suffices(thousandths: int) -> bool:
+        steps = replace(entry, noise_multiplier=thousandths / 1000)
+        return guarantee(Ledger((steps,)), delta).epsilon <= epsilon
+
+    high = 1000
+    while not suffices(high):
+        high *= 2
+        if high > 10**9:
+            raise InputError(
+                f"No noise multiplier up to a million gives ε = {epsilon:g} at δ = {delta:g} over "
+                f"{entry.steps:,} steps; take fewer, or raise target_epsilon."
+            )
+    low = high // 2 if high > 1000 else 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if suffices(middle) else (middle, high)
+    return high / 1000
+
+
 def _declared(entry: Entry) -> bool:
     return entry.sampler == POISSON and entry.declared
 

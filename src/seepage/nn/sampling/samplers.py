@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.support.keyed_stream import KeyedStream
 from seepage.support.number_check import check_choice
 
@@ -54,6 +54,7 @@ class Sampler(ABC):
         """Draw one batch."""
 
 
+@accepts_other_names
 class PoissonSampler(Sampler):
     """Every record is in a batch with a given probability, independently.
 
@@ -90,6 +91,7 @@ class PoissonSampler(Sampler):
         return np.flatnonzero(stream.uniform(self.records) <= self.sample_rate)
 
 
+@accepts_other_names
 class FixedSizeSampler(Sampler):
     """A set of exactly ``batch_size`` records, drawn uniformly for every step."""
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.measures.gradient_leakage import check_batch, check_view
 from seepage.nn.privacy.individual_loss import IndividualLoss
@@ -132,6 +132,7 @@ def susceptibility(
     )
 
 
+@accepts_other_names
 def plis(
     net: Any,
     loss: str | nn.Module | Loss | None,

@@ -2,9 +2,10 @@
 
 It runs in one process or, under ``torchrun``, in several that share the work of every batch.
 
-``w ← w − ρ v``, ``v ← m v + (Σ g̃ + N(0, (σC)²))/B + λ w`` (paper 004, section 6.1, with momentum
-and weight decay), or any other optimiser's step along ``(Σ g̃ + N(0, (σC)²))/B``. ``B`` is declared,
-or the number of records counts as public: whoever sees the noise of a step learns ``σC/B``.
+``w ← w − ρ v``, ``v ← m v + (Σ g̃ + N(0, (σC)²))/B + λ w`` (Guo et al. 2022, section 6.1, with
+momentum and weight decay), or any other optimiser's step along ``(Σ g̃ + N(0, (σC)²))/B``. ``B`` is
+declared, or the number of records counts as public: whoever sees the noise of a step learns
+``σC/B``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 from tqdm import tqdm
 
-from seepage.errors import InputError, nearest
+from seepage.errors import InputError, accepts_other_names, check_options
 from seepage.nn.accounting.accountant import FisherAccountant
 from seepage.nn.accounting.joining import gather_shares, keep_one_share, whole_state
 from seepage.nn.accounting.processes import (
@@ -44,9 +45,11 @@ from seepage.nn.privacy.randomness import (
     SEEDED_AND_FAST,
     conditions_of,
     mark_of,
+    marked,
 )
 from seepage.nn.privacy.run_membership import GUARANTEED
-from seepage.nn.problem.clipping import Clip
+from seepage.nn.privacy.run_privacy import Entry, least_noise
+from seepage.nn.problem.clipping import Clip, make_clip
 from seepage.nn.problem.own_loss import labels_of
 from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.sharding import put_together, spread_like
@@ -71,7 +74,13 @@ from seepage.nn.training.secure_noise import quick_noise, secure_noise
 from seepage.privacy.filters import CONDITIONS
 from seepage.support.files import remove_half_written
 from seepage.support.keyed_stream import KeyedStream
-from seepage.support.number_check import check_choice, check_noise, check_number, check_positive
+from seepage.support.number_check import (
+    check_choice,
+    check_noise,
+    check_number,
+    check_positive,
+    check_share,
+)
 
 Released = Mapping[str, nn.Parameter]
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -176,6 +185,7 @@ class Progress:
     condition: str = ""
 
 
+@accepts_other_names
 class PrivateSGD:
     """Trains a network with private SGD and accounts for its leakage.
 
@@ -192,6 +202,9 @@ class PrivateSGD:
         As for :class:`~seepage.nn.FisherAccountant`.
     steps
         How many steps to take.
+    epochs
+        Instead of ``steps``: how many passes over the data. Of Poisson batches a pass is
+        ``1/sample_rate`` steps, in which every record takes part once on average.
     sample_rate, expected_batch
         The probability that a record is in a Poisson batch, and the number ``B`` that the noisy
         sums are divided by: both declared before the data are seen, so that one record more or
@@ -201,14 +214,18 @@ class PrivateSGD:
     batch_size
         Instead: the size of a batch, or its mean for Poisson batches. Rate and divisor then follow
         from ``n``, which counts as public, and guarantees are about replacing a record.
-    learning_rate, momentum, weight_decay
+    lr, momentum, weight_decay
         ρ, m and λ. By default ρ is 0.1 and the others are zero.
     optimizer
         Any optimiser of torch instead, as a function of the parameters:
         ``functools.partial(torch.optim.AdamW, lr=1e-3)``.
     noise_multiplier, max_grad_norm, clip
-        σ, C, and how gradients are clipped: ``"hard"``, ``"smooth"`` as in paper 004, ``"none"``,
-        or a clip of :mod:`seepage.nn.problem.clipping`, which has its own C.
+        σ (1 by default), C, and how gradients are clipped: ``"hard"``, ``"smooth"`` as in Guo et
+        al. 2022, ``"none"``, or a clip of :mod:`seepage.nn.problem.clipping`, which has its own C.
+    target_epsilon, target_delta
+        Instead of ``noise_multiplier``: a privacy budget (ε, δ) for the whole run. σ is then the
+        least, in thousandths, with which ``accountant_.privacy(target_delta)`` is within it; it
+        follows from the declared settings alone.
     sampling
         ``"poisson"``, or ``"fixed"`` for batches of one size. A batch that is too large for memory
         is processed in parts (``chunk_size``), but is still one batch.
@@ -269,12 +286,22 @@ class PrivateSGD:
     ...     steps=30,
     ...     sample_rate=0.25,
     ...     expected_batch=50,
-    ...     learning_rate=1.0,
+    ...     lr=1.0,
     ... )
     >>> print(trainer.fit(X, y).accountant_.privacy(1e-5))
     (ε = 10.96, δ = 1e-05), to add or remove one record
     >>> trainer.accountant_.records("dfil").shape
     (200,)
+
+    From a privacy budget, and passes over the data instead of steps:
+
+    >>> declared = {"sample_rate": 0.25, "expected_batch": 50, "epochs": 5}
+    >>> trainer = sp.nn.PrivateSGD(
+    ...     net, "cross_entropy", lr=1.0, target_epsilon=8.0, target_delta=1e-5, **declared
+    ... )
+    >>> trainer  # doctest: +NORMALIZE_WHITESPACE
+    <PrivateSGD: 20 steps, sample_rate=0.25, expected_batch=50, noise_multiplier=1.08,
+    max_grad_norm=1, (ε = 8, δ = 1e-05); not fitted>
     """
 
     def __init__(
@@ -282,15 +309,18 @@ class PrivateSGD:
         net: nn.Module,
         loss: str | nn.Module | Loss,
         *,
-        steps: int,
+        steps: int | None = None,
+        epochs: float | None = None,
         sample_rate: float | None = None,
         expected_batch: float | None = None,
         batch_size: int | None = None,
-        learning_rate: float | None = None,
+        lr: float | None = None,
         momentum: float | None = None,
         weight_decay: float | None = None,
         optimizer: MakeOptimizer | None = None,
-        noise_multiplier: float = 1.0,
+        noise_multiplier: float | None = None,
+        target_epsilon: float | None = None,
+        target_delta: float | None = None,
         max_grad_norm: float = 1.0,
         clip: str | Clip = "hard",
         sampling: str = "poisson",
@@ -305,42 +335,53 @@ class PrivateSGD:
         takers = (PrivateSGD, FisherAccountant)
         options = (name for taker in takers for name in inspect.signature(taker).parameters)
         known = [name for name in options if name not in _OWN]
-        for name in accounting:  # an option that belongs neither to the trainer nor the accountant
-            if name not in known:
-                raise InputError(f"PrivateSGD has no option {name!r}{nearest(name, known)}.")
-        if steps < 1 or checkpoint_every < 1 or (evaluate_every is not None and evaluate_every < 1):
+        check_options(accounting, known, "PrivateSGD")
+        if (steps is None) == (epochs is None):
+            raise InputError(
+                "Give steps=, the number of batches, or epochs=, the passes over the data: one of "
+                "them."
+            )
+        if epochs is not None:
+            check_positive(epochs, "epochs")
+        counts = (steps, checkpoint_every, evaluate_every)
+        if any(count is not None and count < 1 for count in counts):
             raise InputError("steps, checkpoint_every and evaluate_every must be at least one.")
         check_choice(randomness, "randomness", ("secure", "fast"))
         _check_declared(sample_rate, expected_batch, batch_size, sampling)
-        own = (learning_rate, momentum, weight_decay)
+        _check_target(target_epsilon, target_delta, noise_multiplier, budget)
+        own = (lr, momentum, weight_decay)
         if optimizer is not None and own != (None, None, None):
             raise InputError(
-                "learning_rate, momentum and weight_decay belong to the trainer's own update; "
+                "lr, momentum and weight_decay belong to the trainer's own update; "
                 "give them to the optimizer instead: functools.partial(torch.optim.AdamW, "
                 "lr=1e-3)."
             )
-        learning_rate = 0.1 if learning_rate is None else learning_rate
+        lr = 0.1 if lr is None else lr
         momentum, weight_decay = (0.0 if each is None else each for each in own[1:])
-        check_noise(noise_multiplier)
-        rates = {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
+        if noise_multiplier is None and target_epsilon is None:
+            noise_multiplier = 1.0
+        if noise_multiplier is not None:
+            check_noise(noise_multiplier)
+        rates = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         for name, value in (rates | {"max_grad_norm": max_grad_norm}).items():
             check_number(value, name)
-        if not (learning_rate > 0 and 0 <= momentum < 1 and weight_decay >= 0):
+        if not (lr > 0 and 0 <= momentum < 1 and weight_decay >= 0):
             raise InputError(
-                "learning_rate must be above zero, momentum in [0, 1), weight_decay not negative."
+                "lr must be above zero, momentum in [0, 1), weight_decay not negative."
             )
         self.net = net
         self.loss = loss
         # Plain numbers from here on, since a checkpoint holds no others.
-        self.steps = int(steps)
+        self.epochs = None if epochs is None else float(epochs)
         self.batch_size = plain_setting(batch_size)
         self.sample_rate = None if sample_rate is None else float(sample_rate)
         self.expected_batch = None if expected_batch is None else float(expected_batch)
-        self.learning_rate = float(learning_rate)
+        self.lr = float(lr)
         self.momentum = float(momentum)
         self.weight_decay = float(weight_decay)
         self.optimizer = optimizer
-        self.noise_multiplier = float(noise_multiplier)
+        self.target_epsilon = None if target_epsilon is None else float(target_epsilon)
+        self.target_delta = None if target_delta is None else float(target_delta)
         self.max_grad_norm = float(max_grad_norm)
         self.clip = clip
         self.sampling = sampling
@@ -354,8 +395,42 @@ class PrivateSGD:
             )
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.checkpoint_every = int(checkpoint_every)
-        self.evaluate_every = int(evaluate_every or max(1, steps // 20))
         self.accounting = accounting
+        # Nothing is left open, or what epochs and a target mean for a batch size is set by fit()
+        self.steps = int(steps or 0)
+        self.noise_multiplier = math.nan if noise_multiplier is None else float(noise_multiplier)
+        self.evaluate_every = int(evaluate_every or 0)
+        if self.sample_rate is not None:
+            self._settle(self.sample_rate, 1)
+
+    def _settle(self, rate: float, records: int) -> None:
+        """Set what is left open: the steps of the epochs, and the noise for a target."""
+        if not self.steps:
+            # Rounded first, so that 5 passes at a rate of 0.2 are 25 steps on every processor.
+            self.steps = math.ceil(round((self.epochs or 0) / rate, 6))
+        self.evaluate_every = self.evaluate_every or max(1, self.steps // 20)
+        if math.isnan(self.noise_multiplier):
+            clip, declared = make_clip(self.clip, self.max_grad_norm), self.batch_size is None
+            length = (clip.max_grad_norm, clip.sensitivity)
+            planned = Entry(
+                self.steps, self.sampling, rate, 1.0, *length, records, SECURE, declared
+            )
+            target = (self.target_epsilon or 0.0, self.target_delta or 0.0)
+            self.noise_multiplier = least_noise(planned, *target)
+
+    def __repr__(self) -> str:
+        steps = f"{self.steps:,} steps" if self.steps else f"{self.epochs:g} epochs"
+        names = ("sample_rate", "expected_batch", "batch_size", "noise_multiplier", "max_grad_norm")
+        known = [(name, getattr(self, name)) for name in names]
+        said = [f"{n}={v:.4g}" for n, v in known if v is not None and not math.isnan(v)]
+        if self.target_epsilon is not None:
+            said.append(f"(ε = {self.target_epsilon:.4g}, δ = {self.target_delta:.3g})")
+        if self.budget is not None:
+            said.append(f"budget {self.budget}")
+        done = getattr(self, "_step", None)
+        state = "not fitted" if done is None else f"{done:,} steps taken"
+        words = f"{', '.join([steps, *said])}; {state}"
+        return f"<PrivateSGD: {marked(words, conditions_of([self._randomness()]))}>"
 
     def fit(self, X: Any, y: Any = None, X_test: Any = None, y_test: Any = None) -> PrivateSGD:
         """Train on the records ``X`` with targets ``y``; the test data only measure accuracy.
@@ -366,6 +441,8 @@ class PrivateSGD:
         """
         X, y = _records(X, y, "X", "y")
         test = None if X_test is None and y_test is None else _test_data(X_test, y_test)
+        if self.batch_size is not None:
+            self._settle(min(1.0, self.batch_size / len(y)), len(y))
         self._begin(X, y)
         device = next(self.net.parameters()).device
         bar = tqdm(
@@ -413,7 +490,7 @@ class PrivateSGD:
         self._stream = self._own_stream(resumed=stored is not None)
         released = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
         rates = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        own = partial(torch.optim.SGD, lr=self.learning_rate, **rates)
+        own = partial(torch.optim.SGD, lr=self.lr, **rates)
         self._update = PrivateUpdate(released, self.optimizer or own)
         self._facts = self._settings() | {"data": data_fingerprint(X, y)}
         check_agreement((self._facts, self.steps, stored and stored[1]["step"]))
@@ -542,7 +619,7 @@ class PrivateSGD:
             "batch_size",
             "sample_rate",
             "expected_batch",
-            "learning_rate",
+            "lr",
             "momentum",
             "weight_decay",
             "noise_multiplier",
@@ -638,6 +715,25 @@ def _check_declared(rate: Any, expected: Any, batch_size: Any, sampling: str) ->
     check_number(rate, "sample_rate")
     check_rate(rate)
     check_positive(expected, "expected_batch")
+
+
+def _check_target(epsilon: Any, delta: Any, noise: Any, budget: Any) -> None:
+    """Raise unless a privacy budget for the whole run has both of its numbers, and is the only."""
+    if epsilon is None and delta is None:
+        return
+    if epsilon is None or delta is None:
+        raise InputError(
+            "target_epsilon and target_delta are one promise: give both, for instance "
+            "target_epsilon=8.0, target_delta=1e-5, with δ far below one over the number of "
+            "records."
+        )
+    if noise is not None or budget is not None:
+        raise InputError(
+            "target_epsilon sets the noise; leave noise_multiplier and budget out, or leave out "
+            "target_epsilon and target_delta."
+        )
+    check_positive(epsilon, "target_epsilon")
+    check_share(delta, "target_delta")
 
 
 def _records(X: Any, y: Any, name: str, target: str) -> tuple[Inputs, Tensor]:
