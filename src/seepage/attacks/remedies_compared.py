@@ -35,6 +35,7 @@ from seepage.nn.problem.views import Inputs, rows_of
 from seepage.nn.training.private_sgd import measure_accuracy
 from seepage.support.chunks import progress
 from seepage.support.text_table import text_table
+from seepage.tables.result_table import BLUE, GREY, ORANGE, PlottedNumbers, ResultTable, new_axes
 from seepage.tables.source import as_numpy, build_frame
 
 NONE = "as it is"
@@ -58,7 +59,7 @@ class RemedyOutcome:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RemedyComparison:
+class RemedyComparison(ResultTable):
     """Remedies side by side; the first line is without any.
 
     Intervals of one run are over its updates and test records; those of several runs are Student's
@@ -98,7 +99,9 @@ class RemedyComparison:
         ]
         return RemedyComparison(tuple(outcomes), tuple(often))
 
-    def table(self, library: str = "pyarrow") -> Any:
+    value_column = "auc"
+
+    def table(self, library: str | None = None) -> Any:
         """Return a data frame with a line for every remedy."""
         columns: dict[str, Any] = {"remedy": [one.name for one in self.outcomes]}
         for quantity in QUANTITIES:
@@ -108,28 +111,35 @@ class RemedyComparison:
             columns[f"{quantity} high"] = [span.high for span in spans]
         columns["sent"] = [one.sent for one in self.outcomes]
         columns["runs"] = [one.runs for one in self.outcomes]
-        return build_frame(columns, library)
+        return build_frame(columns, library or "pyarrow")
 
-    def figure(self) -> Any:
-        """Return a matplotlib figure: a panel for each quantity, a line for each remedy."""
-        from matplotlib.figure import Figure
+    def drawing(self) -> PlottedNumbers:
+        """Return the areas under the attack's curve, which are not the whole of :meth:`plot`."""
+        spans = np.array([one.auc for one in self.outcomes])
+        names = [one.name for one in self.outcomes]
+        return PlottedNumbers(*spans.T[:1], names, QUANTITIES["auc"], "remedies", *spans.T[1:])
 
+    def plot(self, ax: Any = None) -> Any:
+        """Draw a panel for each quantity and a line for each remedy; return the array of axes.
+
+        ``ax`` are three matplotlib axes.
+        """
         places = np.arange(len(self.outcomes))[::-1]
-        figure = Figure(figsize=(10.5, 1.3 + 0.42 * len(places)), layout="constrained")
-        panels = figure.subplots(1, len(QUANTITIES), sharey=True)
+        size = (10.5, 1.3 + 0.42 * len(places))
+        panels = new_axes(ax, ncols=len(QUANTITIES), sharey=True, figsize=size)
         for panel, (quantity, title) in zip(panels, QUANTITIES.items(), strict=True):
             spans = [getattr(one, quantity) for one in self.outcomes]
             values = np.array([span.value for span in spans])
             reach = np.abs([[s.value - s.low for s in spans], [s.high - s.value for s in spans]])
-            colour = "#0072b2" if quantity == "accuracy" else "#d55e00"
+            colour = BLUE if quantity == "accuracy" else ORANGE
             panel.errorbar(
                 values, places, xerr=np.nan_to_num(reach), fmt="o", color=colour, capsize=3
             )
-            panel.axvline(values[0], color="#8a8f96", lw=1, ls=":")
+            panel.axvline(values[0], color=GREY, lw=1, ls=":")
             panel.set_title(title, loc="left", fontsize="medium")
             panel.spines[["top", "right"]].set_visible(False)
         panels[0].set_yticks(places, [one.name for one in self.outcomes])
-        return figure
+        return panels
 
     def __str__(self) -> str:
         heads = ("remedy", "AUC", "V-information (bits)", "accuracy", "sent", "runs")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -52,6 +52,7 @@ from seepage.core.risk_views import (
 )
 from seepage.core.unknowns import Attributes, Unknowns
 from seepage.errors import InputError, nearest
+from seepage.support.lazy import offered
 from seepage.support.number_check import check_choice
 from seepage.tables.source import (
     Array,
@@ -66,6 +67,7 @@ from seepage.tables.source import (
 )
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from typing_extensions import TypeVar  # for its default
 
     PerRecord = TypeVar("PerRecord", bound=Result | RecordStream, default=Result)
@@ -76,6 +78,24 @@ else:
 
 Columns = str | int | Sequence[str | int] | None
 _MEASURES = ("fil", "dfil")
+
+
+@dataclass(frozen=True, eq=False)
+class LeakageInputs:
+    """What a leakage was asked of, for a report.
+
+    Parameters
+    ----------
+    model, X, y
+        As the caller gave them.
+    options
+        What else :func:`seepage.leakage` was given and an audit takes, by name.
+    """
+
+    model: Any
+    X: Any
+    y: Any
+    options: Mapping[str, Any]
 
 
 class Leakage(Generic[PerRecord]):
@@ -122,6 +142,7 @@ class Leakage(Generic[PerRecord]):
         self.release, self.source, self.noise = release, source, noise
         self.attributes, self.notes, self.person = attributes, notes, person
         self.held, self.procedure = held, procedure
+        self.inputs: LeakageInputs | None = None
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the line of text, and a histogram of the records' η."""
@@ -130,6 +151,42 @@ class Leakage(Generic[PerRecord]):
             return text + self.records().histogram("FIL η of the records")
         except InputError as problem:  # of a procedure without a derivative
             return f"{text}<p>{escape(str(problem))}</p>"
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the leakage about every record in falling order, the worst with their labels.
+
+        Returns the matplotlib axes; the same as ``leak.records().plot(ax)``.
+
+        Examples
+        --------
+        >>> import numpy as np, seepage as sp
+        >>> X, y = np.eye(40), np.arange(40.0)
+        >>> model = sp.glm.LinearRegression(l2=1.0).fit(X, y)
+        >>> leak = sp.leakage(model, X, y, noise=sp.Gaussian(1.0))
+        >>> leak.plot().get_ylabel()
+        'FIL η'
+        """
+        axes: Axes = self.records().plot(ax)
+        return axes
+
+    def report(self, folder: str | os.PathLike[str] = "seepage-audit") -> Path:
+        """Audit the model with this noise, write the report into a folder, and return its page.
+
+        The same as ``sp.report(sp.audit(model, X, y, noise=…), folder)``: readable by its owner
+        only. For linear models on tables in memory, with Gaussian noise.
+
+        Examples
+        --------
+        >>> import tempfile, seepage as sp
+        >>> wine = sp.data.load_bundled("wine")
+        >>> model = sp.glm.LogisticRegression(l2=0.1).fit(wine.X, wine.y == 0)
+        >>> leak = sp.leakage(model, wine.X, wine.y == 0, noise=sp.Gaussian(0.1))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     leak.report(f"{folder}/report").name
+        'report.html'
+        """
+        page: Path = offered("report")(self, folder)
+        return page
 
     def __repr__(self) -> str:
         noise = " and ".join(map(repr, self.noise))

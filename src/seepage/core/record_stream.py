@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
+from html import escape
 from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import numpy as np
 
 from seepage.core.questions import RecordNumbers
 from seepage.core.result import NOTICE, Result, warned
+from seepage.tables.result_table import PlottedNumbers, RankedResult
 from seepage.tables.source import Chunk, RowSource
 from seepage.tables.table_file import file_to_write
 
@@ -24,7 +26,7 @@ Numbers = Callable[[Chunk], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
-class RecordStream:
+class RecordStream(RankedResult):
     """The leakage about every record of data read in chunks: a result not computed yet.
 
     Nothing is computed until it is asked for, and then chunk by chunk: go through :meth:`chunks`,
@@ -60,8 +62,29 @@ class RecordStream:
             f"{self.measure}, {self.kind}, about {self.about}; not computed yet>"
         )
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.asarray(self.result(), dtype=dtype)
+    def to_numpy(self) -> np.ndarray:
+        """Compute all numbers, and return them as a NumPy array."""
+        return np.asarray(self.result())
+
+    def table(self, library: str | None = None) -> Any:
+        """Compute all numbers, and return them as a data frame; see :meth:`Result.table`."""
+        return self.result().table(library)
+
+    def labels(self) -> np.ndarray:
+        """Return what each entry belongs to: the index, or positions if there is none."""
+        return np.arange(len(self)) if self.source.index is None else self.source.index
+
+    def select(self, positions: Any) -> Result:
+        """Compute all numbers, and return the entries at some positions, in their order."""
+        return self.result().select(positions)
+
+    def drawing(self) -> PlottedNumbers:
+        """Compute all numbers, and return what :meth:`plot` draws."""
+        return self.result().drawing()
+
+    def _repr_html_(self) -> str:
+        """Return the line of text: what is not computed yet is not shown."""
+        return f"<p><strong>{escape(repr(self)[1:-1])}</strong></p>"
 
     def histogram(self, title: str) -> str:
         """Return nothing: what is not computed yet is not drawn."""
@@ -93,10 +116,6 @@ class RecordStream:
         """Return the numbers of Dask data as a dask array, which the workers keep."""
         width = None if self.names is None else len(self.names)
         return self.source.lazily(self.numbers, width, self.view)
-
-    def top(self, count: int = 10) -> Result:
-        """Return the ``count`` records with the most leakage; see :meth:`Result.top`."""
-        return self.result().top(count)
 
     def mse_bound(self) -> RecordStream:
         """Return the smallest mean squared error per unknown; see :meth:`Result.mse_bound`."""

@@ -5,12 +5,11 @@ And the form in which such numbers may be published: figures on a coarse grid.
 
 from __future__ import annotations
 
-import html
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -18,9 +17,9 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from seepage.core.noise import Noise
 from seepage.errors import InaccurateWarning, InputError
+from seepage.tables.result_table import NOTICE as NOTICE
+from seepage.tables.result_table import PlottedNumbers, RankedResult
 from seepage.tables.source import Array, as_numpy, build_frame
-
-NOTICE = "These numbers depend on the data and are themselves sensitive: do not publish them."
 
 UNBIASED = (
     "The adversary's estimate is unbiased.",
@@ -55,7 +54,7 @@ _UNITS = {
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Result(NDArrayOperatorsMixin):
+class Result(NDArrayOperatorsMixin, RankedResult):
     """One number per record, cell, attribute, group or person, or one for a whole block.
 
     ``numpy.asarray`` gives the plain numbers, and so does arithmetic (``leak.records() > 1``);
@@ -115,6 +114,10 @@ class Result(NDArrayOperatorsMixin):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(as_numpy(self.values), dtype=dtype, copy=copy)
+
+    def to_numpy(self) -> np.ndarray:
+        """Return the numbers as a NumPy array, in the order of the table."""
+        return np.asarray(self)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         plain = (np.asarray(i) if isinstance(i, Result) else i for i in inputs)
@@ -178,15 +181,10 @@ class Result(NDArrayOperatorsMixin):
             f'<text x="190" y="130" text-anchor="middle">{title} (logarithmic)</text></svg>'
         )
 
-    def top(self, count: int = 10) -> Result:
-        """Return the ``count`` entries with the most leakage, the worst first.
-
-        For a bound on an error, these are the entries with the smallest bound. Cells count by their
-        row's worst.
-        """
-        order = self.worst_first()[:count]
-        xp = array_namespace(self.values)
-        where = xp.asarray(order)
+    def select(self, positions: Any) -> Self:
+        """Return the entries at some positions, in their order."""
+        order = np.asarray(positions)
+        where = array_namespace(self.values).asarray(order)
         picked = self.values[where] if self.values.ndim == 1 else self.values[where, :]
         accuracy = self.accuracy
         if accuracy is not None and np.ndim(accuracy):
@@ -199,13 +197,6 @@ class Result(NDArrayOperatorsMixin):
         if self.accuracy is None:
             return 0.0
         return float(np.max(as_numpy(self.accuracy), initial=0.0))
-
-    def worst_first(self) -> np.ndarray:
-        """Return the positions of the entries from the worst to the best."""
-        numbers, less = np.asarray(self), self.less_is_worse
-        if numbers.ndim == 2:
-            numbers = numbers.min(axis=1) if less else numbers.max(axis=1)
-        return np.argsort(numbers if less else -numbers, kind="stable")
 
     def mse_bound(self) -> Result:
         """Return the smallest mean squared error per unknown that the leakage allows.
@@ -283,29 +274,24 @@ class Result(NDArrayOperatorsMixin):
             f"worst {value:.4g} at {worst.labels()[0]!s}{unknown}>"
         )
 
-    def _repr_html_(self) -> str:
-        head = f"<p><strong>{html.escape(repr(self)[1:-1])}</strong></p>"
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws."""
+        name = _SYMBOLS.get(self.measure, self.measure)
         if not self.shape:
-            return head
-        worst = self.top(10)
-        names = (
-            list(self.names or ())
-            if len(self.shape) == 2
-            else [_SYMBOLS.get(self.measure, self.measure)]
+            return PlottedNumbers(np.atleast_1d(self.to_numpy()), [self.view], name)
+        worst = self.sort()
+        unit = _UNITS[self.view]
+        return PlottedNumbers(
+            worst.to_numpy(), worst.labels(), name, unit, columns=self.names or ()
         )
-        titles = "".join(f"<th>{html.escape(str(n))}</th>" for n in ["", *names[:12]])
-        lines = []
-        for label, numbers in zip(
-            worst.labels(), np.atleast_2d(np.asarray(worst).T).T, strict=True
-        ):
-            cells = "".join(f"<td>{number:.4g}</td>" for number in numbers[:12])
-            lines.append(f"<tr><th>{html.escape(str(label))}</th>{cells}</tr>")
-        notes = "".join(f"<li>{html.escape(text)}</li>" for text in self.assumptions)
-        assumed = f"<p>Assuming:</p><ul>{notes}</ul>" if notes else ""
-        return (
-            f"{head}<table><thead><tr>{titles}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-            f"{assumed}<p><em>{NOTICE}</em></p>"
-        )
+
+    def html_notes(self) -> tuple[str, ...]:
+        """Return the assumptions, for a notebook."""
+        return self.assumptions
+
+    def html_table(self) -> Any:
+        """Return the ten worst lines, or the one number, as a ``pyarrow`` table."""
+        return super().html_table() if self.shape else self.table(library="pyarrow")
 
 
 def singular(view: str) -> str:

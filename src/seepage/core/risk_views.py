@@ -37,6 +37,7 @@ from seepage.risks.guessing import Success, best_guess, checked_prior, guess_lim
 from seepage.risks.tolerance import Within, best_within, windows
 from seepage.support.chunks import progress, row_slices
 from seepage.support.room import computed
+from seepage.tables.result_table import PlottedNumbers, RankedResult
 from seepage.tables.source import Chunk, RowSource, as_numpy, build_frame, looked_up
 from seepage.tables.table_file import write_frame
 
@@ -86,7 +87,7 @@ class MeasuredTable(Protocol):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Membership:
+class Membership(RankedResult):
     """How well anybody can tell that a record was in the data, for every record, group or person.
 
     ``numpy.asarray`` gives the distances μ.
@@ -117,9 +118,29 @@ class Membership:
         """Return the largest true positive rate at a false positive rate, ``Φ(Φ⁻¹(fpr) + μ)``."""
         return self._told(guessing.true_positive_rate(self.mu, fpr), "tpr")
 
-    def top(self, count: int = 10) -> Membership:
-        """Return the ``count`` most exposed entries, the worst first."""
-        return Membership(self.mu.top(count), self.lower[self.mu.worst_first()[:count]])
+    def to_numpy(self) -> np.ndarray:
+        """Return the distances μ."""
+        return np.asarray(self.mu)
+
+    def labels(self) -> np.ndarray:
+        """Return what each entry belongs to."""
+        return self.mu.labels()
+
+    def select(self, positions: Any) -> Membership:
+        """Return the entries at some positions, in their order."""
+        return Membership(self.mu.select(positions), self.lower[positions])
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: how often the best test is right."""
+        worst = self.sort()
+        right, lower = (np.asarray(worst.accuracy()), guessing.accuracy(worst.lower, 0.5))
+        unit = _UNITS[self.mu.view]
+        name, chance = "membership inference: success rate", (0.5, "chance")
+        return PlottedNumbers(right, worst.labels(), name, unit, lower, right, chance)
+
+    def html_notes(self) -> tuple[str, ...]:
+        """Return the assumptions, for a notebook."""
+        return self.mu.assumptions
 
     def table(self, library: str | None = None) -> Any:
         """Return a data frame: μ with its interval, and how often the best test is right."""
@@ -138,9 +159,6 @@ class Membership:
     def _told(self, values: np.ndarray, measure: str) -> Result:
         return replace(self.mu, values=values, measure=measure, accuracy=None)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.asarray(self.mu, dtype=dtype)
-
     def __len__(self) -> int:
         return len(self.mu)
 
@@ -155,7 +173,7 @@ class Membership:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Guess:
+class Guess(RankedResult):
     """How often the best guess about every record is right, with the release and without it.
 
     About every person, where what is guessed is the same in all records of each.
@@ -203,16 +221,35 @@ class Guess:
             accuracy=None,
         )
 
-    def top(self, count: int = 10) -> Guess:
-        """Return the ``count`` entries whose guess gains most from the release, the worst first."""
-        order = self.gain().worst_first()[:count]
-        picked = replace(
-            self.right,
-            values=np.asarray(self.right)[order],
-            index=self.right.labels()[order],
-        )
+    def to_numpy(self) -> np.ndarray:
+        """Return the probabilities of a right guess."""
+        return np.asarray(self.right)
+
+    def labels(self) -> np.ndarray:
+        """Return what each entry belongs to."""
+        return self.right.labels()
+
+    def worst_first(self) -> np.ndarray:
+        """Return the positions of the entries, those that gain most from the release first."""
+        return self.gain().worst_first()
+
+    def select(self, positions: Any) -> Guess:
+        """Return the entries at some positions, in their order."""
+        order = np.asarray(positions)
         mu = None if self.mu is None else self.mu[order]
-        return Guess(picked, self.lower[order], self.baseline[order], self.levels, mu)
+        right = self.right.select(order)
+        return Guess(right, self.lower[order], self.baseline[order], self.levels, mu)
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: the gain in probability, with its interval."""
+        worst = self.sort()
+        gain = np.asarray(worst.gain())
+        name, unit = f"{self.right.about}: gain in probability", _UNITS[self.right.view]
+        return PlottedNumbers(gain, worst.labels(), name, unit, worst.lower - worst.baseline, gain)
+
+    def html_notes(self) -> tuple[str, ...]:
+        """Return the assumptions, for a notebook."""
+        return self.right.assumptions
 
     def table(self, library: str | None = None) -> Any:
         """Return a data frame: the probabilities with their interval, and the baseline."""
@@ -228,9 +265,6 @@ class Guess:
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the table to a Parquet file, readable by its owner only; return its path."""
         return write_frame(self.table("pyarrow"), path)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.asarray(self.right, dtype=dtype)
 
     def __len__(self) -> int:
         return len(self.right)

@@ -18,7 +18,7 @@ from array_api_compat import array_namespace
 
 from seepage.core.information import block_norms
 from seepage.core.jacobian import FiniteChanges, MeasuredRelease, Refits
-from seepage.core.leakage import Leakage
+from seepage.core.leakage import Leakage, LeakageInputs
 from seepage.core.noise import Attacker, Gaussian, Noise, check_noise_kind
 from seepage.core.people import Identities, is_a_feature
 from seepage.core.record_stream import RecordStream
@@ -269,6 +269,16 @@ def _to_the_informed(
     person: Any,
 ) -> Leakage[Any]:
     """Return the leakage to an attacker who knows all other records."""
+    inputs = None
+    if not is_streamed(X):
+        options = {
+            "sample_weight": sample_weight,
+            "attributes": attributes,
+            "preprocessing": preprocessing,
+            "categorical": categorical,
+            "person": person,
+        }
+        inputs = LeakageInputs(model, X, y, options)
     if preprocessing not in PREPROCESSING:
         raise InputError(
             f"preprocessing must be {' or '.join(map(repr, PREPROCESSING))}, not {preprocessing!r}."
@@ -292,6 +302,7 @@ def _to_the_informed(
         found = _by_reruns(model, raw, y, noise, sample_weight, problem.why)
         found.attributes = Attributes(found.source, attributes)
         found.person = None if person is None else Identities(person, found.source)
+        found.inputs = inputs
         return found
     if followed is not None:
         refitted = preprocessing == "refitted"
@@ -309,6 +320,7 @@ def _to_the_informed(
             found.procedure = _procedure(model, raw, y, sample_weight, noise, opened.held)
     if person is not None:
         found.person = Identities(person, found.source)
+    found.inputs = inputs
     return found
 
 

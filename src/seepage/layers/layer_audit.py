@@ -26,6 +26,7 @@ from seepage.nn.problem.views import batch_size as size_of
 from seepage.support.number_check import check_count, check_not_negative
 from seepage.support.text_table import text_table
 from seepage.tables.names import listed
+from seepage.tables.result_table import PlottedNumbers, ResultTable
 from seepage.tables.source import as_numpy, build_frame
 
 _NEED_RECORDS = {
@@ -49,7 +50,7 @@ class LayerRemedy:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LayerAudit:
+class LayerAudit(ResultTable):
     """What each layer gives away, and what would change it.
 
     Parameters
@@ -82,7 +83,9 @@ class LayerAudit:
     notes: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
 
-    def table(self, library: str = "pyarrow") -> Any:
+    value_column = "v_information"
+
+    def table(self, library: str | None = None) -> Any:
         """Return a data frame with one row per layer and the measures."""
         information = self.v_information
         sensitive = {} if self.sensitivity is None else {"sensitivity": self.sensitivity.values}
@@ -96,12 +99,19 @@ class LayerAudit:
             "p_value": information.columns["p_value"],
             "protect": [name in self.protect for name in information.layers],
         }
-        return build_frame(columns, library)
+        return build_frame(columns, library or "pyarrow")
 
-    def figure(self) -> Any:
-        """Return a matplotlib figure of the measures."""
+    def drawing(self) -> PlottedNumbers:
+        """Return the V-information, which is not the whole of :meth:`plot`."""
+        return self.v_information.drawing()
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw a panel for each measure, and return the array of their matplotlib axes.
+
+        ``ax`` are as many axes as there are measures, one or two.
+        """
         sensitive = [] if self.sensitivity is None else [self.sensitivity]
-        return draw_layers([self.v_information, *sensitive])
+        return draw_layers([self.v_information, *sensitive], ax)
 
     def __str__(self) -> str:
         information, sensitive = self.v_information, self.sensitivity

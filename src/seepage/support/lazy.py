@@ -1,4 +1,8 @@
-"""Imports the public names of a package when they are first used, so that importing it is quick."""
+"""Imports the public names of a package when they are first used, so that importing it is quick.
+
+And lets the objects of a low room use a function of a high one without importing it: the package's
+face, which may import everything, :func:`offer` s it, and who needs it asks for it by name.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +40,24 @@ def lazy_names(
         return known[name]
 
     return look_up, lambda: list(known["__all__"])
+
+
+_OFFERED: dict[str, Callable[..., Any]] = {}
+
+
+def offer(name: str, function: Callable[..., Any]) -> None:
+    """Offer a function of a high room to the objects of low ones, under a name."""
+    _OFFERED[name] = function
+
+
+def offered(name: str) -> Callable[..., Any]:
+    """Return the function that was offered under a name.
+
+    >>> offer("greeting", lambda who: f"good day, {who}")
+    >>> offered("greeting")("reader")
+    'good day, reader'
+    """
+    return _OFFERED[name]
 
 
 def _imports_for_type_checkers(init: Path) -> dict[str, str]:

@@ -51,19 +51,10 @@ class OutsiderGuess(Guess):
 
     informed: Guess = None  # type: ignore[assignment]
 
-    def top(self, count: int = 10) -> OutsiderGuess:
-        """Return the ``count`` entries whose guess gains most from the release, the worst first."""
-        order = self.gain().worst_first()[:count]
-        own, rest = super().top(count), self.informed
-        picked = replace(
-            rest.right,
-            values=np.asarray(rest.right)[order],
-            index=rest.right.labels()[order],
-            accuracy=None,
-        )
-        mu = None if rest.mu is None else rest.mu[order]
-        known = Guess(picked, rest.lower[order], rest.baseline[order], rest.levels, mu)
-        return replace(self, **{**vars(own), "informed": known})
+    def select(self, positions: Any) -> OutsiderGuess:
+        """Return the entries at some positions, in their order."""
+        own, rest = super().select(positions), self.informed.select(positions)
+        return OutsiderGuess(**vars(own), informed=rest)
 
     def __repr__(self) -> str:
         rest = 100 * np.asarray(self.informed.right)

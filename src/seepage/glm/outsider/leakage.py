@@ -7,11 +7,13 @@ who knows everybody else is beside it.
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from seepage.core.leakage import Leakage
+from seepage.core.leakage import Leakage, LeakageInputs
 from seepage.core.noise import Attacker, Noise
 from seepage.core.people import Identities
 from seepage.core.result import Result
@@ -23,6 +25,7 @@ from seepage.glm.outsider.membership import OutsiderMembership, membership_of
 from seepage.glm.outsider.predictions import Predictions
 from seepage.glm.outsider.refusals import refuse_answers
 from seepage.glm.outsider.seen import SeenRelease
+from seepage.support.lazy import offered
 
 
 class OutsiderLeakage:
@@ -98,6 +101,29 @@ class OutsiderLeakage:
         for release in together:
             self._first.check_beside(release)
         return OutsiderLeakage(*together)
+
+    @property
+    def inputs(self) -> LeakageInputs | None:
+        """What it was asked of, for a report; ``None`` where no report is known."""
+        given = self._first.informed.inputs
+        if given is None or len(self._releases) > 1 or self._first.form is not None:
+            return None
+        return replace(given, options={**given.options, "attacker": self.attacker})
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw how often this attacker recognises each record, and return the matplotlib axes.
+
+        The same as ``leak.membership().plot(ax)``.
+        """
+        return self.membership().plot(ax)
+
+    def report(self, folder: str | os.PathLike[str] = "seepage-audit") -> Path:
+        """Audit the model against this attacker, write the report, and return its page.
+
+        The same as ``sp.report(sp.audit(model, X, y, attacker=…), folder)``.
+        """
+        page: Path = offered("report")(self, folder)
+        return page
 
     def __getattr__(self, name: str) -> Any:
         known = {*vars(Leakage), "release", "source", "attributes", "notes"}

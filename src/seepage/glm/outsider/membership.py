@@ -15,7 +15,7 @@ import numpy as np
 
 from seepage.core.leakage import row_positions
 from seepage.core.people import Together
-from seepage.core.result import Result
+from seepage.core.result import Result, singular
 from seepage.core.risk_views import Membership
 from seepage.errors import InputError
 from seepage.glm.outsider.refusals import check_people
@@ -29,7 +29,10 @@ from seepage.glm.outsider.worlds import Worlds
 from seepage.risks import guessing
 from seepage.risks.two_normals import TwoNormals
 from seepage.support.number_check import check_count, check_number
+from seepage.tables.result_table import PlottedNumbers
 from seepage.tables.source import build_frame
+
+_UNITS = {"rows": "records", "groups": "groups", "people": "people"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -100,14 +103,14 @@ class OutsiderMembership(Membership):
         unknown[few & (unknown < self.others)] = 0  # unless she need not know anybody
         return np.asarray(self.others - unknown, dtype=int)
 
-    def top(self, count: int = 10) -> OutsiderMembership:
-        """Return the ``count`` most exposed entries, the worst first."""
-        order = self.mu.worst_first()[:count]
+    def select(self, positions: Any) -> OutsiderMembership:
+        """Return the entries at some positions, in their order."""
+        order = np.asarray(positions)
         places = {int(old): new for new, old in enumerate(order)}
         kept = np.array([int(k) in places for k in self.checked.people], dtype=bool)
         return replace(
             self,
-            mu=self.mu.top(count),
+            mu=self.mu.select(order),
             lower=self.lower[order],
             worlds=self.worlds.of(order),
             informed=_entries(self.informed, order),
@@ -115,13 +118,19 @@ class OutsiderMembership(Membership):
             scale=None if self.scale is None else self.scale[order],
         )
 
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: how often this attacker's best test is right."""
+        worst = self.sort()
+        name, unit = "membership inference: success rate", _UNITS[self.mu.view]
+        right, chance = np.asarray(worst.accuracy()), (0.5, "chance")
+        return PlottedNumbers(right, worst.labels(), name, unit, mark=chance)
+
     def table(self, library: str | None = None) -> Any:
         """Return a data frame: μ, how often this attacker is right, and one who knows the rest."""
-        unit = {"rows": "row", "groups": "group", "people": "person"}[self.mu.view]
         refitted = np.full(len(self), np.nan)
         refitted[self.checked.people] = self.checked.right
         columns = {
-            unit: self.mu.labels(),
+            singular(self.mu.view): self.mu.labels(),
             "mu": np.asarray(self.mu),
             "right": np.asarray(self.accuracy()),
             "right_refitted": refitted,
@@ -131,7 +140,7 @@ class OutsiderMembership(Membership):
 
     def __repr__(self) -> str:
         right, rest = (100 * np.asarray(one.accuracy()) for one in (self, self.informed))
-        unit = {"rows": "records", "groups": "groups", "people": "people"}[self.mu.view]
+        unit = _UNITS[self.mu.view]
         worst = int(self.mu.worst_first()[0])
         known = ""
         if self.scale is not None:
