@@ -1,7 +1,7 @@
-"""Tells how much of its training data seeps out of a machine-learning model.
+"""Measures how much of its training data a machine-learning model leaks.
 
-Everything people type stands here; each name is imported when it is first used, so that
-``import seepage`` and the command line stay quick.
+Public API of seepage; submodules load on first use, so that ``import seepage`` and the command
+line stay fast.
 """
 
 from __future__ import annotations
