@@ -195,7 +195,7 @@ def test_white_box_models_it_cannot_refit():
     from sklearn.tree import DecisionTreeRegressor
 
     X, y, attribute = _known()
-    with pytest.raises(sp.InputError, match="no derivative to measure"):
+    with pytest.raises(sp.InputError, match="FIL is undefined"):
         WhiteBox(attribute, DecisionTreeRegressor()).fit(X, y)
     softmax = WhiteBox(attribute, sp.glm.SoftmaxRegression(0.1))
     with pytest.raises(sp.InputError, match="a margin for each class"):

@@ -192,11 +192,11 @@ FORGERIES = {
     "unit −1": (column(0, unit=-1), "'unit' of column 1 must be a finite number above zero"),
     "unit as text": (column(0, unit="1"), "'unit' of column 1 must be"),
     "unit true": (column(0, unit=True), "'unit' of column 1 must be"),
-    "unit NaN": (text("10.0", "NaN"), "it holds NaN, which is no number"),
+    "unit NaN": (text("10.0", "NaN"), "it holds NaN, which is not a number"),
     "unit that overflows": (text("10.0", "1e999"), "'unit' of column 1 must be"),
     "unit that is too long": (text("10.0", "9" * 400), "'unit' of column 1 must be"),
     "centre that is too long": (column(0, centre=10**400), "'centre' of column 1 must be a finite"),
-    "a field twice": (text('"unit": 10.0', '"unit": 10.0, "unit": 1'), "it says something twice"),
+    "a field twice": (text('"unit": 10.0', '"unit": 10.0, "unit": 1'), "it repeats a key"),
     "no known kind": (column(0, kind="angle"), "must be numeric, boolean or categorical"),
     "kind that is a list": (column(0, kind=[]), "must be numeric, boolean or categorical"),
     "levels twice": (
@@ -357,7 +357,7 @@ def test_what_is_signed_can_be_checked_by_other_programs(folder, keys):
     ("name", "complaint"),
     [
         ("locked.pem", "has a password"),
-        ("curve.pem", "is not of the kind Ed25519"),
+        ("curve.pem", "is not an Ed25519 key"),
         ("none.pem", "holds no private key"),
         ("ours.pub", "holds no private key"),
         ("missing.pem", "cannot be read: No such file"),

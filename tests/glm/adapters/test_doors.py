@@ -449,7 +449,7 @@ def test_correlated_errors_and_logistic_offsets_are_refused():
         sp.leakage(coupled, Z, REAL, noise=sp.Gaussian(1.0))
     ill = (REAL.mean() < REAL).astype(float)
     offset = sm.GLM(ill, Z, family=sm.families.Binomial(), offset=REAL * 0 + 0.1).fit()
-    with pytest.raises(sp.InputError, match=r"offset has a margin.*Put the offset"):
+    with pytest.raises(sp.InputError, match=r"with an offset is not supported.*Put the offset"):
         sp.leakage(offset, Z, ill, noise=sp.Gaussian(1.0))
     cox = sm.PHReg(np.exp(REAL), Z).fit()
     with pytest.raises(sp.InputError, match="Cox's partial likelihood couples records"):

@@ -398,7 +398,7 @@ def test_class_weights_are_held_and_said_to_be():
         np.asarray(held), np.asarray(given.membership(exact=0)), rtol=1e-4, atol=1e-6
     )
     assert held.mu.held == ("class weights",)
-    assert "weights of the classes" in " ".join(held.mu.assumptions)
+    assert "class weights" in " ".join(held.mu.assumptions)
 
 
 # Refits ---------------------------------------------------------------------------------------

@@ -248,7 +248,7 @@ def test_bad_input_is_refused(problem: tuple) -> None:
         found.compare()
     with pytest.raises(sp.InputError, match="infinite"):
         found.signal().individual()
-    with pytest.raises(sp.InputError, match="bounds no adversary"):
+    with pytest.raises(sp.InputError, match="implies no bound on an adversary"):
         found.records().mse_bound()
     with pytest.raises(sp.InputError, match="not images"):
         found.patches(2)

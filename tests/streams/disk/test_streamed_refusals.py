@@ -160,7 +160,7 @@ def test_columns_that_cannot_be_used(tmp_path, options, words):
 def test_no_file_no_folder_no_rows(tmp_path):
     with pytest.raises(sp.InputError, match="There is no file or folder"):
         parquet(tmp_path / "none", target="y")
-    with pytest.raises(sp.InputError, match=r"has no Parquet file \(\.parquet\) in it"):
+    with pytest.raises(sp.InputError, match=r"contains no Parquet file \(\.parquet\)"):
         parquet(tmp_path, target="y")
     pq.write_table(pa.table({"x": [1.0], "y": [1.0]}).slice(1), tmp_path / "a.parquet")
     with pytest.raises(sp.InputError, match="have no rows"):
