@@ -202,5 +202,5 @@ def test_a_client_that_is_alone_with_its_value_is_told_from_the_others_by_update
     known = {k: "yes" if k == 2 else "no" for k in range(6)}
     found = sp.attacks.attack_recording(seen, known, classifier="logistic")
     assert found["a"] == 1.0
-    with pytest.raises(InputError, match="does not say which client"):
+    with pytest.raises(InputError, match="does not identify the client"):
         sp.attacks.attack_recording(replace(seen, nodes=None), client % 2)
