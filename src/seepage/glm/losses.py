@@ -307,9 +307,8 @@ def check_derivatives(family: Family) -> None:
     """Raise an error unless ``slope``, ``curvature``, ``label_slope`` are derivatives of ``loss``.
 
     Third and fourth derivatives are also checked, if stated. All are compared at every pair of a
-    probe
-    margin and a probe label, in float64, with extrapolated central differences of the next lower
-    derivative, to 1e-9. The curvature must not be negative.
+    probe margin and a probe label, in float64, with extrapolated central differences of the next
+    lower derivative, to 1e-9. The curvature must not be negative.
     """
     margins, labels = probe_points(family)
     for name, truth in _by_differences(family, margins, labels).items():
