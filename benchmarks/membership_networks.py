@@ -29,7 +29,7 @@ import struct
 import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -175,9 +175,7 @@ def train_sets(args: argparse.Namespace) -> None:
             right = pairs[0][1]
             accuracy = [float(right[w].float().mean()) for w in (within, ~within)]
             asked = time.monotonic()
-            scores = stacked.one_model_scores(
-                plan.shape, parameters, scaled, target, within, chunk
-            )
+            scores = stacked.one_model_scores(plan.shape, parameters, scaled, target, within, chunk)
             _wait(device)
             scored = time.monotonic() - asked
             np.savez_compressed(
