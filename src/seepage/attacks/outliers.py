@@ -1,7 +1,7 @@
 """How well a score detects records from another distribution: ROC curve and area.
 
-Paper 002 finds that records with a high PLIS as a whole are often atypical or come from elsewhere.
-Known outliers put a number on that.
+Mueller et al. 2022 find that records with a high PLIS as a whole are often atypical or come from
+elsewhere. Known outliers put a number on that.
 """
 
 from __future__ import annotations

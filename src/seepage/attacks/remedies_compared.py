@@ -172,11 +172,11 @@ def compare_remedies(
 ) -> RemedyComparison:
     """Train once for each remedy, attack what leaves, and compare benefit and cost.
 
-    FedSGD with two clients, of whom one is the adversary (Melis et al. 2019, and paper 003). At
-    snapshots over the second half of the run the adversary learns from gradients of its own batches
-    with and without the property, under the same remedy, and classifies the client's whole updates.
-    Batches with and without the property have the same mix of labels. V-information is that of the
-    last model's updates. One ``seed`` gives one run: average several
+    FedSGD with two clients, of whom one is the adversary (Melis et al. 2019, and Mo et al. 2021).
+    At snapshots over the second half of the run the adversary learns from gradients of its own
+    batches with and without the property, under the same remedy, and classifies the client's whole
+    updates. Batches with and without the property have the same mix of labels. V-information is
+    that of the last model's updates. One ``seed`` gives one run: average several
     (``RemedyComparison.averaged``) before you compare.
 
     Parameters

@@ -3,7 +3,7 @@
 One file for each kind of bound (``van_trees`` has the priors too), and the table of all of
 them (``guarantees``). Each bound is a :class:`~seepage.core.result.Result` of kind ``bound`` that
 carries its assumptions in words. From the loosest to the tightest, for an unbiased adversary who
-wants a whole record of d unknowns (paper 004, section 5; the last step is exact)::
+wants a whole record of d unknowns (Guo et al. 2022, section 5; the last step is exact)::
 
     1/η²  ≤  1/η̄² = d/Tr(I)  ≤  Tr(I⁻¹)/d
 

@@ -74,8 +74,8 @@ def cramer_rao(
     rest
         ``"known"``: the adversary knows the rest of the table, the worst case. ``"unknown"``: none
         of the rest. The block of the full inverse information then replaces the inverse of the
-        block; it can only be larger (paper 001, equation 12), and is infinite once the rest of the
-        table can explain every change of the release, as it nearly always can.
+        block; it can only be larger (Hannun et al. 2021, equation 12), and is infinite once the
+        rest of the table can explain every change of the release, as it nearly always can.
     """
     check_choice(rest, "rest", ("known", "unknown"))
     unknowns, about = leak.unknowns(columns, label)
@@ -118,8 +118,8 @@ def biased(information: Any, bias_jacobian: Any, bias: Any = 0.0) -> Result:
 
     Infinite where the estimate responds to a direction about which there is no information.
 
-    With ``ψ(z) = z + bias(z)`` the mean of the estimate and ``J_ψ = I + ∂bias/∂z`` (paper 001,
-    equation 9)::
+    With ``ψ(z) = z + bias(z)`` the mean of the estimate and ``J_ψ = I + ∂bias/∂z`` (Hannun et al.
+    2021, equation 9)::
 
         MSE per unknown  ≥  Tr(J_ψ I⁻¹ J_ψᵀ)/d + ‖bias‖²/d
 
@@ -162,7 +162,7 @@ def biased_leakage(result: Result, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     """Return the bound that FIL or dFIL implies for an adversary with a known bias.
 
     With ``γ_k = ∂ψ_k/∂z_k`` the slope of the mean ``ψ(z)`` of each estimate in its own unknown, and
-    all other slopes zero (paper 004, theorem 2, with ``(I⁻¹)_kk ≥ 1/η²`` for FIL and
+    all other slopes zero (Guo et al. 2022, theorem 2, with ``(I⁻¹)_kk ≥ 1/η²`` for FIL and
     ``Σγ_k²(I⁻¹)_kk ≥ (Σ|γ_k|)²/Tr(I)`` for dFIL)::
 
         MSE per unknown  ≥  mean(γ²)/η² + mean(bias²)      from FIL

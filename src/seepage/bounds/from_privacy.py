@@ -1,10 +1,10 @@
 """What differential privacy implies for an adversary who wants the record itself.
 
 Rényi differential privacy of order 2 bounds ``χ² ≤ e^ε − 1`` between any two outputs that differ in
-one record, and so the variance of unbiased estimates (paper 004, theorem 1, via Hammersley, Chapman
-and Robbins). Total variation bounds every estimate: two values of a cell that the output can hardly
-tell apart cannot both be estimated well (Le Cam's two points; over all cells at once, Assouad's
-cube).
+one record, and so the variance of unbiased estimates (Guo et al. 2022, theorem 1, via Hammersley,
+Chapman and Robbins). Total variation bounds every estimate: two values of a cell that the output
+can hardly tell apart cannot both be estimated well (Le Cam's two points; over all cells at once,
+Assouad's cube).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _PROMISE = "The mechanism is private as stated, for replacing one record by any 
 
 
 def from_renyi(epsilon: float, diameters: Any, *, slope: Any = 1.0, bias: Any = 0.0) -> Result:
-    """Return the bound that Rényi differential privacy of order 2 implies (paper 004, theorem 1).
+    """Return the bound that Rényi differential privacy of order 2 implies.
 
-    With diameters ``D_k`` of the domain, ``γ_k`` the least slope of the mean of each unknown's
-    estimate in that unknown, and d unknowns::
+    Guo et al. 2022, theorem 1: with diameters ``D_k`` of the domain, ``γ_k`` the least slope of the
+    mean of each unknown's estimate in that unknown, and d unknowns::
 
         MSE per unknown  ≥  Σ_k γ_k² D_k² / (4d (e^ε − 1)) + ‖bias‖²/d
 
@@ -43,7 +43,7 @@ def from_renyi(epsilon: float, diameters: Any, *, slope: Any = 1.0, bias: Any = 
 
     Examples
     --------
-    Paper 004's own example, a number between 0 and 100 at ε = 2:
+    The example of Guo et al. 2022, a number between 0 and 100 at ε = 2:
 
     >>> import seepage as sp
     >>> round(float(sp.bounds.from_renyi(2.0, 100.0)))

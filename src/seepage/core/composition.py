@@ -158,9 +158,9 @@ def _composed_changes(
 class ComposedJacobian(ReleaseJacobian):
     """The stacked Jacobian of independent releases: ``JᵀJ = Σ_k J_kᵀJ_k``, exactly.
 
-    ``η² ≤ Σ η_k²`` holds for every view (paper 001, section 3.1, where "kη" for k equal releases
-    should read "√k·η"), but equality only where all releases leak most in the same direction; this
-    class therefore takes the norm of the sum, not the sum of the norms.
+    ``η² ≤ Σ η_k²`` holds for every view (Hannun et al. 2021, section 3.1, where "kη" for k equal
+    releases should read "√k·η"), but equality only where all releases leak most in the same
+    direction; this class therefore takes the norm of the sum, not the sum of the norms.
     """
 
     def __init__(self, parts: Sequence[ReleaseJacobian]) -> None:

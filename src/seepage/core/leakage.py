@@ -1,7 +1,7 @@
 """How much a release tells about its training data: views of the table × measures of the leakage.
 
 The Fisher information of a release about any block of the table is ``JᵀJ``, with ``J`` the
-whitened Jacobian of the release (paper 001, equation 16). Two numbers are taken from it::
+whitened Jacobian of the release (Hannun et al. 2021, equation 16). Two numbers are taken from it::
 
     FIL    η = ‖J‖₂                    the most that any direction of the block leaks
     dFIL   η̄ = ‖J‖_F / √(number of unknowns)      the average over its directions
@@ -85,7 +85,7 @@ class Leakage(Generic[PerRecord]):
     one number per record returns a :class:`~seepage.core.record_stream.RecordStream` instead, which
     is computed when it is read or written, and every other view is one pass over the data.
     Adversaries are assumed to know everything outside the view; knowing less never helps them
-    (paper 001, equation 12).
+    (Hannun et al. 2021, equation 12).
 
     Parameters
     ----------

@@ -211,9 +211,9 @@ class Result(NDArrayOperatorsMixin):
         """Return the smallest mean squared error per unknown that the leakage allows.
 
         ``1/η²`` for FIL: no unbiased estimate of any single number in the view has a smaller
-        variance (paper 001, equation 3). ``1/η̄²`` for dFIL: no unbiased estimate of the whole view
-        has a smaller mean squared error per number (paper 004, theorem 2). Infinite where nothing
-        leaks.
+        variance (Hannun et al. 2021, equation 3). ``1/η̄²`` for dFIL: no unbiased estimate of the
+        whole view has a smaller mean squared error per number (Guo et al. 2022, theorem 2).
+        Infinite where nothing leaks.
         """
         if self.measure not in ("fil", "dfil", "mse", "std"):
             name = _SYMBOLS.get(self.measure, self.measure)

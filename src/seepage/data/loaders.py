@@ -273,7 +273,7 @@ def load_celeba(
     folder
         As for :func:`locate`.
     count
-        How many images to read, from the first; paper 003 uses 15,000. ``None`` for all.
+        How many images to read, from the first; Mo et al. 2021 use 15,000. ``None`` for all.
     size
         Height and width to which the images, 218×178, are resized.
     """
@@ -336,7 +336,7 @@ def load_pubfig(folder: Folder = None, *, size: tuple[int, int] = (100, 100)) ->
     folder
         As for :func:`locate`.
     size
-        Height and width to which the images are resized; 100×100 in paper 003.
+        Height and width to which the images are resized; 100×100 in Mo et al. 2021.
     """
     home = locate("pubfig", folder, download=False)
     names, scores = _pubfig_scores(home / _PUBFIG_ATTRIBUTES)

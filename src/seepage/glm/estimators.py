@@ -228,7 +228,7 @@ class LogisticRegression(GLMClassifier):
 
     Here mᵢ = wᵀxᵢ + w₀, yᵢ = 1 for the second of the two classes in sorted order and 0 for the
     first, n is the number of records, λ = ``l2``, ω the sample weights (one where none are given);
-    the intercept w₀ is not penalised (paper 001, equation 13).
+    the intercept w₀ is not penalised (Hannun et al. 2021, equation 13).
 
     Parameters
     ----------
@@ -360,7 +360,7 @@ class LinearRegression(GLMRegressor):
     """Linear regression: minimises ``½ Σᵢ ωᵢ (wᵀxᵢ + w₀ − yᵢ)² + (nλ/2) ‖w‖²`` exactly.
 
     Here n is the number of records, λ = ``l2``, ω the sample weights (one where none are given);
-    the intercept w₀ is not penalised (paper 001, equation 13). A fit leaves ``coef_`` and
+    the intercept w₀ is not penalised (Hannun et al. 2021, equation 13). A fit leaves ``coef_`` and
     ``intercept_``.
 
     Parameters
@@ -387,8 +387,8 @@ class PoissonRegression(GLMRegressor):
     """Poisson regression: minimises ``Σᵢ ωᵢ (exp(mᵢ) − yᵢ mᵢ) + (nλ/2) ‖w‖²``, mᵢ = wᵀxᵢ + w₀.
 
     Here n is the number of records, λ = ``l2``, ω the sample weights (one where none are given);
-    the intercept w₀ is not penalised (paper 001, equation 13). The link is the logarithm. A fit
-    leaves ``coef_`` and ``intercept_``.
+    the intercept w₀ is not penalised (Hannun et al. 2021, equation 13). The link is the logarithm.
+    A fit leaves ``coef_`` and ``intercept_``.
 
     Parameters
     ----------
@@ -422,8 +422,8 @@ class GeneralizedLinearRegression(GLMRegressor):
     """Regression with any loss: minimises ``Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (nλ/2) ‖w‖²``.
 
     Here ℓ is the loss of the family, n the number of records, λ = ``l2``, ω the sample weights (one
-    where none are given); the intercept w₀ is not penalised (paper 001, equation 13). A fit leaves
-    ``coef_`` and ``intercept_``.
+    where none are given); the intercept w₀ is not penalised (Hannun et al. 2021, equation 13). A
+    fit leaves ``coef_`` and ``intercept_``.
 
     Parameters
     ----------

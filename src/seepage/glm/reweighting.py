@@ -2,7 +2,8 @@
 
 Record i of unit k (a unit is a record, or a group of them) has the weight ``ωᵢ = ω⁰ᵢ f_k``. With
 ``η̄_k`` the mean leakage of the unit's records and ``t_k`` its target leakage, relative to the
-others, the factors follow (paper 001, algorithm 1, where every record is a unit and every t one)::
+others, the factors follow (Hannun et al. 2021, algorithm 1, where every record is a unit and every
+t one)::
 
     f_k ← c f_k t_k / η̄_k,      c such that  Σᵢ ωᵢ = Σᵢ ω⁰ᵢ
 
@@ -23,7 +24,7 @@ an implicit system in ``s = (θ, H)`` of P + P(P+1)/2 unknowns, however many rec
     G₁ = Σ ωᵢ(s) rᵢ x̃ᵢ + nλEθ = 0,      G₂ = H − Σ ωᵢ(s) aᵢ x̃ᵢx̃ᵢᵀ − nλE = 0
 
 and a record zᵢ moves the release by ``dθ/dzᵢ = −[I 0] (∂G/∂s)⁻¹ ∂G/∂zᵢ``: P rows of the inverse are
-enough for all records. Not in the papers: 001 takes the weights as constants.
+enough for all records. Not in the papers: Hannun et al. take the weights as constants.
 
 Per unit of weight, a record leaks ``eᵢ = ‖A Mᵢ‖₂`` with ``A = Φ^½ H⁻¹`` and
 ``Mᵢ = [a x̃ w_Vᵀ + r E_V, b x̃]``: V are the unknown features, and the label's column is present if
@@ -441,7 +442,7 @@ def reweight(
     """Fit a model with weights that make every record leak the same (IRFIL).
 
     Each round fits the model, measures the leakage η of every record and sets the weights to
-    ``ω ← n (ω/η) / Σ(ω/η)`` (paper 001, algorithm 1). Records that leak much end up light.
+    ``ω ← n (ω/η) / Σ(ω/η)`` (Hannun et al. 2021, algorithm 1). Records that leak much end up light.
 
     The weights depend on the data. The η that becomes equal takes them as constants, as the paper
     does; :meth:`Reweighting.whole_procedure` gives the leakage with the choice of the weights

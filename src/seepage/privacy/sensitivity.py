@@ -175,8 +175,8 @@ def clip_rows(X: Any, norm: float) -> Array:
     return values * scale[:, None]
 
 
-def epsilon_printed_in_paper_004(n: int, l2: float, sigma: float) -> float:
-    """Return ``2/(nλσ)``, which paper 004 prints as ε at order 2 (section 7.1).
+def epsilon_printed_by_guo_2022(n: int, l2: float, sigma: float) -> float:
+    """Return ``2/(nλσ)``, which Guo et al. 2022 print as ε at order 2 (section 7.1).
 
     It is not the Rényi divergence of output perturbation, which is ``4L²/(nλσ)²``; it serves only
     to compare with that paper's Figure 2.

@@ -2,8 +2,8 @@
 
 Bounds on reconstruction ask a promise two things, both about *replacing* one record by another:
 
-* the Rényi divergence of order 2, ``log(1 + χ²)``, which bounds unbiased adversaries (paper 004,
-  theorem 1);
+* the Rényi divergence of order 2, ``log(1 + χ²)``, which bounds unbiased adversaries (Guo et al.
+  2022, theorem 1);
 * the total variation, the most by which the probability of any outcome can change, which bounds
   membership inference and, through two-point arguments, every adversary.
 

@@ -11,7 +11,9 @@ from seepage.errors import InputError
 
 
 class Prior(AttributeInversion):
-    """Guesses the most frequent level for everybody: ``argmax_k p(k)`` (paper 001, section 6.4).
+    """Guesses the most frequent level for everybody, ``argmax_k p(k)``.
+
+    It is the baseline of Hannun et al. 2021, section 6.4.
 
     Parameters
     ----------

@@ -21,8 +21,8 @@ class BlackBox(AttributeInversion):
     """Guesses the level under which the released model predicts the target's label best.
 
     With ``f`` the released model, ``p`` the level's frequency and ``x_k`` the target's row with
-    level k, the guess is ``argmax_k p(k) π(y, f(x_k))`` (paper 001, equation 31; Fredrikson et al.
-    2014). The performance ``π`` is the publisher's statement about the model:
+    level k, the guess is ``argmax_k p(k) π(y, f(x_k))`` (Hannun et al. 2021, equation 31;
+    Fredrikson et al. 2014). The performance ``π`` is the publisher's statement about the model:
 
     - regression: the Gaussian density of ``y`` around ``f(x_k)`` with the standard error
       ``s² = Σ (f(x) − y)² / (n − d)``;

@@ -21,12 +21,12 @@ from seepage.tables.source import Table, as_numpy
 
 
 class WhiteBox(AttributeInversion):
-    """Guesses the level whose refit lies nearest the released parameters (paper 001, equation 30).
+    """Guesses the level whose refit lies nearest the released parameters.
 
-    With ``w'`` the release and ``w_k`` the parameters that the training data would have given with
-    level k in the target's row, the guess is ``argmin_k ‖w' − w_k‖``: under Gaussian noise of one
-    standard deviation σ the most likely level. With ``prior=True`` it is the most probable one,
-    ``argmin_k ‖w' − w_k‖² − 2σ² log p(k)``.
+    Hannun et al. 2021, equation 30: with ``w'`` the release and ``w_k`` the parameters that the
+    training data would have given with level k in the target's row, the guess is ``argmin_k ‖w' −
+    w_k‖``: under Gaussian noise of one standard deviation σ the most likely level. With
+    ``prior=True`` it is the most probable one, ``argmin_k ‖w' − w_k‖² − 2σ² log p(k)``.
 
     The adversary knows everything but the attribute of the record under attack: all records, how
     the model is trained, its penalty and its sample weights (which are the same in every refit).

@@ -166,7 +166,7 @@ class InformedAdversary:
         """Return how far the mean reconstruction of each row follows the row itself, (m,).
 
         The mean slope γ over its columns: 1 for an unbiased adversary, 0 for one who returns the
-        same whatever the record. By paper 004's theorem 2 the mean squared error is at least
+        same whatever the record. By theorem 2 of Guo et al. 2022 the mean squared error is at least
         ``γ²/η̄²``, which is why a biased adversary can lie below the bound ``1/η̄²`` of unbiased
         ones. For models with one margin, and Gaussian noise. Parameters are those of
         :meth:`errors`.

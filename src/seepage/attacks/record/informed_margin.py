@@ -132,10 +132,10 @@ class MarginAttack(InformedAttack):
         """Return ``Σ_t (x̂ − x)ᵀs`` of some rows over releases ``theta``, (m,): how x̂ follows x.
 
         With the score ``s = J̃ᵀ b̃`` of a release (``b̃`` its noise, whitened), the Jacobian of the
-        mean of any estimate is ``∂E x̂/∂x = E[(x̂ − x) sᵀ]``, because the score is how the release's
-        density changes with the record. Its mean slope ``γ = Tr(∂E x̂/∂x)/d`` is 1 for an unbiased
-        estimate and 0 for one that ignores the record; by the Cauchy–Schwarz inequality, paper
-        004's theorem 2 says for every estimate::
+        mean of any estimate is ``∂E x̂/∂x = E[(x̂ − x) sᵀ]``, because the score is how the
+        release's density changes with the record. Its mean slope ``γ = Tr(∂E x̂/∂x)/d`` is 1 for an
+        unbiased estimate and 0 for one that ignores the record; by the Cauchy–Schwarz inequality,
+        theorem 2 of Guo et al. 2022 says for every estimate::
 
             MSE per unknown  ≥  γ²/η̄² + ‖bias‖²/d
         """

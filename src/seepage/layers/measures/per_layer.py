@@ -127,7 +127,7 @@ class PerLayer(Result):
         return [name for name in self.ranking() if self.span(name).high >= first.low]
 
     def relative(self) -> np.ndarray:
-        """Return the numbers divided by the largest of them (Figure 3 of paper 003)."""
+        """Return the numbers divided by the largest of them (Figure 3 of Mo et al. 2021)."""
         return np.asarray(self.values / np.nanmax(self.values))
 
     def correlation(self, other: PerLayer | np.ndarray) -> tuple[float, float]:

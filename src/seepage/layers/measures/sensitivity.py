@@ -1,6 +1,6 @@
 """Sensitivity: how strongly each layer's gradient responds to a change of the target or the input.
 
-For a record k and layer l (paper 003, equation 2)::
+For a record k and layer l (Mo et al. 2021, equation 2)::
 
     s_kl = ‖∂g_l/∂ŷ‖_p / range(g_l) / ψ_l,     ψ_l = √size, size, 1  for p = F, 1, ∞
 

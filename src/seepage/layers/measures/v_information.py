@@ -1,6 +1,6 @@
 """V-information: how much a given kind of adversary can read about a property off each layer.
 
-For a family V of predictors (paper 003, equation 1, after Xu et al. 2020)::
+For a family V of predictors (Mo et al. 2021, equation 1, after Xu et al. 2020)::
 
     I_V(G_l → p) = inf_f mean(−log f[∅](p)) − inf_f mean(−log f[g_l](p))
 
