@@ -25,8 +25,8 @@ _PROMISE = "The mechanism has the stated privacy when any one record is replaced
 def from_renyi(epsilon: float, diameters: Any, *, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     """Return the bound of Rényi differential privacy at order 2 (Guo et al. 2022, theorem 1).
 
-    With diameters ``D_k`` of the domain, ``γ_k`` the least slope of the mean of each unknown's
-    estimate in that unknown, and d unknowns::
+    Guo et al. 2022, theorem 1: with diameters ``D_k`` of the domain, ``γ_k`` the least slope of the
+    mean of each unknown's estimate in that unknown, and d unknowns::
 
         MSE per unknown  ≥  Σ_k γ_k² D_k² / (4d (e^ε − 1)) + ‖bias‖²/d
 

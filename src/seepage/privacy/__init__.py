@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from seepage.privacy.sensitivity import Sensitivity as Sensitivity
     from seepage.privacy.sensitivity import clip_rows as clip_rows
     from seepage.privacy.sensitivity import (
-        epsilon_printed_in_paper_004 as epsilon_printed_in_paper_004,
+        epsilon_printed_by_guo_2022 as epsilon_printed_by_guo_2022,
     )
     from seepage.privacy.sensitivity import output_perturbation as output_perturbation
     from seepage.privacy.sensitivity import output_sensitivity as output_sensitivity

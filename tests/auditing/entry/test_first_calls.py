@@ -284,7 +284,7 @@ def public_callables():
                 continue
             yield f"{package.__name__}.{name}", thing
             if inspect.isclass(thing):
-                for own, method in vars(thing).items():
+                for own in vars(thing):
                     if not own.startswith("_") and callable(getattr(thing, own)):
                         yield f"{package.__name__}.{name}.{own}", getattr(thing, own)
 

@@ -158,7 +158,7 @@ def audit(
         "refit": refit,
     }
     by_attack = {"shadows": shadows, "jobs": jobs, "train": train}
-    common = {"preset": preset, "seed": seed}
+    common: dict[str, Any] = {"preset": preset, "seed": seed}
     if isinstance(model, str | os.PathLike) or (is_frame(model) and not hasattr(model, "predict")):
         refused = ("sample_weight", "preprocessing", "refit")
         whom = "a fitted model; here the model is fitted on the table"

@@ -47,7 +47,7 @@ _UNLIKE = 1024.0  # how far from one the size of a column must be for columns to
 class FittedGLM:
     """A generalized linear model and the objective its coefficients are meant to minimise.
 
-    The objective, with ``ωᵢ`` the sample weights (paper 001, equation 13, weighted)::
+    The objective, with ``ωᵢ`` the sample weights (Hannun et al. 2021, equation 13, weighted)::
 
         Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (ridge/2) ‖w‖² + tiltᵀw        (w₀ is not penalised)
     """
@@ -164,7 +164,9 @@ class PenalisedLoss:
 
 @dataclass(frozen=True)
 class Objective:
-    """``F(θ) = Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (ridge/2) ‖w‖²`` (paper 001, equation 13, weighted).
+    """``F(θ) = Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (ridge/2) ‖w‖²``.
+
+    It is equation 13 of Hannun et al. 2021, weighted.
 
     The parameters ``θ`` are (D,) for a :class:`Family` and (D, K) for :class:`Categorical`, with
     D = d, or d + 1 with the intercept in the last row.

@@ -2,8 +2,8 @@
 
 With margins ``m = Wᵀx̃`` (``x̃`` is ``x``, with a 1 appended for an intercept), per-record loss
 slopes ``r`` (K), curvatures ``a`` (K×K) and label slopes ``b`` (K×L), sample weights ω folded into
-all three, and ``H`` the Hessian of the objective, the implicit function theorem gives (paper 001,
-equation 18, for K outputs)::
+all three, and ``H`` the Hessian of the objective, the implicit function theorem gives (Hannun et
+al. 2021, equation 18, for K outputs)::
 
     J_i = −H⁻¹ G_i,      G_i = [ E ⊗ r_i + x̃_i ⊗ a_i Wᵀ ,  x̃_i ⊗ b_i ]        (P × (d + L))
 

@@ -1,9 +1,9 @@
 """The accountant of private SGD: what every step gives away about every record of its batch.
 
-Theorem 3 of paper 004: the information of a whole run about a record is at most the expected sum of
-the steps' informations, and anything computed from the noisy gradients (momentum, averages, the
-model itself) adds nothing. Per step and record, ``I = κ J̃ᵀJ̃/(σC)²`` with ``J̃ = ∂g̃/∂z`` and κ
-the amplification by hidden batches (``sampling/amplification``).
+Theorem 3 of Guo et al. 2022: the information of a whole run about a record is at most the expected
+sum of the steps' informations, and anything computed from the noisy gradients (momentum, averages,
+the model itself) adds nothing. Per step and record, ``I = κ J̃ᵀJ̃/(σC)²`` with ``J̃ = ∂g̃/∂z`` and
+κ the amplification by hidden batches (``sampling/amplification``).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class FisherAccountant(MeasuredRun):
     max_grad_norm
         C, the clipping threshold.
     clip
-        ``"hard"`` as in most loops, ``"smooth"`` as in paper 004, ``"none"``, or a clip of
+        ``"hard"`` as in most loops, ``"smooth"`` as in Guo et al. 2022, ``"none"``, or a clip of
         :mod:`seepage.nn.problem.clipping`.
     sampler
         How batches are drawn: ``"poisson"``, ``"fixed"`` (independent sets of one size), or

@@ -127,9 +127,9 @@ class MergedRuns(RunReader):
     """The average of several runs with different seeds.
 
     The information that one released model carries is bounded by the *expectation* of the sum of a
-    run's informations (paper 004, theorem 3 and equation 4); a single run gives one draw of it. The
-    standard errors are those of the mean over runs and cover all sources of chance: batches, noise,
-    initial parameters and probes.
+    run's informations (Guo et al. 2022, theorem 3 and equation 4); a single run gives one draw of
+    it. The standard errors are those of the mean over runs and cover all sources of chance:
+    batches, noise, initial parameters and probes.
 
     This is about releasing *one* of the models; the differential privacy, too, is that of one run.
     Each run keeps the privacy loss of single records; an average would promise nothing.

@@ -42,7 +42,7 @@ VERSION = 6  # of the format of a saved state
 _RELEASED = (
     "Nothing leaves but the noisy gradients of the steps, or results computed from them.",
     "The figure is a Monte-Carlo estimate: the mean over runs is what bounds the information "
-    "(paper 004, theorem 3).",
+    "(Guo et al. 2022, theorem 3).",
 )
 _HIDDEN = "Nobody learns which records were in which batch, nor how many."
 _OWN_BATCHES = (
@@ -109,9 +109,9 @@ class RunReader(ABC):
         Parameters
         ----------
         measure
-            ``"dfil"``: ``η̄ = sqrt(Tr I/d)`` (paper 004, section 7.1). ``"fil"``: ``sqrt(Tr I)``,
-            an upper bound on FIL ``η = sqrt(‖I‖₂)``, since no norm exceeds the trace. There is no
-            default.
+            ``"dfil"``: ``η̄ = sqrt(Tr I/d)`` (Guo et al. 2022, section 7.1). ``"fil"``: ``sqrt(Tr
+            I)``, an upper bound on FIL ``η = sqrt(‖I‖₂)``, since no norm exceeds the trace. There
+            is no default.
         amplified
             Whether the factor κ for hidden batches is applied.
         """

@@ -2,7 +2,7 @@
 
 A step releases ``Σ_i g̃_i + N(0, (σC)² I)`` with ``g̃ = g/φ(‖g‖)`` the clipped gradient of a
 record's loss. The information about the variable ``z`` that a view names is ``J̃ᵀJ̃/(σC)²`` with
-``J̃ = ∂g̃/∂z`` (paper 004, section 6). An :class:`Engine` computes products with ``J̃``, and
+``J̃ = ∂g̃/∂z`` (Guo et al. 2022, section 6). An :class:`Engine` computes products with ``J̃``, and
 chooses between:
 
 * *probes of the release* (``probes.py``): any module, no rules per layer, and every entry of the

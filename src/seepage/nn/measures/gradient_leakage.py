@@ -1,7 +1,7 @@
 """What one noisy gradient of a network tells about each of its records.
 
 The release is ``Σ_i g̃_i + N(0, (σC)² I)``. The information about a record's unknowns is
-``I = J̃ᵀJ̃/(σC)²`` (paper 004, section 6), from which come
+``I = J̃ᵀJ̃/(σC)²`` (Guo et al. 2022, section 6), from which come
 
     FIL    η = √λ_max(I)               the most that any direction of the unknowns leaks
     dFIL   η̄ = √(Tr(I)/d)              the average over the d unknowns
@@ -89,8 +89,8 @@ def leakage(
     max_grad_norm
         The clipping threshold ``C``; ``None`` for no clipping.
     clip
-        ``"hard"``, ``"smooth"`` (paper 004's GELU), or a clip of :mod:`seepage.nn` with its own
-        threshold, and no ``max_grad_norm``.
+        ``"hard"``, ``"smooth"`` (the GELU of Guo et al. 2022), or a clip of :mod:`seepage.nn` with
+        its own threshold, and no ``max_grad_norm``.
     view
         What is unknown of a record: ``sp.nn.Input()`` (the default, or a part with ``mask=``, or
         one of several inputs with ``key=``), ``sp.nn.Label()``, ``sp.nn.Embedding("module")``. For

@@ -1,7 +1,7 @@
 """A number for every attribute of every record, and its norms over records, attributes and images.
 
 The PLIS of a record, of a group of attributes or of a super-pixel is the Euclidean norm of that
-part of its array (paper 002, section "Theoretical Results").
+part of its array (Mueller et al. 2022, section "Theoretical Results").
 """
 
 from __future__ import annotations

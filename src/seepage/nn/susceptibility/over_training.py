@@ -1,8 +1,8 @@
 """PLIS over a training run: a callback that adds up every step's cost to every record.
 
 The privacy losses of steps with independent noise add (``individual_loss``), and so do their
-gradients with respect to a record's attributes. Paper 002 requires full-batch gradients: the gain
-from hidden batches cannot be assigned to one record, so no amplification is claimed here.
+gradients with respect to a record's attributes. Mueller et al. 2022 require full-batch gradients:
+the gain from hidden batches cannot be assigned to one record, so no amplification is claimed here.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class PlisOverTraining:
     """Adds up privacy loss and PLIS of every record over the steps of a run.
 
     Call :meth:`observe` with the records of every step before its update. Every step should use the
-    gradients of all records: PLIS cannot be combined with amplification by subsampling (paper 002),
-    and batches that leave records out are warned about and counted without it.
+    gradients of all records: PLIS cannot be combined with amplification by subsampling (Mueller et
+    al. 2022), and batches that leave records out are warned about and counted without it.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Privacy loss and PLIS of the records of a batch: which attribute costs privacy.
 
 A step releases ``Σ_i g̃_i + N(0, s² I)``, ``s = σC``. Its cost to record i is ``PL = ‖g̃_i‖²/s²``
-(paper 002, equation 4), and its gradient with respect to the record's attributes is the privacy
-loss-input susceptibility (equations 6 and 7):
+(Mueller et al. 2022, equation 4), and its gradient with respect to the record's attributes is the
+privacy loss-input susceptibility (equations 6 and 7):
 
     PLIS = ∇_z PL = (2/s²) J̃ᵀg̃,     J̃ = ∂g̃/∂z
 """
@@ -166,8 +166,8 @@ def plis(
         The clipping threshold ``C``; ``None`` for no clipping.
     clip
         ``"hard"``, under which the privacy loss of a clipped record is constant and its PLIS zero,
-        or ``"smooth"`` (paper 004's GELU, as in paper 002). Or a clip of :mod:`seepage.nn` with its
-        own threshold, and no ``max_grad_norm``.
+        or ``"smooth"`` (the GELU of Guo et al. 2022, as in Mueller et al. 2022). Or a clip of
+        :mod:`seepage.nn` with its own threshold, and no ``max_grad_norm``.
     view
         What the attributes are: ``sp.nn.Input()`` (the default, or a part with ``mask=``),
         ``sp.nn.Label()``, ``sp.nn.Embedding("module")``.

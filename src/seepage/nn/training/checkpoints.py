@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seepage.errors import InputError
+from seepage.errors import OTHER_NAMES, InputError
 from seepage.support.files import write_private
 from seepage.support.keyed_stream import KeyedStream
 
@@ -91,6 +91,7 @@ def check_same_run(
     path: Path, stored: Mapping[str, Any], mine: Mapping[str, Any], steps: int
 ) -> None:
     """Raise unless the run can resume from a checkpoint, for ``steps`` steps."""
+    stored = {OTHER_NAMES.get(name, name): value for name, value in stored.items()}
     if "loss" not in stored:
         raise InputError(
             f"{path} was written by an earlier version of seepage, which did not store everything "
