@@ -61,6 +61,7 @@ from seepage.glm.leakage import leakage, release_of
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import progress, row_slices
 from seepage.support.number_check import check_count
+from seepage.tables.result_table import PlottedNumbers, ResultTable
 from seepage.tables.source import (
     MemorySource,
     Table,
@@ -300,7 +301,7 @@ class ReweightedData(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Reweighting:
+class Reweighting(ResultTable):
     """A model fitted with weights that even out the leakage of its records.
 
     Parameters
@@ -401,6 +402,17 @@ class Reweighting:
             library=here.table.library,
             noise=leak.noise,
             held=leak.held,
+        )
+
+    value_column = "mean"
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: the mean η after each round, with its spread."""
+        mean = np.array([one.mean for one in self.trajectory])
+        spread = np.array([one.spread for one in self.trajectory])
+        names = [f"round {one.round}" for one in self.trajectory]
+        return PlottedNumbers(
+            mean, names, "mean η ± spread", "rounds", mean - spread, mean + spread
         )
 
     def table(self, library: str | None = None) -> Any:
