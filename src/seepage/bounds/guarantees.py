@@ -229,10 +229,12 @@ class Guarantees(ResultTable):
     def drawing(self) -> PlottedNumbers:
         """Return what :meth:`plot` draws: the least error that each bound on an error allows."""
         lines = [line for line in self.rows if line.applies and line.unit == "mse"]
-        values = np.sqrt([line.value for line in lines])
+        values = np.sqrt([line.value or 0.0 for line in lines])
         names = [f"{line.name}: {line.adversary}" for line in lines]
         guess = (math.sqrt(self.guessing), "guessing the mean")
-        return PlottedNumbers(values, names, "least error per number", "bounds", mark=guess)
+        return PlottedNumbers(
+            values, names, "least error per number", "bounds", mark=guess, ranked=False
+        )
 
     def table(self, library: str | None = None) -> Any:
         """Return a data frame with a line for every bound."""

@@ -411,9 +411,8 @@ class Reweighting(ResultTable):
         mean = np.array([one.mean for one in self.trajectory])
         spread = np.array([one.spread for one in self.trajectory])
         names = [f"round {one.round}" for one in self.trajectory]
-        return PlottedNumbers(
-            mean, names, "mean η ± spread", "rounds", mean - spread, mean + spread
-        )
+        ends = (mean - spread, mean + spread)
+        return PlottedNumbers(mean, names, "mean η ± spread", "rounds", *ends, ranked=False)
 
     def table(self, library: str | None = None) -> Any:
         """Return the trajectory as a data frame of the caller's own library (see ``Result``)."""

@@ -48,6 +48,8 @@ class PlottedNumbers:
         A value to compare with, and what it is, such as ``(0.5, "chance")``.
     columns
         Of cells, the columns' names.
+    ranked
+        Whether the first number is the worst, and so in another colour.
     """
 
     values: np.ndarray
@@ -58,6 +60,7 @@ class PlottedNumbers:
     high: np.ndarray | None = None
     mark: tuple[float, str] | None = None
     columns: Sequence[str] = ()
+    ranked: bool = True
 
 
 class Listing(ABC):
@@ -149,7 +152,8 @@ class ResultTable(Listing):
         frame = self.table(library="pyarrow")
         index = frame.select(frame.column_names[: self.index_columns]).to_pylist()
         labels = [", ".join(map(str, line.values())) for line in index]
-        return PlottedNumbers(np.asarray(frame[self.value_column]), labels, self.value_column)
+        values, name = np.asarray(frame[self.value_column]), self.value_column
+        return PlottedNumbers(values, labels, name, ranked=False)
 
 
 class SummaryTable(ResultTable):
@@ -171,7 +175,8 @@ class SummaryTable(ResultTable):
     def drawing(self) -> PlottedNumbers:
         """Return what :meth:`plot` draws."""
         values, low, high = np.array(list(self.spans().values()), dtype=float).T
-        return PlottedNumbers(values, list(self.spans()), "", "", low, high, self.mark)
+        names = list(self.spans())
+        return PlottedNumbers(values, names, "", "", low, high, self.mark, ranked=False)
 
 
 class ResultNumbers(ResultTable):
@@ -286,7 +291,7 @@ def _draw_bars(drawing: PlottedNumbers, known: np.ndarray, ax: Any) -> Any:
     count = len(drawing.values)
     ax = new_axes(ax, figsize=(6.4, 1.2 + 0.3 * count))
     places = np.arange(count)[::-1]
-    colours = [ORANGE, *[BLUE] * (count - 1)]
+    colours = [ORANGE if drawing.ranked else BLUE, *[BLUE] * (count - 1)]
     values = np.where(known, drawing.values, 0.0)
     ax.barh(places, values, color=colours[:count], height=0.7)
     if drawing.low is not None and drawing.high is not None:

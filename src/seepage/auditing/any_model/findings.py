@@ -92,7 +92,8 @@ class AttackAudit(ResultTable):
         spans = np.array([(one.auc, *one.interval) for one in self.attacks])
         names, name = [one.method for one in self.attacks], "membership inference: AUC"
         values, low, high = spans.T
-        return PlottedNumbers(values, names, name, "attacks", low, high, (0.5, "chance"))
+        ends, chance = (low, high), (0.5, "chance")
+        return PlottedNumbers(values, names, name, "attacks", *ends, chance, ranked=False)
 
     @property
     def strongest(self) -> MembershipInferenceResult:

@@ -95,7 +95,7 @@ class Explanation(ResultTable):
         """Return what :meth:`plot` draws: the success rate of membership inference, at most."""
         values = np.array([one.membership for one in self.meanings])
         names, name = [one.reading for one in self.meanings], "membership inference: success rate"
-        return PlottedNumbers(values, names, name, "readings", mark=(0.5, "chance"))
+        return PlottedNumbers(values, names, name, "readings", mark=(0.5, "chance"), ranked=False)
 
     @property
     def baseline(self) -> float:

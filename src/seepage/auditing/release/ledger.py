@@ -365,8 +365,8 @@ def _past_release(content: dict[str, Any], cased: bool) -> PastRelease | PastRel
             raise ValueError("a leakage is no number")
         return PastReleaseAsWritten(about, {str(row): float(eta) for row, eta in written.items()})
     # What a version did not write down, nobody knows.
-    numbers = {name: _unpacked(content.get(name)) for name in ("eta", "mu", "epsilon")}
-    loss = PrivacyLoss.of(len(written), **numbers, delta=_unpacked(content.get("delta", 0.0)))
+    losses = {name: _unpacked(content.get(name)) for name in ("eta", "mu", "epsilon")}
+    loss = PrivacyLoss.of(len(written), **losses, delta=_unpacked(content.get("delta", 0.0)))
     return PastRelease(about, loss, People.read(content, len(loss)))
 
 
