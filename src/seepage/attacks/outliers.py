@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from seepage.attacks.intervals import ConfidenceInterval, area_under_curve
 from seepage.errors import InputError
-from seepage.tables.source import as_numpy
+from seepage.tables.result_table import ResultTable, draw_curve
+from seepage.tables.source import as_numpy, build_frame
 
 Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class OutlierDetection:
+class OutlierDetection(ResultTable):
     """Detection rates when all records whose score reaches a threshold are flagged.
 
     Parameters
@@ -47,6 +48,22 @@ class OutlierDetection:
     detections: Numbers
     level: float = 0.95
     kind: str = "attack"
+
+    value_column = "detections"
+
+    def table(self, library: str | None = None) -> Any:
+        """Return a data frame with a line for each threshold."""
+        columns = {
+            "threshold": self.thresholds,
+            "false_alarms": self.false_alarms,
+            "detections": self.detections,
+        }
+        return build_frame(columns, library or "pyarrow")
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the ROC curve, and return the matplotlib axes."""
+        label = f"area {self.area:.3f}"
+        return draw_curve(ax, self.false_alarms, self.detections, label)
 
     def __repr__(self) -> str:
         low, high = self.interval.low, self.interval.high

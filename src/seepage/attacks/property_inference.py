@@ -23,11 +23,12 @@ from seepage.layers.measures.property_batches import read_property
 from seepage.layers.measures.v_information import PropertyTask
 from seepage.layers.recording_audit import KnownUpdates, Recording
 from seepage.support.chunks import progress
+from seepage.tables.result_table import SummaryTable
 from seepage.tables.source import as_numpy
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PropertyInferenceResult:
+class PropertyInferenceResult(SummaryTable):
     """How well an adversary distinguished updates with a property from updates without it.
 
     The scores depend on the data and are themselves sensitive: do not publish them.
@@ -56,6 +57,12 @@ class PropertyInferenceResult:
     classes: tuple[Any, ...]
     kind: str = "attack"
     groups: np.ndarray | None = None
+
+    mark = (0.5, "chance (AUC)")
+
+    def spans(self) -> Mapping[str, tuple[float, float, float]]:
+        """Return the area under the curve with its 95 % interval, and the accuracy."""
+        return {"AUC": (self.auc, *self.interval), "accuracy": (self.accuracy, np.nan, np.nan)}
 
     @property
     def auc(self) -> float:

@@ -35,7 +35,7 @@ from seepage.nn.problem.views import Inputs, rows_of
 from seepage.nn.training.private_sgd import measure_accuracy
 from seepage.support.chunks import progress
 from seepage.support.text_table import text_table
-from seepage.tables.result_table import BLUE, GREY, ORANGE, PlottedNumbers, ResultTable, new_axes
+from seepage.tables.result_table import BLUE, GREY, ORANGE, ResultTable, new_axes
 from seepage.tables.source import as_numpy, build_frame
 
 NONE = "as it is"
@@ -112,12 +112,6 @@ class RemedyComparison(ResultTable):
         columns["sent"] = [one.sent for one in self.outcomes]
         columns["runs"] = [one.runs for one in self.outcomes]
         return build_frame(columns, library or "pyarrow")
-
-    def drawing(self) -> PlottedNumbers:
-        """Return the areas under the attack's curve, which are not the whole of :meth:`plot`."""
-        spans = np.array([one.auc for one in self.outcomes])
-        names = [one.name for one in self.outcomes]
-        return PlottedNumbers(*spans.T[:1], names, QUANTITIES["auc"], "remedies", *spans.T[1:])
 
     def plot(self, ax: Any = None) -> Any:
         """Draw a panel for each quantity and a line for each remedy; return the array of axes.

@@ -32,6 +32,7 @@ from seepage.core.result import NOTICE, UNBIASED, Result
 from seepage.errors import InputError, accepts_other_names, nearest
 from seepage.privacy import PrivacyStatement, output_perturbation, renyi_of_event
 from seepage.risks.guessing import advantage
+from seepage.tables.result_table import PlottedNumbers, ResultTable
 from seepage.tables.source import as_numpy, build_frame
 
 UNBIASED_ADVERSARY = "an unbiased adversary"
@@ -168,7 +169,7 @@ class Guarantee:
 
 
 @dataclass(frozen=True)
-class Guarantees:
+class Guarantees(ResultTable):
     """Every bound on the reconstruction of one record; print it to read it.
 
     Parameters
@@ -224,7 +225,19 @@ class Guarantees:
             )
         return max(lines, key=lambda line: line.value or 0.0)
 
-    def table(self, library: str = "pyarrow") -> Any:
+    index_columns = 2
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: the least error that each bound on an error allows."""
+        lines = [line for line in self.rows if line.applies and line.unit == "mse"]
+        values = np.sqrt([line.value or 0.0 for line in lines])
+        names = [f"{line.name}: {line.adversary}" for line in lines]
+        guess = (math.sqrt(self.guessing), "guessing the mean")
+        return PlottedNumbers(
+            values, names, "least error per number", "bounds", mark=guess, ranked=False
+        )
+
+    def table(self, library: str | None = None) -> Any:
         """Return a data frame with a line for every bound."""
         return build_frame(
             {
@@ -236,11 +249,18 @@ class Guarantees:
                 "guarantee": [line.guarantee for line in self.rows],
                 "assumptions": [" ".join(line.assumptions) or line.reason for line in self.rows],
             },
-            library,
+            library or "pyarrow",
         )
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
+
+    def __repr__(self) -> str:
+        count = sum(line.applies for line in self.rows)
+        return (
+            f"<{count} of {len(self.rows)} bounds apply to record {self.label}, about "
+            f"{self.about}; print() shows them with their assumptions>"
+        )
 
     def _title(self) -> str:
         which = "" if self.chosen else f", the most exposed of {self.records:,} by dFIL"

@@ -15,7 +15,7 @@ every real number.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,10 +26,11 @@ from seepage.core.leakage import Leakage
 from seepage.core.noise import Gaussian, Laplace, Noise
 from seepage.core.result import UNBIASED, Result
 from seepage.errors import InputError
+from seepage.tables.result_table import SummaryTable
 
 
 @dataclass(frozen=True)
-class FiniteChangeBound:
+class FiniteChangeBound(SummaryTable):
     """The Hammersley–Chapman–Robbins bound on one cell.
 
     Parameters
@@ -45,6 +46,15 @@ class FiniteChangeBound:
     bound: Result
     change: float
     cramer_rao: float
+
+    def spans(self) -> Mapping[str, tuple[float, float, float]]:
+        """Return the two bounds on the variance, each a lower end."""
+        both = {"Hammersley–Chapman–Robbins": float(self), "Cramér–Rao": self.cramer_rao}
+        return {name: (value, value, math.nan) for name, value in both.items()}
+
+    def html_notes(self) -> tuple[str, ...]:
+        """Return the assumptions, for a notebook."""
+        return self.bound.assumptions
 
     def __float__(self) -> float:
         return float(self.bound)

@@ -62,6 +62,7 @@ from seepage.glm.leakage import leakage, release_of
 from seepage.glm.losses import Categorical
 from seepage.support.chunks import progress, row_slices
 from seepage.support.number_check import check_count
+from seepage.tables.result_table import PlottedNumbers, ResultTable
 from seepage.tables.source import (
     MemorySource,
     Table,
@@ -302,7 +303,7 @@ class ReweightedData(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Reweighting:
+class Reweighting(ResultTable):
     """A model fitted with weights that equalise the leakage of its records.
 
     Parameters
@@ -404,6 +405,16 @@ class Reweighting:
             noise=leak.noise,
             held=leak.held,
         )
+
+    value_column = "mean"
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: the mean η after each round, with its spread."""
+        mean = np.array([one.mean for one in self.trajectory])
+        spread = np.array([one.spread for one in self.trajectory])
+        names = [f"round {one.round}" for one in self.trajectory]
+        ends = (mean - spread, mean + spread)
+        return PlottedNumbers(mean, names, "mean η ± spread", "rounds", *ends, ranked=False)
 
     def table(self, library: str | None = None) -> Any:
         """Return the trajectory as a data frame of the caller's own library (see ``Result``)."""

@@ -26,7 +26,7 @@ from seepage.nn.problem.views import batch_size as size_of
 from seepage.support.number_check import check_count, check_not_negative
 from seepage.support.text_table import text_table
 from seepage.tables.names import listed
-from seepage.tables.result_table import PlottedNumbers, ResultTable
+from seepage.tables.result_table import ResultTable
 from seepage.tables.source import as_numpy, build_frame
 
 _NEED_RECORDS = {
@@ -100,10 +100,6 @@ class LayerAudit(ResultTable):
             "protect": [name in self.protect for name in information.layers],
         }
         return build_frame(columns, library or "pyarrow")
-
-    def drawing(self) -> PlottedNumbers:
-        """Return the V-information, which is not the whole of :meth:`plot`."""
-        return self.v_information.drawing()
 
     def plot(self, ax: Any = None) -> Any:
         """Draw a panel for each measure, and return the array of their matplotlib axes.

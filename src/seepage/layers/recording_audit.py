@@ -20,12 +20,13 @@ from seepage.layers.measures.property_batches import read_property
 from seepage.layers.measures.standing_out import StandingOut, standing_out
 from seepage.support.text_table import text_table
 from seepage.tables.names import listed
+from seepage.tables.result_table import ResultTable
 
 Recording = LayerGradients | str | os.PathLike[str]  # a recording, or its file
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RecordingAudit:
+class RecordingAudit(ResultTable):
     """Leakage of a recording of federated rounds about a property of the clients.
 
     Parameters
@@ -60,6 +61,16 @@ class RecordingAudit:
     rounds: tuple[int, int] | None
     metrics: tuple[str, ...]
     notes: tuple[str, ...]
+
+    value_column = "v_information"
+
+    def table(self, library: str | None = None) -> Any:
+        """Return a data frame with one row per layer: what each tells over all rounds."""
+        return self.layers.table(library)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw what each layer tells over all rounds; see :meth:`LayerAudit.plot`."""
+        return self.layers.plot(ax)
 
     def telling(self) -> tuple[str, ...]:
         """Return the layers that reveal the property at the 5 % level, the strongest first.

@@ -9,7 +9,7 @@ best one attains it (Dong, Roth and Su 2022, proposition 2.12).
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -20,10 +20,25 @@ import numpy as np
 from seepage.errors import InputError
 from seepage.privacy.gaussian_mechanism import gaussian_delta
 from seepage.risks import guessing
+from seepage.tables.result_table import ResultTable, draw_curve
+from seepage.tables.source import build_frame
 
 
-class TradeOff(ABC):
+class TradeOff(ResultTable):
     """The best test of which of two distributions a release came from."""
+
+    value_column = "tpr"
+    sensitive = False
+
+    def table(self, library: str | None = None) -> Any:
+        """Return a data frame: the largest true positive rate at some false positive rates."""
+        rates = np.array([0.001, 0.01, 0.05, *np.arange(1, 11) / 10])
+        return build_frame({"fpr": rates, "tpr": self.tpr(rates)}, library or "pyarrow")
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the largest true positive rate at each false positive rate, beside chance."""
+        rates = np.array([0.0, 0.001, 0.01, *np.arange(1, 21) / 20])
+        return draw_curve(ax, rates, self.tpr(rates), f"right at most {self.accuracy():.1%}")
 
     @abstractmethod
     def excess(self, epsilon: Any) -> np.ndarray:

@@ -12,12 +12,14 @@ import html
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+
+from seepage.tables.source import build_frame
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,42 +48,32 @@ class PlottedNumbers:
         A value to compare with, and what it is, such as ``(0.5, "chance")``.
     columns
         Of cells, the columns' names.
+    ranked
+        Whether the first number is the worst, and so in another colour.
     """
 
     values: np.ndarray
-    labels: Sequence[Any]
+    labels: Any
     name: str
     unit: str = "records"
     low: np.ndarray | None = None
     high: np.ndarray | None = None
     mark: tuple[float, str] | None = None
     columns: Sequence[str] = ()
+    ranked: bool = True
 
 
-class ResultTable(ABC):
-    """A result that can be shown as a table, as an array and as a picture."""
+class Listing(ABC):
+    """Something that can be shown as a table: in a data frame, and in a notebook."""
 
     #: How many of the first columns of the table say what a line is about.
     index_columns: ClassVar[int] = 1
-    #: The column of the table that ``to_numpy`` returns.
-    value_column: ClassVar[str] = "value"
     #: Whether the numbers depend on the data; the notebook then shows a notice.
     sensitive: ClassVar[bool] = True
 
     @abstractmethod
     def table(self, library: str | None = None) -> Any:
         """Return a data frame: ``pandas``, ``polars`` or ``pyarrow``."""
-
-    @abstractmethod
-    def drawing(self) -> PlottedNumbers:
-        """Return what :meth:`plot` draws."""
-
-    def to_numpy(self) -> np.ndarray:
-        """Return the numbers as a NumPy array, in the order of the table."""
-        return np.asarray(self.table(library="pyarrow")[self.value_column])
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self.to_numpy(), dtype=dtype, copy=copy)
 
     def to_pandas(self, **options: Any) -> Any:
         """Return a pandas data frame, with what each line is about as its index.
@@ -98,20 +90,11 @@ class ResultTable(ABC):
         ends = self.interval_ends()
         if ends is not None and not {"low", "high"} & set(frame.columns):
             frame["low"], frame["high"] = (np.atleast_1d(end) for end in ends)
-        first = list(frame.columns[: self.index_columns])
-        return frame.set_index(first[0] if len(first) == 1 else first)
+        return frame.set_index(list(frame.columns[: self.index_columns]))
 
     def interval_ends(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the ends of the numbers' 95 % intervals, if they have any besides the table's."""
         return None
-
-    def plot(self, ax: Axes | None = None) -> Any:
-        """Draw the numbers with matplotlib, and return the axes.
-
-        Without ``ax`` a new figure of ``matplotlib.pyplot`` is made:
-        ``result.plot().figure.savefig("result.png")``.
-        """
-        return draw(self.drawing(), ax)
 
     def html_notes(self) -> tuple[str, ...]:
         """Return what must hold for the numbers, in sentences, for a notebook."""
@@ -123,28 +106,77 @@ class ResultTable(ABC):
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the line of text and the first ten lines of the table."""
-        text = repr(self)
+        text, frame, index = repr(self), self.html_table(), self.index_columns
         text = text[1:-1] if text.startswith("<") else text
-        head = f"<p><strong>{html.escape(text)}</strong></p>"
-        frame = self.html_table().slice(0, 10)
         names = frame.column_names[:13]
-        index = self.index_columns
-        titles = "".join(
-            f"<th>{html.escape('' if k < index else name)}</th>" for k, name in enumerate(names)
-        )
+        titles = [name if k >= index else "" for k, name in enumerate(names)]
         lines = []
-        for line in frame.select(names).to_pylist():
+        for line in frame.slice(0, 10).select(names).to_pylist():
             cells = [html.escape(_shown(value)) for value in line.values()]
             named = "".join(f"<th>{cell}</th>" for cell in cells[:index])
             rest = "".join(f"<td>{cell}</td>" for cell in cells[index:])
             lines.append(f"<tr>{named}{rest}</tr>")
-        notes = "".join(f"<li>{html.escape(text)}</li>" for text in self.html_notes())
-        assumed = f"<p>Assuming:</p><ul>{notes}</ul>" if notes else ""
+        heads = "".join(f"<th>{html.escape(title)}</th>" for title in titles)
+        assumed = "".join(f"<li>{html.escape(note)}</li>" for note in self.html_notes())
+        assumed = f"<p>Assuming:</p><ul>{assumed}</ul>" if assumed else ""
         notice = f"<p><em>{NOTICE}</em></p>" if self.sensitive else ""
         return (
-            f"{head}<table><thead><tr>{titles}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-            f"{assumed}{notice}"
+            f"<p><strong>{html.escape(text)}</strong></p><table><thead><tr>{heads}</tr></thead>"
+            f"<tbody>{''.join(lines)}</tbody></table>{assumed}{notice}"
         )
+
+
+class ResultTable(Listing):
+    """A result that can be shown as a table, as an array and as a picture."""
+
+    #: The column of the table that ``to_numpy`` returns.
+    value_column: ClassVar[str] = "value"
+
+    def to_numpy(self) -> np.ndarray:
+        """Return the numbers as a NumPy array, in the order of the table."""
+        return np.asarray(self.table(library="pyarrow")[self.value_column])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.to_numpy(), dtype=dtype, copy=copy)
+
+    def plot(self, ax: Axes | None = None) -> Any:
+        """Draw the numbers with matplotlib, and return the axes.
+
+        Without ``ax`` a new figure of ``matplotlib.pyplot`` is made:
+        ``result.plot().figure.savefig("result.png")``.
+        """
+        return draw(self.drawing(), ax)
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: here the numbers in the order of the table."""
+        frame = self.table(library="pyarrow")
+        index = frame.select(frame.column_names[: self.index_columns]).to_pylist()
+        labels = [", ".join(map(str, line.values())) for line in index]
+        values, name = np.asarray(frame[self.value_column]), self.value_column
+        return PlottedNumbers(values, labels, name, ranked=False)
+
+
+class SummaryTable(ResultTable):
+    """A result of a few numbers, each with a name and perhaps the ends of a 95 % interval."""
+
+    #: A value to compare with, and what it is, in pictures.
+    mark: ClassVar[tuple[float, str] | None] = None
+
+    @abstractmethod
+    def spans(self) -> Mapping[str, tuple[float, float, float]]:
+        """Return every number with the ends of its interval (nan if it has none), by its name."""
+
+    def table(self, library: str | None = None) -> Any:
+        """Return a data frame with a line for each number and the ends of its 95 % interval."""
+        values, low, high = np.array(list(self.spans().values()), dtype=float).T
+        columns = {"measure": list(self.spans()), "value": values, "low": low, "high": high}
+        return build_frame(columns, library or "pyarrow")
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws."""
+        values, low, high = np.array(list(self.spans().values()), dtype=float).T
+        names = list(self.spans())
+        return PlottedNumbers(values, names, "", "", low, high, self.mark, ranked=False)
 
 
 class ResultNumbers(ResultTable):
@@ -259,7 +291,7 @@ def _draw_bars(drawing: PlottedNumbers, known: np.ndarray, ax: Any) -> Any:
     count = len(drawing.values)
     ax = new_axes(ax, figsize=(6.4, 1.2 + 0.3 * count))
     places = np.arange(count)[::-1]
-    colours = [ORANGE, *[BLUE] * (count - 1)]
+    colours = [ORANGE if drawing.ranked else BLUE, *[BLUE] * (count - 1)]
     values = np.where(known, drawing.values, 0.0)
     ax.barh(places, values, color=colours[:count], height=0.7)
     if drawing.low is not None and drawing.high is not None:

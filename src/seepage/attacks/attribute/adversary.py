@@ -14,7 +14,15 @@ from seepage.attacks.intervals import ConfidenceInterval, accuracy_interval, str
 from seepage.attacks.noisy_releases import Releases
 from seepage.errors import InputError
 from seepage.support.chunks import row_slices
-from seepage.tables.source import Table, as_numpy, check_finite, check_length, read_table
+from seepage.tables.result_table import PlottedNumbers, ResultNumbers
+from seepage.tables.source import (
+    Table,
+    as_numpy,
+    build_frame,
+    check_finite,
+    check_length,
+    read_table,
+)
 
 
 class AttributeInversion(ABC):
@@ -149,7 +157,7 @@ class Accuracy:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class InversionResult:
+class InversionResult(ResultNumbers):
     """Outcome of an attribute-inference attack: the right guesses by release and record.
 
     The per-record accuracies depend on the data and are themselves sensitive: do not publish them.
@@ -174,6 +182,19 @@ class InversionResult:
     levels: int
     hits: np.ndarray
     kind: str = "attack"
+
+    value_column = "accuracy"
+
+    def table(self, library: str | None = None) -> Any:
+        """Return a data frame with the share of the releases that give each record away."""
+        columns = {"row": np.arange(self.hits.shape[1]), "accuracy": self.row_accuracy}
+        return build_frame(columns, library or "pyarrow")
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: every record's accuracy, in falling order."""
+        order = np.argsort(-self.row_accuracy, kind="stable")
+        name = f"{self.attribute}: accuracy of {self.adversary}"
+        return PlottedNumbers(self.row_accuracy[order], order, name)
 
     @property
     def accuracy(self) -> float:

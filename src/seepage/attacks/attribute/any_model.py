@@ -35,6 +35,7 @@ from seepage.attacks.intervals import ConfidenceInterval, Contrast, accuracy_int
 from seepage.attacks.membership.signals import as_probabilities, confidence, log_odds
 from seepage.errors import InputError
 from seepage.tables.frames import columns_as_they_are, put_together
+from seepage.tables.result_table import SummaryTable
 from seepage.tables.source import as_numpy
 
 
@@ -206,7 +207,7 @@ def _without_model(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ColumnGuesses:
+class ColumnGuesses(SummaryTable):
     """How often one column was guessed correctly, without a model and with each of many models.
 
     The hits of single records depend on the data and are themselves sensitive: do not publish them.
@@ -235,6 +236,16 @@ class ColumnGuesses:
     hits: np.ndarray
     inside: np.ndarray
     kind: str = "attack"
+
+    def spans(self) -> Mapping[str, tuple[float, float, float]]:
+        """Return the shares of right guesses, with 95 % intervals."""
+        found = self.with_model
+        return {
+            "without the model": (self.baseline, *self.baseline_interval),
+            "non-members": (found.outside, *found.interval("outside")),
+            "members": (found.inside, *found.interval("inside")),
+            "members less non-members": (found.difference, *found.interval("difference")),
+        }
 
     @property
     def baseline(self) -> float:

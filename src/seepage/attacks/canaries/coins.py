@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,7 @@ from seepage.attacks.canaries.one_run import epsilon_lower_bound
 from seepage.errors import InputError, accepts_other_names
 from seepage.support.keyed_stream import KeyedStream
 from seepage.support.number_check import check_count, check_not_negative, check_share
+from seepage.tables.result_table import SummaryTable
 from seepage.tables.source import as_numpy
 
 CONDITIONS = (
@@ -23,7 +24,7 @@ CONDITIONS = (
 
 
 @dataclass(frozen=True, repr=False)
-class CanaryAudit:
+class CanaryAudit(SummaryTable):
     """A lower bound on ε from the guesses about the canaries of one run.
 
     Parameters
@@ -76,6 +77,13 @@ class CanaryAudit:
             delta=self.delta,
             confidence=self.confidence,
         )
+
+    def spans(self) -> Mapping[str, tuple[float, float, float]]:
+        """Return the lower bound on ε, and the ε that was promised, if any was."""
+        spans = {"ε shown, at least": (self.epsilon, self.epsilon, math.nan)}
+        if self.promised is not None:
+            spans["ε promised, at most"] = (self.promised, math.nan, self.promised)
+        return spans
 
     @property
     def refuted(self) -> bool:

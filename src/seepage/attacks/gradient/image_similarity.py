@@ -11,6 +11,7 @@ from scipy.special import expit, logit
 
 from seepage.errors import InputError
 from seepage.support.number_check import check_positive
+from seepage.tables.result_table import PlottedNumbers, RankedResult
 from seepage.tables.source import as_numpy, build_frame
 
 _SSIM_SMALLEST = 11  # least height and width, for one Gaussian window to fit
@@ -143,7 +144,7 @@ def haarpsi(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ImageQuality:
+class ImageQuality(RankedResult):
     """Similarity of images to their originals: one number per image and measure.
 
     Parameters
@@ -153,21 +154,45 @@ class ImageQuality:
         :func:`seepage.attacks.haarpsi`; nan for a measure that the images are too small for.
     notes
         Which measures are missing, and why.
+    rows
+        The images' positions, if these are some of several.
     """
 
     psnr: np.ndarray
     ssim: np.ndarray
     haarpsi: np.ndarray
     notes: tuple[str, ...] = ()
+    rows: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.psnr)
 
-    def table(self, library: str = "pyarrow") -> Any:
+    value_column = "psnr"
+
+    def labels(self) -> np.ndarray:
+        """Return the images' positions."""
+        return np.arange(len(self)) if self.rows is None else self.rows
+
+    def select(self, positions: Any) -> ImageQuality:
+        """Return the images at some positions, in their order."""
+        order = np.asarray(positions)
+        each = (self.psnr[order], self.ssim[order], self.haarpsi[order])
+        return ImageQuality(*each, self.notes, self.labels()[order])
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: the peak signal-to-noise ratios, in falling order."""
+        worst = self.sort()
+        return PlottedNumbers(worst.psnr, worst.labels(), "PSNR (dB)", "images")
+
+    def table(self, library: str | None = None) -> Any:
         """Return a data frame with a line for every image."""
-        rows = np.arange(len(self))
-        columns = {"row": rows, "psnr": self.psnr, "ssim": self.ssim, "haarpsi": self.haarpsi}
-        return build_frame(columns, library)
+        columns = {
+            "row": self.labels(),
+            "psnr": self.psnr,
+            "ssim": self.ssim,
+            "haarpsi": self.haarpsi,
+        }
+        return build_frame(columns, library or "pyarrow")
 
     def __repr__(self) -> str:
         parts = []

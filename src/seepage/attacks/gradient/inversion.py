@@ -26,11 +26,12 @@ from seepage.nn.gradients.network_checks import refuse_modes
 from seepage.nn.problem.problem import Loss
 from seepage.support.chunks import ACCELERATOR_CHUNK, progress, row_slices
 from seepage.support.number_check import check_choice, check_count, check_not_negative
-from seepage.tables.source import as_numpy
+from seepage.tables.result_table import PlottedNumbers, ResultNumbers
+from seepage.tables.source import as_numpy, build_frame
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GradientReconstruction:
+class GradientReconstruction(ResultNumbers):
     """Records that an adversary reconstructed from gradients.
 
     They are as sensitive as the data: do not publish them.
@@ -64,6 +65,24 @@ class GradientReconstruction:
 
     def __len__(self) -> int:
         return len(self.records)
+
+    value_column = "mismatch"
+
+    def table(self, library: str | None = None) -> Any:
+        """Return a data frame with a line for each release: its mismatch, steps and outcome."""
+        columns = {
+            "release": np.arange(len(self)),
+            "mismatch": as_numpy(self.mismatch),
+            "steps": as_numpy(self.steps),
+            "solved": as_numpy(self.solved),
+        }
+        return build_frame(columns, library or "pyarrow")
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: the remaining mismatch, the smallest first."""
+        mismatch = as_numpy(self.mismatch)
+        order = np.argsort(mismatch, kind="stable")
+        return PlottedNumbers(mismatch[order], order, "mismatch of the gradients", "releases")
 
     def matched(self, originals: Any) -> np.ndarray:
         """Return the records in the order of the originals, (releases · batch size, …).

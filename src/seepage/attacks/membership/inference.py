@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ from seepage.attacks.membership.signals import (
 )
 from seepage.errors import InputError, accepts_other_names
 from seepage.support.number_check import check_choice, check_count, check_share
+from seepage.tables.result_table import SummaryTable
 from seepage.tables.source import as_numpy
 
 _METHODS = ("lira", "rmia")
@@ -40,7 +42,7 @@ class Rate(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MembershipInferenceResult:
+class MembershipInferenceResult(SummaryTable):
     """How well an adversary could tell who was in the data.
 
     The scores depend on the data and are themselves sensitive: do not publish them.
@@ -61,6 +63,16 @@ class MembershipInferenceResult:
     scores: np.ndarray
     members: np.ndarray
     kind: str = "attack"
+
+    mark = (0.5, "chance (AUC)")
+
+    def spans(self) -> Mapping[str, tuple[float, float, float]]:
+        """Return the area under the curve and the true positive rate, with 95 % intervals."""
+        rate = self.tpr(0.01)
+        return {
+            "AUC": (self.auc, *self.interval),
+            "true positive rate at 1 % false positives": (rate.rate, *rate.interval),
+        }
 
     @property
     def auc(self) -> float:

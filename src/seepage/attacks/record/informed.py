@@ -24,7 +24,7 @@ from seepage.support.number_check import check_choice, check_count
 from seepage.tables.source import Table, as_numpy, read_table
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Reconstruction:
     """Records that an adversary reconstructed.
 
@@ -42,6 +42,17 @@ class Reconstruction:
     features: np.ndarray
     labels: np.ndarray
     rows: np.ndarray
+
+    def to_numpy(self) -> np.ndarray:
+        """Return the reconstructed columns, (T, m, d)."""
+        return self.features
+
+    def __repr__(self) -> str:
+        releases, rows, columns = self.features.shape
+        return (
+            f"<reconstruction of {rows:,} record{'s' if rows != 1 else ''} of {columns:,} columns "
+            f"from {releases:,} release{'s' if releases != 1 else ''}, attack>"
+        )
 
 
 class InformedAdversary:

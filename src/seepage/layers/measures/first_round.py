@@ -25,11 +25,12 @@ from seepage.layers.federated.gradients import LayerGradients
 from seepage.layers.measures.independence_test import LEVEL, TIE, left_out_errors, left_out_smoother
 from seepage.layers.measures.property_batches import read_property
 from seepage.support.number_check import check_count
+from seepage.tables.result_table import GREY, ResultTable, new_axes
 from seepage.tables.source import build_frame
 
 
-@dataclass(frozen=True, eq=False)
-class RoundByRound:
+@dataclass(frozen=True, eq=False, repr=False)
+class RoundByRound(ResultTable):
     """P-values by round and layer that the updates reveal the property.
 
     Parameters
@@ -55,14 +56,37 @@ class RoundByRound:
         significant = (self.p_values[:, which] <= LEVEL).any(axis=1)
         return self.rounds[int(significant.argmax())] if significant.any() else None
 
-    def table(self, library: str = "pyarrow") -> Any:
+    index_columns = 2
+    value_column = "p_value"
+
+    def __repr__(self) -> str:
+        first = self.first()
+        when = "no layer tells so far" if first is None else f"first told after round {first}"
+        return (
+            f"<{len(self.layers)} layers after {len(self.rounds)} rounds: {when}, "
+            f"smallest P-value {self.p_values.min():.3g}>"
+        )
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw every layer's P-value over the rounds, and return the matplotlib axes."""
+        ax = new_axes(ax, figsize=(6.4, 4.0))
+        for name, values in zip(self.layers, self.p_values.T, strict=True):
+            ax.plot(self.rounds, values, marker=".", label=name)
+        ax.axhline(LEVEL, color=GREY, ls=":", label=f"{LEVEL:g}")
+        ax.set_yscale("log")
+        ax.set_xlabel("round")
+        ax.set_ylabel("P-value")
+        ax.legend(frameon=False)
+        return ax
+
+    def table(self, library: str | None = None) -> Any:
         """Return a data frame with one row per round and layer."""
         columns = {
             "round": np.repeat(self.rounds, len(self.layers)),
             "layer": list(self.layers) * len(self.rounds),
             "p_value": self.p_values.ravel(),
         }
-        return build_frame(columns, library)
+        return build_frame(columns, library or "pyarrow")
 
 
 @accepts_other_names

@@ -24,13 +24,14 @@ from seepage.layers.federated.client_means import ClientRounds
 from seepage.layers.federated.gradients import LayerGradients
 from seepage.layers.measures.independence_test import LEVEL
 from seepage.support.chunks import CHUNK
+from seepage.tables.result_table import PlottedNumbers, RankedResult
 from seepage.tables.source import build_frame
 
 _STILL = 1e-12  # a spread that is rounding
 
 
-@dataclass(frozen=True, eq=False)
-class StandingOut:
+@dataclass(frozen=True, eq=False, repr=False)
+class StandingOut(RankedResult):
     """Distance of each client's updates from those of the other clients.
 
     Parameters
@@ -64,7 +65,36 @@ class StandingOut:
         order = np.lexsort((-self.times, self.p_value))
         return [self.clients[k] for k in order if self.p_value[k] <= LEVEL]
 
-    def table(self, library: str = "pyarrow") -> Any:
+    value_column = "times_the_median"
+
+    def __repr__(self) -> str:
+        furthest, layer = int(np.argmax(self.times)), self.layer[int(np.argmax(self.times))]
+        return (
+            f"<{len(self.clients)} clients: {len(self.named())} stand out, furthest "
+            f"{self.clients[furthest]} in {layer}, {self.times[furthest]:.3g} times the median>"
+        )
+
+    def labels(self) -> np.ndarray:
+        """Return the clients' nodes."""
+        return np.array(self.clients, dtype=object)
+
+    def select(self, positions: Any) -> StandingOut:
+        """Return the clients at some positions, in their order."""
+        order = [int(k) for k in positions]
+        return StandingOut(
+            tuple(self.clients[k] for k in order),
+            self.updates[order],
+            tuple(self.layer[k] for k in order),
+            self.times[order],
+            self.p_value[order],
+        )
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: every client's distance, the furthest first."""
+        worst, name = self.sort(), "distance, in multiples of the median client's"
+        return PlottedNumbers(worst.times, worst.labels(), name, "clients", mark=(1.0, "median"))
+
+    def table(self, library: str | None = None) -> Any:
         """Return a data frame with one row per client."""
         columns = {
             "client": [str(client) for client in self.clients],
@@ -73,7 +103,7 @@ class StandingOut:
             "times_the_median": self.times,
             "p_value": self.p_value,
         }
-        return build_frame(columns, library)
+        return build_frame(columns, library or "pyarrow")
 
 
 def standing_out(gradients: LayerGradients) -> StandingOut:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -26,8 +26,14 @@ from seepage.errors import InputError
 from seepage.nn.privacy.randomness import UNSTATED, conditions_of, marked, refuse_experiment
 from seepage.nn.sampling.samplers import FIXED, POISSON
 from seepage.privacy.statements import NEIGHBOURS, DifferentialPrivacy
-from seepage.privacy.trade_off import fixed_size_losses, gaussian_losses, replacement_renyi
+from seepage.privacy.trade_off import (
+    PromisedTradeOff,
+    fixed_size_losses,
+    gaussian_losses,
+    replacement_renyi,
+)
 from seepage.support.number_check import check_choice, check_count, check_share
+from seepage.tables.result_table import SummaryTable
 
 ADD_OR_REMOVE, REPLACE = "add or remove one record", "replace one record"
 ZERO_OUT = "blank out one record (no gradient in its place)"
@@ -165,7 +171,7 @@ class Ledger:
 
 
 @dataclass(frozen=True)
-class PrivacyGuarantee:
+class PrivacyGuarantee(SummaryTable):
     """(ε, δ)-differential privacy of a run.
 
     Parameters
@@ -188,6 +194,21 @@ class PrivacyGuarantee:
     method: str
     order: float | None = None
     conditions: tuple[str, ...] = ()
+
+    sensitive = False
+
+    def spans(self) -> Mapping[str, tuple[float, float, float]]:
+        """Return ε and δ, which are upper ends."""
+        ends = {"epsilon": self.epsilon, "delta": self.delta}
+        return {name: (value, math.nan, value) for name, value in ends.items()}
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the largest true positive rate of membership inference that it allows."""
+        return PromisedTradeOff(self.epsilon, self.delta).plot(ax)
+
+    def html_notes(self) -> tuple[str, ...]:
+        """Return the conditions, for a notebook."""
+        return self.conditions
 
     def __float__(self) -> float:
         return self.epsilon

@@ -18,13 +18,14 @@ from torch import Tensor
 from seepage.core.noise import Gaussian, Noise
 from seepage.core.result import Result
 from seepage.errors import InputError, nearest
+from seepage.tables.result_table import PlottedNumbers, ResultTable
 from seepage.tables.source import as_numpy
 
 Part = Any  # a column (number or name), several of them, a slice, or a mask
 
 
-@dataclass(frozen=True, eq=False)
-class Attribution:
+@dataclass(frozen=True, eq=False, repr=False)
+class Attribution(ResultTable):
     """An array of the records' shape, ``(B, …)``.
 
     Parameters
@@ -53,8 +54,20 @@ class Attribution:
     names: tuple[str, ...] | None = None
     library: str = "torch"
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(as_numpy(self.values), dtype=dtype, copy=copy)
+    def to_numpy(self) -> np.ndarray:
+        """Return the numbers, an array of the records' shape."""
+        return as_numpy(self.values)
+
+    def table(self, library: str | None = None) -> Any:
+        """Return a data frame with the norm over each whole record."""
+        return self.records().table(library)
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: the norm over each whole record, in falling order."""
+        return self.records().drawing()
+
+    def __repr__(self) -> str:
+        return f"<{repr(self.records())[1:-1]}, of {len(self)} records about {self.about}>"
 
     def __len__(self) -> int:
         return int(self.values.shape[0])

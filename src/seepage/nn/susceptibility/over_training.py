@@ -72,7 +72,9 @@ class RunSusceptibility(Attribution):
         """Return ε, μ and Rényi divergence of each record over the run."""
         return IndividualLoss(self.privacy_loss.double().cpu().numpy(), self.conditions)
 
-    def table(self, delta: float = 1e-5, library: str | None = None) -> Any:
+    def table(  # type: ignore[override]
+        self, delta: float = 1e-5, library: str | None = None
+    ) -> Any:
         """Return a data frame with a row for every record."""
         loss = self.individual()
         columns: dict[str, Any] = {
