@@ -357,10 +357,10 @@ _SENTENCES = {
 
 
 def held_sentences(held: Iterable[str]) -> tuple[str, ...]:
-    """Return one sentence for each kind of thing held fixed, in the order of the words.
+    """Return a sentence for each thing that is held fixed, in the order of the words.
 
     >>> held_sentences(("scaling", "levels"))[0]
-    'What the preprocessing learnt from the data (scaling, levels) is held fixed, and counts as ...
+    'The preprocessing learnt from the data (scaling, levels) is held fixed, and counts as public.'
     """
     words = tuple(held)
     told = [_SENTENCES[word] for word in words if word in _SENTENCES]
