@@ -10,9 +10,9 @@ margin after its own effect on the fit. G₋ᵢ is common to all values. A value
 a person share changes in all of them. Then x̃_v has a column for each record and output, a_v is
 block diagonal, and H₋, θ₋ and G₋ᵢ are those without the person.
 
-**One covariance** is enough while no value has a design leverage of 0.1: with ``b_v = H(θ_v −
-θ₋)`` everything follows from ``b_vᵀ(uG₋ᵢ + HΣH)⁻¹b_w``. Otherwise each value has its own
-covariance.
+**One covariance** is enough while no value has a design leverage of 0.1: with
+``b_v = H(θ_v − θ₋)`` everything follows from ``b_vᵀ(uG₋ᵢ + HΣH)⁻¹b_w``. Otherwise each value has
+its own covariance.
 """
 
 from __future__ import annotations

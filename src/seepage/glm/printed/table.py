@@ -12,8 +12,8 @@ as exact, which overstates the risk. Where a person has leverage or causes most 
 tables on resampled people are used instead.
 
 **An attacker who knows all other records** compares digits: with another person in the place of i,
-the printed numbers are unchanged for a share s of the possible persons. Her success rate is ``1 −
-s/2``. n is printed too, so an absence without a replacement always shows in it;
+the printed numbers are unchanged for a share s of the possible persons. Her success rate is
+``1 − s/2``. n is printed too, so an absence without a replacement always shows in it;
 :meth:`RegressionTable.absences` lists whose absence would show in the other numbers.
 """
 
