@@ -91,8 +91,8 @@ class Result(NDArrayOperatorsMixin):
         condition of the problem and the rounding; one number, or one for each. For a number far
         below the largest, it is relative to 10⁻⁸ times the largest.
     held
-        What the procedure learnt from the data but these numbers hold fixed, in words that a
-        program can read, such as ``("class weights", "scaling")``: see :func:`held_sentences`.
+        Values learnt from the data that these numbers hold fixed, in words that a program can
+        read, such as ``("class weights", "scaling")``: see :func:`held_sentences`.
         Empty only where nothing is held fixed.
     rescaled
         For a bound that is not proportional to the squared noise: the same bound with the noise

@@ -271,7 +271,7 @@ class PairedTerms:
         return J
 
     def sizes(self, unknowns: Unknowns, rows: slice | Array) -> tuple[Array, Array]:
-        """Return the norms of both terms of each of their columns, ``(m, t)`` and ``(m, q)``."""
+        """Return the norms of both terms, column by column, ``(m, t)`` and ``(m, q)``."""
         xp = array_namespace(self.terms.X)
         r, B = self.terms.slopes(unknowns, rows)
         by_class = [self._columns(unknowns, y) for y in range(self.terms.outputs)]

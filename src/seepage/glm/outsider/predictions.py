@@ -94,7 +94,7 @@ class AnswerNoise(Gaussian):
 
     @property
     def on(self) -> str:
-        """What the noise is added to, in words."""
+        """The object of the noise, in words."""
         if self.queries is None:
             return "the margins of each record's own prediction"
         count = len(self.queries)

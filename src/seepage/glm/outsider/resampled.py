@@ -69,7 +69,7 @@ def resampled(worlds: Worlds, people: np.ndarray, predicted: np.ndarray) -> Resa
 def cross_judged(inside: np.ndarray, outside: np.ndarray) -> np.ndarray:
     """Return the cross-validated success rate of a test, trained on the other half of the draws.
 
-    A draw with the person has the same others as the one without. The test thus learns their
+    The draws with and without the person share the other people. The test thus learns their
     difference without the others' variation, which would mislead it about small differences.
     """
     hits = np.zeros(len(inside))

@@ -2,7 +2,7 @@
 
 **Softmax** returns K margins, of which only differences matter, or K probabilities. Noise
 is on each of the K margins, and all K count as visible. With equal noise their common part reveals
-nothing; with unequal noise it reveals something about the other noise. For a printed probability
+nothing; with unequal noise it reveals part of the noise on the others. For a printed probability
 ``π_k`` the visible number is ``logit π_k``, whose derivative in the margins is ``e_k`` less the
 relative probabilities of the other classes.
 

@@ -94,12 +94,12 @@ class RawRelease(MeasuredRelease):
 
     @property
     def anew(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What finite changes of the model choose anew."""
+        """The steps that finite changes of the model relearn."""
         return self.inner.anew
 
     @property
     def kept(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What they still hold fixed when a record leaves."""
+        """The steps that remain fixed when a record leaves."""
         return self.inner.kept
 
     @property

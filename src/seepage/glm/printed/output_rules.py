@@ -102,7 +102,7 @@ def _changed_columns(
     threshold: int,
     add: Callable[[str, int, str, np.ndarray], None],
 ) -> None:
-    """Return who differs in columns of the same name, such as a record that changed its group."""
+    """Return the people who differ in columns of the same name, as after a change of group."""
     one, other = specifications[first], specifications[second]
     if set(one.names) != set(other.names):
         return

@@ -182,7 +182,7 @@ class Specification:
         return np.asarray(a * np.sum((Q @ inverse) * Q, axis=1))
 
     def numbers(self, weights: np.ndarray) -> np.ndarray:
-        """Return the numbers for each line of weights, (B, n) → (B, K).
+        """Return the numbers for each row of weights, (B, n) → (B, K).
 
         NaN where the records have no unique minimiser.
         """

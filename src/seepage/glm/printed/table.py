@@ -275,7 +275,7 @@ class RegressionTable:
 
     @cached_property
     def alone(self) -> np.ndarray:
-        """Who alone carries a column or a level, (N,): without them the table has no fit."""
+        """The people who alone carry a column or a level, (N,); the table needs them."""
         return np.asarray(np.isnan(self.without).any(axis=1))
 
     @cached_property
@@ -477,8 +477,7 @@ class RegressionTable:
 def _telling(inside: np.ndarray, outside: np.ndarray) -> Iterator[np.ndarray]:
     """Yield draws along three directions: where the means or the covariances differ most.
 
-    The covariances come from draws with the same others in both cases, so that sampling error
-    cancels.
+    Both cases use the same other people, so that sampling error cancels in the covariances.
     """
     both = np.concatenate([inside - inside.mean(axis=0), outside - outside.mean(axis=0)])
     root = inverse_root(both.T @ both / len(both))
