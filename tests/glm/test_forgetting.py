@@ -331,5 +331,5 @@ def test_an_old_release_that_no_entry_lists_counts_whole(tmp_path):
     ):
         with pytest.raises(InputError, match=words):
             one.record(ledger, given, noise, noise, **more)
-    with pytest.raises(InputError, match="about 2 records together"):
+    with pytest.raises(InputError, match="covers 2 records together"):
         both.record(ledger, people, noise, noise)

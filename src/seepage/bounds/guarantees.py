@@ -264,7 +264,7 @@ class Guarantees(ResultTable):
 
     def _title(self) -> str:
         which = "" if self.chosen else f", the most exposed of {self.records:,} by dFIL"
-        return f"What can be found out about record {self.label}{which}"
+        return f"Bounds on the reconstruction of record {self.label}{which}"
 
     def _numbered(self) -> dict[str, int]:
         """Return the number of each assumption, in order of first use."""

@@ -1,6 +1,6 @@
 """The Hammersley–Chapman–Robbins bound on a cell: Cramér–Rao for finite changes of it.
 
-Let ``w(Δ)`` be what would be released if one cell were larger by Δ. An estimate that is unbiased
+Let ``w(Δ)`` be the release if one cell were larger by Δ. An estimate that is unbiased
 at both values has (Guo et al. 2022, theorem A.1)::
 
     variance  ≥  Δ² / χ²,     χ² = exp(‖w(Δ) − w‖²/σ²) − 1

@@ -620,7 +620,7 @@ class Reruns(FiniteChanges):
         The steps learnt from the data besides the released numbers, in the words of
         ``Result.held``; a run learns them again.
     kept
-        What a run without a record still holds fixed.
+        Values that a run without a record still holds fixed.
     """
 
     fits: int

@@ -123,7 +123,7 @@ class Leakage(Generic[PerRecord]):
     person
         The person each record is about, if known; risks are then about people.
     held
-        What the procedure learnt from the data but derivatives hold fixed: see ``Result.held``.
+        Values learnt from the data that derivatives hold fixed: see ``Result.held``.
     procedure
         The whole procedure, to be rerun on changed records, where it is known.
     """
@@ -478,7 +478,7 @@ class Leakage(Generic[PerRecord]):
         precision
             The target error with more than three levels, where the integral has no closed form.
         refit
-            What is relearnt for each level, as for :meth:`membership`: ``"model"`` holds the
+            Values relearnt for each level, as for :meth:`membership`: ``"model"`` holds the
             preprocessing and all choices fixed.
         """
         return guess(self, column, [prior], self._positions(rows), exact, precision, refit)[0]
@@ -556,11 +556,11 @@ class Leakage(Generic[PerRecord]):
         return self.attributes.unknowns(columns, unknown_label, simplex)
 
     def held_about(self, label: bool) -> tuple[str, ...]:
-        """Return what derivatives hold fixed; class weights depend on the labels only."""
+        """Return the words for values held fixed; class weights depend on the labels only."""
         return self.held if label else less(self.held, [CLASS_WEIGHTS])
 
     def assumptions(self, label: bool = True) -> tuple[str, ...]:
-        """Return the sentences on what derivatives hold fixed and leave out."""
+        """Return the assumptions of derivatives, in sentences."""
         return (*held_sentences(self.held_about(label)), *self.notes)
 
     def row_positions(self, rows: Any) -> Array:

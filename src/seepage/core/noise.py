@@ -31,7 +31,7 @@ class Noise(ABC):
 
     @property
     def on(self) -> str:
-        """What the noise is added to, in words, if not the released parameters."""
+        """The object of the noise, in words, if not the released parameters."""
         return ""
 
     @abstractmethod

@@ -47,7 +47,7 @@ class Together:
 
 
 class Identities:
-    """Whom each record of a source is about.
+    """The person of each record of a source.
 
     Parameters
     ----------

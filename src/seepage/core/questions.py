@@ -121,7 +121,7 @@ class RecordNumbers:
         return every
 
     def _among_all(self) -> RecordNumbers:
-        """Return an array for the numbers of all records, with these in their places."""
+        """Return an array for all records, with these numbers filled in."""
         several = self.values.shape[1:]
 
         def room() -> np.ndarray:

@@ -90,8 +90,8 @@ class Result(NDArrayOperatorsMixin, RankedResult):
         condition of the problem and the rounding; one number, or one for each. For a number far
         below the largest, it is relative to 10⁻⁸ times the largest.
     held
-        What the procedure learnt from the data but these numbers hold fixed, in words that a
-        program can read, such as ``("class weights", "scaling")``: see :func:`held_sentences`.
+        Values learnt from the data that these numbers hold fixed, in words that a program can
+        read, such as ``("class weights", "scaling")``: see :func:`held_sentences`.
         Empty only where nothing is held fixed.
     rescaled
         For a bound that is not proportional to the squared noise: the same bound with the noise
@@ -343,10 +343,10 @@ _SENTENCES = {
 
 
 def held_sentences(held: Iterable[str]) -> tuple[str, ...]:
-    """Return one sentence for each kind of thing held fixed, in the order of the words.
+    """Return a sentence for each thing that is held fixed, in the order of the words.
 
     >>> held_sentences(("scaling", "levels"))[0]
-    'What the preprocessing learnt from the data (scaling, levels) is held fixed, and counts as ...
+    'The preprocessing learnt from the data (scaling, levels) is held fixed, and counts as public.'
     """
     words = tuple(held)
     told = [_SENTENCES[word] for word in words if word in _SENTENCES]

@@ -576,7 +576,7 @@ def guess_among(
 ) -> list[Guess]:
     """Return the success rate of the best guess among some candidates, under each prior.
 
-    The guess is about each of some records, or about people where the candidates are theirs.
+    The guess is about each record, or about each person if the candidates are people's values.
     ``integrals`` is as in :meth:`Candidates.answer`, for the records of each chunk. With several
     ``scales``, under each prior once for each scale: as if the noise were smaller by that factor,
     since distances are inversely proportional to it. ``beyond`` has a known gain for each.

@@ -17,10 +17,10 @@ def largest_eigenvalues(apply: Callable[[Array], Array], like: Array) -> Array:
 
     ``apply`` multiplies one vector per matrix, ``(m, k)`` to ``(m, k)``; ``like`` is an array of
     that shape on the batch's device. Up to :data:`DENSE_LIMIT` the matrices are written out and
-    decomposed. Beyond, Lanczos' method runs for all of them at once, with full
-    reorthogonalisation, until the residual of the leading Ritz pair is below ``1e-10`` of its value
-    (the value itself is then off by far less) or, in the worst case, until the whole space is
-    spanned and the answer exact.
+    decomposed. Beyond that, Lanczos' method runs for all of them at once, with full
+    reorthogonalisation. It stops when the residual of the leading Ritz pair is below ``1e-10`` of
+    its value (the error of the value is then far smaller) or when the whole space is spanned and
+    the answer is exact.
     """
     if like.shape[1] <= DENSE_LIMIT:
         return dense_largest(_written_out(apply, like))

@@ -194,7 +194,7 @@ class Attributes:
 
 @dataclass(frozen=True)
 class _SumsOfColumns:
-    """The sum of some columns in the first row, and a row with another sum."""
+    """The sum of some columns in the first row, and the first row where it differs."""
 
     first: float
     start: int

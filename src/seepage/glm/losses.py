@@ -62,8 +62,8 @@ class Family:
         A constant ``M`` with ``|∂³ℓ/∂m³| ≤ M ∂²ℓ/∂m²`` everywhere (Bach 2010), if there is one.
         The risks of all records are then certified by a few products, without refits.
     curvature_bend
-        ``∂⁴ℓ/∂m⁴``, elementwise. Only for losses with ``|∂⁴ℓ/∂m⁴| ≤ M² ∂²ℓ/∂m²`` and ``|∂⁵ℓ/∂m⁵| ≤
-        M³ ∂²ℓ/∂m²`` everywhere, whose risks then have tight bounds without refits.
+        ``∂⁴ℓ/∂m⁴``, elementwise. Only for losses with ``|∂⁴ℓ/∂m⁴| ≤ M² ∂²ℓ/∂m²`` and
+        ``|∂⁵ℓ/∂m⁵| ≤ M³ ∂²ℓ/∂m²`` everywhere, whose risks then have tight bounds without refits.
     """
 
     name: str

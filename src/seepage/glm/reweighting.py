@@ -13,8 +13,8 @@ point, steps are halved on a logarithmic scale: ``f_k ← c f_k (t_k/η̄_k)^½`
 on. The fixed point is the same.
 
 **The leakage of the whole procedure** differentiates through the minimiser and the weights
-together. At convergence the weights are a function of the parameters θ and the Hessian ``H = Σ ω a
-x̃x̃ᵀ + nλE`` alone. With ``eᵢ(θ, H)`` the leakage of record i per unit of weight::
+together. At convergence the weights are a function of the parameters θ and the Hessian
+``H = Σ ω a x̃x̃ᵀ + nλE`` alone. With ``eᵢ(θ, H)`` the leakage of record i per unit of weight::
 
     ωᵢ = ω⁰ᵢ f_k,   f_k = c t_k / D_k,   D_k = the mean of ω⁰ᵢ eᵢ over the records of unit k
 
@@ -453,8 +453,9 @@ def reweight(
 ) -> Reweighting:
     """Fit a model with weights that make every record leak the same (IRFIL).
 
-    Each round fits the model, measures the leakage η of every record and sets the weights to ``ω ←
-    n (ω/η) / Σ(ω/η)`` (Hannun et al. 2021, algorithm 1). Records that leak much get small weights.
+    Each round fits the model, measures the leakage η of every record and sets the weights to
+    ``ω ← n (ω/η) / Σ(ω/η)`` (Hannun et al. 2021, algorithm 1). Records that leak much get small
+    weights.
 
     The weights depend on the data. The equalised η treats them as constants, as the paper does.
     :meth:`Reweighting.whole_procedure` gives the leakage with the choice of the weights included;

@@ -70,9 +70,9 @@ class DifferentialPrivacy(PrivacyStatement):
 
     Pure ε-differential privacy gives ``χ² ≤ e^ε + e^−ε − 2`` (Bun and Steinke 2016, proposition
     3.3, at order 2), which randomised response attains. With δ > 0 nothing follows for χ², since
-    everything may be revealed with probability δ. The total variation is at most ``(e^ε − 1 +
-    2δ)/(e^ε + 1)`` (Kairouz, Oh and Viswanath 2015); for adding or removing a record, ``1 − e^−ε
-    (1 − 2δ)``.
+    everything may be revealed with probability δ. The total variation is at most
+    ``(e^ε − 1 + 2δ)/(e^ε + 1)`` (Kairouz, Oh and Viswanath 2015); for adding or removing a record,
+    ``1 − e^−ε (1 − 2δ)``.
 
     Parameters
     ----------

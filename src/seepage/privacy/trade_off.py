@@ -224,8 +224,8 @@ def gaussian_losses(
         group of k      Σ_j Bin(k, q)_j N(jμ)   and   N(0)
 
     Proof for a replacement of gradients ``g`` by ``g'`` of norm at most ``μ``: for any test φ with
-    ``N_0(φ) = y``, Neyman and Pearson's lemma gives ``N_g(φ) ≤ Φ(Φ⁻¹(y) + μ)`` and ``N_g'(φ) ≥
-    Φ(Φ⁻¹(y) − μ)``. In the pair above, the half-line of probability y attains both at
+    ``N_0(φ) = y``, Neyman and Pearson's lemma gives ``N_g(φ) ≤ Φ(Φ⁻¹(y) + μ)`` and
+    ``N_g'(φ) ≥ Φ(Φ⁻¹(y) − μ)``. In the pair above, the half-line of probability y attains both at
     once, so no ``P(φ) − e^ε Q(φ)`` exceeds the pair's, at any ε. In general the worst case of one
     step cannot be composed (Lebeda et al. 2024); this one can, since it is the worst at every ε. A
     group uses the mixture of Ganesh 2024. Losses are rounded pessimistically to a ``grid``.

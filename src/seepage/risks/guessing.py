@@ -5,8 +5,8 @@ trade-off curve of Dong, Roth and Su (2022), ``TPR(α) = Φ(Φ⁻¹(α) + μ)``:
 differential privacy. For independent releases, squared distances add.
 
 **K candidates.** A release is one of ``N(w_k, I)`` with prior probabilities ``p_k``. By Bayes'
-rule the best guess is the candidate with the largest ``p_k N(θ; w_k, I)``; its success rate is ``∫
-max_k p_k N(θ; w_k, I) dθ``. This depends on the ``w_k`` only through their inner products (or
+rule the best guess is the candidate with the largest ``p_k N(θ; w_k, I)``; its success rate is
+``∫ max_k p_k N(θ; w_k, I) dθ``. This depends on the ``w_k`` only through their inner products (or
 distances) and grows with every distance. It is never below the success rate without the release,
 ``max_k p_k``.
 """
@@ -63,9 +63,9 @@ def accuracy_beside(mu: Any, prior: Any, epsilon: Any, delta: Any = 0.0) -> np.n
     """Return the same with additional (ε, δ)-differentially private figures.
 
     Such figures distinguish two candidates no better than a mechanism that reveals the truth with
-    probability δ, and otherwise applies randomised response, true with probability ``q = e^ε/(1 +
-    e^ε)`` (Kairouz, Oh and Viswanath 2015). Its output is used first: it updates the prior ``p``
-    to ``pq/(pq + (1 − p)(1 − q))``.
+    probability δ, and otherwise applies randomised response, true with probability
+    ``q = e^ε/(1 + e^ε)`` (Kairouz, Oh and Viswanath 2015). Its output is used first: it updates
+    the prior ``p`` to ``pq/(pq + (1 − p)(1 − q))``.
 
     >>> accuracy_beside([0.0, 1.0], 0.5, 0.45).round(3).tolist()
     [0.611, 0.709]
@@ -103,7 +103,7 @@ def distance(right: Any, prior: Any, epsilon: float = 0.0, delta: float = 0.0) -
 def _halved(
     below: Callable[[np.ndarray], Any], low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return intervals bisected to rounding; ``below`` tells whether a root lies above a point."""
+    """Return intervals bisected to rounding; ``below`` is true where a root lies above a point."""
     for _ in range(120):
         middle = (low + high) / 2
         up = below(middle)

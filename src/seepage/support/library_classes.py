@@ -1,4 +1,4 @@
-"""Tells a library's own classes from other classes of the same name.
+"""Distinguishes a library's own classes from other classes of the same name.
 
 A class is a library's own if its stated module is loaded, belongs to that library and holds this
 very class. No library needs to be imported for that: an object's class is always

@@ -159,7 +159,7 @@ def test_an_own_selection_by_the_label_has_no_derivative():
 
     chosen = derived(SelectFromModel)(Ridge(1.0), threshold="0.1*mean")
     pipeline = make_pipeline(chosen, Ridge(1.0)).fit(X, Y)
-    with pytest.raises(sp.InputError, match="reads the target"):
+    with pytest.raises(sp.InputError, match="uses the target"):
         sp.leakage(pipeline, X, Y, noise=NOISE).records()
 
 

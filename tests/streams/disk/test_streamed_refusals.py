@@ -180,7 +180,7 @@ def test_labels_that_are_no_classes(folder):
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        (["a", None] * 600, "The labels in column 'y' have 600 gaps."),
+        (["a", None] * 600, "The labels in column 'y' have 600 missing values"),
         (list(range(1200)), "Column 'y' has more than 1,000 different values, too many to be"),
     ],
 )
@@ -196,7 +196,7 @@ def test_models_that_need_their_rows_in_memory(folder):
     table = people().select(TWO).to_pandas()
     amount, bought = (people().column(name).to_pandas() for name in ("amount", "bought"))
     cases = {
-        "LogisticRegression with class_weight is not supported on data that are read in chunks": (
+        "LogisticRegression with class_weight is not supported on data read in chunks": (
             lm.LogisticRegression(class_weight="balanced").fit(table, bought),
             "bought",
         ),
@@ -204,11 +204,11 @@ def test_models_that_need_their_rows_in_memory(folder):
             sm.OLS(amount, table).fit(),
             "amount",
         ),
-        "RidgeClassifier is not supported on data that are read in chunks": (
+        "RidgeClassifier is not supported on data read in chunks": (
             lm.RidgeClassifier().fit(table, bought),
             "bought",
         ),
-        "Lasso is not supported on data that are read in chunks": (
+        "Lasso is not supported on data read in chunks": (
             lm.Lasso(1e-6).fit(table, amount),
             "amount",
         ),

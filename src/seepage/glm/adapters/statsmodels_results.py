@@ -5,9 +5,9 @@ coefficient is the intercept; with it, the column counts as data like every othe
 a formula it may also be the caller's data frame, which :mod:`~seepage.glm.adapters.registry`
 converts to that table.
 
-An offset ``o`` is absorbed by labels and weights. With a logarithmic link ``ℓ_p(m + o, y) =
-e^{(2−p)o} ℓ_p(m, y e^{−o})`` for the Tweedie loss of power p (Poisson: 1, gamma: 2), and with the
-identity ``ℓ(m + o, y) = ℓ(m, y − o)``.
+An offset ``o`` is absorbed by labels and weights. With a logarithmic link
+``ℓ_p(m + o, y) = e^{(2−p)o} ℓ_p(m, y e^{−o})`` for the Tweedie loss of power p (Poisson: 1, gamma:
+2), and with the identity ``ℓ(m + o, y) = ℓ(m, y − o)``.
 """
 
 from __future__ import annotations
