@@ -1,6 +1,6 @@
-"""What private training of neural networks leaks about its records; needs torch.
+"""Leakage of neural-network training about its records; needs torch.
 
-Everything here is imported on first use, so that ``import seepage`` never waits for torch.
+Everything here is imported on first use, so that ``import seepage`` does not import torch.
 """
 
 from __future__ import annotations

@@ -244,7 +244,7 @@ def test_bad_input_is_refused(problem: tuple) -> None:
     with pytest.raises(sp.InputError, match="weights"):
         sp.nn.plis(weighted, None, x.numpy(), (y > 0).numpy())
     found = private(problem)
-    with pytest.raises(sp.InputError, match="not asked for"):
+    with pytest.raises(sp.InputError, match="not computed"):
         found.compare()
     with pytest.raises(sp.InputError, match="infinite"):
         found.signal().individual()

@@ -113,7 +113,7 @@ class IndividualLoss(RankedResult):
     ) -> Any:
         """Return a data frame with a row for every record.
 
-        If the noise can be drawn again, a column ``condition`` says so beside every number.
+        If the noise can be regenerated, a column ``condition`` says so.
         """
         columns: dict[str, object] = {
             "row": self.labels(),
