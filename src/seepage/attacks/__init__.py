@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from seepage.attacks.canaries.private_training import audit_opacus as audit_opacus
     from seepage.attacks.canaries.private_training import audit_private_sgd as audit_private_sgd
     from seepage.attacks.canaries.training import audit_training as audit_training
+    from seepage.attacks.extraction.attack import Extraction as Extraction
+    from seepage.attacks.extraction.result import ExtractedSecret as ExtractedSecret
+    from seepage.attacks.extraction.result import ExtractionResult as ExtractionResult
     from seepage.attacks.extraction.sampler import TokenSampler as TokenSampler
     from seepage.attacks.gradient.image_similarity import ImageQuality as ImageQuality
     from seepage.attacks.gradient.image_similarity import compare_images as compare_images

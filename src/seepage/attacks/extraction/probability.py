@@ -98,8 +98,7 @@ class LanguageModel:
     @property
     def device(self) -> torch.device:
         """The device of its parameters."""
-        first = next(iter(self.net.parameters()), None)
-        return torch.device("cpu") if first is None else first.device
+        return next(iter(self.net.parameters())).device
 
     def logits(self, sequences: Sequence[Sequence[int]]) -> Tensor:
         """Return the logits after every token, padded on the right."""
@@ -123,6 +122,17 @@ class LanguageModel:
             for row, k in enumerate(batch):
                 rows[k] = logits[row, len(contexts[k]) - 1].float()
         return torch.stack([row for row in rows if row is not None])
+
+    def next_of(self, ids: Tensor, kept: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+        """Return the logits after sequences of one length, and what makes the next ones quicker."""
+        with torch.inference_mode():
+            if not self._masked:
+                return self.net(ids)[:, -1], kept
+            new = ids[:, -1:] if kept else ids
+            mask = torch.ones_like(ids)
+            out = self.net(input_ids=new, attention_mask=mask, use_cache=True, **kept)
+        past = getattr(out, "past_key_values", None)
+        return out.logits[:, -1], {} if past is None else {"past_key_values": past}
 
     def score(self, passages: Sequence[Passage], sampler: TokenSampler) -> list[TokenScores]:
         """Return the probabilities of the tokens of every passage."""
