@@ -175,9 +175,7 @@ def train_sets(args: argparse.Namespace) -> None:
             right = pairs[0][1]
             accuracy = [float(right[w].float().mean()) for w in (within, ~within)]
             asked = time.monotonic()
-            scores = stacked.one_model_scores(
-                plan.shape, parameters, scaled, target, within, chunk
-            )
+            scores = stacked.one_model_scores(plan.shape, parameters, scaled, target, within, chunk)
             _wait(device)
             scored = time.monotonic() - asked
             np.savez_compressed(
