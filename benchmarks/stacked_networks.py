@@ -279,7 +279,7 @@ def _leverage(gradients: Tensor, inside: Tensor) -> Tensor:
 
 def _own_shift(phi: Tensor, r: Tensor, labels: Tensor, inside: Tensor) -> Tensor:
     """Return how far the last layer's own step for a record moves the record's log-odds."""
-    n, d = phi.shape
+    d = phi.shape[1]
     own = functional.one_hot(labels, r.shape[1]).to(r)
     p = r + own
     c = p.shape[1]

@@ -5,7 +5,7 @@ Each model is evaluated on all records: its training records (*members*) and the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -59,7 +59,11 @@ def _fit_and_ask(
 
 
 def rows_of(X: Any, rows: np.ndarray) -> Any:
-    """Return the records at some positions of an array or a data frame, in the same type."""
+    """Return the records at some positions of an array, frame, tensor or mapping, in the same type."""
+    if isinstance(X, Mapping):
+        return {name: rows_of(value, rows) for name, value in X.items()}
+    if hasattr(X, "detach"):  # a tensor of torch
+        return X[rows]
     from sklearn.utils import _safe_indexing
 
     return _safe_indexing(X, rows, axis=0)

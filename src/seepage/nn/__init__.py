@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from seepage.nn.jacobian.engine import Engine as Engine
     from seepage.nn.jacobian.engine import Step as Step
     from seepage.nn.measures.estimate import Estimate as Estimate
+    from seepage.nn.measures.exposure import ExposureScores as ExposureScores
+    from seepage.nn.measures.exposure import exposure_scores as exposure_scores
     from seepage.nn.measures.gradient_leakage import GradientLeakage as GradientLeakage
     from seepage.nn.measures.gradient_leakage import leakage as leakage
     from seepage.nn.privacy.individual_loss import IndividualLoss as IndividualLoss

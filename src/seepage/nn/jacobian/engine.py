@@ -34,11 +34,12 @@ from seepage.nn.accounting.processes import check_agreement, largest_of_all, of_
 from seepage.nn.gradients.network_checks import Validator, unwrapped
 from seepage.nn.gradients.norms import (
     clipped_gradient,
+    layer_by_layer,
     norms,
     record_gradients,
     weighted_gradient,
 )
-from seepage.nn.gradients.per_record_gradients import weighted_sums
+from seepage.nn.gradients.per_record_gradients import Key, value_of, weighted_sums
 from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.jacobian.derivative_check import check_derivative, spread_over_classes
 from seepage.nn.jacobian.finite_changes import (
@@ -282,6 +283,22 @@ class Engine:
         """Return the norm of every record's gradient, before clipping."""
         network = self._validator.watched(x, y)
         return torch.cat(self._in_chunks(x, y, 3, lambda b, _: norms(network, b)[0], network))
+
+    def over_parameters(
+        self, x: Inputs, y: Tensor, take: Callable[[slice, Key, Tensor], None]
+    ) -> Tensor:
+        """Hand each parameter's gradients, ``(B, size)``, to ``take``; return the losses.
+
+        ``take`` is given the rows of the batch, the parameter, and the gradients of these rows.
+        """
+        network = self._validator.watched(x, y)
+
+        def work(batch: Batch, rows: slice) -> Tensor:
+            return layer_by_layer(
+                network, batch, lambda key, terms: take(rows, key, value_of(terms).dense())
+            )
+
+        return torch.cat(self._in_chunks(x, y, 3, work, network))
 
     def clipped_gradient(self, x: Inputs, y: Tensor) -> Step:
         """Return the sum of the clipped gradients, with norms and losses."""
