@@ -59,7 +59,7 @@ def _fit_and_ask(
 
 
 def rows_of(X: Any, rows: np.ndarray) -> Any:
-    """Return the records at some positions of an array, frame, tensor or mapping, in the same type."""
+    """Return some records of an array, frame, tensor or mapping, in the same type."""
     if isinstance(X, Mapping):
         return {name: rows_of(value, rows) for name, value in X.items()}
     if hasattr(X, "detach"):  # a tensor of torch

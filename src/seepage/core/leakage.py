@@ -4,8 +4,8 @@ The Fisher information of a release about any block of the table is ``JᵀJ``, w
 whitened Jacobian of the release (Hannun et al. 2021, equation 16). Two measures are taken from
 it::
 
-    FIL η = ‖J‖₂ the direction of the block that leaks most dFIL η̄ = ‖J‖_F / √(number of unknowns)
-    the average over its directions
+    FIL    η = ‖J‖₂                               the direction of the block that leaks most
+    dFIL   η̄ = ‖J‖_F / √(number of unknowns)      the average over its directions
 
 Every view is a question answered one chunk of the table at a time (:mod:`seepage.core.questions`);
 a table in memory is a single chunk.
