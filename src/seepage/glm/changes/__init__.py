@@ -6,10 +6,11 @@ bounds the resulting error. ``expansion`` includes all but high-order terms, ``b
 refits, and ``changed_records`` chooses between them. ``outputs`` expresses all of it in the free
 margins. The symbols, in every file here::
 
-    n, m records in all, in one piece K alternatives of a record c free margins: 1, or the classes
-    less one; P the parameters in these terms θ̂, δ the minimiser, its move H, H₀ Hessian, and
-    without the record h share of a record in the curvature along its own direction: its leverage t
-    shift of the other records' margins ε error of their slopes at fixed curvature M constant of
-    self-concordance, |ℓ‴| ≤ M ℓ″; 0 where centres are exact E norm of ε; S, N, Q, R: sizes of t
-    and x̃ in the bound on E (``certificate``)
+    n, m   records in all, in one piece      K   alternatives of a record
+    c      free margins: 1, or the classes less one; P the parameters in these terms
+    θ̂, δ   the minimiser, its move           H, H₀   Hessian, and without the record
+    h      share of a record in the curvature along its own direction: its leverage
+    t      shift of the other records' margins    ε   error of their slopes at fixed curvature
+    M      constant of self-concordance, |ℓ‴| ≤ M ℓ″; 0 where centres are exact
+    E      norm of ε; S, N, Q, R: sizes of t and x̃ in the bound on E (``certificate``)
 """

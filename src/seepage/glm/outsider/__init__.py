@@ -8,8 +8,9 @@ that check the approximation, ``stacked`` several releases, ``streamed`` tables 
 ``eta``, with ``refusals`` and ``words``. The symbols of :mod:`seepage.glm.changes` hold here too,
 and::
 
-    u share of the other records' variance that the attacker does not know g, c gradient of a
-    person's loss; the same less the mean of all G Σ c cᵀ over the people; G₋ᵢ without person i Σ
-    covariance of the noise on the parameters, if there is any ℓ design leverage: largest share of
-    a person in the curvature
+    u      share of the other records' variance that the attacker does not know
+    g, c   gradient of a person's loss; the same less the mean of all
+    G      Σ c cᵀ over the people; G₋ᵢ without person i
+    Σ      covariance of the noise on the parameters, if there is any
+    ℓ      design leverage: largest share of a person in the curvature
 """
