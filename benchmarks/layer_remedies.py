@@ -247,7 +247,7 @@ def main() -> int:
     if len(runs) > 1:
         differences(runs)
     if options.figure:
-        mean.figure().savefig(options.figure, dpi=130)
+        mean.plot()[0].figure.savefig(options.figure, dpi=130)
         print(f"drawn to {options.figure}")
     print(f"\nkept in {path}")
     return 0

@@ -77,7 +77,7 @@ def _attack(name: str, errors: ReconstructionErrors, found: Bounds) -> list[Quan
     quantities = []
     for limit in LIMITS:
         where = f"dFIL bound ≤ {number(limit)}"
-        for kind, error in (("mean", errors.mse), ("median", errors.median)):
+        for kind, error in (("mean", errors.mse), ("median", errors.median_error)):
             rank = rank_correlation(found.dfil, error, limit)
             quantities.append(
                 Quantity(f"{name}: rank correlation of bound and {kind} error, {where}", rank)
@@ -114,7 +114,7 @@ def _explained(
     quantities = [Quantity(f"{name}: records below the dFIL bound", len(below))]
     if len(below) == 0:
         return quantities
-    tail = errors.mse[below] / errors.median[below]
+    tail = errors.mse[below] / errors.median_error[below]
     slope = adversary.slopes(Gaussian(SIGMA), trials, rows=below, seed=2)
     # Theorem 2 for an adversary whose mean estimate has this slope in the record.
     biased = slope**2 * found.dfil[below] + errors.bias_squared[below]
@@ -147,7 +147,7 @@ def _seen(
     ratio: ReconstructionErrors, close: ReconstructionErrors, exact: Vector, found: Bounds
 ) -> str:
     ranks = [rank_correlation(found.dfil, ratio.mse, limit) for limit in LIMITS]
-    medians = [rank_correlation(found.dfil, ratio.median, limit) for limit in LIMITS]
+    medians = [rank_correlation(found.dfil, ratio.median_error, limit) for limit in LIMITS]
     beside, off = np.median(close.mse / exact), np.median(close.standard_error / exact)
     below = found.dfil[ratio.mse < found.dfil]
     under = f"only where it is above {number(below.min())}" if len(below) else "nowhere"
@@ -164,7 +164,7 @@ def _seen(
 def _draw(ratio: ReconstructionErrors, label: ReconstructionErrors, found: Bounds) -> Figure:
     panels = (
         ("the paper's attack: mean error", ratio.mse),
-        ("the paper's attack: median error", ratio.median),
+        ("the paper's attack: median error", ratio.median_error),
         ("with the label: mean error", label.mse),
     )
     low, high = float(found.dfil.min()) / 2, float(found.dfil.max()) * 2

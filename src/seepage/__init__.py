@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from seepage.support.lazy import lazy_names
+from seepage.support.lazy import lazy_names, offer
 
 if TYPE_CHECKING:
     from seepage import attacks as attacks
@@ -53,3 +53,4 @@ if TYPE_CHECKING:
     from seepage.support.version import __version__ as __version__
 
 __getattr__, __dir__ = lazy_names(__name__, globals())
+offer("report", lambda *given: __getattr__("report")(*given))  # for leak.report(folder)

@@ -1,4 +1,4 @@
-"""The errors seepage raises on purpose: one sentence each, saying what is wrong and what to do."""
+"""The errors seepage raises on purpose: each says what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WRITTEN = {
 
 
 class InputError(ValueError):
-    """Some input cannot be used; the message says what, where, and the remedy."""
+    """An input cannot be used; the message says which, where, and the remedy."""
 
 
 class ArgumentError(InputError, TypeError):
@@ -41,11 +41,11 @@ class NotTheMinimiserError(InputError):
 
 
 class NotConvergedError(InputError):
-    """Rounding kept a fit from its minimiser, which may well exist."""
+    """Rounding errors kept a fit from reaching its minimiser, which may exist."""
 
 
 class TooFewPeopleError(InputError):
-    """There are too few people for what many released numbers tell to be estimated."""
+    """There are too few people to estimate the leakage of this many released numbers."""
 
 
 class NotConvergedWarning(UserWarning):
@@ -72,7 +72,7 @@ def nearest(name: object, candidates: Iterable[object]) -> str:
 
 
 def not_whole(file: str, kind: str) -> InputError:
-    """Return the refusal of a file that cannot be read to its end."""
+    """Return the error for a file that cannot be read to its end."""
     return InputError(
         f"{file} is not a complete {kind} file: it may be cut off or damaged; write or copy it "
         "again."
@@ -80,7 +80,7 @@ def not_whole(file: str, kind: str) -> InputError:
 
 
 def not_utf8(file: str) -> InputError:
-    """Return the refusal of a table whose text is in another encoding."""
+    """Return the error for a table whose text is in another encoding."""
     return InputError(f"{file} holds text that is not UTF-8; write it again as UTF-8.")
 
 

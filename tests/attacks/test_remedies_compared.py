@@ -82,7 +82,7 @@ def test_what_is_done_about_the_layer_that_tells_helps_and_elsewhere_it_does_not
     assert "trait frozen" in text
     assert "do not publish" in text
     assert found.table().column_names[:2] == ["remedy", "auc"]
-    assert len(found.figure().axes) == 3
+    assert len(found.plot()) == 3
 
 
 @pytest.mark.slow

@@ -104,12 +104,11 @@ def test_table_text_and_figure(found):
     assert table["protect"].tolist()[:2] == [True, False]
     assert "do not publish" in str(found)
     assert "open" in repr(found)
-    figure = found.figure()
-    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+    assert [axes.get_title(loc="left") for axes in found.plot()] == [
         "V-information, logistic",
         "sensitivity to the target, F-norm",
     ]
-    assert len(found.sensitivity.figure().axes) == 1
+    assert len(found.sensitivity.plot().patches) == 3
 
 
 def result(values, low, high, p):

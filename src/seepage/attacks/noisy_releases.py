@@ -1,4 +1,4 @@
-"""The releases under attack: one released model, or many noisy copies at once."""
+"""Simulated releases to attack: one released model, or many noisy copies at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Releases:
     parameters
         (T, P): one row per release, the intercept last if the model has one.
     features
-        How many of them belong to columns of the table: P, or P − 1 with an intercept.
+        The number of parameters that belong to columns of the table: P, or P − 1 with an intercept.
     decide
         Maps margins to predictions: the mean of a regression, the class of a classifier.
     classes
@@ -55,7 +55,7 @@ class Releases:
 def draw_releases(
     model: Any, noise: Noise, trials: int = 100, *, seed: int | None = None
 ) -> Releases:
-    """Return independent noisy releases of a fitted model, for experiments.
+    """Draw independent noisy releases of a fitted model, for experiments.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""The benefit and the cost of remedies for single layers, over a simulated federated run.
+"""Benefit and cost of per-layer remedies in simulated federated training.
 
-For each remedy the network is trained afresh. Then a property-inference adversary attacks the
-client's updates as they leave, V-information says how much of the property its family of predictors
-can read from them, and the accuracy of the trained network shows the cost.
+For each remedy the network is trained again. A property-inference adversary then attacks the
+client's updates as sent, and V-information measures how well its family of predictors can infer the
+property. The accuracy of the trained network shows the cost.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from seepage.nn.problem.views import Inputs, rows_of
 from seepage.nn.training.private_sgd import measure_accuracy
 from seepage.support.chunks import progress
 from seepage.support.text_table import text_table
+from seepage.tables.result_table import BLUE, GREY, ORANGE, ResultTable, new_axes
 from seepage.tables.source import as_numpy, build_frame
 
 NONE = "as it is"
@@ -47,7 +48,7 @@ QUANTITIES = {
 
 @dataclass(frozen=True)
 class RemedyOutcome:
-    """What one remedy leaves to an adversary, and what it costs."""
+    """The remaining leakage under one remedy, and its cost in accuracy."""
 
     name: str
     auc: Span  # of the attack on whole updates
@@ -58,11 +59,11 @@ class RemedyOutcome:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RemedyComparison:
-    """Remedies side by side; the first line is without any.
+class RemedyComparison(ResultTable):
+    """Remedies compared; the first row is without a remedy.
 
     Intervals of one run are over its updates and test records; those of several runs are Student's
-    over the runs.
+    intervals over the runs.
 
     Parameters
     ----------
@@ -78,7 +79,7 @@ class RemedyComparison:
 
     @staticmethod
     def averaged(runs: Sequence[RemedyComparison]) -> RemedyComparison:
-        """Return every remedy's means over the runs that have it, with Student's intervals."""
+        """Return each remedy's means over the runs that include it, with Student's intervals."""
         every = [one for run in runs for one in run.outcomes]
         if not every or any(one.runs != 1 for one in every):
             raise InputError("Give at least one comparison of a single run to average.")
@@ -98,7 +99,9 @@ class RemedyComparison:
         ]
         return RemedyComparison(tuple(outcomes), tuple(often))
 
-    def table(self, library: str = "pyarrow") -> Any:
+    value_column = "auc"
+
+    def table(self, library: str | None = None) -> Any:
         """Return a data frame with a line for every remedy."""
         columns: dict[str, Any] = {"remedy": [one.name for one in self.outcomes]}
         for quantity in QUANTITIES:
@@ -108,28 +111,29 @@ class RemedyComparison:
             columns[f"{quantity} high"] = [span.high for span in spans]
         columns["sent"] = [one.sent for one in self.outcomes]
         columns["runs"] = [one.runs for one in self.outcomes]
-        return build_frame(columns, library)
+        return build_frame(columns, library or "pyarrow")
 
-    def figure(self) -> Any:
-        """Return a matplotlib figure: a panel for each quantity, a line for each remedy."""
-        from matplotlib.figure import Figure
+    def plot(self, ax: Any = None) -> Any:
+        """Draw a panel for each quantity and a line for each remedy; return the array of axes.
 
+        ``ax`` are three matplotlib axes.
+        """
         places = np.arange(len(self.outcomes))[::-1]
-        figure = Figure(figsize=(10.5, 1.3 + 0.42 * len(places)), layout="constrained")
-        panels = figure.subplots(1, len(QUANTITIES), sharey=True)
+        size = (10.5, 1.3 + 0.42 * len(places))
+        panels = new_axes(ax, ncols=len(QUANTITIES), sharey=True, figsize=size)
         for panel, (quantity, title) in zip(panels, QUANTITIES.items(), strict=True):
             spans = [getattr(one, quantity) for one in self.outcomes]
             values = np.array([span.value for span in spans])
             reach = np.abs([[s.value - s.low for s in spans], [s.high - s.value for s in spans]])
-            colour = "#0072b2" if quantity == "accuracy" else "#d55e00"
+            colour = BLUE if quantity == "accuracy" else ORANGE
             panel.errorbar(
                 values, places, xerr=np.nan_to_num(reach), fmt="o", color=colour, capsize=3
             )
-            panel.axvline(values[0], color="#8a8f96", lw=1, ls=":")
+            panel.axvline(values[0], color=GREY, lw=1, ls=":")
             panel.set_title(title, loc="left", fontsize="medium")
             panel.spines[["top", "right"]].set_visible(False)
         panels[0].set_yticks(places, [one.name for one in self.outcomes])
-        return figure
+        return panels
 
     def __str__(self) -> str:
         heads = ("remedy", "AUC", "V-information (bits)", "accuracy", "sent", "runs")
@@ -170,13 +174,13 @@ def compare_remedies(
     width: int = 512,
     seed: int = 0,
 ) -> RemedyComparison:
-    """Train once for each remedy, attack what leaves, and compare benefit and cost.
+    """Train once with each remedy, attack the updates sent, and compare benefit and cost.
 
-    FedSGD with two clients, of whom one is the adversary (Melis et al. 2019, and Mo et al. 2021).
-    At snapshots over the second half of the run the adversary learns from gradients of its own
-    batches with and without the property, under the same remedy, and classifies the client's whole
-    updates. Batches with and without the property have the same mix of labels. V-information is
-    that of the last model's updates. One ``seed`` gives one run: average several
+    FedSGD with two clients, of whom one is the adversary (Melis et al. 2019; Mo et al. 2021). At
+    snapshots over the second half of the run the adversary learns from gradients of its own batches
+    with and without the property, under the same remedy, and classifies the client's whole updates.
+    Batches with and without the property have the same mix of labels. V-information is measured on
+    the last model's updates. One ``seed`` gives one run: average several
     (``RemedyComparison.averaged``) before you compare.
 
     Parameters
@@ -293,7 +297,7 @@ def _read_side(side: Any, net: nn.Module, loss: Any, called: str) -> _Side:
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """What the runs under different remedies share."""
+    """Settings shared by the runs under all remedies."""
 
     net: nn.Module
     loss: str | nn.Module | Loss
@@ -381,7 +385,7 @@ class _Trial:
     def _seen(
         self, net: nn.Module, side: _Side, batches: Any, remedy: UpdateRemedy | None, key: int
     ) -> LayerGradients:
-        """Return updates of batches as they leave; each class of the property in turn."""
+        """Return the updates sent for batches of each class of the property in turn."""
         draw = torch.Generator().manual_seed(key)
         pairs = [
             (rows_of(side.x, rows), side.y[rows]) for rows in map(torch.from_numpy, batches.index)

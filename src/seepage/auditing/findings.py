@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from seepage.auditing.any_model.structure import StructuralRisk, degrees_of_free
 from seepage.bounds.guarantees import Guarantees
 from seepage.core.result import SAME
 from seepage.support.room import computed, room_for, sorted_numbers
+from seepage.tables.result_table import PlottedNumbers, ResultNumbers
+from seepage.tables.source import build_frame
 from seepage.tables.table_file import write_each
 
 if TYPE_CHECKING:
@@ -700,7 +702,7 @@ class Rendering(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Audit:
+class Audit(ResultNumbers):
     """Everything one audit found.
 
     Parameters
@@ -787,6 +789,25 @@ class Audit:
     members: Mapping[tuple[str, str], np.ndarray] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
+
+    value_column = "eta"
+
+    def table(self, library: str | None = None) -> Any:
+        """Return a data frame with a line for every record, or person: its η, and bounds."""
+        columns = {self.unit: self.index, **self.records.every.numbers}
+        return build_frame(columns, library or "pyarrow")
+
+    def to_numpy(self) -> np.ndarray:
+        """Return the η of every record, or person."""
+        return self.eta
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: the η of every record, or person, in falling order."""
+        order = np.argsort(-self.eta, kind="stable")
+        unit = "people" if self.unit == ONE_PERSON else "records"
+        target = 1.0 if self.target_eta is None else self.target_eta
+        labels, mark = self.index[order], (target, f"target η = {target:g}")
+        return PlottedNumbers(self.eta[order], labels, "FIL η", unit, mark=mark)
 
     def __repr__(self) -> str:
         return self.rendering.text(self)

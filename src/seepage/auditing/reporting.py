@@ -11,16 +11,25 @@ from seepage.auditing.any_model.findings import AttackAudit
 from seepage.auditing.any_model.report import AttackReport
 from seepage.auditing.decision.check import LEAVES, PendingCheck
 from seepage.auditing.findings import Audit
+from seepage.auditing.pipeline import audit as run_audit
 from seepage.auditing.report.audit_report import AuditReport
+from seepage.core.leakage import Leakage
 from seepage.errors import InputError
+from seepage.glm.outsider.leakage import OutsiderLeakage
 
 
-def report(audit: Audit | AttackAudit, folder: str | os.PathLike[str] = "seepage-audit") -> Path:
+def report(
+    audit: Audit | AttackAudit | Leakage[Any] | OutsiderLeakage,
+    folder: str | os.PathLike[str] = "seepage-audit",
+) -> Path:
     """Write the report of an audit into a folder, private to its owner; return its page's path.
 
     The folder holds what :func:`~seepage.auditing.report.rendering.Report.write`
     lists; for an audit by attack the page, ``summary.json`` and ``records.parquet``. In a
     notebook, an audit of a linear model shows the same page.
+
+    A leakage is audited first, with its noise and against its attacker: ``leak.report(folder)`` is
+    the same.
 
     Examples
     --------
@@ -32,7 +41,27 @@ def report(audit: Audit | AttackAudit, folder: str | os.PathLike[str] = "seepage
     ...     sp.report(found, f"{folder}/report").name
     'report.html'
     """
+    if isinstance(audit, Leakage | OutsiderLeakage):
+        audit = _audit_of(audit)
     return _report_of(audit, "sp.report").write(folder)
+
+
+def _audit_of(leak: Leakage[Any] | OutsiderLeakage) -> Audit:
+    """Return the audit of the model that a leakage was asked of."""
+    inputs, noise = leak.inputs, leak.noise
+    if inputs is None or len(noise) > 1 or any(one.on for one in noise):
+        raise InputError(
+            "A report is written about the released parameters of one linear model on a table in "
+            "memory; write others one by one: sp.report(sp.audit(model, X, y), folder)."
+        )
+    options = dict(inputs.options)
+    if options.pop("attributes") is not None:
+        raise InputError(
+            "A report finds out by itself which columns belong together; leave out attributes=, "
+            "and fit a pipeline with OneHotEncoder on the raw table: sp.audit(pipeline, X, y)."
+        )
+    sigma: Any = noise[0] if noise else None
+    return run_audit(inputs.model, inputs.X, inputs.y, noise=sigma, **options)
 
 
 def check(

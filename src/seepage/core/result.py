@@ -1,16 +1,15 @@
-"""The result people work with: numbers with an index, a kind, and what they imply.
+"""Results: numbers with an index, a kind, and the bounds they imply.
 
-And the form in which such numbers may be published: figures on a coarse grid.
+Also the coarse grid to which figures are rounded for publication.
 """
 
 from __future__ import annotations
 
-import html
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -18,14 +17,14 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from seepage.core.noise import Noise
 from seepage.errors import InaccurateWarning, InputError
+from seepage.tables.result_table import NOTICE as NOTICE
+from seepage.tables.result_table import PlottedNumbers, RankedResult
 from seepage.tables.source import Array, as_numpy, build_frame
-
-NOTICE = "These numbers depend on the data and are themselves sensitive: do not publish them."
 
 UNBIASED = (
     "The adversary's estimate is unbiased.",
     "Everything outside the view is known to the adversary.",
-    "Nothing leaves but what was measured, with the stated noise on it.",
+    "Nothing is published besides the measured release, with the stated noise.",
 )
 
 SAME = 1e-9  # numbers this close, relative to their size, are the same
@@ -39,7 +38,7 @@ _SYMBOLS = {
     "std": "standard error",
     "membership": "membership μ",
     "advantage": "advantage",
-    "right": "probability of being right",
+    "right": "success rate",
     "gain": "gain in probability",
     "tpr": "true positive rate",
     "auc": "area under the curve",
@@ -55,47 +54,47 @@ _UNITS = {
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Result(NDArrayOperatorsMixin):
+class Result(NDArrayOperatorsMixin, RankedResult):
     """One number per record, cell, attribute, group or person, or one for a whole block.
 
     ``numpy.asarray`` gives the plain numbers, and so does arithmetic (``leak.records() > 1``);
-    ``values`` gives them in the library of the table (a tensor for a tensor).
+    ``values`` holds them in the array library of the table (a tensor for a tensor).
 
     Parameters
     ----------
     values
         The numbers.
     view
-        What they are about: ``rows``, ``cells``, ``columns``, ``groups``, ``people``, ``subset``,
+        The view: ``rows``, ``cells``, ``columns``, ``groups``, ``people``, ``subset``,
         ``dataset``.
     measure
-        What they are: ``fil``, ``dfil``, for a bound ``mse`` or ``std``, and for a risk
+        The measure: ``fil``, ``dfil``, for a bound ``mse`` or ``std``, and for a risk
         ``membership``, ``advantage``, ``right``, ``gain``, ``tpr`` or ``auc``.
     kind
         ``exact``, ``estimate``, ``bound`` or ``attack``.
     about
         The unknowns, in words.
     index
-        What each entry (of the first axis) belongs to: row labels, attributes, group labels,
+        The label of each entry of the first axis: row labels, attributes, group labels,
         identities.
     names
         For cells, the column names.
     assumptions
-        For a bound, what must hold for it to apply.
+        The assumptions, for a bound.
     library
-        The library of the caller's table.
+        The data-frame library of the caller's table.
     noise
         The noise of the release or releases.
     accuracy
         The relative error of exact numbers, and of bounds that are computed exactly, from the
-        condition of the problem and the rounding; one number, or one for each. For a number tiny
-        beside the largest, it is relative to a hundred-millionth of the largest.
+        condition of the problem and the rounding; one number, or one for each. For a number far
+        below the largest, it is relative to 10⁻⁸ times the largest.
     held
-        What the procedure learnt from the data and these numbers hold fixed, in words that a
-        program can read, such as ``("class weights", "scaling")``: see :func:`held_sentences`.
-        Empty only where nothing is held.
+        Values learnt from the data that these numbers hold fixed, in words that a program can
+        read, such as ``("class weights", "scaling")``: see :func:`held_sentences`.
+        Empty only where nothing is held fixed.
     rescaled
-        For a bound that does not grow as the square of the noise: the same bound with the noise
+        For a bound that is not proportional to the squared noise: the same bound with the noise
         scaled by a factor.
     """
 
@@ -116,13 +115,17 @@ class Result(NDArrayOperatorsMixin):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(as_numpy(self.values), dtype=dtype, copy=copy)
 
+    def to_numpy(self) -> np.ndarray:
+        """Return the numbers as a NumPy array, in the order of the table."""
+        return np.asarray(self)
+
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         plain = (np.asarray(i) if isinstance(i, Result) else i for i in inputs)
         return getattr(ufunc, method)(*plain, **options)
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("this result is a single number; use float(result)")
+            raise TypeError("This result is a single number; use float(result).")
         return self.shape[0]
 
     def __getitem__(self, which: Any) -> Any:
@@ -141,15 +144,15 @@ class Result(NDArrayOperatorsMixin):
 
     @property
     def less_is_worse(self) -> bool:
-        """Whether small numbers are the worst: bounds on an adversary's error, not on leakage."""
+        """Whether small numbers are the worst, as for bounds on an adversary's error."""
         return self.kind == "bound" and self.measure in ("mse", "std")
 
     def labels(self) -> np.ndarray:
-        """Return what each entry belongs to: the index, or positions if there is none."""
+        """Return the label of each entry: the index, or positions if there is none."""
         return np.arange(len(self)) if self.index is None else self.index
 
     def result(self) -> Result:
-        """Return itself: its numbers are computed, unlike those of a stream."""
+        """Return itself, since its numbers are already computed, unlike those of a stream."""
         return self
 
     def histogram(self, title: str) -> str:
@@ -178,15 +181,10 @@ class Result(NDArrayOperatorsMixin):
             f'<text x="190" y="130" text-anchor="middle">{title} (logarithmic)</text></svg>'
         )
 
-    def top(self, count: int = 10) -> Result:
-        """Return the ``count`` entries with the most leakage, the worst first.
-
-        For a bound on an error, these are the entries with the smallest bound. Cells count by their
-        row's worst.
-        """
-        order = self.worst_first()[:count]
-        xp = array_namespace(self.values)
-        where = xp.asarray(order)
+    def select(self, positions: Any) -> Self:
+        """Return the entries at some positions, in their order."""
+        order = np.asarray(positions)
+        where = array_namespace(self.values).asarray(order)
         picked = self.values[where] if self.values.ndim == 1 else self.values[where, :]
         accuracy = self.accuracy
         if accuracy is not None and np.ndim(accuracy):
@@ -200,13 +198,6 @@ class Result(NDArrayOperatorsMixin):
             return 0.0
         return float(np.max(as_numpy(self.accuracy), initial=0.0))
 
-    def worst_first(self) -> np.ndarray:
-        """Return the positions of the entries from the worst to the best."""
-        numbers, less = np.asarray(self), self.less_is_worse
-        if numbers.ndim == 2:
-            numbers = numbers.min(axis=1) if less else numbers.max(axis=1)
-        return np.argsort(numbers if less else -numbers, kind="stable")
-
     def mse_bound(self) -> Result:
         """Return the smallest mean squared error per unknown that the leakage allows.
 
@@ -217,7 +208,9 @@ class Result(NDArrayOperatorsMixin):
         """
         if self.measure not in ("fil", "dfil", "mse", "std"):
             name = _SYMBOLS.get(self.measure, self.measure)
-            raise InputError(f"{name} bounds no adversary's error; take the FIL or dFIL.")
+            raise InputError(
+                f"{name} implies no bound on an adversary's error; take the FIL or dFIL."
+            )
         if self.measure not in ("fil", "dfil"):
             raise InputError(f"This result is already a bound on the {_SYMBOLS[self.measure]}.")
         xp = array_namespace(self.values)
@@ -283,33 +276,28 @@ class Result(NDArrayOperatorsMixin):
             f"worst {value:.4g} at {worst.labels()[0]!s}{unknown}>"
         )
 
-    def _repr_html_(self) -> str:
-        head = f"<p><strong>{html.escape(repr(self)[1:-1])}</strong></p>"
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws."""
+        name = _SYMBOLS.get(self.measure, self.measure)
         if not self.shape:
-            return head
-        worst = self.top(10)
-        names = (
-            list(self.names or ())
-            if len(self.shape) == 2
-            else [_SYMBOLS.get(self.measure, self.measure)]
+            return PlottedNumbers(np.atleast_1d(self.to_numpy()), [self.view], name)
+        worst = self.sort()
+        unit = _UNITS[self.view]
+        return PlottedNumbers(
+            worst.to_numpy(), worst.labels(), name, unit, columns=self.names or ()
         )
-        titles = "".join(f"<th>{html.escape(str(n))}</th>" for n in ["", *names[:12]])
-        lines = []
-        for label, numbers in zip(
-            worst.labels(), np.atleast_2d(np.asarray(worst).T).T, strict=True
-        ):
-            cells = "".join(f"<td>{number:.4g}</td>" for number in numbers[:12])
-            lines.append(f"<tr><th>{html.escape(str(label))}</th>{cells}</tr>")
-        notes = "".join(f"<li>{html.escape(text)}</li>" for text in self.assumptions)
-        assumed = f"<p>Assuming:</p><ul>{notes}</ul>" if notes else ""
-        return (
-            f"{head}<table><thead><tr>{titles}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-            f"{assumed}<p><em>{NOTICE}</em></p>"
-        )
+
+    def html_notes(self) -> tuple[str, ...]:
+        """Return the assumptions, for a notebook."""
+        return self.assumptions
+
+    def html_table(self) -> Any:
+        """Return the ten worst lines, or the one number, as a ``pyarrow`` table."""
+        return super().html_table() if self.shape else self.table(library="pyarrow")
 
 
 def singular(view: str) -> str:
-    """Return what one entry of a view is called."""
+    """Return the name of one entry of a view."""
     names = {"rows": "row", "columns": "attribute", "groups": "group", "people": "person"}
     return names.get(view, view)
 
@@ -332,52 +320,52 @@ SETTINGS = "settings"
 # The preparation of columns is one sentence, which lists the words that have no sentence here.
 _SENTENCES = {
     CLASS_WEIGHTS: (
-        "class_weight='balanced' computed the weights of the classes from all labels; they are "
-        "held fixed, though a record that changes or leaves would change the weights of all others."
+        "class_weight='balanced' computed the class weights from all labels; they are held "
+        "fixed, though changing or removing a record would change the weights of all others."
     ),
     COLUMNS: (
-        "Which columns the model keeps was decided by looking at the data; the choice and the "
-        "signs of an L1 penalty are held fixed, and what the choice reveals is left out."
+        "The columns that the model keeps were selected by looking at the data; the selection "
+        "and the signs of an L1 penalty are held fixed, and its leakage is not counted."
     ),
     NOISE: (
-        "The noise was chosen by looking at the data; it is held fixed, though without a record it "
-        "might have been chosen otherwise."
+        "The noise was chosen by looking at the data; it is held fixed, though without a record "
+        "another might have been chosen."
     ),
     PENALTY: (
-        "The penalty nλ is held fixed: a record that changes or leaves would change its choice or "
-        "its size, and what that reveals is left out."
+        "The penalty nλ is held fixed: changing or removing a record would change its choice or "
+        "its size, and the leakage of that choice is not counted."
     ),
     SETTINGS: (
-        "A search chose the settings by looking at the data; they are held fixed, and what the "
-        "choice reveals is left out."
+        "A search chose the settings by looking at the data; they are held fixed, and the "
+        "leakage of that choice is not counted."
     ),
 }
 
 
 def held_sentences(held: Iterable[str]) -> tuple[str, ...]:
-    """Return what is held fixed in sentences, in the order of the words.
+    """Return a sentence for each thing that is held fixed, in the order of the words.
 
     >>> held_sentences(("scaling", "levels"))[0]
-    'What the preprocessing learnt from the data (scaling, levels) is held fixed, and counts as ...
+    'The preprocessing learnt from the data (scaling, levels) is held fixed, and counts as public.'
     """
     words = tuple(held)
     told = [_SENTENCES[word] for word in words if word in _SENTENCES]
     prepared = [word for word in words if word not in _SENTENCES]
     if prepared:
         told.append(
-            f"What the preprocessing learnt from the data ({', '.join(prepared)}) is held fixed, "
-            "and counts as public."
+            f"The preprocessing learnt from the data ({', '.join(prepared)}) is held fixed, and "
+            "counts as public."
         )
     return tuple(told)
 
 
 def joined(*parts: Iterable[str]) -> tuple[str, ...]:
-    """Return all words of several lists, each once, in their order."""
+    """Return all words of several lists, without repeats, in order."""
     return tuple(dict.fromkeys(word for part in parts for word in part))
 
 
 def less(held: Iterable[str], anew: Iterable[str]) -> tuple[str, ...]:
-    """Return the words that are not among those chosen anew."""
+    """Return the words that are not among those relearnt."""
     chosen = set(anew)
     return tuple(word for word in held if word not in chosen)
 
@@ -420,7 +408,8 @@ def round_down(value: float, grid: Sequence[float] = GRID) -> float:
 def round_to_multiple(value: float, step: float) -> float:
     """Return a multiple of a step that is near a number, at most 0.63 of a step away.
 
-    Halves of a step would be round numbers, where means tend to lie and would follow a record.
+    Half steps would be round numbers, where means tend to lie, and the result would depend on one
+    record.
 
     >>> round_to_multiple(28.4, 5.0), round_to_multiple(30.0, 20.0)
     (30.0, 20.0)
@@ -429,12 +418,12 @@ def round_to_multiple(value: float, step: float) -> float:
 
 
 def warned(result: Result) -> Result:
-    """Return a result, with a warning if rounding shows in its numbers."""
+    """Return a result, with a warning if its numbers are visibly affected by rounding."""
     if result.worst_accuracy > 1e-2:
         warnings.warn(
-            f"Rounding leaves these numbers off by up to {result.worst_accuracy:.1g} of their size "
-            f"(see .accuracy of the {result.view}): the data hardly determine them. A larger "
-            "penalty, fewer columns that repeat one another, or dtype='float64' helps.",
+            f"Rounding errors in these numbers reach {result.worst_accuracy:.1g} of their size "
+            f"(see .accuracy of the {result.view}), because the data barely determine them. A "
+            "larger penalty, fewer collinear columns, or dtype='float64' helps.",
             InaccurateWarning,
             stacklevel=4,
         )

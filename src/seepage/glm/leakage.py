@@ -1,8 +1,8 @@
-"""``sp.leakage``: from a fitted model, its data and the noise to the leakage of the release.
+"""``sp.leakage``: the leakage of a release, from a fitted model, its data and the noise.
 
-One pass over the data checks that the model minimises its objective on them, and gives the Hessian:
-all that the leakage of a row needs besides the row itself. Sums over the rows are taken in float64,
-whatever the table's type; the Jacobian has the table's own.
+One pass over the data checks that the model minimises its objective on them, and gives the
+Hessian. The leakage of a row then needs only the Hessian and the row itself. Sums over the rows
+are taken in float64, whatever the table's type; the Jacobian has the table's own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from array_api_compat import array_namespace
 
 from seepage.core.information import block_norms
 from seepage.core.jacobian import FiniteChanges, MeasuredRelease, Refits
-from seepage.core.leakage import Leakage
+from seepage.core.leakage import Leakage, LeakageInputs
 from seepage.core.noise import Attacker, Gaussian, Noise, check_noise_kind
 from seepage.core.people import Identities, is_a_feature
 from seepage.core.record_stream import RecordStream
@@ -170,7 +170,7 @@ def leakage(
     attacker: Attacker | None = None,
     release: Predictions | Parameters | None = None,
 ) -> Leakage[Any] | OutsiderLeakage:
-    """Measure what releasing a fitted linear model with noise tells about its training data.
+    """Measure how much a linear model, released with noise, leaks about its training data.
 
     This is what ``sp.leakage`` does with linear models and pipelines; their options are explained
     there.
@@ -196,7 +196,7 @@ def leakage(
     if queries is not None:
         if np.shape(queries)[:1] == (0,):
             raise InputError(
-                "The queries are empty; give at least one, or none at all for each record's own "
+                "The queries are empty; pass at least one, or none at all for each record's own "
                 "prediction: sp.Predictions()."
             )
         if not is_streamed(X):
@@ -222,7 +222,7 @@ def leakage(
 
 
 def _queries_of(model: Any, X: Any, queries: Any, person: Any) -> Any:
-    """Return queries as the model inside takes them, which has the columns of ``X``."""
+    """Return queries in the form that the unwrapped model uses, with the columns of ``X``."""
     if isinstance(person, str):
         X, _ = identities_in(X, person, model)
     if not takes_frame(model, X):
@@ -237,8 +237,8 @@ def _noise_of_answers(leak: Leakage[Any], queries: Any, noise: AnswerNoise) -> A
     release = leak.release.inner if isinstance(leak.release, RawRelease) else leak.release
     if not isinstance(release, GLMRelease) or release.problem is not None:
         raise InputError(
-            "Noise on predictions is measured for linear models on tables in memory; measure the "
-            "parameters instead, which tell no less."
+            "Noise on predictions is supported for linear models on tables in memory; measure "
+            "the parameters instead, which leak at least as much."
         )
     template = release.template
     X = as_numpy(template.X if template.fitted_on is None else template.fitted_on)
@@ -269,6 +269,16 @@ def _to_the_informed(
     person: Any,
 ) -> Leakage[Any]:
     """Return the leakage to an attacker who knows all other records."""
+    inputs = None
+    if not is_streamed(X):
+        options = {
+            "sample_weight": sample_weight,
+            "attributes": attributes,
+            "preprocessing": preprocessing,
+            "categorical": categorical,
+            "person": person,
+        }
+        inputs = LeakageInputs(model, X, y, options)
     if preprocessing not in PREPROCESSING:
         raise InputError(
             f"preprocessing must be {' or '.join(map(repr, PREPROCESSING))}, not {preprocessing!r}."
@@ -292,6 +302,7 @@ def _to_the_informed(
         found = _by_reruns(model, raw, y, noise, sample_weight, problem.why)
         found.attributes = Attributes(found.source, attributes)
         found.person = None if person is None else Identities(person, found.source)
+        found.inputs = inputs
         return found
     if followed is not None:
         refitted = preprocessing == "refitted"
@@ -309,19 +320,20 @@ def _to_the_informed(
             found.procedure = _procedure(model, raw, y, sample_weight, noise, opened.held)
     if person is not None:
         found.person = Identities(person, found.source)
+    found.inputs = inputs
     return found
 
 
 def identities_in(X: Any, name: str, model: Any) -> tuple[Any, Any]:
-    """Return a data frame as the model takes it, and its column of identities.
+    """Return a data frame as the model uses it, and its column of identities.
 
-    A formula leaves that column out by itself, and so may a pipeline that was fitted on it; for
-    other models it is taken out of the frame.
+    A formula ignores that column, and a pipeline fitted on it may do so too; for other models it
+    is removed from the frame.
     """
     frame, named = read_frame(X)
     if not named:
         raise InputError(
-            f"person={name!r} names a column, but X is an array; give an identity for each record."
+            f"person={name!r} names a column, but X is an array; pass an identity for each record."
         )
     check_column(name, frame.columns)
     column = frame[name].to_numpy()
@@ -342,7 +354,7 @@ def identities_in(X: Any, name: str, model: Any) -> tuple[Any, Any]:
 def _by_reruns(
     model: Any, raw: RawTable, y: Any, noise: Noise, sample_weight: Any, why: str
 ) -> Leakage[Any]:
-    """Return the leakage of a procedure that has no derivative."""
+    """Return the leakage of a procedure that is not differentiable."""
     table = raw.table()
     source = MemorySource(table, y, sample_weight)
     source.attributes = raw.attributes(table.names)
@@ -455,8 +467,8 @@ class GLMRelease(MeasuredRelease):
         """Return how far the parameters move when a record is left out or replaced."""
         if self.problem is not None:
             raise InputError(
-                "What the model would be without a record needs all records in memory; these are "
-                "read in chunks. Take the rows it was fitted on into memory first."
+                "Refitting the model without a record needs all records in memory, but these are "
+                "read in chunks; load the rows it was fitted on into memory first."
             )
         if self.fit.tilt is not None:
             raise InputError(
@@ -475,13 +487,13 @@ class GLMRelease(MeasuredRelease):
         return ChangedRecords(LocalModel(self.optimum, X, self.noise))
 
     def fits_in_chunks(self) -> Callable[..., ChangedRecords] | None:
-        """Return the fit to second order on a chunk's records; none where all are in memory."""
+        """Return the second-order fit on a chunk's records; ``None`` where all are in memory."""
         if self.problem is None:
             return None
         return partial(_changes_of_chunk, release=self, problem=self.problem)
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], ChangedRecords]:
-        """Return the certified moves of a chunk's records; one pass finds what they share."""
+        """Return certified bounds on the moves of a chunk's records, after one shared pass."""
         ask = self.fits_in_chunks()
         if ask is None or len(self.noise) != 1:
             raise InputError(
@@ -490,8 +502,8 @@ class GLMRelease(MeasuredRelease):
             )
         if self.fit.family.self_concordance is None:
             raise InputError(
-                "What this model would be without a record takes refits, which need all records in "
-                "memory; these are read in chunks."
+                "Leaving a record out of this model takes refits, which need all records in "
+                "memory, but these are read in chunks; load them into memory first."
             )
         shifts = source.total(partial(_shifts_of_chunk, ask=ask), "norms")
         return partial(ask, shifts=shifts)
@@ -500,11 +512,11 @@ class GLMRelease(MeasuredRelease):
 def release_of(
     model: Any, source: RowSource, noise: Noise, on_mismatch: str, *, single: bool = False
 ) -> GLMRelease:
-    """Describe a fitted model, and check in one pass that it minimises its objective on the rows.
+    """Describe a fitted model, and check in one pass that it minimises its objective.
 
-    Where it does not, ``on_mismatch`` says what to do: ``"raise"`` or ``"warn"``. ``single`` asks
-    for single precision in the passes over the rows, where that is precise enough: columns far from
-    zero are shifted before they are rounded.
+    ``on_mismatch`` is the action where it does not: ``"raise"`` or ``"warn"``. ``single`` uses
+    single precision in the passes over the rows, where that is precise enough; columns far from
+    zero are shifted before rounding.
     """
     fit, problem = describe_on(model, source)
     found = optimum(fit, FittedRecords(source, problem), noise, on_mismatch)
@@ -533,15 +545,15 @@ def release_of(
 def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss | None]:
     """Return a model's description, with or without the rows of a table in memory.
 
-    Without rows, also return the objective it states, which reads the labels of every chunk.
+    Without rows, also return the objective, which reads the labels of every chunk.
     """
     if isinstance(source, MemorySource):  # its labels are coded once, not chunk by chunk
         fit = describe(model, source.table, source.y, source.sample_weight)
         return _in_float64(fit), None
     if getattr(model, "class_weight", None) is not None:
         raise InputError(
-            f"A {type(model).__name__} with class_weight is not supported on data that are read in "
-            "chunks; fit it with a column of sample weights."
+            f"A {type(model).__name__} with class_weight is not supported on data read in chunks; "
+            "fit it with a column of sample weights."
         )
     if library_of(type(model)) == "statsmodels":
         raise InputError(
@@ -562,8 +574,8 @@ def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss
     fit = describe(model, table, labels, weights)
     if fit.label_unit is not None or fit.tilt is not None:
         raise InputError(
-            f"A {type(model).__name__} is not supported on data that are read in chunks; take the "
-            "rows it was fitted on into memory."
+            f"A {type(model).__name__} is not supported on data read in chunks; load the rows it "
+            "was fitted on into memory."
         )
     penalty = kind_of(model).penalty
     if penalty is not None:  # stated per record or weight, but the description has made-up rows
@@ -582,11 +594,11 @@ def _weight(chunk: Chunk) -> float:
 def jacobian_of_replaced(
     fit: FittedGLM, X: np.ndarray, row: int, features: np.ndarray, label: Any, noise: Noise
 ) -> TermsJacobian:
-    """Return the Jacobian about a record that replaces the one in a row of ``X``.
+    """Return the Jacobian about a record that replaces one in a row of ``X``.
 
-    The model is known to be the minimiser on that table. Ordinary arithmetic throughout, and the
-    table is copied only if its columns are far from zero: the record that left gets weight zero,
-    and the curvature of the new one is added.
+    The model is known to be the minimiser on that table. It uses ordinary arithmetic, and copies
+    the table only if its columns are far from zero: the replaced record gets weight zero, and the
+    curvature of the new one is added.
     """
     weight = np.ones(len(X)) if fit.sample_weight is None else np.array(fit.sample_weight)
     x, here = features[None, :], slice(row, row + 1)
@@ -616,12 +628,11 @@ def largest_leakage(
     allowed: Array,
     blocks: Sequence[np.ndarray] | None = None,
 ) -> float:
-    """Return the largest ``η/allowed`` of any record at σ = 1, for a model that was just fitted.
+    """Return the largest ``η/allowed`` of any record at σ = 1, for a newly fitted model.
 
-    Or of any of some blocks of records, each as one. The trace of the information bounds its
-    largest eigenvalue, so eigenvalues are computed only where the traces are largest, until no
-    other can exceed them. Ordinary arithmetic throughout: this is for tables examined by the
-    hundred.
+    With blocks, the largest of any block of records as a whole. The trace of the information
+    bounds its largest eigenvalue, so eigenvalues are computed in decreasing order of trace until
+    no other can exceed them. It uses ordinary arithmetic, since it serves hundreds of tables.
     """
     fit, _ = describe_on(model, source)
     table = source.whole("the largest leakage in ordinary arithmetic")
@@ -671,9 +682,9 @@ def _changes_of_chunk(
     problem: PenalisedLoss,
     shifts: LargestShifts | None = None,
 ) -> ChangedRecords:
-    """Return the certified moves of the records of a chunk; with refits if all were gathered.
+    """Return certified bounds on the moves of a chunk's records; with refits if all are gathered.
 
-    ``shifts`` are those of all records; without them nothing is certified.
+    ``shifts`` are those of all records; without them no bound is certified.
     """
     fit = about(release.optimum.near, problem, chunk)
     if chunk.gathered:
@@ -694,8 +705,8 @@ def _jacobian_at(
 ) -> TermsJacobian:
     """Return the Jacobian about rows at an optimum; ``fit`` has their labels and weights.
 
-    ``near`` are the rows as shifted for the optimum, whose derivatives are taken before they are
-    rounded to ``kind``.
+    ``near`` are the rows as shifted for the optimum; their derivatives are computed before
+    rounding to ``kind``.
     """
     several = isinstance(fit.family, Categorical)
     margins: Any = found.margins(near) if several else None
@@ -740,7 +751,7 @@ def _single_output(
 
 
 def _extreme(A: Array) -> bool:
-    """Say whether fourth powers of these numbers would leave the range of single precision."""
+    """Return whether fourth powers of these numbers exceed the range of single precision."""
     xp = array_namespace(A)
     return not _SMALLEST < float(xp.max(xp.abs(A))) < 1 / _SMALLEST
 

@@ -1,10 +1,9 @@
-"""Differential privacy as the bounds on reconstruction need it: what a mechanism promises.
+"""Differential privacy guarantees, as the bounds on reconstruction need them.
 
-``statements`` are the promises, whoever keeps them (a ``dp_accounting`` event is read into one);
-``trade_off`` says how well an attacker tells one record's presence under each;
-``gaussian_mechanism`` says how much noise buys (ε, δ); ``sensitivity`` says how far one record can
-move a fitted model, and so what noise on its parameters promises; ``filters`` stop a record whose
-budget is spent.
+``statements`` holds the guarantees (a ``dp_accounting`` event is converted to one), and
+``trade_off`` the best membership test under each. ``gaussian_mechanism`` computes the noise for
+(ε, δ). ``sensitivity`` bounds the effect of one record on a fitted model, hence the guarantee of
+noise on its parameters. ``filters`` exclude records whose budget is spent.
 """
 
 from __future__ import annotations

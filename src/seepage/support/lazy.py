@@ -1,4 +1,8 @@
-"""Imports the public names of a package when they are first used, so that importing it is quick."""
+"""Lazy imports of a package's public names, so that importing the package is fast.
+
+Objects of a lower package can also call a function of a higher one without importing it: the
+package's ``__init__``, which may import everything, registers it by :func:`offer`.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +19,10 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the ``__getattr__`` and the ``__dir__`` of a package, and set its ``__all__``.
 
-    The package offers what it imports under ``if TYPE_CHECKING:``, one line for each public name:
-    type checkers follow those lines (and ``as`` tells them that the name is re-exported), and this
-    function reads from them where every name lives, so that there is no second list to keep in
-    step. ``known`` are the package's ``globals()``: a name stays there once it has been used.
+    The package's public names are those imported under ``if TYPE_CHECKING:``, one line each. Type
+    checkers read those lines (``as`` marks a re-export), and this function reads from them the
+    module of every name, so that no second list is needed. ``known`` are the package's
+    ``globals()``, where a name is cached once it has been used.
     """
     homes = _imports_for_type_checkers(Path(known["__file__"]))
     known["__all__"] = sorted(name for name in homes if not name.startswith("_"))
@@ -36,6 +40,24 @@ def lazy_names(
         return known[name]
 
     return look_up, lambda: list(known["__all__"])
+
+
+_OFFERED: dict[str, Callable[..., Any]] = {}
+
+
+def offer(name: str, function: Callable[..., Any]) -> None:
+    """Offer a function of a high room to the objects of low ones, under a name."""
+    _OFFERED[name] = function
+
+
+def offered(name: str) -> Callable[..., Any]:
+    """Return the function that was offered under a name.
+
+    >>> offer("greeting", lambda who: f"good day, {who}")
+    >>> offered("greeting")("reader")
+    'good day, reader'
+    """
+    return _OFFERED[name]
 
 
 def _imports_for_type_checkers(init: Path) -> dict[str, str]:

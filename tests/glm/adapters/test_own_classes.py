@@ -159,7 +159,7 @@ def test_an_own_selection_by_the_label_has_no_derivative():
 
     chosen = derived(SelectFromModel)(Ridge(1.0), threshold="0.1*mean")
     pipeline = make_pipeline(chosen, Ridge(1.0)).fit(X, Y)
-    with pytest.raises(sp.InputError, match="reads the target"):
+    with pytest.raises(sp.InputError, match="uses the target"):
         sp.leakage(pipeline, X, Y, noise=NOISE).records()
 
 
@@ -180,7 +180,7 @@ def test_a_model_that_overrides_a_method_is_refused(method):
     cls = MODELS[method]
     y = Y if issubclass(cls, Ridge) else TWO
     model = cls().fit(X, y)
-    message = f"has a method {method} of its own, other than (scikit-learn|seepage)'s"
+    message = f"overrides {method} of (scikit-learn|seepage)'s"
     for ask in (
         lambda: sp.leakage(model, X, y, noise=NOISE),
         lambda: sp.audit(model, X, y),

@@ -1,4 +1,4 @@
-"""How alike two images are: PSNR, structural similarity (SSIM), and Haar wavelets (HaarPSI)."""
+"""Image similarity: PSNR, structural similarity (SSIM), and Haar wavelets (HaarPSI)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from scipy.special import expit, logit
 
 from seepage.errors import InputError
 from seepage.support.number_check import check_positive
+from seepage.tables.result_table import PlottedNumbers, RankedResult
 from seepage.tables.source import as_numpy, build_frame
 
 _SSIM_SMALLEST = 11  # least height and width, for one Gaussian window to fit
@@ -143,8 +144,8 @@ def haarpsi(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ImageQuality:
-    """How similar images are to their originals; one number per image and measure.
+class ImageQuality(RankedResult):
+    """Similarity of images to their originals: one number per image and measure.
 
     Parameters
     ----------
@@ -153,21 +154,45 @@ class ImageQuality:
         :func:`seepage.attacks.haarpsi`; nan for a measure that the images are too small for.
     notes
         Which measures are missing, and why.
+    rows
+        The images' positions, if these are some of several.
     """
 
     psnr: np.ndarray
     ssim: np.ndarray
     haarpsi: np.ndarray
     notes: tuple[str, ...] = ()
+    rows: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.psnr)
 
-    def table(self, library: str = "pyarrow") -> Any:
+    value_column = "psnr"
+
+    def labels(self) -> np.ndarray:
+        """Return the images' positions."""
+        return np.arange(len(self)) if self.rows is None else self.rows
+
+    def select(self, positions: Any) -> ImageQuality:
+        """Return the images at some positions, in their order."""
+        order = np.asarray(positions)
+        each = (self.psnr[order], self.ssim[order], self.haarpsi[order])
+        return ImageQuality(*each, self.notes, self.labels()[order])
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: the peak signal-to-noise ratios, in falling order."""
+        worst = self.sort()
+        return PlottedNumbers(worst.psnr, worst.labels(), "PSNR (dB)", "images")
+
+    def table(self, library: str | None = None) -> Any:
         """Return a data frame with a line for every image."""
-        rows = np.arange(len(self))
-        columns = {"row": rows, "psnr": self.psnr, "ssim": self.ssim, "haarpsi": self.haarpsi}
-        return build_frame(columns, library)
+        columns = {
+            "row": self.labels(),
+            "psnr": self.psnr,
+            "ssim": self.ssim,
+            "haarpsi": self.haarpsi,
+        }
+        return build_frame(columns, library or "pyarrow")
 
     def __repr__(self) -> str:
         parts = []
@@ -183,7 +208,7 @@ class ImageQuality:
 
 
 def compare_images(images: Any, originals: Any, data_range: float | None = None) -> ImageQuality:
-    """Return how similar images, (n, channels, height, width) or (n, height, width), are to others.
+    """Return the similarity of images, (n, [channels,] height, width), to others.
 
     PSNR of the squared error over all channels, and SSIM as the mean over them. HaarPSI of three
     channels is that of a colour image, and of any other number the mean over them. SSIM needs 11
@@ -233,7 +258,7 @@ def compare_images(images: Any, originals: Any, data_range: float | None = None)
 def _check_images(
     image: Any, reference: Any, data_range: float | None
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return both images as real numbers and the range, or refuse to compare them."""
+    """Return both images as real numbers, and the pixel range; raise if they cannot be compared."""
     given = as_numpy(image), as_numpy(reference)
     full = _pixel_range(*given, data_range)
     a, b = (side.astype(float) for side in given)
@@ -268,7 +293,7 @@ def _pixel_range(image: np.ndarray, reference: np.ndarray, data_range: float | N
     if all(side.dtype.kind in "fb" for side in (image, reference)):
         return 1.0
     raise InputError(
-        f"The range of a pixel does not follow from images of type {' and '.join(sorted(kinds))}; "
+        f"The pixel range is not defined for images of type {' and '.join(sorted(kinds))}; "
         "bring both to the same scale and give data_range."
     )
 

@@ -26,14 +26,15 @@ from seepage.nn.gradients.network_checks import refuse_modes
 from seepage.nn.problem.problem import Loss
 from seepage.support.chunks import ACCELERATOR_CHUNK, progress, row_slices
 from seepage.support.number_check import check_choice, check_count, check_not_negative
-from seepage.tables.source import as_numpy
+from seepage.tables.result_table import PlottedNumbers, ResultNumbers
+from seepage.tables.source import as_numpy, build_frame
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GradientReconstruction:
-    """Records as an adversary reconstructed them from gradients.
+class GradientReconstruction(ResultNumbers):
+    """Records that an adversary reconstructed from gradients.
 
-    They are as sensitive as the data: keep them to yourself.
+    They are as sensitive as the data: do not publish them.
 
     Parameters
     ----------
@@ -46,12 +47,12 @@ class GradientReconstruction:
     steps
         How many steps each release took.
     solved
-        Whether the mismatch fell under the tolerance. It does not mean that the record was found:
-        many records match a gradient that says little.
+        Whether the mismatch fell under the tolerance. It does not mean that the record was
+        recovered: many records may match one gradient.
     labels_known
         Whether the adversary was given the labels.
     kind
-        ``attack``: a demonstration that this much can be found, never that no more can be.
+        ``attack``: a lower limit on what can be reconstructed, never an upper one.
     """
 
     records: Tensor
@@ -64,6 +65,24 @@ class GradientReconstruction:
 
     def __len__(self) -> int:
         return len(self.records)
+
+    value_column = "mismatch"
+
+    def table(self, library: str | None = None) -> Any:
+        """Return a data frame with a line for each release: its mismatch, steps and outcome."""
+        columns = {
+            "release": np.arange(len(self)),
+            "mismatch": as_numpy(self.mismatch),
+            "steps": as_numpy(self.steps),
+            "solved": as_numpy(self.solved),
+        }
+        return build_frame(columns, library or "pyarrow")
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: the remaining mismatch, the smallest first."""
+        mismatch = as_numpy(self.mismatch)
+        order = np.argsort(mismatch, kind="stable")
+        return PlottedNumbers(mismatch[order], order, "mismatch of the gradients", "releases")
 
     def matched(self, originals: Any) -> np.ndarray:
         """Return the records in the order of the originals, (releases · batch size, …).
@@ -130,9 +149,9 @@ class GradientReconstruction:
 @accepts_other_names
 @dataclass(eq=False, repr=False)
 class GradientInversion:
-    """Minimises the mismatch of gradients, plus roughness, over candidate records.
+    """Minimises the mismatch of gradients, plus total variation, over candidate records.
 
-    ``1 − ⟨g(x), t⟩/(‖g(x)‖‖t‖) + α TV(x)`` over x in a box by Adam on the signs of the slopes
+    ``1 − ⟨g(x), t⟩/(‖g(x)‖‖t‖) + α TV(x)`` over x in a box by Adam on the signs of the gradient
     (Geiping, Bauermeister, Dröge and Moeller 2020, "Inverting gradients"), or, with
     ``cost="euclidean", optimizer="lbfgs", total_variation=0``, the ``‖g(x) − t‖²`` of Zhu, Liu and
     Han (2019, "Deep leakage from gradients"), where ``t`` is the observed gradient and ``g`` its
@@ -150,7 +169,8 @@ class GradientInversion:
     optimizer
         ``"signed_adam"``, ``"adam"`` or ``"lbfgs"``.
     total_variation
-        The weight α of the roughness; for images only, whose last two axes are height and width.
+        The weight α of the total variation; for images only, whose last two axes are height and
+        width.
     steps
         The largest number of evaluations.
     step_size
@@ -212,12 +232,12 @@ class GradientInversion:
             )
 
     def reconstruct(self, releases: GradientReleases, labels: Any = None) -> GradientReconstruction:
-        """Return the records that explain the releases best.
+        """Return the records whose simulated gradients match the releases best.
 
         Parameters
         ----------
         releases
-            The observed gradients, with what the adversary knows of them.
+            The observed gradients, with their batch size, clipping and noise.
         labels
             The labels where the adversary knows them, (releases, batch size), or (releases,) for
             single records; by default read off the last layer's gradient. These come in ascending
@@ -229,7 +249,7 @@ class GradientInversion:
         silent = torch.nonzero((targets == 0).all(1)).flatten()
         if len(silent):
             raise InputError(
-                f"The gradient of release {int(silent[0])} is zero in every entry, so it tells "
+                f"The gradient of release {int(silent[0])} is zero in every entry and reveals "
                 "nothing; leave it out."
             )
         known = labels is not None

@@ -1,4 +1,4 @@
-"""What a gradient inversion attack sees: the gradients or updates that training releases."""
+"""Input of a gradient inversion attack: the gradients or updates that training releases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from seepage.tables.source import as_numpy
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GradientReleases:
-    """Released gradients, each the mean over the records of one batch, and how they were defended.
+    """Released gradients, each the mean over one batch, with their clipping and noise.
 
     ``(Σ_i g_i/φ(‖g_i‖) + N(0, (σC)² I))/b``: gradients of single records (b = 1), updates of
     federated clients, or steps of private SGD. Gradients recorded elsewhere can be put into this
@@ -116,7 +116,7 @@ class GradientReleases:
         return f"<{len(self):,} released gradients{each}, {self.clip}{noise}>"
 
     def simulated(self, net: nn.Module, loss: str | nn.Module | Loss) -> SimulatedGradients:
-        """Return the function that simulates this release for an adversary's own records."""
+        """Return the function that simulates this release for candidate records."""
         if self.training is not None:
             return SimulatedUpdates(net, loss, self.training, self.batch_size)
         return SimulatedGradients(net, loss, self.clip, self.batch_size)
@@ -153,7 +153,7 @@ def release_gradients(
     noise_multiplier: float = 0.0,
     seed: int = 0,
 ) -> GradientReleases:
-    """Return the gradients that would be released for some records, in batches.
+    """Return the gradients that training on some records would release, in batches.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ def release_updates(
     noise: float = 0.0,
     seed: int = 0,
 ) -> GradientReleases:
-    """Return the updates that clients who train on some records each would send.
+    """Return the updates that clients would send after training on some records each.
 
     Parameters
     ----------
@@ -236,7 +236,7 @@ def release_updates(
 
 
 def _records(net: nn.Module, x: Any, y: Any, batch_size: Any) -> tuple[Tensor, Tensor]:
-    """Return the records of releases as tensors, or refuse them."""
+    """Return the records of releases as tensors; raise if they are invalid."""
     x, y, _ = as_tensors(net, x, y)
     if not isinstance(x, Tensor):
         raise InputError(

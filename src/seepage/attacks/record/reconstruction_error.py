@@ -8,18 +8,19 @@ heavy-tailed mean (compare the median).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from seepage.errors import InputError
 from seepage.support.chunks import row_slices
+from seepage.tables.result_table import PlottedNumbers, RankedResult
 from seepage.tables.source import as_numpy, build_frame
 
 
-@dataclass(frozen=True, eq=False)
-class ReconstructionErrors:
+@dataclass(frozen=True, eq=False, repr=False)
+class ReconstructionErrors(RankedResult):
     """The errors of an attack on each of some records, over many trials.
 
     Parameters
@@ -30,7 +31,7 @@ class ReconstructionErrors:
         The mean over the trials of ``‖ẑ − z‖²/d``, (m,).
     standard_error
         The standard error of that mean over the trials.
-    median
+    median_error
         The median over the trials of the same.
     bias_squared, variance
         The two parts of the mean: ``‖E ẑ − z‖²/d``, corrected for the finite number of trials, and
@@ -44,7 +45,7 @@ class ReconstructionErrors:
     rows: np.ndarray
     mse: np.ndarray
     standard_error: np.ndarray
-    median: np.ndarray
+    median_error: np.ndarray
     bias_squared: np.ndarray
     variance: np.ndarray
     trials: int
@@ -53,17 +54,44 @@ class ReconstructionErrors:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def table(self, library: str = "pyarrow") -> Any:
+    value_column = "mse"
+
+    @property
+    def less_is_worse(self) -> bool:
+        """Small errors are the worst."""
+        return True
+
+    def labels(self) -> np.ndarray:
+        """Return the records' positions."""
+        return self.rows
+
+    def select(self, positions: Any) -> ReconstructionErrors:
+        """Return the records at some positions, in their order."""
+        order = np.asarray(positions)
+        each = {name: one[order] for name, one in vars(self).items() if np.ndim(one)}
+        return replace(self, **each)
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: errors with their 95 % intervals, the smallest first."""
+        worst, name = self.sort(), "mean squared error of the attack"
+        return PlottedNumbers(worst.mse, worst.rows, name, "records", *worst.interval_ends())
+
+    def interval_ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ends of the 95 % intervals over the trials, from the standard errors."""
+        reach = 1.96 * self.standard_error
+        return np.maximum(self.mse - reach, 0.0), self.mse + reach
+
+    def table(self, library: str | None = None) -> Any:
         """Return a data frame with a line for every record."""
         columns = {
             "row": self.rows,
             "mse": self.mse,
             "standard_error": self.standard_error,
-            "median": self.median,
+            "median": self.median_error,
             "bias_squared": self.bias_squared,
             "variance": self.variance,
         }
-        return build_frame(columns, library)
+        return build_frame(columns, library or "pyarrow")
 
     def __repr__(self) -> str:
         return (
@@ -74,7 +102,7 @@ class ReconstructionErrors:
 
 
 class ErrorTally:
-    """Accumulates errors over chunks of trials, so that no reconstruction need be kept.
+    """Accumulates errors over chunks of trials, so that reconstructions need not be stored.
 
     ``rows`` names the records under attack, ``size`` is the number of unknowns of each.
     """
@@ -110,7 +138,7 @@ class ErrorTally:
             rows=self.rows,
             mse=mse,
             standard_error=np.sqrt(spread),
-            median=median,
+            median_error=median,
             bias_squared=np.maximum(mse - variance, 0.0),
             variance=variance,
             trials=trials,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -12,10 +13,12 @@ from seepage.attacks.membership.inference import MembershipInferenceResult
 from seepage.auditing.any_model.held_out import HeldOutFinding
 from seepage.auditing.any_model.structure import StructuralRisk
 from seepage.auditing.findings import Gate
+from seepage.tables.result_table import PlottedNumbers, ResultTable
+from seepage.tables.source import build_frame
 
 
-@dataclass(frozen=True)
-class AttackAudit:
+@dataclass(frozen=True, repr=False)
+class AttackAudit(ResultTable):
     """What an audit by attack found: kind *attack*, never a bound.
 
     Parameters
@@ -67,6 +70,30 @@ class AttackAudit:
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)
     gates: tuple[Gate, ...] = ()
     preset: str | None = None
+
+    value_column = "auc"
+
+    def table(self, library: str | None = None) -> Any:
+        """Return a data frame with a line for each membership inference attack."""
+        rates = [attack.tpr(0.01) for attack in self.attacks]
+        columns = {
+            "attack": [attack.method for attack in self.attacks],
+            "auc": [attack.auc for attack in self.attacks],
+            "low": [attack.interval.low for attack in self.attacks],
+            "high": [attack.interval.high for attack in self.attacks],
+            "tpr_at_1_percent": [one.rate for one in rates],
+            "tpr_low": [one.interval.low for one in rates],
+            "tpr_high": [one.interval.high for one in rates],
+        }
+        return build_frame(columns, library or "pyarrow")
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: the areas under the attacks' curves."""
+        spans = np.array([(one.auc, *one.interval) for one in self.attacks])
+        names, name = [one.method for one in self.attacks], "membership inference: AUC"
+        values, low, high = spans.T
+        ends, chance = (low, high), (0.5, "chance")
+        return PlottedNumbers(values, names, name, "attacks", *ends, chance, ranked=False)
 
     @property
     def strongest(self) -> MembershipInferenceResult:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from seepage.auditing.decision.presets import PRESETS
 from seepage.auditing.explaining.picture import draw_picture
 from seepage.auditing.findings import FALSE_POSITIVES
@@ -19,6 +21,8 @@ from seepage.errors import InputError
 from seepage.privacy.sampled_gaussian import SampledGaussianDP
 from seepage.privacy.statements import DifferentialPrivacy, GaussianDP
 from seepage.privacy.trade_off import TradeOff, check_prior
+from seepage.tables.result_table import PlottedNumbers, ResultTable
+from seepage.tables.source import build_frame
 
 SCHEMA = "seepage-explanation/1"
 Explained = DifferentialPrivacy | GaussianDP | SampledGaussianDP
@@ -53,8 +57,8 @@ class Meaning:
     trade_off: TradeOff = field(compare=False, repr=False)
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(ResultTable):
     """What a privacy budget means.
 
     Parameters
@@ -77,6 +81,21 @@ class Explanation:
     neighbours: str
     prior: float
     meanings: tuple[Meaning, ...]
+
+    value_column = "membership"
+    sensitive = False
+
+    def table(self, library: str | None = None) -> Any:
+        """Return a data frame with a line for each reading of the promise."""
+        names = ("reading", "membership", "at_prior", "tpr", "tpr_strict", "closest")
+        columns = {name: [getattr(one, name) for one in self.meanings] for name in names}
+        return build_frame(columns, library or "pyarrow")
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: the success rate of membership inference, at most."""
+        values = np.array([one.membership for one in self.meanings])
+        names, name = [one.reading for one in self.meanings], "membership inference: success rate"
+        return PlottedNumbers(values, names, name, "readings", mark=(0.5, "chance"), ranked=False)
 
     @property
     def baseline(self) -> float:

@@ -34,6 +34,8 @@ from seepage.support.strict_json import (
     read_json,
 )
 from seepage.tables.names import counted
+from seepage.tables.result_table import Listing
+from seepage.tables.source import build_frame
 
 FORMAT = "seepage-release/1"
 _MODEL, _LIST, _CARD = ("model.safetensors", "release.json", "model-card.md")
@@ -98,8 +100,8 @@ _LISTING = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Release:
+@dataclass(frozen=True, eq=False, repr=False)
+class Release(Listing):
     """Everything that leaves: a model with noise, what it takes to use it, and the card.
 
     ``seepage release`` makes one of a table. :meth:`of` makes one of what :func:`seepage.release`
@@ -129,6 +131,14 @@ class Release:
     model: ReleasedModel
     items: tuple[Item, ...]
     card: str
+
+    sensitive = False
+
+    def table(self, library: str | None = None) -> Any:
+        """Return a data frame with a line for each thing that leaves or is withheld."""
+        names = ("name", "protection", "count", "how")
+        columns = {name: [getattr(item, name) for item in self.items] for name in names}
+        return build_frame(columns, library or "pyarrow")
 
     @staticmethod
     def of(model: Any) -> Release:

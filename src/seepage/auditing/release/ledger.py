@@ -42,6 +42,8 @@ from seepage.risks.privacy_loss import PrivacyLoss
 from seepage.support.files import check_path, only_writer, write_text
 from seepage.support.manifest import MANIFEST
 from seepage.tables.names import listed, shown
+from seepage.tables.result_table import Listing
+from seepage.tables.source import build_frame
 
 FORMAT = "seepage-ledger/3"
 _WITHOUT_EPSILON = "seepage-ledger/2"  # its releases have η alone, and digests of cased texts
@@ -355,16 +357,19 @@ def _past_release(content: dict[str, Any], cased: bool) -> PastRelease | PastRel
     if about.get("state") == PREPARED:
         _ = [Path(about["folder"][name]) for name in ("path", "written", "manifest")]
     if (told := about.get("guesses")) is not None:
-        numbers = [*told["distance"].values(), told["epsilon"], told["delta"]]
-        if not all(_unpacked(value) >= 0 for value in numbers) or not told["delta"] <= 1:
+        losses = [*told["distance"].values(), told["epsilon"], told["delta"]]
+        if not all(_unpacked(value) >= 0 for value in losses) or not told["delta"] <= 1:
             raise ValueError("what a release tells about values is no number")
+    for told in about.get("replaced", {}).values():
+        if not float(told["epsilon"]) >= 0 or not 0 <= float(told["delta"]) <= 1:
+            raise ValueError("what a release tells about replaced records is no number")
     if isinstance(written, dict):
         if not all(eta >= 0 for eta in written.values()):
             raise ValueError("a leakage is no number")
         return PastReleaseAsWritten(about, {str(row): float(eta) for row, eta in written.items()})
     # What a version did not write down, nobody knows.
-    numbers = {name: _unpacked(content.get(name)) for name in ("eta", "mu", "epsilon")}
-    loss = PrivacyLoss.of(len(written), **numbers, delta=_unpacked(content.get("delta", 0.0)))
+    losses = {name: _unpacked(content.get(name)) for name in ("eta", "mu", "epsilon")}
+    loss = PrivacyLoss.of(len(written), **losses, delta=_unpacked(content.get("delta", 0.0)))
     return PastRelease(about, loss, People.read(content, len(loss)))
 
 
@@ -530,7 +535,7 @@ def _digest(folder: Path) -> str | None:
         return None
 
 
-class LedgerFile:
+class LedgerFile(Listing):
     """The ledger of a project, for what ``seepage release`` does not release itself.
 
     Record here what a training run or the answers of a predictor tell about the people in a table,
@@ -631,6 +636,22 @@ class LedgerFile:
                 "state": COMMITTED,
             }
             return held.add(PastRelease(about, loss, earlier.people))
+
+    def table(self, library: str | None = None) -> Any:
+        """Return a data frame with a line for each entry: what it is, and its largest numbers."""
+        with open_ledger(self.path) as held:
+            entries = held.ledger.entries
+        columns: dict[str, list[Any]] = {
+            "entry": list(range(1, len(entries) + 1)),
+            "what": [str(one.about.get("what", "release")) for one in entries],
+            "when": [str(one.about.get("when", "")) for one in entries],
+            "state": [state_of(one) for one in entries],
+            "rows": [len(one) for one in entries],
+        }
+        for name in ("eta", "mu", "epsilon", "delta"):
+            each = (one.loss.columns[name] for one in entries)
+            columns[name] = [float(np.max(values, initial=0.0)) for values in each]
+        return build_frame(columns, library or "pyarrow")
 
     def void(self, number: int, reason: str) -> None:
         """Let an entry count no longer: what it lists never left."""

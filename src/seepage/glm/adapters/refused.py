@@ -1,4 +1,4 @@
-"""Models without an exact audit: why not, and the nearest thing that works."""
+"""Models without an exact audit: the reason, and the nearest alternative."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _ATTACK = (
     "tells members from other people."
 )
 _COX = (
-    "Cox's partial likelihood couples records: every event is compared with everybody then at "
-    "risk, so no term of the objective belongs to one record."
+    "Cox's partial likelihood couples records: each event is compared with everybody at risk at "
+    "that time, so the objective is not a sum over records."
 )
 _HAZARD = (
     "Cut time into intervals, make one record for each person and interval, and fit a Poisson "
@@ -51,7 +51,8 @@ KINDS = (
     *_refused(
         "sklearn",
         "QuantileRegressor",
-        "This objective has kinks at the records themselves, so its minimiser has no derivative.",
+        "This objective is not differentiable at the records themselves, so its minimiser has no "
+        "derivative.",
         "Fit LinearRegression or Ridge instead.",
     ),
     *_refused(
@@ -72,25 +73,23 @@ KINDS = (
         "RandomForestClassifier RandomForestRegressor ExtraTreesClassifier ExtraTreesRegressor "
         "GradientBoostingClassifier GradientBoostingRegressor HistGradientBoostingClassifier "
         "HistGradientBoostingRegressor DecisionTreeClassifier DecisionTreeRegressor",
-        "Tree models have no derivative by their training data, so the leakage η is undefined.",
+        "Tree models are not differentiable in the training data, so FIL is undefined.",
     ),
     *_refused(
         "sklearn",
         "SVC SVR NuSVC NuSVR KNeighborsClassifier KNeighborsRegressor KernelRidge "
         "GaussianProcessClassifier GaussianProcessRegressor",
-        "This model contains the training records themselves: whoever has the model has them.",
+        "This model contains the training records themselves, so publishing it publishes them.",
     ),
     *_refused(
         "sklearn",
         "MLPClassifier MLPRegressor",
-        "Training a network stops where it happens to stop, not at a minimiser that could be "
-        "differentiated.",
+        "Training a network stops early, not at a minimiser that could be differentiated.",
     ),
     *_refused(
         "sklearn",
         "LinearSVR Perceptron PassiveAggressiveClassifier",
-        "The loss of this model has no second derivative where a record lies on the edge of the "
-        "margin.",
+        "The loss of this model has no second derivative for records on the edge of the margin.",
     ),
     RefusedKind("statsmodels", "PHReg", _COX, _HAZARD),
     RefusedKind("skglm", "CoxEstimator", _COX, _HAZARD),
@@ -125,8 +124,7 @@ KINDS = (
         RefusedKind(
             library,
             "*",
-            "Boosted trees have no derivative by their training data, so the leakage η is "
-            "undefined.",
+            "Boosted trees are not differentiable in the training data, so FIL is undefined.",
             _ATTACK,
         )
         for library in ("xgboost", "lightgbm", "catboost")

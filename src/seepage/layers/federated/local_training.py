@@ -1,7 +1,7 @@
-"""How a FedAvg client trains before it sends: its optimiser, epochs and batches.
+"""Local training of a FedAvg client: its optimiser, epochs and batches.
 
 The optimisers are written as plain arithmetic on tensors, so that a whole local run is a
-differentiable map from the client's records to what it sends.
+differentiable map from the client's records to its update.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LocalTraining:
     batches
         Instead of ``epochs`` and ``batch_size``, the records of every step, by their positions.
     seed
-        Of the shuffling.
+        The seed of the shuffling.
 
     Examples
     --------
@@ -186,9 +186,9 @@ def _root(squares: Tensor) -> Tensor:
 
 
 def check_training(training: Any) -> None:
-    """Raise unless it is said how a client trains."""
+    """Raise unless ``training`` is a :class:`LocalTraining`."""
     if not isinstance(training, LocalTraining):
         raise InputError(
-            "training must be sp.layers.LocalTraining(lr=…, …), which says how the client trains, "
-            f"not {type(training).__name__}."
+            "training must be sp.layers.LocalTraining(lr=…, …), which describes the client's "
+            f"training, not {type(training).__name__}."
         )

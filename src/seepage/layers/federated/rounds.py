@@ -38,7 +38,7 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """What the server sees of some clients in a round.
+    """The update that the server sees from one or several clients in a round.
 
     Parameters
     ----------
@@ -63,10 +63,10 @@ class FederatedRun:
     Parameters
     ----------
     net
-        The global model after the last round (a copy; the one handed in stays as it was).
+        The global model after the last round (a copy; the network passed in is unchanged).
     snapshots
-        By round, the global model's parameters and buffers before it: what every participant
-        received.
+        By round, the global model's parameters and buffers before it, as every participant received
+        them.
     """
 
     net: nn.Module
@@ -102,7 +102,7 @@ def simulate(
     observe: Callable[[Update], object] | None = None,
     seed: int = 0,
 ) -> FederatedRun:
-    """Train a network in federated rounds and let an observer see what the server sees.
+    """Simulate federated training, and pass each update that the server sees to an observer.
 
     In FedSGD every client sends the mean gradient ``g`` of one batch, and the server steps by
     ``−lr`` times the mean of these. In FedAvg every client takes ``local_steps`` steps of its own
@@ -111,8 +111,9 @@ def simulate(
 
     Every client starts from the server's parameters and buffers. The means are weighted: in FedAvg
     by the records that a client has, in FedSGD by those of its batch; with noise, every client
-    counts the same, since the noise has to hide its share in the mean. Buffers (the running
-    statistics of BatchNorm) are sent and averaged too; clipping and noise do not apply to them.
+    counts the same, since the noise must cover each client's share of the mean. Buffers (the
+    running statistics of BatchNorm) are sent and averaged too; clipping and noise do not apply to
+    them.
 
     Parameters
     ----------
@@ -137,7 +138,7 @@ def simulate(
     per_round
         How many randomly drawn clients take part in a round; by default all.
     max_norm
-        Updates of the parameters are scaled down to this norm before they leave.
+        Updates of the parameters are clipped to this norm before they are sent.
     noise_multiplier
         The sum of the updates that the server sees carries Gaussian noise of this times
         ``max_norm``; every client adds its share.
@@ -145,14 +146,14 @@ def simulate(
         With secure aggregation, the size of the groups of clients of which only the mean update is
         seen; clients left over join the last group.
     remedy
-        What every client does about some layers, after clipping and noise; the network that comes
-        out is the one trained under it.
+        A remedy that every client applies to some layers, after clipping and noise; the network is
+        trained under it.
     snapshots
         Rounds before which to keep the global model, from 0; ``rounds`` itself keeps the last.
     observe
         Called with every :class:`Update` that reaches the server.
     seed
-        Of batches, clients and noise.
+        The seed of batches, clients and noise.
 
     Examples
     --------
@@ -268,7 +269,7 @@ class _Server:
         self._scale = self.lr if self.optimizer is None else 1.0
 
     def round(self, number: int) -> list[Update]:
-        """Run one round, and return what the server sees."""
+        """Run one round, and return the updates that the server sees."""
         draw = torch.Generator().manual_seed(key_of(self.seed, number, "round") % (1 << 63))
         taking = list(range(len(self.clients)))
         if self.per_round is not None:
@@ -314,7 +315,7 @@ class _Server:
         return [each / sum(weights) for each in weights]
 
     def _sent(self, client: int, together: int, number: int, draw: torch.Generator) -> State:
-        """Return what a client sends when it starts from the server's state."""
+        """Return the update of a client that starts from the server's state."""
         before = {name: buffer.clone() for name, buffer in sent_buffers(self.net).items()}
         with kept_buffers(self.net):
             update = self._leaving(self._update(client, draw), together, draw)
@@ -382,7 +383,7 @@ def mean_gradient(
 ) -> State:
     """Return the gradient of the mean loss, by names of parameters.
 
-    The labels are checked, if it is said where they are from, as in "Batch 3".
+    Labels are checked if ``where`` names their origin, as in "Batch 3".
     """
     trained = {name: p for name, p in net.named_parameters() if p.requires_grad}
     with torch.enable_grad():
@@ -395,7 +396,7 @@ def mean_gradient(
 
 
 def _groups(clients: Sequence[int], together: int) -> list[tuple[int, ...]]:
-    """Return clients in groups of ``together``, in order; the last takes what is left over."""
+    """Return clients in groups of ``together``, in order; the last group takes the remainder."""
     starts = [g * together for g in range(max(1, len(clients) // together))]
     ends = [*starts[1:], len(clients)]
     return [tuple(clients[a:b]) for a, b in zip(starts, ends, strict=True)]

@@ -1,15 +1,15 @@
-"""The first round after which updates tell a property: a test per round and layer.
+"""The first round after which updates reveal a property: a test per round and layer.
 
 After each round, every client's updates so far are averaged
 (:mod:`seepage.layers.federated.client_means`). A kernel ridge regression predicts the clients'
 labels from these averages, as in the test over all groups
 (:mod:`seepage.layers.measures.independence_test`); the statistic is its sum of squared
-leave-one-client-out errors. If the updates say nothing, clients may exchange labels; the same
-exchanges are tried in all rounds and layers, which preserves their dependence. Errors are
-standardised by their mean and spread over the exchanges, and P-values are adjusted for the number
-of rounds and layers by the step-down method of Westfall and Young (1993): where there is nothing to
-find, the chance of naming any layer after any round is the level, however correlated the rounds
-are.
+leave-one-client-out errors. If updates are independent of the property, clients' labels are
+exchangeable; the same permutations are used in all rounds and layers, which preserves their
+dependence. Errors are standardised by their mean and spread over the permutations, and P-values are
+adjusted for the number of rounds and layers by the step-down method of Westfall and Young (1993):
+under the null hypothesis, the probability of naming any layer after any round is the level, however
+correlated the rounds are.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from seepage.layers.federated.gradients import LayerGradients
 from seepage.layers.measures.independence_test import LEVEL, TIE, left_out_errors, left_out_smoother
 from seepage.layers.measures.property_batches import read_property
 from seepage.support.number_check import check_count
+from seepage.tables.result_table import GREY, ResultTable, new_axes
 from seepage.tables.source import build_frame
 
 
-@dataclass(frozen=True, eq=False)
-class RoundByRound:
-    """The evidence after every round that a layer tells the property.
+@dataclass(frozen=True, eq=False, repr=False)
+class RoundByRound(ResultTable):
+    """P-values by round and layer that the updates reveal the property.
 
     Parameters
     ----------
@@ -41,7 +42,7 @@ class RoundByRound:
     p_values
         ``(rounds, layers)``, adjusted for the number of both.
     clients
-        How many clients had sent something by each of these rounds.
+        The number of clients that had sent an update by each of these rounds.
     """
 
     layers: tuple[str, ...]
@@ -50,39 +51,62 @@ class RoundByRound:
     clients: tuple[int, ...]
 
     def first(self, layer: str | None = None) -> int | None:
-        """Return the first round after which a layer (by default any) tells, or ``None``."""
+        """Return the first round after which a layer (by default any) leaks, or ``None``."""
         which = slice(None) if layer is None else [self.layers.index(layer)]
         significant = (self.p_values[:, which] <= LEVEL).any(axis=1)
         return self.rounds[int(significant.argmax())] if significant.any() else None
 
-    def table(self, library: str = "pyarrow") -> Any:
+    index_columns = 2
+    value_column = "p_value"
+
+    def __repr__(self) -> str:
+        first = self.first()
+        when = "no layer tells so far" if first is None else f"first told after round {first}"
+        return (
+            f"<{len(self.layers)} layers after {len(self.rounds)} rounds: {when}, "
+            f"smallest P-value {self.p_values.min():.3g}>"
+        )
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw every layer's P-value over the rounds, and return the matplotlib axes."""
+        ax = new_axes(ax, figsize=(6.4, 4.0))
+        for name, values in zip(self.layers, self.p_values.T, strict=True):
+            ax.plot(self.rounds, values, marker=".", label=name)
+        ax.axhline(LEVEL, color=GREY, ls=":", label=f"{LEVEL:g}")
+        ax.set_yscale("log")
+        ax.set_xlabel("round")
+        ax.set_ylabel("P-value")
+        ax.legend(frameon=False)
+        return ax
+
+    def table(self, library: str | None = None) -> Any:
         """Return a data frame with one row per round and layer."""
         columns = {
             "round": np.repeat(self.rounds, len(self.layers)),
             "layer": list(self.layers) * len(self.rounds),
             "p_value": self.p_values.ravel(),
         }
-        return build_frame(columns, library)
+        return build_frame(columns, library or "pyarrow")
 
 
 @accepts_other_names
 def since_when(
     gradients: LayerGradients, property: Any, *, permutations: int = 999, seed: int = 0
 ) -> RoundByRound:
-    """Return the evidence, after every round, that each layer tells a property of the clients.
+    """Test, after every round, whether each layer reveals a property of the clients.
 
     If there are more than 24 rounds, 24 are tested, spread evenly over the run up to the last.
 
     Parameters
     ----------
     gradients
-        What was recorded, with nodes and rounds.
+        The recording, with nodes and rounds.
     property
         The property of every update, ``(n,)``, the same for all updates of a client.
     permutations
-        The number of random exchanges of labels.
+        The number of random permutations of labels.
     seed
-        Of the exchanges.
+        The seed of the permutations.
 
     Examples
     --------
@@ -127,7 +151,7 @@ def since_when(
 
 
 def _standing(means: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return how far the error of every arrangement of labels is below their mean, in spreads."""
+    """Return each permutation's error below their mean, in standard deviations."""
     if len(means) < 3:
         return np.zeros(len(labels))
     smoother = left_out_smoother(means, np.arange(len(means)))

@@ -6,12 +6,13 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from seepage.core.result import Result
 from seepage.errors import InputError, nearest
+from seepage.tables.result_table import BLUE, INK, ORANGE, new_axes
 from seepage.tables.source import build_frame
 
 
@@ -45,13 +46,13 @@ class PerLayer(Result):
     columns
         Further columns of the table.
     notes
-        What a reader of the numbers must know.
+        Caveats, in words.
     by_record
         The numbers of each record, ``(n, layers)``, if the measure is a mean over records.
     errors
         For estimates, the standard error of every entry of ``by_record``; zero where it is exact.
     negligible
-        Numbers up to this count as zero in the ranking.
+        Numbers up to this value count as zero in the ranking.
     """
 
     low: Any = None
@@ -68,7 +69,7 @@ class PerLayer(Result):
     def of(
         measure: str, layers: Sequence[str], spans: Any, sizes: Sequence[int], **rest: Any
     ) -> PerLayer:
-        """Return what was measured of some layers: numbers and the ends of their intervals."""
+        """Return the results of some layers: numbers and the ends of their intervals."""
         values, low, high = (np.asarray(part) for part in spans)
         ends: dict[str, Any] = {"low": low, "high": high, "sizes": tuple(sizes)}
         named = np.array(layers, dtype=object)
@@ -92,9 +93,9 @@ class PerLayer(Result):
         k = self.layers.index(layer)
         return Span(*(float(part[k]) for part in (self.values, self.low, self.high)))
 
-    def top(self, count: int = 10) -> PerLayer:
-        """Return the ``count`` layers that give most away, the worst first."""
-        order = self.worst_first()[:count]
+    def select(self, positions: Any) -> Self:
+        """Return the layers at some positions, in their order."""
+        order = np.asarray(positions)
         of_layers = {name: getattr(self, name) for name in ("low", "high", "by_record", "errors")}
         picked = {k: None if v is None else v[..., order] for k, v in of_layers.items()}
         return replace(
@@ -107,7 +108,7 @@ class PerLayer(Result):
         )
 
     def ranking(self) -> list[str]:
-        """Return the layers, the one that gives most away first; those without a number last.
+        """Return the layers, the one that leaks most first; those without a number last.
 
         Layers that are equal in four significant digits stand in the order of the network, and so
         do those whose number is below zero or ``negligible``: further digits depend on the
@@ -127,7 +128,7 @@ class PerLayer(Result):
         return [name for name in self.ranking() if self.span(name).high >= first.low]
 
     def relative(self) -> np.ndarray:
-        """Return the numbers divided by the largest of them (Figure 3 of Mo et al. 2021)."""
+        """Return the numbers divided by their maximum (Mo et al. 2021, figure 3)."""
         return np.asarray(self.values / np.nanmax(self.values))
 
     def correlation(self, other: PerLayer | np.ndarray) -> tuple[float, float]:
@@ -152,9 +153,9 @@ class PerLayer(Result):
         }
         return build_frame(columns | dict(self.columns), library or self.library)
 
-    def figure(self) -> Any:
-        """Return a matplotlib figure: a bar for every layer, with its interval."""
-        return draw_layers([self])
+    def plot(self, ax: Any = None) -> Any:
+        """Draw a bar for every layer, with its interval, and return the matplotlib axes."""
+        return draw_layers([self], ax)[0]
 
     def __repr__(self) -> str:
         first = self.ranking()[0]
@@ -181,29 +182,22 @@ def mean_interval(each: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return mean, mean - reach, mean + reach
 
 
-def draw_layers(results: Sequence[PerLayer]) -> Any:
-    """Return a matplotlib figure with one panel per result, the highest layer in another colour."""
-    from matplotlib.figure import Figure
-
-    bar, worst, ink = (
-        "#0072b2",
-        "#d55e00",
-        "#1c2530",
-    )  # every kind of colour vision tells them apart
+def draw_layers(results: Sequence[PerLayer], axes: Any = None) -> np.ndarray:
+    """Draw one panel per result, the highest layer in another colour; return the axes."""
     width = max(4.5, 1.5 + 0.55 * len(results[0].layers))
-    figure = Figure(figsize=(width, 2.6 * len(results)), layout="constrained")
-    panels = np.atleast_1d(figure.subplots(len(results), 1, sharex=True))
+    size = (width, 2.6 * len(results))
+    panels = np.atleast_1d(new_axes(axes, nrows=len(results), sharex=True, figsize=size))
     for panel, result in zip(panels, results, strict=True):
         highest = result.ranking()[0]
         places = np.arange(len(result.layers))
-        colours = [worst if name == highest else bar for name in result.layers]
+        colours = [ORANGE if name == highest else BLUE for name in result.layers]
         panel.bar(places, result.values, color=colours, width=0.7)
         reach = np.abs(np.stack([result.values - result.low, result.high - result.values]))
         panel.errorbar(
-            places, result.values, yerr=np.nan_to_num(reach), fmt="none", ecolor=ink, capsize=3
+            places, result.values, yerr=np.nan_to_num(reach), fmt="none", ecolor=INK, capsize=3
         )
         panel.set_xticks(places, result.layers, rotation=45, ha="right")
         panel.set_ylabel(result.unit)
         panel.set_title(result.measure, loc="left", fontsize="medium")
         panel.spines[["top", "right"]].set_visible(False)
-    return figure
+    return panels

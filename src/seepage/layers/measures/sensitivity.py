@@ -79,7 +79,7 @@ def sensitivity(
     chunk_size
         Records worked on at a time; ``"auto"`` finds what fits.
     seed
-        Of the random directions.
+        The seed of the random directions.
 
     Examples
     --------

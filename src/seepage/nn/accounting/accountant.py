@@ -1,9 +1,9 @@
-"""The accountant of private SGD: what every step gives away about every record of its batch.
+"""The accountant of private SGD: leakage of every step about every record of its batch.
 
-Theorem 3 of Guo et al. 2022: the information of a whole run about a record is at most the expected
-sum of the steps' informations, and anything computed from the noisy gradients (momentum, averages,
-the model itself) adds nothing. Per step and record, ``I = κ J̃ᵀJ̃/(σC)²`` with ``J̃ = ∂g̃/∂z`` and
-κ the amplification by hidden batches (``sampling/amplification``).
+By theorem 3 of Guo et al. (2022), the information of a whole run about a record is at most the
+expected sum of the information of its steps. Quantities computed from the noisy gradients
+(momentum, averages, the model itself) add nothing. Per step and record, ``I = κ J̃ᵀJ̃/(σC)²`` with
+``J̃ = ∂g̃/∂z`` and κ the amplification by hidden batches (``sampling/amplification``).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class FisherAccountant(MeasuredRun):
         For ``"theorem4"``: the probability that its factor fails over the whole run (by default
         ``1/n``), and the number of steps it is spread over, if known.
     view
-        What the question is about; by default the whole input.
+        The unknowns of a record; by default the whole input.
     probes
         Random probes per step. Two or more give standard errors without comparing steps.
     clip_derivative
@@ -90,8 +90,8 @@ class FisherAccountant(MeasuredRun):
     individual
         Whether to keep the differential privacy of each record.
     sketch, sketch_records
-        How many leading directions of the information to keep, and for which records, to learn
-        their FIL over the run.
+        How many leading directions of the information to keep, and for which records, for their FIL
+        over the run.
     survey_every
         One step in this many, drawn at random, is preceded by a pass over all records
         (:meth:`survey`). The run then estimates, for every record, the mean over redrawn batches
@@ -102,9 +102,9 @@ class FisherAccountant(MeasuredRun):
     seed
         Fixes the probes, not the noise.
     randomness
-        Where the loop's noise and batches come from, which the accountant cannot see: ``"secure"``
-        (nobody can draw them again), ``"seed"``, ``"fast"`` (a generator whose states can be
-        tried, such as torch's), ``"seed and fast"``, or ``"unstated"``. Every statement about the
+        The origin of the loop's noise and batches, which the accountant cannot detect: ``"secure"``
+        (cannot be regenerated), ``"seed"``, ``"fast"`` (a generator open to brute force, such as
+        torch's), ``"seed and fast"``, or ``"unstated"``. Every statement about the
         run carries the condition that follows.
 
     Examples
@@ -223,7 +223,7 @@ class FisherAccountant(MeasuredRun):
 
     @property
     def run(self) -> MeasuredRun:
-        """The accountant itself, as the measured run that it is."""
+        """The accountant itself, which is a measured run."""
         return self
 
     def observe(
@@ -329,7 +329,7 @@ class FisherAccountant(MeasuredRun):
         return True
 
     def _get_to_know(self, x: Any, y: Tensor) -> None:
-        """Learn the number of unknowns and the finite step from the first records."""
+        """Set the number of unknowns and the finite step from the first records."""
         engine = self.engine
         if self.unknowns:
             return
@@ -395,7 +395,7 @@ class FisherAccountant(MeasuredRun):
         self._open = self._open[:0]
 
     def _entry(self) -> Entry:
-        """Return one step with the present settings, as the ledger keeps it."""
+        """Return one step with the present settings, as stored in the ledger."""
         clip = self.engine.clip
         return Entry(
             steps=1,

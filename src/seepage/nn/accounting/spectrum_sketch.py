@@ -3,14 +3,14 @@
 The norm of a sum of information matrices is less than the sum of their norms, so FIL over a run
 does not follow from its steps' FILs. Every probe gives a vector ``y = sqrt(κ)J̃ᵀu/s`` with
 ``E[yyᵀ] = κJ̃ᵀJ̃/s²``; the sum of ``yyᵀ`` over steps and probes estimates the whole matrix, and its
-leading directions are kept for each record.
+leading directions are stored for each record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,12 +19,14 @@ from torch import Tensor
 
 from seepage.errors import InputError
 from seepage.nn.privacy.randomness import marked
+from seepage.tables.result_table import PlottedNumbers, RankedResult
+from seepage.tables.source import build_frame
 
 Numbers = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
-class SpectrumBracket:
+@dataclass(frozen=True, eq=False, repr=False)
+class SpectrumBracket(RankedResult):
     """FIL of some records over a run.
 
     Both ends are nan for a record that was in no batch, since it is not measured.
@@ -40,13 +42,40 @@ class SpectrumBracket:
         From the leading eigenvalue of all probes together and what the sketch lost: the mean of its
         square is not below that of FIL.
     conditions
-        What must hold of the origin of noise and batches.
+        Conditions on the origin of noise and batches.
     """
 
     index: NDArray[np.int64]
     lower: Numbers
     upper: Numbers
     conditions: tuple[str, ...] = ()
+
+    value_column = "upper"
+
+    def table(self, library: str | None = None) -> Any:
+        """Return a data frame with a row for every record: both ends of its FIL."""
+        columns = {"row": self.index, "lower": self.lower, "upper": self.upper}
+        return build_frame(columns, library or "pyarrow")
+
+    def labels(self) -> NDArray[np.int64]:
+        """Return the records' positions."""
+        return self.index
+
+    def select(self, positions: Any) -> SpectrumBracket:
+        """Return the records at some positions, in their order."""
+        order = np.asarray(positions)
+        ends = (self.lower[order], self.upper[order])
+        return SpectrumBracket(self.index[order], *ends, self.conditions)
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: the upper ends in falling order, and the lower ones."""
+        worst = self.sort()
+        ends = (worst.lower, worst.upper)
+        return PlottedNumbers(worst.upper, worst.index, "FIL η", "records", *ends)
+
+    def html_notes(self) -> tuple[str, ...]:
+        """Return the conditions, for a notebook."""
+        return self.conditions
 
     def __repr__(self) -> str:
         lower, upper = (ends[~np.isnan(ends)] for ends in (self.lower, self.upper))

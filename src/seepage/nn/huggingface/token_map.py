@@ -1,7 +1,7 @@
-"""Which word leaks: the leakage about every token of a text, shown with the tokens.
+"""Token map: the leakage about every token of a text, shown with the tokens.
 
 A token of a causal model is an input, seen by its embedding, *and* a target, predicted from the
-tokens before it. Both paths lead into the gradient:
+tokens before it. The gradient depends on both:
 
     input    the dFIL about the token's embedding, averaged over the embedding's numbers
     target   the dFIL about its soft target, averaged over the probabilities of all tokens
@@ -28,6 +28,7 @@ from seepage.nn.problem.own_loss import IGNORED
 from seepage.nn.problem.views import Label, rows_of
 from seepage.risks.guessing import best_guess, checked_prior
 from seepage.support.files import write_private
+from seepage.tables.result_table import PlottedNumbers, ResultNumbers
 from seepage.tables.source import build_frame
 
 _IDS, _MASK, _LABELS = "input_ids", "attention_mask", "labels"
@@ -48,7 +49,7 @@ them.</small></p> {records} </body></html>
 
 @dataclass(frozen=True)
 class Token:
-    """One token of a record and the leakage about it; nan for a path it is not on."""
+    """One token of a record and the leakage about it; nan for a role it does not have."""
 
     record: int
     position: int
@@ -60,8 +61,8 @@ class Token:
     target_error: float = math.nan
 
 
-@dataclass(frozen=True, eq=False)
-class TokenMap:
+@dataclass(frozen=True, eq=False, repr=False)
+class TokenMap(ResultNumbers):
     """The leakage about every token of a batch of texts, and about their words.
 
     For a model with an encoder and a decoder, the tokens of a record's input come first, then those
@@ -88,12 +89,26 @@ class TokenMap:
             f"input, worst {worst.input:.4g} at {worst.text!r} of record {worst.record}>"
         )
 
-    def table(self, library: str = "pyarrow") -> Any:
+    index_columns = 2
+    value_column = "input"
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: the leakage about each token as an input."""
+        worst = sorted(self.tokens, key=lambda token: -np.nan_to_num(token.input))
+        values = np.array([token.input for token in worst])
+        names = [f"{_plain(token.text)} ({token.record})" for token in worst]
+        return PlottedNumbers(values, names, "dFIL η̄ as an input", "tokens")
+
+    def _repr_html_(self) -> str:
+        """Return the texts, every token shaded by the leakage about it."""
+        return self.html()
+
+    def table(self, library: str | None = None) -> Any:
         """Return a data frame with one line for each token."""
         names = ("record", "position", "text", "word")
         measured = ("input", "input_error", "target", "target_error")
         columns = {n: np.array([getattr(t, n) for t in self.tokens]) for n in names + measured}
-        return build_frame(columns, library)
+        return build_frame(columns, library or "pyarrow")
 
     def words(self, library: str = "pyarrow") -> Any:
         """Return a data frame with one line for each word, whose numbers are averages.
@@ -140,7 +155,7 @@ class TokenMap:
         candidates: Sequence[int],
         prior: Sequence[float] | None = None,
     ) -> tuple[float, float]:
-        """Return how often the best guess of a token is right, with and without the release.
+        """Return the success rate of the best guess of a token, with and without the release.
 
         The adversary knows the rest of the record, all other records and the candidates, and sees
         the noisy gradient. The token at that position is replaced both as an input and, if it is
@@ -191,7 +206,7 @@ def token_leakage(
     targets: bool = True,
     **options: Any,
 ) -> TokenMap:
-    """Measure what releasing the noisy gradient of a batch of texts tells about every token.
+    """Measure the leakage of a noisy gradient of a batch of texts about every token.
 
     Parameters
     ----------

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from seepage.core.result import Result
 from seepage.nn.privacy.randomness import mark_of, marked
 from seepage.support.number_check import check_share
+from seepage.tables.result_table import PlottedNumbers
 from seepage.tables.source import Array, build_frame
 
 
@@ -52,9 +53,9 @@ class Estimate(Result):
         """Return the lower and upper ends of an interval of that level, ``v ± t·error``.
 
         ``t`` is Student's quantile for the ``degrees`` of freedom, the normal one if they are
-        infinite. Few probes of a record that leaks in one or two directions have a skewed
-        distribution: intervals from 4 or 8 of them were seen to cover 87 to 93 % instead of 95 %,
-        and from 2 of them 84 %.
+        infinite. With few probes, a record that leaks in one or two directions has a skewed
+        distribution: intervals from 4 or 8 probes covered 87 to 93 % instead of 95 % in
+        simulations, and from 2 probes 84 %.
         """
         # Imported here, so that training needs only torch and numpy.
         from scipy.stats import t
@@ -63,13 +64,13 @@ class Estimate(Result):
         reach = t.ppf((1 + level) / 2, self.degrees) * np.asarray(self.standard_errors)
         return np.maximum(np.asarray(self) - reach, 0.0), np.asarray(self) + reach
 
-    def top(self, count: int = 10) -> Estimate:
-        """Return the ``count`` entries with the most leakage, the worst first.
+    def interval_ends(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the ends of the 95 % intervals; those of cells are not put into a table."""
+        return self.interval() if len(self.shape) < 2 else None
 
-        For a bound on an error these are the entries with the smallest bound; for a bound on
-        leakage, those with the largest. Rows of cells are ranked by their worst cell.
-        """
-        order = self.worst_first()[:count]
+    def select(self, positions: Any) -> Self:
+        """Return the entries at some positions, in their order."""
+        order = np.asarray(positions)
         return replace(
             self,
             values=np.asarray(self)[order],
@@ -77,6 +78,14 @@ class Estimate(Result):
             degrees=self.degrees if np.ndim(self.degrees) == 0 else self.degrees[order],
             index=self.labels()[order],
         )
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: the numbers with their 95 % intervals."""
+        drawn = super().drawing()
+        if len(self.shape) != 1:
+            return drawn
+        low, high = self.sort().interval()
+        return replace(drawn, low=low, high=high)
 
     def mse_bound(self) -> Estimate:
         """Return the least mean squared error per unknown that the leakage allows, ``1/η²``.
@@ -107,7 +116,7 @@ class Estimate(Result):
     def table(self, library: str | None = None) -> Any:
         """Return a data frame with the numbers and their standard errors.
 
-        If the noise can be drawn again, a column ``condition`` says so beside every number.
+        If the noise can be regenerated, a column ``condition`` says so.
         """
         numbers, errors = np.asarray(self), np.asarray(self.standard_errors)
         columns: dict[str, Any]

@@ -9,6 +9,7 @@ Su 2021, corollary 3.3 for the sum), and Rényi divergence ``αμ²/2``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from seepage.errors import InputError
 from seepage.nn.privacy.randomness import mark_of, marked
 from seepage.support.number_check import check_share
+from seepage.tables.result_table import PlottedNumbers, RankedResult
 from seepage.tables.source import build_frame
 
 Numbers = NDArray[np.float64]
@@ -28,8 +30,8 @@ CONDITIONS = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class IndividualLoss:
+@dataclass(frozen=True, eq=False, repr=False)
+class IndividualLoss(RankedResult):
     """The privacy loss ``PL`` of each record, and the guarantees that follow from it.
 
     Parameters
@@ -38,6 +40,8 @@ class IndividualLoss:
         ``Σ_t ‖g̃_t‖²/s_t²`` of every record.
     conditions
         The assumptions under which the numbers hold.
+    rows
+        The records' positions, if these are some of them.
 
     Examples
     --------
@@ -54,6 +58,31 @@ class IndividualLoss:
 
     privacy_loss: Numbers
     conditions: tuple[str, ...] = CONDITIONS
+    rows: NDArray[np.int64] | None = None
+
+    value_column = "mu"
+
+    def to_numpy(self) -> Numbers:
+        """Return the ``μ`` of every record."""
+        return self.mu()
+
+    def labels(self) -> NDArray[np.int64]:
+        """Return the records' positions."""
+        return np.arange(len(self.privacy_loss)) if self.rows is None else self.rows
+
+    def select(self, positions: Any) -> IndividualLoss:
+        """Return the records at some positions, in their order."""
+        order = np.asarray(positions)
+        return IndividualLoss(self.privacy_loss[order], self.conditions, self.labels()[order])
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: every record's ``μ``, in falling order."""
+        worst = self.sort()
+        return PlottedNumbers(worst.mu(), worst.labels(), "privacy loss μ")
+
+    def html_notes(self) -> tuple[str, ...]:
+        """Return the conditions, for a notebook."""
+        return self.conditions
 
     def __repr__(self) -> str:
         mu = self.mu()
@@ -79,13 +108,15 @@ class IndividualLoss:
         """Return the least ε at δ, which for Gaussian noise is exact."""
         return gaussian_epsilon(self.mu(), delta)
 
-    def table(self, delta: float = 1e-5, library: str = "pyarrow") -> object:
+    def table(  # type: ignore[override]
+        self, delta: float = 1e-5, library: str | None = None
+    ) -> Any:
         """Return a data frame with a row for every record.
 
-        If the noise can be drawn again, a column ``condition`` says so beside every number.
+        If the noise can be regenerated, a column ``condition`` says so.
         """
         columns: dict[str, object] = {
-            "row": np.arange(len(self.privacy_loss)),
+            "row": self.labels(),
             "privacy_loss": self.privacy_loss,
             "mu": self.mu(),
             "rdp_2": self.rdp(2),
@@ -93,7 +124,7 @@ class IndividualLoss:
         }
         if mark := mark_of(self.conditions):
             columns["condition"] = [mark] * len(self.privacy_loss)
-        return build_frame(columns, library)
+        return build_frame(columns, library or "pyarrow")
 
 
 def gaussian_epsilon(mu: Numbers, delta: float) -> Numbers:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ from seepage.nn.privacy.randomness import marked
 from seepage.nn.privacy.run_membership import RunMembership, ShiftGroup, own_membership
 from seepage.nn.privacy.run_privacy import Ledger, conditions_of_relation
 from seepage.support.number_check import check_share
+from seepage.tables.result_table import PlottedNumbers, RankedResult
+from seepage.tables.source import build_frame
 
 Numbers = NDArray[np.float64]
 
@@ -38,8 +40,8 @@ def sampled_gaussian_renyi(
 
     ``(1/(α − 1)) log Σ_k C(α, k)(1 − q)^{α−k} q^k e^{(k² − k)μ²/2}`` for integer orders α (Mironov,
     Talwar and Zhang 2019, section 3.3), ``αμ²/2`` for q = 1; μ is the shift in units of the noise.
-    At orders above 256, which help only if μ is small, ``αμ²/2`` also replaces a sum with an
-    exponent above 30, as an upper bound: without sampling a step costs no less.
+    At orders above 256, which help only if μ is small, ``αμ²/2`` (the cost without sampling) also
+    replaces a sum with an exponent above 30, as an upper bound.
 
     Examples
     --------
@@ -126,9 +128,9 @@ class IndividualCosts:
         return torch.where(seen, steps * mean, worst), steps * error
 
 
-@dataclass(frozen=True, eq=False)
-class IndividualPrivacy:
-    """Rényi differential privacy of each record, for adding or removing that one.
+@dataclass(frozen=True, eq=False, repr=False)
+class IndividualPrivacy(RankedResult):
+    """Rényi differential privacy of each record, for adding or removing it.
 
     Where the number of records counts as public, the record is blanked out instead of removed.
     It is an estimate along the run that took place: a guarantee before the run needs a filter that
@@ -149,6 +151,8 @@ class IndividualPrivacy:
     norms
         Of every record, for groups of similar shifts ``μ = ‖g̃‖/s``: how many there were, and the
         sums of μ² and μ⁴, ``(n, groups, 3)``.
+    rows
+        The records' positions, if these are some of them.
     """
 
     orders: tuple[int, ...]
@@ -157,6 +161,48 @@ class IndividualPrivacy:
     run_epsilon: Callable[[float], float] | None = None
     ledger: Ledger | None = None
     norms: NDArray[np.float32] | None = None
+    rows: NDArray[np.int64] | None = None
+
+    def table(  # type: ignore[override]
+        self, delta: float = 1e-5, library: str | None = None
+    ) -> Any:
+        """Return a data frame with a row for every record: Rényi cost, its error, and ε at δ."""
+        order = self.orders[0]
+        columns = {
+            "row": self.labels(),
+            f"rdp_{order}": self.rdp(order),
+            "standard_error": self.standard_errors(order),
+            "epsilon": self.epsilon(delta),
+        }
+        return build_frame(columns, library or "pyarrow")
+
+    def to_numpy(self) -> Numbers:
+        """Return the Rényi cost of every record at the first order."""
+        return self.rdp(self.orders[0])
+
+    def labels(self) -> NDArray[np.int64]:
+        """Return the records' positions."""
+        return np.arange(len(self.costs)) if self.rows is None else self.rows
+
+    def select(self, positions: Any) -> IndividualPrivacy:
+        """Return the records at some positions, in their order."""
+        order = np.asarray(positions)
+        return replace(
+            self,
+            costs=self.costs[order],
+            errors=self.errors[order],
+            norms=None if self.norms is None else self.norms[order],
+            rows=self.labels()[order],
+        )
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: every record's Rényi cost, in falling order."""
+        worst, name = self.sort(), f"Rényi cost at order {self.orders[0]}"
+        return PlottedNumbers(worst.to_numpy(), worst.labels(), name)
+
+    def html_notes(self) -> tuple[str, ...]:
+        """Return the conditions, for a notebook."""
+        return self.conditions
 
     def __repr__(self) -> str:
         cost = self.rdp(self.orders[0])
@@ -168,7 +214,7 @@ class IndividualPrivacy:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """What must hold of the way batches were drawn, and of the origin of their noise."""
+        """Conditions on the sampling of batches, and on the origin of their noise."""
         if self.ledger is None:
             return ()
         return (*conditions_of_relation(self.ledger), *self.ledger.conditions)
@@ -193,14 +239,14 @@ class IndividualPrivacy:
         return np.asarray(np.minimum(np.maximum(every.min(axis=1), 0.0), whole))
 
     def membership(self, record: int) -> RunMembership:
-        """Return how well anybody can tell whether one record was in the data: a trade-off curve.
+        """Return the trade-off curve of membership inference for one record.
 
         It composes the norms of its own gradients, so it is an estimate; for a record that was in
         no batch, it is the guarantee of the clip for all records (``accountant.membership()``).
         """
         if self.ledger is None or self.norms is None:
             raise InputError(
-                "Trade-off curves need the steps of the run; ask the accountant that kept them."
+                "Trade-off curves need the steps of the run; use the accountant of that run."
             )
         if not 0 <= record < len(self.costs):
             raise InputError(

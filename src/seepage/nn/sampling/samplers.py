@@ -1,4 +1,4 @@
-"""How batches are drawn: every record by its own coin toss, or a set of fixed size.
+"""Samplers: Poisson sampling of each record, or a set of fixed size.
 
 Both are functions of a seed and a step, so a stopped run can resume with the same batches.
 """
@@ -23,8 +23,8 @@ class Sampler(ABC):
     """Draws batches of a size, or mean size, from a data set.
 
     A seed fixes all batches, for experiments; by default they are different in every run, with a
-    key from the operating system. Keep it secret: whoever knows the batches learns more than the
-    accountant says.
+    key from the operating system. Keep it secret: an attacker who knows the batches learns more
+    than the accountant states.
     """
 
     name: str
@@ -59,7 +59,7 @@ class PoissonSampler(Sampler):
     """Every record is in a batch with a given probability, independently.
 
     Batches vary in size and may be empty. The probability is a declared ``sample_rate``, or
-    ``batch_size/records``, which tells the number of records to whoever learns it.
+    ``batch_size/records``, which reveals the number of records to anyone who learns it.
 
     Examples
     --------

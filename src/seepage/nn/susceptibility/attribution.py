@@ -1,7 +1,7 @@
 """A number for every attribute of every record, and its norms over records, attributes and images.
 
 The PLIS of a record, of a group of attributes or of a super-pixel is the Euclidean norm of that
-part of its array (Mueller et al. 2022, section "Theoretical Results").
+part of its array (Mueller et al. 2022).
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from torch import Tensor
 from seepage.core.noise import Gaussian, Noise
 from seepage.core.result import Result
 from seepage.errors import InputError, nearest
+from seepage.tables.result_table import PlottedNumbers, ResultTable
 from seepage.tables.source import as_numpy
 
 Part = Any  # a column (number or name), several of them, a slice, or a mask
 
 
-@dataclass(frozen=True, eq=False)
-class Attribution:
+@dataclass(frozen=True, eq=False, repr=False)
+class Attribution(ResultTable):
     """An array of the records' shape, ``(B, …)``.
 
     Parameters
@@ -34,7 +35,7 @@ class Attribution:
     noise
         The standard deviation of the noise on the sum of the gradients; ``None`` without noise.
     about
-        What the attributes are, in words.
+        A description of the attributes.
     kind
         ``exact``.
     index
@@ -53,8 +54,20 @@ class Attribution:
     names: tuple[str, ...] | None = None
     library: str = "torch"
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(as_numpy(self.values), dtype=dtype, copy=copy)
+    def to_numpy(self) -> np.ndarray:
+        """Return the numbers, an array of the records' shape."""
+        return as_numpy(self.values)
+
+    def table(self, library: str | None = None) -> Any:
+        """Return a data frame with the norm over each whole record."""
+        return self.records().table(library)
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: the norm over each whole record, in falling order."""
+        return self.records().drawing()
+
+    def __repr__(self) -> str:
+        return f"<{repr(self.records())[1:-1]}, of {len(self)} records about {self.about}>"
 
     def __len__(self) -> int:
         return int(self.values.shape[0])
@@ -184,11 +197,11 @@ class Attribution:
 def entries_of(
     part: Part, shape: tuple[int, ...], columns: tuple[str, ...] | None, name: str
 ) -> Tensor:
-    """Return which entries of a record of that shape a part holds, as true and false.
+    """Return a mask of the entries of a record that a part contains.
 
     A part is a column (its number or name), several of them, a slice, a tuple of slices, or true
     and false for every entry; for images also for every pixel, the same for all channels. ``name``
-    is the caller's name for it.
+    is the name of the part in error messages.
     """
     mask = torch.zeros(shape, dtype=torch.bool)
     cuts = (part,) if isinstance(part, slice) else part
@@ -229,7 +242,7 @@ def entries_of(
 
 
 def _listed(part: Part, name: str) -> list[Any]:
-    """Return the columns one by one; those in arrays as plain numbers."""
+    """Yield the columns one by one, array entries as plain numbers."""
     if isinstance(part, str | numbers.Number):
         return [part]
     if hasattr(part, "shape") or hasattr(part, "to_numpy"):

@@ -28,12 +28,14 @@ from seepage.nn.measures.estimate import Estimate
 from seepage.nn.measures.gradient_leakage import GradientLeakage
 from seepage.nn.problem.views import Inputs
 from seepage.support.number_check import check_choice
+from seepage.tables.result_table import BLUE, ResultTable, new_axes
+from seepage.tables.source import build_frame
 
 METHODS = ("auto", "exact", "estimate")
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(ResultTable):
     """The three measures of the same gradient.
 
     Parameters
@@ -58,6 +60,25 @@ class Comparison:
     fil: Estimate | None
     plis_cells: np.ndarray
     jacsens_cells: Estimate
+
+    value_column = "plis"
+
+    def table(self, library: str | None = None) -> Any:
+        """Return a data frame with a row for every record and a column for every measure."""
+        columns = {"row": self.jacsens.labels(), "plis": self.plis, **self.columns()}
+        return build_frame(columns, library or "pyarrow")
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw every record's JacSens over its PLIS, and return the matplotlib axes."""
+        ax = new_axes(ax, figsize=(4.6, 4.4))
+        ax.plot(self.plis, np.asarray(self.jacsens), ".", color=BLUE)
+        ax.set_xlabel("PLIS")
+        ax.set_ylabel("JacSens")
+        return ax
+
+    def __repr__(self) -> str:
+        ranks = ", ".join(f"{name}: {value:.2f}" for name, value in self.spearman().items())
+        return f"<PLIS, JacSens and FIL of {len(self.plis)} records; rank correlations {ranks}>"
 
     def spearman(self) -> dict[str, float]:
         """Return rank correlations between the measures, over the records.

@@ -4,7 +4,7 @@ It runs in one process or, under ``torchrun``, in several that share the work of
 
 ``w ← w − ρ v``, ``v ← m v + (Σ g̃ + N(0, (σC)²))/B + λ w`` (Guo et al. 2022, section 6.1, with
 momentum and weight decay), or any other optimiser's step along ``(Σ g̃ + N(0, (σC)²))/B``. ``B`` is
-declared, or the number of records counts as public: whoever sees the noise of a step learns
+declared, or the number of records counts as public: an attacker who sees the noise of a step learns
 ``σC/B``.
 """
 
@@ -92,9 +92,8 @@ _OWN = ("n", "sampler")  # set by the trainer itself
 class PrivateUpdate:
     """Changes the parameters by a noisy gradient; its state can be stored and resumed.
 
-    ``make`` creates the optimiser for the released parameters. It sees nothing but the noisy
-    gradients and the resulting parameters, so it adds no leakage (post-processing of a release
-    gives nothing more away).
+    ``make`` creates the optimiser for the released parameters. It uses only the noisy gradients and
+    the resulting parameters, so it adds no leakage (post-processing).
     """
 
     def __init__(self, released: Released, make: MakeOptimizer) -> None:
@@ -172,10 +171,11 @@ class Progress:
     worst_dfil
         The largest dFIL of any record.
     worst_mu
-        The largest μ of any record: how well an adversary who knows all others and the batches
-        could tell from the release whether it was there; nan without clipping.
+        The largest μ of any record: the Gaussian DP parameter of membership inference by an
+        adversary who knows all other records and the batches; nan without clipping.
     condition
-        What dFIL and μ rest on if the noise can be drawn again, in a few words; otherwise empty.
+        The condition on dFIL and μ if the noise can be regenerated, in a few words; otherwise
+        empty.
     """
 
     step: int
@@ -207,46 +207,40 @@ class PrivateSGD:
         ``1/sample_rate`` steps, in which every record takes part once on average.
     sample_rate, expected_batch
         The probability that a record is in a Poisson batch, and the number ``B`` that the noisy
-        sums are divided by: both declared before the data are seen, so that one record more or
-        less changes nothing else. Guarantees are about adding or removing a record. Batches have
-        ``sample_rate · n`` records on average; a ``B`` that is far off acts like another
-        learning rate.
+        sums are divided by: both declared before the data are seen, so that adding or removing a
+        record changes nothing else. Guarantees are about adding or removing a record. Batches have
+        ``sample_rate · n`` records on average; an inaccurate ``B`` only rescales the learning rate.
     batch_size
         Instead: the size of a batch, or its mean for Poisson batches. Rate and divisor then follow
         from ``n``, which counts as public, and guarantees are about replacing a record.
-    lr, momentum, weight_decay
-        ρ, m and λ. By default ρ is 0.1 and the others are zero.
+    learning_rate, momentum, weight_decay
+        ρ, m and λ. By default ρ is 0.1, and m and λ are zero.
     optimizer
         Any optimiser of torch instead, as a function of the parameters:
         ``functools.partial(torch.optim.AdamW, lr=1e-3)``.
     noise_multiplier, max_grad_norm, clip
-        σ (1 by default), C, and how gradients are clipped: ``"hard"``, ``"smooth"`` as in Guo et
-        al. 2022, ``"none"``, or a clip of :mod:`seepage.nn.problem.clipping`, which has its own C.
-    target_epsilon, target_delta
-        Instead of ``noise_multiplier``: a privacy budget (ε, δ) for the whole run. σ is then the
-        least, in thousandths, with which ``accountant_.privacy(target_delta)`` is within it; it
-        follows from the declared settings alone.
+        σ, C, and how gradients are clipped: ``"hard"``, ``"smooth"`` as in Guo et al. 2022,
+        ``"none"``, or a clip of :mod:`seepage.nn.problem.clipping`, which has its own C.
     sampling
         ``"poisson"``, or ``"fixed"`` for batches of one size. A batch that is too large for memory
         is processed in parts (``chunk_size``), but is still one batch.
     seed
-        For experiments: fixes batches, noise and probes. Whoever knows or guesses it can draw them
-        again and subtract the noise, and every statement about the run says so. By default they
-        follow from a 256-bit key of the operating system and the step's number. With a checkpoint
-        the key is kept beside it, in a file of the same name plus ``.key``, which a run needs to
-        resume. Keep it secret and delete it when the run is over: whoever knows it can remove the
-        noise.
+        For experiments: fixes batches, noise and probes. Anyone who knows or guesses it can
+        regenerate and subtract the noise, and every statement about the run says so. By default
+        they follow from a 256-bit key of the operating system and the step's number. With a
+        checkpoint the key is kept beside it, in a file of the same name plus ``.key``, which a run
+        needs to resume. Keep it secret and delete it when the run is over: anyone who knows it can
+        remove the noise.
     randomness
         ``"secure"``: noise and batches from ChaCha20, sums rounded to a grid of about 1/4096 of the
         noise's standard deviation. ``"fast"``: noise from torch's own generator, which keeps as
-        little as 32 bits of a seed, for experiments only; statements say so too.
+        little as 32 bits of a seed, for experiments only; statements about the run say so.
     budget
-        What is promised to every record, about adding or removing it:
+        The privacy budget of every record, for adding or removing it:
         ``sp.privacy.DifferentialPrivacy(8.0, 1e-5, "add-or-remove")``, ``GaussianDP`` or
-        ``RenyiDP``. A record whose budget is spent takes part no more; the others go on. A Gaussian
-        budget charges the records that were drawn, the others every record, for which all
-        gradients are computed at every step. Needs a declared ``sample_rate``, a clip and a
-        single process.
+        ``RenyiDP``. A record whose budget is spent takes no further part. A Gaussian budget charges
+        the records drawn; the other budgets charge every record, for which all gradients are
+        computed at every step. Needs a declared ``sample_rate``, a clip and a single process.
         The leakage η̄ is then not stated: see :meth:`promise`.
     checkpoint
         A file to keep the state of the run in. If it exists, :meth:`fit` resumes from it, with the
@@ -266,7 +260,7 @@ class PrivateSGD:
     accountant_
         The :class:`~seepage.nn.FisherAccountant` of the run.
     budgets_
-        With ``budget``, what every record has spent and who has stopped
+        With ``budget``, the budget spent by every record and the records stopped
         (:class:`~seepage.nn.training.budgets.RecordBudgets`); otherwise ``None``. Keep it secret:
         whether a record has stopped is not covered by its budget.
     history_
@@ -390,8 +384,8 @@ class PrivateSGD:
         self.budget = None if budget is None else checked_budget(budget)
         if budget is not None and batch_size is not None:
             raise InputError(
-                "A budget is about adding or removing a record, which must change nothing for the "
-                "others; declare sample_rate and expected_batch instead of batch_size."
+                "A budget covers adding or removing a record, which must not affect the other "
+                "records; declare sample_rate and expected_batch instead of batch_size."
             )
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.checkpoint_every = int(checkpoint_every)
@@ -468,14 +462,14 @@ class PrivateSGD:
         return self
 
     def promise(self) -> Budget:
-        """Return what a run with ``budget`` promises to every record, and under which conditions.
+        """Return the guarantee of a run with ``budget`` for every record, and its conditions.
 
-        It is the same for all. What a single record has spent is no promise to it, and secret.
+        The budget that a single record has spent is no guarantee, and secret.
         """
         if self.budget is None:
             raise InputError(
-                "Without budget= no record ever stops; accountant_.privacy(delta) says what the "
-                "run promises."
+                "Without budget= no record ever stops; accountant_.privacy(delta) gives the "
+                "guarantee of the run."
             )
         origin = conditions_of([self._randomness()])
         said = (*self.budget.assumptions, GUARANTEED[0], *CONDITIONS, *origin)
@@ -526,7 +520,7 @@ class PrivateSGD:
         self.accountant_.engine.step_size(*first)
 
     def _budgets(self, records: int) -> RecordBudgets | None:
-        """Return the budgets of the records, if there are any."""
+        """Return the budgets of the records, or ``None``."""
         if self.budget is None:
             return None
         if world_size() > 1:
@@ -555,7 +549,7 @@ class PrivateSGD:
         return stream
 
     def _randomness(self) -> str:
-        """Return where noise and batches come from, as the ledger states it."""
+        """Return the origin of noise and batches, as stated in the ledger."""
         if self.seed is None:
             return SECURE if self.randomness == "secure" else FAST
         return SEED if self.randomness == "secure" else SEEDED_AND_FAST
@@ -614,7 +608,7 @@ class PrivateSGD:
             bar.set_postfix(shown)
 
     def _settings(self) -> dict[str, Any]:
-        """Return what a checkpoint must share with this trainer to be resumed."""
+        """Return the facts that a checkpoint must share with this trainer to be resumed."""
         names = (
             "batch_size",
             "sample_rate",
@@ -673,7 +667,7 @@ class PrivateSGD:
         held = self.net.state_dict()
         if {n: t.shape for n, t in parts["net"].items()} != {n: t.shape for n, t in held.items()}:
             raise InputError(
-                f"{self.checkpoint} is of a network with other parameters; name another "
+                f"{self.checkpoint} holds a network with other parameters; name another "
                 "checkpoint, or delete it."
             )
         self.net.load_state_dict({n: spread_like(held[n], t) for n, t in parts["net"].items()})
@@ -709,8 +703,8 @@ def _check_declared(rate: Any, expected: Any, batch_size: Any, sampling: str) ->
         )
     if sampling != "poisson":
         raise InputError(
-            "A declared sample_rate is of Poisson batches; leave sampling out, or give batch_size "
-            "for batches of one size."
+            "A declared sample_rate implies Poisson batches; leave sampling out, or give "
+            "batch_size for batches of one size."
         )
     check_number(rate, "sample_rate")
     check_rate(rate)

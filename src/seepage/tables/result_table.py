@@ -1,0 +1,359 @@
+"""What every result can do: become a table, an array or a picture, be sorted and summarised.
+
+A class states its numbers once, in ``table`` (a data frame of any library) and ``to_numpy``; the
+rest follows here: :class:`ResultTable` for any result, :class:`ResultNumbers` where all numbers
+measure the same thing, so that they have a largest, and :class:`RankedResult` where each belongs to
+a record, column, group, person or layer, so that they can be sorted.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+from seepage.tables.source import build_frame
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+NOTICE = "These numbers depend on the data and are themselves sensitive: do not publish them."
+
+# Every kind of colour vision tells these apart (Okabe and Ito 2008).
+BLUE, ORANGE, INK, GREY = "#0072b2", "#d55e00", "#1c2530", "#8a8f96"
+
+
+@dataclass(frozen=True)
+class PlottedNumbers:
+    """What a picture of numbers shows.
+
+    Parameters
+    ----------
+    values, labels
+        The numbers, the worst first, and what each belongs to.
+    name
+        What they measure.
+    unit
+        What each belongs to, in the plural: ``records``.
+    low, high
+        The ends of their intervals, if known.
+    mark
+        A value to compare with, and what it is, such as ``(0.5, "chance")``.
+    columns
+        Of cells, the columns' names.
+    ranked
+        Whether the first number is the worst, and so in another colour.
+    """
+
+    values: np.ndarray
+    labels: Any
+    name: str
+    unit: str = "records"
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+    mark: tuple[float, str] | None = None
+    columns: Sequence[str] = ()
+    ranked: bool = True
+
+
+class Listing(ABC):
+    """Something that can be shown as a table: in a data frame, and in a notebook."""
+
+    #: How many of the first columns of the table say what a line is about.
+    index_columns: ClassVar[int] = 1
+    #: Whether the numbers depend on the data; the notebook then shows a notice.
+    sensitive: ClassVar[bool] = True
+
+    @abstractmethod
+    def table(self, library: str | None = None) -> Any:
+        """Return a data frame: ``pandas``, ``polars`` or ``pyarrow``."""
+
+    def to_pandas(self, **options: Any) -> Any:
+        """Return a pandas data frame, with what each line is about as its index.
+
+        ``options`` are those of ``table``. Intervals of 95 %, where they are known, are the columns
+        ``low`` and ``high``. Needs pandas; ``table()`` works without it.
+        """
+        if find_spec("pandas") is None:
+            raise ImportError(
+                "to_pandas() needs pandas, which is not installed; run: pip install pandas. "
+                "table() returns a pyarrow table without it."
+            )
+        frame = self.table(library="pandas", **options)
+        ends = self.interval_ends()
+        if ends is not None and not {"low", "high"} & set(frame.columns):
+            frame["low"], frame["high"] = (np.atleast_1d(end) for end in ends)
+        return frame.set_index(list(frame.columns[: self.index_columns]))
+
+    def interval_ends(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the ends of the numbers' 95 % intervals, if they have any besides the table's."""
+        return None
+
+    def html_notes(self) -> tuple[str, ...]:
+        """Return what must hold for the numbers, in sentences, for a notebook."""
+        return ()
+
+    def html_table(self) -> Any:
+        """Return the lines that a notebook shows, as a ``pyarrow`` table."""
+        return self.table(library="pyarrow")
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the line of text and the first ten lines of the table."""
+        text, frame, index = repr(self), self.html_table(), self.index_columns
+        text = text[1:-1] if text.startswith("<") else text
+        names = frame.column_names[:13]
+        titles = [name if k >= index else "" for k, name in enumerate(names)]
+        lines = []
+        for line in frame.slice(0, 10).select(names).to_pylist():
+            cells = [html.escape(_shown(value)) for value in line.values()]
+            named = "".join(f"<th>{cell}</th>" for cell in cells[:index])
+            rest = "".join(f"<td>{cell}</td>" for cell in cells[index:])
+            lines.append(f"<tr>{named}{rest}</tr>")
+        heads = "".join(f"<th>{html.escape(title)}</th>" for title in titles)
+        assumed = "".join(f"<li>{html.escape(note)}</li>" for note in self.html_notes())
+        assumed = f"<p>Assuming:</p><ul>{assumed}</ul>" if assumed else ""
+        notice = f"<p><em>{NOTICE}</em></p>" if self.sensitive else ""
+        return (
+            f"<p><strong>{html.escape(text)}</strong></p><table><thead><tr>{heads}</tr></thead>"
+            f"<tbody>{''.join(lines)}</tbody></table>{assumed}{notice}"
+        )
+
+
+class ResultTable(Listing):
+    """A result that can be shown as a table, as an array and as a picture."""
+
+    #: The column of the table that ``to_numpy`` returns.
+    value_column: ClassVar[str] = "value"
+
+    def to_numpy(self) -> np.ndarray:
+        """Return the numbers as a NumPy array, in the order of the table."""
+        return np.asarray(self.table(library="pyarrow")[self.value_column])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.to_numpy(), dtype=dtype, copy=copy)
+
+    def plot(self, ax: Axes | None = None) -> Any:
+        """Draw the numbers with matplotlib, and return the axes.
+
+        Without ``ax`` a new figure of ``matplotlib.pyplot`` is made:
+        ``result.plot().figure.savefig("result.png")``.
+        """
+        return draw(self.drawing(), ax)
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: here the numbers in the order of the table."""
+        frame = self.table(library="pyarrow")
+        index = frame.select(frame.column_names[: self.index_columns]).to_pylist()
+        labels = [", ".join(map(str, line.values())) for line in index]
+        values, name = np.asarray(frame[self.value_column]), self.value_column
+        return PlottedNumbers(values, labels, name, ranked=False)
+
+
+class SummaryTable(ResultTable):
+    """A result of a few numbers, each with a name and perhaps the ends of a 95 % interval."""
+
+    #: A value to compare with, and what it is, in pictures.
+    mark: ClassVar[tuple[float, str] | None] = None
+
+    @abstractmethod
+    def spans(self) -> Mapping[str, tuple[float, float, float]]:
+        """Return every number with the ends of its interval (nan if it has none), by its name."""
+
+    def table(self, library: str | None = None) -> Any:
+        """Return a data frame with a line for each number and the ends of its 95 % interval."""
+        values, low, high = np.array(list(self.spans().values()), dtype=float).T
+        columns = {"measure": list(self.spans()), "value": values, "low": low, "high": high}
+        return build_frame(columns, library or "pyarrow")
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws."""
+        values, low, high = np.array(list(self.spans().values()), dtype=float).T
+        names = list(self.spans())
+        return PlottedNumbers(values, names, "", "", low, high, self.mark, ranked=False)
+
+
+class ResultNumbers(ResultTable):
+    """A result whose numbers all measure the same thing."""
+
+    def max(self, axis: Any = None, out: Any = None, **options: Any) -> Any:
+        """Return the largest number; those that were not measured (nan) are left out.
+
+        The arguments are those of ``numpy.max``.
+        """
+        return self._reduced(np.nanmax, axis=axis, out=out, **options)
+
+    def min(self, axis: Any = None, out: Any = None, **options: Any) -> Any:
+        """Return the smallest number; those that were not measured (nan) are left out."""
+        return self._reduced(np.nanmin, axis=axis, out=out, **options)
+
+    def mean(self, axis: Any = None, dtype: Any = None, out: Any = None, **options: Any) -> Any:
+        """Return the mean; numbers that were not measured (nan) are left out."""
+        return self._reduced(np.nanmean, axis=axis, dtype=dtype, out=out, **options)
+
+    def median(self, axis: Any = None, out: Any = None) -> Any:
+        """Return the median; numbers that were not measured (nan) are left out."""
+        return self._reduced(np.nanmedian, axis=axis, out=out)
+
+    def _reduced(self, function: Callable[..., Any], **options: Any) -> Any:
+        numbers = self.to_numpy()
+        if not numbers.size:
+            return math.nan
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # where nothing was measured
+            found = function(numbers, **options)
+        return float(found) if np.ndim(found) == 0 else found
+
+
+class RankedResult(ResultNumbers):
+    """A result with a number for each record, column, group, person or layer."""
+
+    @property
+    def less_is_worse(self) -> bool:
+        """Whether small numbers are the worst: errors of an attacker, not leakage."""
+        return False
+
+    @abstractmethod
+    def labels(self) -> np.ndarray:
+        """Return what each number belongs to."""
+
+    @abstractmethod
+    def select(self, positions: Any) -> Any:
+        """Return the entries at some positions, in their order."""
+
+    def worst_first(self) -> np.ndarray:
+        """Return the positions of the entries from the worst to the best."""
+        numbers, less = self.to_numpy(), self.less_is_worse
+        if numbers.ndim == 2:
+            numbers = numbers.min(axis=1) if less else numbers.max(axis=1)
+        return np.argsort(numbers if less else -numbers, kind="stable")
+
+    def top(self, count: int = 10) -> Self:
+        """Return the ``count`` entries with the most leakage, the worst first.
+
+        For a bound on an error, these are the entries with the smallest bound. Cells count by their
+        row's worst.
+        """
+        chosen: Self = self.select(self.worst_first()[:count])
+        return chosen
+
+    def sort(self, reverse: bool = False) -> Self:
+        """Return all entries, the worst first; with ``reverse`` the least exposed first."""
+        order = self.worst_first()
+        chosen: Self = self.select(order[::-1] if reverse else order)
+        return chosen
+
+    def html_table(self) -> Any:
+        """Return the ten worst lines, as a ``pyarrow`` table."""
+        return self.top(10).table(library="pyarrow")
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+# Pictures -----------------------------------------------------------------------------------------
+
+
+def new_axes(ax: Any, **figure: Any) -> Any:
+    """Return the given axes, or those of a new figure of ``matplotlib.pyplot``."""
+    if ax is not None:
+        return ax
+    if find_spec("matplotlib") is None:
+        raise ImportError("plot() needs matplotlib, which is not installed; pip install matplotlib")
+    from matplotlib import pyplot
+
+    return pyplot.subplots(layout="constrained", **figure)[1]
+
+
+def draw(drawing: PlottedNumbers, ax: Any = None) -> Any:
+    """Draw numbers: a bar for each of a few, dots in falling order for many, cells as a map."""
+    if np.ndim(drawing.values) == 2:
+        return _draw_cells(drawing, ax)
+    known = np.isfinite(drawing.values)
+    few = len(drawing.values) <= 30  # labels that can be read
+    ax = _draw_bars(drawing, known, ax) if few else _draw_dots(drawing, known, ax)
+    ax.spines[["top", "right"]].set_visible(False)
+    if not known.all():
+        missing = np.count_nonzero(~known)
+        ax.set_title(f"{missing:,} infinite or not measured", loc="right", fontsize="small")
+    return ax
+
+
+def _draw_bars(drawing: PlottedNumbers, known: np.ndarray, ax: Any) -> Any:
+    """Draw a bar for each number, the worst on top."""
+    count = len(drawing.values)
+    ax = new_axes(ax, figsize=(6.4, 1.2 + 0.3 * count))
+    places = np.arange(count)[::-1]
+    colours = [ORANGE if drawing.ranked else BLUE, *[BLUE] * (count - 1)]
+    values = np.where(known, drawing.values, 0.0)
+    ax.barh(places, values, color=colours[:count], height=0.7)
+    if drawing.low is not None and drawing.high is not None:
+        reach = np.abs([values - drawing.low, drawing.high - values])
+        reach = np.where(np.isfinite(reach), reach, 0.0)
+        ax.errorbar(values, places, xerr=reach, fmt="none", ecolor=INK, capsize=3)
+    if drawing.mark is not None:
+        ax.axvline(drawing.mark[0], color=GREY, ls=":", label=drawing.mark[1])
+        ax.legend(frameon=False)
+    ax.set_yticks(places, [str(label) for label in drawing.labels])
+    ax.set_xlabel(drawing.name)
+    return ax
+
+
+def _draw_dots(drawing: PlottedNumbers, known: np.ndarray, ax: Any) -> Any:
+    """Draw the numbers in falling order, with labels on the three worst."""
+    ax = new_axes(ax, figsize=(6.4, 4.0))
+    rank = np.arange(1, len(drawing.values) + 1)
+    values = np.where(known, drawing.values, np.nan)
+    if drawing.low is not None and drawing.high is not None:
+        ax.fill_between(rank, drawing.low, drawing.high, color=BLUE, alpha=0.2, lw=0)
+    ax.plot(rank, values, ".", color=BLUE, markersize=4)
+    for position in np.flatnonzero(known)[:3]:
+        ax.plot(rank[position], values[position], "o", color=ORANGE, markersize=5)
+        ax.annotate(
+            str(drawing.labels[position]),
+            (rank[position], values[position]),
+            xytext=(7, -3),
+            textcoords="offset points",
+            color=ORANGE,
+        )
+    if drawing.mark is not None:
+        ax.axhline(drawing.mark[0], color=GREY, ls=":", label=drawing.mark[1])
+        ax.legend(frameon=False)
+    shown = values[known]
+    if len(shown) and shown.min() > 0 and shown.max() > 100 * shown.min():
+        ax.set_yscale("log")
+    ax.set_xlabel(f"{drawing.unit}, the most exposed first")
+    ax.set_ylabel(drawing.name)
+    return ax
+
+
+def _draw_cells(drawing: PlottedNumbers, ax: Any) -> Any:
+    """Draw the cells of the twenty worst records as a map."""
+    values, labels = drawing.values[:20], drawing.labels[:20]
+    ax = new_axes(ax, figsize=(2.5 + 0.5 * min(values.shape[1], 20), 1.5 + 0.25 * len(values)))
+    image = ax.imshow(np.where(np.isfinite(values), values, np.nan), aspect="auto", cmap="cividis")
+    ax.set_yticks(np.arange(len(values)), [str(label) for label in labels])
+    if len(drawing.columns) <= 30:  # labels that can be read
+        ax.set_xticks(np.arange(len(drawing.columns)), drawing.columns, rotation=45, ha="right")
+    ax.figure.colorbar(image, ax=ax, label=drawing.name)
+    ax.set_ylabel("records, the most exposed first")
+    return ax
+
+
+def draw_curve(ax: Any, fpr: Any, tpr: Any, label: str | None = None) -> Any:
+    """Draw true positive rates over false positive rates, beside chance."""
+    ax = new_axes(ax, figsize=(4.6, 4.4))
+    ax.plot([0, 1], [0, 1], color=GREY, ls=":", label="chance")
+    ax.plot(fpr, tpr, color=ORANGE, label=label)
+    ax.set_xlabel("false positive rate")
+    ax.set_ylabel("true positive rate")
+    ax.legend(frameon=False)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
