@@ -11,7 +11,7 @@ from seepage.auditing.any_model.findings import AttackAudit
 from seepage.auditing.any_model.report import AttackReport
 from seepage.auditing.decision.check import LEAVES, PendingCheck
 from seepage.auditing.findings import Audit
-from seepage.auditing.pipeline import audit as run_audit
+from seepage.auditing.pipeline import audit_linear
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.core.leakage import Leakage
 from seepage.errors import InputError
@@ -61,7 +61,7 @@ def _audit_of(leak: Leakage[Any] | OutsiderLeakage) -> Audit:
             "and fit a pipeline with OneHotEncoder on the raw table: sp.audit(pipeline, X, y)."
         )
     sigma: Any = noise[0] if noise else None
-    return run_audit(inputs.model, inputs.X, inputs.y, noise=sigma, **options)
+    return audit_linear(inputs.model, inputs.X, inputs.y, noise=sigma, **options)
 
 
 def check(

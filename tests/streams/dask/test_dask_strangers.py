@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from distributed import Client, Security
 
+from seepage import parquet
 from seepage.errors import InputError
-from seepage.streams import parquet
 from seepage.streams.dask import spread_files
 from seepage.streams.dask.spread_files import on_cluster
 from seepage.streams.disk.files import open_batches

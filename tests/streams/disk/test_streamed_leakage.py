@@ -19,7 +19,7 @@ from sklearn.linear_model import PoissonRegressor, Ridge
 import seepage as sp
 import seepage.streams.disk.source as reading
 from sampled import sampled
-from seepage.streams import parquet
+from seepage import parquet
 from seepage.tables.columns import Piece
 
 KINDS = {

@@ -16,7 +16,7 @@ from pyarrow.dataset import dataset
 from sklearn import linear_model as lm
 
 import seepage as sp
-from seepage.streams import parquet
+from seepage import parquet
 from seepage.tables.table_file import write_tables
 
 TWO = ["age", "height"]

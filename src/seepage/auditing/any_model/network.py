@@ -22,7 +22,7 @@ from torch.nn import functional
 from seepage.errors import InputError
 from seepage.tables.source import as_numpy
 
-Train = Callable[[nn.Module, Tensor, Tensor], object]
+Train = Callable[[Tensor, Tensor], Any]
 
 
 class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
@@ -37,7 +37,7 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
     loss
         Its own mean loss, down to which copies with new weights are trained.
     train
-        The owner's training, instead.
+        The owner's training instead: a function of inputs and targets that returns a network.
     seed
         Of new weights and batches.
     epochs, batch_size
@@ -74,9 +74,11 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
         own = hashlib.sha256(np.ascontiguousarray(X).tobytes() + str(self.seed).encode()).digest()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int.from_bytes(own[:4], "big"))
-            net = _with_new_weights(self.net)
-            net.train()
-            (self.train or self._train)(net, x, target)
+            net = (self.train or self._train)(x, target)
+        if not isinstance(net, nn.Module):
+            raise InputError(
+                f"train(X, y) must return a trained network, not a {type(net).__name__}."
+            )
         return self._as_fitted(net, y)
 
     def as_given(self, X: Any, y: Any) -> Self:
@@ -125,7 +127,9 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
             target = target.to(like.dtype)
         return x, target.to(like.device)
 
-    def _train(self, net: nn.Module, x: Tensor, target: Tensor) -> None:
+    def _train(self, x: Tensor, target: Tensor) -> nn.Module:
+        net = _with_new_weights(self.net)
+        net.train()
         optimizer = torch.optim.Adam(net.parameters())
         for _ in range(self.epochs):
             for rows in torch.randperm(len(x)).split(self.batch_size):
@@ -133,7 +137,8 @@ class NetworkEstimator(BaseEstimator):  # type: ignore[misc]
                 mean_loss(net(x[rows]), target[rows]).backward()
                 optimizer.step()
             if self._loss_of(net, x, target) <= self.loss:
-                return
+                break
+        return net
 
     @staticmethod
     def _loss_of(net: nn.Module, x: Tensor, target: Tensor) -> float:
@@ -190,7 +195,8 @@ def as_estimator(
         labels = labels.astype(np.int64)
     if not any(True for _ in net.parameters()):
         raise InputError("The network has no parameters, so it has learnt nothing.")
-    _with_new_weights(net)  # refused before any work
+    if train is None:
+        _with_new_weights(net)  # refused before any work
     estimator = NetworkEstimator(net, table.shape[1:], 0.0, train, seed)
     x, target = estimator._tensors(table, labels)
     try:
@@ -200,14 +206,14 @@ def as_estimator(
             f"The network cannot be asked about these records ({str(problem).splitlines()[0]}); "
             "pass the inputs it was trained on, and classes as whole numbers from 0."
         ) from problem
-    how = "with the given function"
+    steps = ("The attacked networks come from the given training function.",)
     if train is None:
         how = (
             "with Adam until their loss on their records is at most that of the given network, "
             f"{estimator.loss:.3g}, or for {estimator.epochs} epochs: pass train= to train them as "
             "the given one was"
         )
-    steps = (f"The attacked networks are copies of the given one with new weights, trained {how}.",)
+        steps = (f"The attacked networks are copies of it with new weights, trained {how}.",)
     return estimator, table.reshape(len(table), -1), labels, steps
 
 
@@ -221,7 +227,7 @@ def _with_new_weights(net: nn.Module) -> nn.Module:
         elif any(True for _ in module.parameters(recurse=False)):
             raise InputError(
                 f"The layer {name or type(module).__name__!r} of this network has no "
-                "reset_parameters(), so shadow models cannot begin with new weights; add that "
-                "method, or pass an estimator with fit and predict."
+                "reset_parameters(), so shadow models cannot begin with new weights; pass "
+                "train=, a function of X and y that returns a network trained as this one was."
             )
     return net

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seepage.attacks.membership.signals import check_estimator
+from seepage.attacks.membership.signals import check_estimator, is_network
 from seepage.auditing.any_model.attack_audit import audit_estimator
 from seepage.auditing.any_model.findings import AttackAudit
-from seepage.auditing.entry.networks import is_network
 from seepage.auditing.entry.tables import audit_file, audit_frame
 from seepage.auditing.findings import Audit
 from seepage.auditing.pipeline import audit_linear
@@ -50,7 +49,7 @@ def audit(
     seed: int = 0,
     shadows: int | None = None,
     jobs: int | None = None,
-    train: Callable[[Any, Any, Any], object] | None = None,
+    train: Callable[[Any, Any], Any] | None = None,
 ) -> Audit | AttackAudit:
     """Audit a model or a table: who could be recognised, what could be guessed, what fixes it.
 
@@ -117,9 +116,9 @@ def audit(
     shadows, jobs
         Of an attack: how many shadow models to fit (16 by default), and how many at a time.
     train
-        Of a network: a function of a network with new weights, inputs and targets (tensors) that
-        trains it as yours was trained. Without it, shadow models are trained with Adam until they
-        fit their records as well as your network does.
+        Of a network: a function ``train(X, y)`` of tensors that returns a network trained as yours
+        was. Without it, copies with new weights are trained with Adam until they fit their records
+        as well as your network does.
 
     Examples
     --------

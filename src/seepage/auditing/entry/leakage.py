@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
-from seepage.auditing.entry.networks import is_network
+from seepage.attacks.membership.signals import is_network
 from seepage.core.leakage import Leakage
 from seepage.core.noise import Attacker, Noise, as_noise
 from seepage.core.record_stream import RecordStream

@@ -213,14 +213,18 @@ class PrivateSGD:
     batch_size
         Instead: the size of a batch, or its mean for Poisson batches. Rate and divisor then follow
         from ``n``, which counts as public, and guarantees are about replacing a record.
-    learning_rate, momentum, weight_decay
+    lr, momentum, weight_decay
         ρ, m and λ. By default ρ is 0.1, and m and λ are zero.
     optimizer
         Any optimiser of torch instead, as a function of the parameters:
         ``functools.partial(torch.optim.AdamW, lr=1e-3)``.
     noise_multiplier, max_grad_norm, clip
-        σ, C, and how gradients are clipped: ``"hard"``, ``"smooth"`` as in Guo et al. 2022,
-        ``"none"``, or a clip of :mod:`seepage.nn.problem.clipping`, which has its own C.
+        σ (1 by default), C, and how gradients are clipped: ``"hard"``, ``"smooth"`` as in Guo et
+        al. 2022, ``"none"``, or a clip of :mod:`seepage.nn.problem.clipping`, which has its own C.
+    target_epsilon, target_delta
+        Instead of ``noise_multiplier``: a privacy budget (ε, δ) for the whole run. σ is then the
+        least, in thousandths, with which ``accountant_.privacy(target_delta)`` is within it; it
+        follows from the declared settings alone.
     sampling
         ``"poisson"``, or ``"fixed"`` for batches of one size. A batch that is too large for memory
         is processed in parts (``chunk_size``), but is still one batch.

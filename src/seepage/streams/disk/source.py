@@ -73,7 +73,7 @@ def parquet(
     --------
     >>> import tempfile, numpy as np, pyarrow as pa, pyarrow.parquet as pq
     >>> from seepage.glm import LogisticRegression
-    >>> from seepage.streams import parquet
+    >>> from seepage import parquet
     >>> rng = np.random.default_rng(0)
     >>> x = rng.standard_normal(1000)
     >>> table = pa.table({"x": x, "y": x + rng.standard_normal(1000) > 0})
