@@ -122,7 +122,7 @@ def test_many_collinear_columns_are_counted():
 @each
 def test_one_hot_columns_and_an_intercept(estimator):
     groups = np.eye(3)[np.arange(30) % 3]
-    with pytest.raises(InputError, match="'x0', 'x1', 'x2' and the intercept depend linearly"):
+    with pytest.raises(InputError, match="'x0', 'x1', 'x2' and the intercept are linearly dependent"):
         estimator(l2=0.0, fit_intercept=True).fit(groups, Y)
 
 
