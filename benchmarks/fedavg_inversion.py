@@ -78,7 +78,7 @@ def attack(
 ) -> dict[str, Any]:
     """Return the similarity of the reconstructed images to the originals."""
     adversary = sp.attacks.GradientInversion(
-        net, shape=tuple(x.shape[1:]), optimiser="lbfgs", total_variation=0.0, **options
+        net, shape=tuple(x.shape[1:]), optimizer="lbfgs", total_variation=0.0, **options
     )
     start = time.perf_counter()
     # With several images the adversary is given the labels, since it must know which image each

@@ -40,7 +40,8 @@ import pyarrow.parquet as pq
 
 import seepage as sp
 from measuring import show
-from seepage.streams import ParquetRows, parquet
+from seepage import parquet
+from seepage.streams import ParquetRows
 from seepage.support.chunks import usable_cores
 
 COLUMNS = 50

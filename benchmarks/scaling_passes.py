@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from scipy.optimize import nnls
 
 import seepage as sp
+from seepage import parquet
 from seepage.glm.fitting.objective import Objective, PenalisedLoss, Sums
 from seepage.glm.losses import bernoulli
-from seepage.streams import parquet
 
 NAMES = ("reading", "one Newton step", "η of every row", "dFIL of every row")
 

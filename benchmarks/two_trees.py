@@ -56,7 +56,7 @@ def files(folder: Path) -> dict[str, Callable[[], object]]:
     import pyarrow.parquet as pq
 
     import seepage as sp
-    from seepage.streams import parquet
+    from seepage import parquet
 
     rng, rows = np.random.default_rng(0), 400_000
     X = rng.standard_normal((50, rows))

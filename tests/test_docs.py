@@ -117,7 +117,7 @@ SLOW = {
 # And docstrings that do, audit a table in full, or load what takes seconds
 SLOW_NAMES = {
     "seepage.attacks.property_inference.attack_layers",
-    "seepage.auditing.pipeline.audit",
+    "seepage.auditing.entry.audit.audit",
     "seepage.auditing.reporting.check",
     "seepage.auditing.reporting.report",
     "seepage.layers.layer_audit.audit",

@@ -103,7 +103,7 @@ CASES = {
         lambda: sp.compose(leak(), leak(model=sp.glm.LinearRegression().fit(X, -Y), y=-Y)).within(
             "label", 1.0
         ),
-        "no guess of the label is about all of them",
+        "there is no common label to guess",
     ),
     "a number guessed among values given twice": (
         lambda: leak().within("x0", 1.0, values=[1, 1, 2]),
@@ -131,7 +131,7 @@ CASES = {
     ),
     "releasing results of statsmodels": (
         lambda: sp.release(OLS(Y, X).fit(), NOISE),
-        "because they hold the data themselves",
+        "because they hold the training data",
     ),
     "releasing what is not finite": (
         lambda: sp.release(with_coefficient(np.nan), NOISE),
@@ -143,7 +143,7 @@ CASES = {
             row_norm=10.0,
             label_bound=10.0,
         ),
-        r"Nothing is known about the privacy of Uniform\(1\)",
+        r"No privacy guarantee is known for Uniform\(1\)",
     ),
     "a finite-change bound of noise of an unknown law": (
         lambda: sp.bounds.hammersley_chapman_robbins(leak(noise=Uniform()), 0, "x0"),
@@ -159,8 +159,8 @@ CASES = {
     "object array": (lambda: leak(X=X.astype(object)), "object values"),
     "complex numbers": (lambda: leak(X=X * 1j), "[Cc]omplex"),
     "no such type": (lambda: leak(dtype="int8"), "float64"),
-    "noise that is a number": (lambda: leak(noise=0.1), r"sp.Gaussian\(sigma\)"),
-    "noise of the wrong size": (lambda: leak(noise=sp.Gaussian([1.0, 2.0])), "meant for 2"),
+    "noise that is a word": (lambda: leak(noise="0.1"), r"sp.Gaussian\(sigma\)"),
+    "noise of the wrong size": (lambda: leak(noise=sp.Gaussian([1.0, 2.0])), "noise is for 2"),
     "other data": (lambda: leak(X=X[::-1].copy()), "gradient"),
     "a column that is not there": (lambda: framed().rows(columns=["wieght"]), "mean 'weight'"),
     "a column number too high": (lambda: leak().rows(columns=[3]), "has 3 columns"),

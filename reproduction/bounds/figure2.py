@@ -14,7 +14,7 @@ from seepage.auditing.report.words import number
 from seepage.bounds import from_privacy, from_renyi
 from seepage.core.noise import Gaussian
 from seepage.glm.leakage import leakage
-from seepage.privacy import epsilon_printed_in_paper_004, output_perturbation
+from seepage.privacy import epsilon_printed_by_guo_2022, output_perturbation
 
 SIGMA = 1e-2
 RUNS = 10
@@ -35,7 +35,7 @@ def reproduce(quick: bool) -> Outcome:
     found = bounds(fitted, data.X, data.y, SIGMA)
     leak = leakage(fitted, data.X, data.y, noise=Gaussian(SIGMA))
     rigorous = output_perturbation(leak)
-    printed = epsilon_printed_in_paper_004(len(data.y), L2, SIGMA)
+    printed = epsilon_printed_by_guo_2022(len(data.y), L2, SIGMA)
     promised = float(from_renyi(printed, 1.0))
     noise = Gaussian(SIGMA).draw((2 if quick else RUNS, data.X.shape[1]), seed=0)
     margins = data.X_test @ (np.ravel(fitted.coef_) + noise).T

@@ -22,7 +22,7 @@ from seepage.attacks import InformedAdversary, ReconstructionErrors
 from seepage.auditing.report.figures import BLUE, INK, PAPER, VERMILLION
 from seepage.auditing.report.words import number
 from seepage.core.noise import Gaussian
-from seepage.privacy import epsilon_printed_in_paper_004
+from seepage.privacy import epsilon_printed_by_guo_2022
 
 SIGMA = 1e-5
 TRIALS, TRIALS_WITH_LABEL, TRIALS_EXPOSED = 10_000, 400, 2_000
@@ -50,7 +50,7 @@ def reproduce(quick: bool) -> Outcome:
     label = sharper.errors(noise, few, seed=1)
     exposed = np.argsort(found.dfil, kind="stable")[:EXPOSED]
     close = sharper.errors(noise, 20 if quick else TRIALS_EXPOSED, rows=exposed, seed=3)
-    epsilon = epsilon_printed_in_paper_004(len(data.y), L2, SIGMA)
+    epsilon = epsilon_printed_by_guo_2022(len(data.y), L2, SIGMA)
     quantities = (
         Quantity("ε as the paper prints it, 2/(nλσ)", epsilon, "1579"),
         *_attack("the paper's attack", ratio, found),

@@ -202,7 +202,7 @@ def _attacked(
     x, y = records
     seen = release_gradients(net, "cross_entropy", x, y, clip=clip, noise_multiplier=sigma, seed=2)
     adversary = GradientInversion(
-        net, shape=(1, 28, 28), optimiser="lbfgs", total_variation=VARIATION, steps=steps
+        net, shape=(1, 28, 28), optimizer="lbfgs", total_variation=VARIATION, steps=steps
     )
     found = adversary.reconstruct(seen, labels=y)
     noise, threshold = (sigma, clip.max_grad_norm) if sigma else (None, None)

@@ -1,7 +1,6 @@
-"""Tells how much of its training data seeps out of a machine-learning model.
+"""Measures how much of its training data a machine-learning model leaks.
 
-Everything people type stands here; each name is imported when it is first used, so that
-``import seepage`` and the command line stay quick.
+Public API of seepage; submodules load when they are first used.
 """
 
 from __future__ import annotations
@@ -20,9 +19,11 @@ if TYPE_CHECKING:
     from seepage import privacy as privacy
     from seepage import streams as streams
     from seepage.auditing.any_model.attack_audit import audit_estimator as audit_estimator
+    from seepage.auditing.entry.audit import audit as audit
+    from seepage.auditing.entry.leakage import leakage as leakage
     from seepage.auditing.explaining.explanation import explain as explain
+    from seepage.auditing.intake.model_saving import load as load
     from seepage.auditing.intake.model_saving import save as save
-    from seepage.auditing.pipeline import audit as audit
     from seepage.auditing.release.contents import Release as Release
     from seepage.auditing.release.contents import load_release as load_release
     from seepage.auditing.release.ledger import LedgerFile as LedgerFile
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from seepage.errors import NotConvergedWarning as NotConvergedWarning
     from seepage.errors import NotTheMinimiserError as NotTheMinimiserError
     from seepage.glm.forgetting import forget as forget
-    from seepage.glm.leakage import leakage as leakage
     from seepage.glm.outsider.predictions import Parameters as Parameters
     from seepage.glm.outsider.predictions import Predictions as Predictions
     from seepage.glm.printed.table import RegressionTable as RegressionTable

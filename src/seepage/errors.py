@@ -1,13 +1,39 @@
-"""The errors seepage raises on purpose: one sentence each, saying what is wrong and what to do."""
+"""The errors seepage raises on purpose: each says what is wrong and what to do."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, TypeVar
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+# What other libraries call an option, and its name here
+OTHER_NAMES = {
+    "random_state": "seed",
+    "learning_rate": "lr",
+    "optimiser": "optimizer",
+    "n_jobs": "jobs",
+    "n_epochs": "epochs",
+    "neighbors": "neighbours",
+}
+# How an option that a call cannot do without is written
+_WRITTEN = {
+    "noise": "noise=sp.Gaussian(0.1)",
+    "noise_multiplier": "noise_multiplier=1.0",
+    "max_grad_norm": "max_grad_norm=1.0",
+    "delta": "delta=1e-5",
+}
 
 
 class InputError(ValueError):
-    """Some input cannot be used; the message says what, where, and the remedy."""
+    """An input cannot be used; the message says which, where, and the remedy."""
+
+
+class ArgumentError(InputError, TypeError):
+    """A call names an option that there is not, or lacks one that it needs."""
 
 
 class NotTheMinimiserError(InputError):
@@ -15,11 +41,11 @@ class NotTheMinimiserError(InputError):
 
 
 class NotConvergedError(InputError):
-    """Rounding kept a fit from its minimiser, which may well exist."""
+    """Rounding errors kept a fit from reaching its minimiser, which may exist."""
 
 
 class TooFewPeopleError(InputError):
-    """There are too few people for what many released numbers tell to be estimated."""
+    """There are too few people to estimate the leakage of this many released numbers."""
 
 
 class NotConvergedWarning(UserWarning):
@@ -46,7 +72,7 @@ def nearest(name: object, candidates: Iterable[object]) -> str:
 
 
 def not_whole(file: str, kind: str) -> InputError:
-    """Return the refusal of a file that cannot be read to its end."""
+    """Return the error for a file that cannot be read to its end."""
     return InputError(
         f"{file} is not a complete {kind} file: it may be cut off or damaged; write or copy it "
         "again."
@@ -54,5 +80,57 @@ def not_whole(file: str, kind: str) -> InputError:
 
 
 def not_utf8(file: str) -> InputError:
-    """Return the refusal of a table whose text is in another encoding."""
+    """Return the error for a table whose text is in another encoding."""
     return InputError(f"{file} holds text that is not UTF-8; write it again as UTF-8.")
+
+
+def accepts_other_names(call: Call) -> Call:
+    """Let a public function or class take an option by its name in other libraries, too.
+
+    ``random_state`` is ``seed`` here, for instance (:data:`OTHER_NAMES`). A name that is no option
+    at all, or an option that is missing, is answered by a sentence instead of Python's own.
+    """
+    thing: Any = call
+    if inspect.isclass(call):
+        thing.__init__ = _with_other_names(thing.__init__, thing.__name__)
+        return call
+    wrapped: Call = _with_other_names(thing, thing.__qualname__)
+    return wrapped
+
+
+def check_options(given: Iterable[str], known: Iterable[str], call: str) -> None:
+    """Raise if an option of a call is none that it knows; the sentence names the nearest."""
+    names = tuple(known)
+    for name in given:
+        if name not in names:
+            raise ArgumentError(f"{call} has no option {name!r}{nearest(name, names)}.")
+
+
+def _with_other_names(function: Any, called: str) -> Any:
+    kinds = inspect.Parameter
+    parameters = inspect.signature(function).parameters
+    places = [n for n, p in parameters.items() if p.kind is kinds.POSITIONAL_OR_KEYWORD]
+    several = (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
+    names = [n for n, p in parameters.items() if p.kind not in several]
+    needed = [n for n in names if parameters[n].default is kinds.empty]
+    open_ended = any(p.kind is kinds.VAR_KEYWORD for p in parameters.values())
+
+    @wraps(function)
+    def with_own_names(*args: Any, **options: Any) -> Any:
+        for other in [name for name in options if name not in parameters]:
+            own = OTHER_NAMES.get(other)
+            if own is None or own not in names:
+                continue
+            if own in options or own in places[: len(args)]:
+                raise ArgumentError(f"{called} got {own} and {other}, which are one; give {own}.")
+            options[own] = options.pop(other)
+        if not open_ended:
+            check_options(options, [n for n in names if n != "self"], called)
+        given = {*places[: len(args)], *options}
+        missing = [name for name in needed if name not in given]
+        if missing:
+            written = ", ".join(_WRITTEN.get(name, f"{name}=…") for name in missing)
+            raise ArgumentError(f"{called} needs {' and '.join(missing)}: pass {written}.")
+        return function(*args, **options)
+
+    return with_own_names

@@ -118,8 +118,8 @@ def test_label_mix_alone_gives_a_property_away_unless_matched():
     [
         (lambda a, g, p: a.fit(g, p[:-1]), "300 gradients"),
         (lambda a, g, p: a.fit(g, np.zeros(300)), "all have the same property"),
-        (lambda a, g, p: a.predict_proba(g), "knows nothing yet"),
-        (lambda a, g, p: a.fit(g, p).predict_proba({"a": g["a"]}), "of other layers"),
+        (lambda a, g, p: a.predict_proba(g), "has not been fitted"),
+        (lambda a, g, p: a.fit(g, p).predict_proba({"a": g["a"]}), "have other layers"),
         (lambda a, g, p: a.fit(g, p).attack(g, p + 1), "auxiliary data lack"),
         (
             lambda a, g, p: sp.attacks.PropertyInference("c").fit(g, p),
@@ -202,5 +202,5 @@ def test_a_client_that_is_alone_with_its_value_is_told_from_the_others_by_update
     known = {k: "yes" if k == 2 else "no" for k in range(6)}
     found = sp.attacks.attack_recording(seen, known, classifier="logistic")
     assert found["a"] == 1.0
-    with pytest.raises(InputError, match="does not say which client"):
+    with pytest.raises(InputError, match="does not identify the client"):
         sp.attacks.attack_recording(replace(seen, nodes=None), client % 2)

@@ -136,5 +136,5 @@ def test_clients_that_nothing_is_known_of(folder):
     assert result.exit_code == 2
     assert "not given for 9 of the 10 clients in the recording" in result.stderr
     (folder / "same.csv").write_text("node,glasses\n" + "".join(f"{n},no\n" for n in NODES))
-    assert "nothing to tell apart" in run(folder, "--json", known="same.csv").stderr
+    assert "nothing to infer" in run(folder, "--json", known="same.csv").stderr
     assert "--max-bits must be" in run(folder, "--json", "--max-bits", "-1").stderr

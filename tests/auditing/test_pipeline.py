@@ -27,7 +27,7 @@ import seepage as sp
 from doors import PIPELINES, door
 from sampled import sampled
 from seepage.auditing.audit import ONLY_NOISE, audit_model
-from seepage.auditing.pipeline import audit
+from seepage.auditing.entry.audit import audit
 from seepage.errors import InputError
 
 NUMBERS = ["age", "weight"]

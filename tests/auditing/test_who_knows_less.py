@@ -204,13 +204,13 @@ def test_the_command_prints_writes_and_refuses(tmp_path):
     call = ["audit", str(table), "--target", "dose", "--quick", "--attacker", "knows=0.5"]
     run = CliRunner().invoke(app, [*call, "--out", str(out), "--verbose"])
     assert run.exit_code == 0, run.output
-    assert "an attacker who knows 50 % of the others is right about" in run.output
+    assert "an attacker who knows 50 % of the other records is right about" in run.output
     page = (out / "report.html").read_text("utf-8")
     assert "Recognised by who knows less" in page
-    assert "promises nothing" in page
+    assert "not a guarantee" in page
     summary = json.loads((out / "summary.json").read_text("utf-8"))
     found = summary["outsider"]
-    assert found["attacker"] == "an attacker who knows 50 % of the others"
+    assert found["attacker"] == "an attacker who knows 50 % of the other records"
     assert 0.5 < found["median"] < found["membership"] <= found["informed"] == 1
     assert summary["outsider_reason"] is None
     over = CliRunner().invoke(app, [*call, "--out", str(out), "--max-outsider", "0.51"])

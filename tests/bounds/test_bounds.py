@@ -32,7 +32,7 @@ def test_information_is_what_the_views_measure():
 
 
 def test_an_unknown_remainder_never_helps():
-    """Paper 001, equation 12, and infinity where the rest explains everything."""
+    """Hannun et al. 2021, equation 12, and infinity where the rest explains everything."""
     assert np.isinf(float(cramer_rao(LEAK, 3, rest="unknown")))
     # One record, five released numbers: a cell is still identifiable with its row unknown.
     model = sp.glm.LinearRegression(l2=0.5, fit_intercept=True).fit(X[:1], [1.5])

@@ -367,7 +367,7 @@ def test_domains_are_read_in_every_form():
         (3, "domain must be"),
         ((1, 2, 3), "domain must be"),
         ({"x1": (0, 1)}, "no column 'x1'"),
-        ({}, "nothing about the column 'x0'"),
+        ({}, "no limits for the column 'x0'"),
         ({"x0": 3}, "limits"),
     ],
 )

@@ -21,7 +21,7 @@ from seepage.privacy import (
     analytic_gaussian_sigma,
     classic_gaussian_sigma,
     clip_rows,
-    epsilon_printed_in_paper_004,
+    epsilon_printed_by_guo_2022,
     output_perturbation,
     output_sensitivity,
     renyi_of_event,
@@ -93,7 +93,7 @@ def test_randomised_response_attains_what_pure_privacy_allows(epsilon):
     promise = DifferentialPrivacy(epsilon)
     assert math.expm1(promise.renyi()) == pytest.approx(np.sum(P**2 / Q) - 1, rel=1e-6)
     assert promise.total_variation() == pytest.approx(abs(P - Q).sum() / 2, rel=1e-12)
-    assert promise.renyi() <= epsilon * (1 + 1e-12)  # as paper 004 takes it, observation 4
+    assert promise.renyi() <= epsilon * (1 + 1e-12)  # as Guo et al. 2022 take it, observation 4
 
 
 @given(EPSILONS, st.floats(0, 0.5))
@@ -314,8 +314,8 @@ def test_bounds_read_off_the_data_are_marked():
     assert any("not a guarantee" in text for text in found.assumptions)
 
 
-def test_the_formula_of_paper_004_has_its_own_name():
-    assert epsilon_printed_in_paper_004(12_665, 1e-2, 1e-2) == pytest.approx(1.58, abs=0.005)
+def test_the_formula_of_guo_et_al_has_its_own_name():
+    assert epsilon_printed_by_guo_2022(12_665, 1e-2, 1e-2) == pytest.approx(1.58, abs=0.005)
 
 
 def test_clipping_leaves_short_rows_alone():

@@ -354,7 +354,7 @@ def test_the_words_are_about_people_only_where_people_are_known():
     assert repr(leak.people(only=[3])).startswith("<1 person:")
     for table in (leak.people(), leak.membership(), leak.guess("sex")):
         assert table.table("pandas").columns[0] == "person"
-    assert "of all other people" in leak.membership().mu.assumptions[0]
+    assert "of other people" in leak.membership().mu.assumptions[0]
     leak.person = None
     for said in (leak.membership(), leak.guess("sex"), leak.records(), leak):
         assert not re.search("person|people", repr(said))
@@ -401,7 +401,7 @@ def test_identities_are_refused_with_a_sentence(tmp_path):
     assert "no column 'idd'" in refusal(model, X.assign(id=panel.ids), y, person="idd")
     assert "X is an array" in refusal(model, X.to_numpy(), y, person="id")
     with_id = sp.glm.LinearRegression().fit(X.assign(id=panel.ids), y)
-    assert "'id' says whom a record is about, but the model uses it as a feature" in refusal(
+    assert "'id' identifies people, but the model uses it as a feature" in refusal(
         with_id, X.assign(id=panel.ids), y, person="id"
     )
     frame = X.assign(id=gaps, y=y)
@@ -414,7 +414,7 @@ def test_identities_are_refused_with_a_sentence(tmp_path):
         with pytest.raises(sp.InputError, match=said):
             ask()
     source = sp.parquet(tmp_path / "p.parquet", target="y", columns=list(X))
-    assert "'sex' says whom" in refusal(model, source, person="sex")
+    assert "'sex' identifies people" in refusal(model, source, person="sex")
     nobody = sp.leakage(model, X, y, noise=sp.Gaussian(1.0))
     with pytest.raises(sp.InputError, match="pass person="):
         nobody.people()

@@ -1,4 +1,4 @@
-"""Paper 001's Table 1, the rows before reweighting, on the real data sets."""
+"""Table 1 of Hannun et al. 2021, the rows before reweighting, on the real data sets."""
 
 import numpy as np
 import pytest

@@ -444,7 +444,7 @@ def test_what_has_one_value_or_too_many_is_no_choice() -> None:
     larger = sp.leakage(
         sp.glm.LinearRegression(l2=L2).fit(twice, y), twice, y, noise=sp.Gaussian(1.0)
     )
-    with pytest.raises(sp.InputError, match="x0 has 80 different values; for a number, ask"):
+    with pytest.raises(sp.InputError, match="x0 has 80 different values; for a number, use"):
         larger.guess("x0")
     with pytest.raises(sp.InputError, match="This label is a class"):
         Problem("categorical", everything=False).leak.within(None, 1.0)
@@ -513,7 +513,7 @@ def test_a_record_replaced_by_itself_moves_nothing() -> None:
     rows, same = np.array([3]), Alternatives((0,), problem.X[3:4, :1])
     least, most = changes.replaced_exactly(rows, same).distances()
     assert least.tolist() == most.tolist() == [[0.0]]
-    with pytest.raises(sp.InputError, match="gaussian family states no probabilities, so the"):
+    with pytest.raises(sp.InputError, match="gaussian family gives no probabilities, so the"):
         changes.log_likelihoods(rows, same)
 
 

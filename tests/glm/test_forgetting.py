@@ -323,13 +323,13 @@ def test_an_old_release_that_no_entry_lists_counts_whole(tmp_path):
     assert np.isinf(ledger.spent(people, "who").mu[7])
     one = sp.forget(model, X, y, [6])
     for given, more, words in (
-        (people[:9], {}, "The table has 9 rows, and the model was fitted on 80"),
+        (people[:9], {}, "The table has 9 rows, but the model was fitted on 80"),
         (people, {"person": "name"}, "There is no column 'name'"),
-        (people, {"person": "who"}, "not all of one person"),
+        (people, {"person": "who"}, "not exactly those of one person"),
         (people, {"entry": 7}, "has no entry 7"),
         (3, {}, "The people are a data frame"),
     ):
         with pytest.raises(InputError, match=words):
             one.record(ledger, given, noise, noise, **more)
-    with pytest.raises(InputError, match="about 2 records together"):
+    with pytest.raises(InputError, match="covers 2 records together"):
         both.record(ledger, people, noise, noise)

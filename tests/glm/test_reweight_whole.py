@@ -249,7 +249,7 @@ def test_softmax_is_refused():
 def test_a_family_without_third_derivatives_is_refused():
     family = replace(PSEUDO_HUBER, label_curvature=None)
     fair = reweight(GeneralizedLinearRegression(family, l2=1e-2), X, Y, rounds=200)
-    with pytest.raises(sp.InputError, match="'pseudo-huber' does not state label_curvature"):
+    with pytest.raises(sp.InputError, match="'pseudo-huber' lacks label_curvature"):
         fair.whole_procedure()
 
 

@@ -194,7 +194,7 @@ def test_a_stop_that_depends_on_the_record_makes_fisher_information_infinite():
         (lambda: PrivacyFilter(3, BUDGET).admit([1.0]), "one cost for each"),
         (lambda: PrivacyFilter(3, BUDGET).admit([1.0, -1.0, 0.0]), "zero or above"),
         (lambda: PrivacyFilter(3, BUDGET).admit([1.0, math.nan, 0.0]), "zero or above"),
-        (lambda: PrivacyFilter(3, BUDGET).admit([0.1, 0.1], [1, 1]), "comes twice"),
+        (lambda: PrivacyFilter(3, BUDGET).admit([0.1, 0.1], [1, 1]), "occurs twice"),
         (lambda: PrivacyFilter(3, BUDGET).noisy_sum([1.0], sp.Gaussian(1.0)), "a row of finite"),
         (lambda: PrivacyFilter(1, BUDGET).noisy_sum([[1.0]], sp.Laplace(1.0)), "counts Gaussian"),
         (

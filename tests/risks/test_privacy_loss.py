@@ -109,8 +109,8 @@ def test_what_nobody_knows_is_everything():
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"eta": -1.0}, "eta takes numbers of at least 0"),
-        ({"mu": [0.1, math.nan]}, "mu takes numbers"),
+        ({"eta": -1.0}, "eta must be at least 0"),
+        ({"mu": [0.1, math.nan]}, "mu must be at least 0"),
         ({"epsilon": [1.0, 2.0, 3.0]}, "one for each of the 2 rows"),
         ({"epsilon": "much"}, "epsilon takes one number"),
         ({"mu": [0.1]}, "mu takes one number"),

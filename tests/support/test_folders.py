@@ -168,7 +168,7 @@ def test_a_folder_removed_before_it_was_locked_is_made_again(tmp_path, monkeypat
 
 def test_another_kind_of_folder_is_refused(tmp_path):
     writes(tmp_path / "out", {"a.txt": "1"}, kind="release")
-    with pytest.raises(InputError, match="holds a release, which a report must not"):
+    with pytest.raises(InputError, match="holds a release, which a report cannot"):
         writes(tmp_path / "out", {"a.txt": "2"})
     with pytest.raises(InputError, match="is not a report written by seepage"):
         read_manifest(tmp_path / "out", "report")

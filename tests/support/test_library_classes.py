@@ -90,7 +90,7 @@ def test_a_pipeline_that_overrides_something_is_refused():
     assert is_pipeline(Pipeline(steps))
     assert is_pipeline(derived(Pipeline)(steps))
     assert not is_pipeline(type("Pipeline", (), {})())
-    with pytest.raises(InputError, match="has a method fit of its own, other than scikit-learn's"):
+    with pytest.raises(InputError, match="overrides fit of scikit-learn's"):
         is_pipeline(derived(Pipeline, fit=lambda self, X, y: self)(steps))
 
 

@@ -1,12 +1,12 @@
-"""Adversaries that put the measures to the test: what they recover, with a confidence interval.
+"""Attacks that test the measures empirically; each success rate has a confidence interval.
 
-One package per aim: who was in the data (``membership``), what a training run shows of its own ε
+One package per aim: who was in the data (``membership``), a lower bound on a training run's ε
 (``canaries``), an attribute of known records (``attribute``), a whole record from a released linear
-model (``record``), records from a network's gradients (``gradient``). Beside them are the attacks
-that take a single file, the releases they attack, and the confidence intervals of their success.
-Measures and bounds are elsewhere: attacks only test them.
+model (``record``), records from a network's gradients (``gradient``), training text from a language
+model (``extraction``). The other modules hold smaller attacks, the simulated releases, and the
+confidence intervals. Measures and bounds are elsewhere: attacks only test them.
 
-Everything is imported on first use, so that ``import seepage.attacks`` costs next to nothing.
+Everything is imported on first use, so ``import seepage.attacks`` is fast.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from seepage.attacks.canaries.private_training import audit_opacus as audit_opacus
     from seepage.attacks.canaries.private_training import audit_private_sgd as audit_private_sgd
     from seepage.attacks.canaries.training import audit_training as audit_training
+    from seepage.attacks.extraction.attack import Extraction as Extraction
+    from seepage.attacks.extraction.result import ExtractedSecret as ExtractedSecret
+    from seepage.attacks.extraction.result import ExtractionResult as ExtractionResult
+    from seepage.attacks.extraction.sampler import TokenSampler as TokenSampler
     from seepage.attacks.gradient.image_similarity import ImageQuality as ImageQuality
     from seepage.attacks.gradient.image_similarity import compare_images as compare_images
     from seepage.attacks.gradient.image_similarity import haarpsi as haarpsi

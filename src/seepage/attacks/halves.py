@@ -1,11 +1,11 @@
-"""Models fitted on random halves of the records: what every attack by refitting starts from.
+"""Shadow models fitted on random halves of the records, for attacks by refitting.
 
-Each model is asked about all records, those it was fitted on (*members*) and the others.
+Each model is evaluated on all records: its training records (*members*) and the other records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,9 +16,9 @@ Answer = TypeVar("Answer")
 
 
 def random_halves(records: int, models: int, seed: int) -> np.ndarray:
-    """Return which records each model gets, (models, n): every record in half of them."""
+    """Return a mask (models, n) of training records; each record is in half of the models."""
     if records < 8:
-        raise InputError(f"{records} records are too few to attack; give more.")
+        raise InputError(f"{records} records are too few for this attack; give more records.")
     rng = np.random.default_rng(seed)
     order = np.argsort(rng.uniform(size=(models, records)), axis=0)
     return np.asarray(order < models / 2)
@@ -33,7 +33,7 @@ def fit_halves(
     *,
     jobs: int = 1,
 ) -> list[Answer]:
-    """Fit a clone of an estimator on each half and return what ``ask`` makes of each model."""
+    """Fit a clone of an estimator on each half and return ``ask(model)`` for each."""
     from sklearn.utils.parallel import Parallel, delayed
 
     fits = Parallel(n_jobs=jobs)(
@@ -53,19 +53,23 @@ def _fit_and_ask(
     except (TypeError, ValueError) as problem:
         raise InputError(
             f"Fitted on a random half of the records, as shadow models are, "
-            f"{type(estimator).__name__} failed ({first_line(problem)}). Its steps must cope with "
-            "values that only the other half has: OneHotEncoder(handle_unknown='ignore') does."
+            f"{type(estimator).__name__} failed ({first_line(problem)}). Its steps must accept "
+            "values that occur only in the other half: OneHotEncoder(handle_unknown='ignore') does."
         ) from problem
 
 
 def rows_of(X: Any, rows: np.ndarray) -> Any:
-    """Return the records at some positions of an array or a data frame, as they are."""
+    """Return some records of an array, frame, tensor or mapping, in the same type."""
+    if isinstance(X, Mapping):
+        return {name: rows_of(value, rows) for name, value in X.items()}
+    if hasattr(X, "detach"):  # a tensor of torch
+        return X[rows]
     from sklearn.utils import _safe_indexing
 
     return _safe_indexing(X, rows, axis=0)
 
 
 def first_line(problem: Exception) -> str:
-    """Return what another library says is wrong, in one line without its full stop."""
+    """Return another library's error message in one line, without its full stop."""
     lines = str(problem).strip().splitlines() or [type(problem).__name__]
     return lines[0].rstrip(".")

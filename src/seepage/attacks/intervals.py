@@ -1,13 +1,13 @@
 """Confidence intervals of an adversary's success: its accuracy, and its area under the ROC curve.
 
-*Accuracy.* All records of one release share its noise, and all releases the records, so the guesses
-are not independent of each other. With ``a_ti = 1`` where release t gives record i away, the
-variance of the mean accuracy is at most the sum of those over other records and over other
+*Accuracy.* All records of one release share its noise, and all releases share the records, so
+guesses are not independent. With ``a_ti = 1`` where the guess about record i from release t is
+right, the variance of the mean accuracy is at most the sum of its variances over records and over
 releases::
 
     V = var_i(mean_t a_ti) / n  +  var_t(mean_i a_ti) / T
 
-(variation due to neither alone is counted in both, so the interval errs on the wide side). Wilson's
+(their interaction is counted in both, so the interval is conservative). Wilson's
 interval is then taken as if ``a(1 − a)/V`` guesses had been made independently; with one release
 this is Wilson's interval over the records.
 
@@ -44,8 +44,8 @@ class ConfidenceInterval(NamedTuple):
 def wilson(accuracy: float, count: float, level: float = 0.95) -> ConfidenceInterval:
     """Return Wilson's interval for a share of ``count`` independent guesses (Wilson 1927).
 
-    ``(p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n)``: unlike the textbook interval it stays
-    within 0 and 1, and has a width even if all guesses are right.
+    ``(p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n)``: unlike the Wald interval, it stays within
+    0 and 1, and has a positive width even if all guesses are right.
     """
     z = _normal_quantile(level)
     shrink = 1 + z * z / count
@@ -76,7 +76,7 @@ def mean_variance(hits: np.ndarray) -> float:
 
 
 class Contrast(NamedTuple):
-    """Means over members and over non-members, their difference, and standard errors of all."""
+    """Means over members and non-members, their difference, and the three standard errors."""
 
     inside: float
     outside: float
@@ -93,16 +93,17 @@ class Contrast(NamedTuple):
 
 
 def contrast(values: np.ndarray, inside: np.ndarray) -> Contrast:
-    """Compare each record's values in models fitted on it with those in models that were not.
+    """Compare each record's values in models fitted with it and in models fitted without it.
 
     ``values`` and ``inside`` are (M, n): by model and record. With ``a_i`` and ``b_i`` a record's
-    mean over the models that had it and over the others, and ``A_m`` and ``B_m`` a model's mean
-    over its members and over the others, the variance of the difference is at most::
+    mean over the models fitted with and without it, and ``A_m`` and ``B_m`` a model's mean over its
+    members and non-members, the variance of the difference is at most::
 
         V = var_i(a_i − b_i) / n  +  var_m(A_m − B_m) / M
 
-    as in :func:`mean_variance`. A record is compared with itself, so what makes some records easier
-    than others cancels. Where nothing varies, the error is that of one value in n being otherwise.
+    as in :func:`mean_variance`. Each record is compared with itself, so differences in difficulty
+    between records cancel. Where nothing varies, the standard error is the range of the values over
+    n.
     """
     sides = []
     for which in (inside, ~inside):
@@ -135,9 +136,9 @@ def stratified_difference(
     """Return ``Σ_s p_s (a_s − b_s)``, the difference within strata, and its interval.
 
     Each stratum is its share ``p_s`` and the hits of the two sides, (T, n₁) and (T, n₂). Both sides
-    were attacked through the same releases: the variance over the releases is that of the
-    difference, and the records of the two are independent. The interval is normal; if neither side
-    has any variance, it is as wide as the two Wilson intervals.
+    were attacked through the same releases, so the variance over releases is that of the
+    difference; the records of the two sides are independent. The interval is normal; if neither
+    side has any variance, it is as wide as the two Wilson intervals.
     """
     gaps = sum(share * (a.mean(axis=1) - b.mean(axis=1)) for share, a, b in strata)
     gap = float(np.mean(gaps))
@@ -162,12 +163,12 @@ def stratified_difference(
 def area_under_curve(
     scores: np.ndarray, truth: np.ndarray, level: float = 0.95, *, groups: np.ndarray | None = None
 ) -> tuple[float, ConfidenceInterval]:
-    """Return the area and its interval, which allows for other records or groups.
+    """Return the area and its interval over records or groups.
 
     Scores, ``(n,)``, are higher where the property is more likely; those of one group may be
     dependent. The interval is taken on the scale of log-odds, so that it stays within 0 and 1;
-    if all pairs are in order, or none, it is Wilson's for as many records (or groups) as the
-    smaller side has.
+    if all pairs are in order, or none, it is Wilson's interval for the number of records (or
+    groups) on the smaller side.
 
     Examples
     --------
@@ -218,7 +219,7 @@ def area_under_curve(
 
 
 def _rightly_ordered(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Return, per record, the share of records of the other kind that it is ordered correctly with.
+    """Return, per record, the share of records of the other kind in the right order with it.
 
     Ties count half.
     """

@@ -1,4 +1,4 @@
-"""The releases under attack: one released model, or many noisy copies at once."""
+"""Simulated releases to attack: one released model, or many noisy copies at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from seepage.core.noise import Noise, check_noise_kind
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.glm.adapters.registry import kind_of
 from seepage.glm.estimators import GLMRegressor, LinearModel, LogisticRegression
 from seepage.support.number_check import check_count
@@ -25,7 +25,7 @@ class Releases:
     parameters
         (T, P): one row per release, the intercept last if the model has one.
     features
-        How many of them belong to columns of the table: P, or P − 1 with an intercept.
+        The number of parameters that belong to columns of the table: P, or P − 1 with an intercept.
     decide
         Maps margins to predictions: the mean of a regression, the class of a classifier.
     classes
@@ -51,10 +51,11 @@ class Releases:
         return self.decide(margins)
 
 
+@accepts_other_names
 def draw_releases(
     model: Any, noise: Noise, trials: int = 100, *, seed: int | None = None
 ) -> Releases:
-    """Return independent noisy releases of a fitted model, for experiments.
+    """Draw independent noisy releases of a fitted model, for experiments.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """How well a score detects records from another distribution: ROC curve and area.
 
-Paper 002 finds that records with a high PLIS as a whole are often atypical or come from elsewhere.
-Known outliers put a number on that.
+Mueller et al. (2022) find that records with a high total PLIS are often atypical or from another
+distribution. Known outliers quantify this.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OutlierDetection(ResultTable):
-    """The outcome of flagging all records whose score reaches a threshold.
+    """Detection rates when all records whose score reaches a threshold are flagged.
 
     Parameters
     ----------
     area
-        The area under the ROC curve: how often an outlier scores above another record.
+        The area under the ROC curve: the probability that an outlier scores above an ordinary
+        record.
     interval
         Its confidence interval (DeLong, DeLong and Clarke-Pearson 1988).
     thresholds
-        The scores, falling; the first, infinite, flags nobody.
+        The scores in descending order; the first is infinite and flags no record.
     false_alarms, detections
         The share of ordinary records and of outliers with at least that score.
     level
@@ -72,7 +73,7 @@ class OutlierDetection(ResultTable):
         )
 
     def detected_at(self, false_alarms: float) -> float:
-        """Return the share of outliers found at this share of flagged ordinary records or less."""
+        """Return the true positive rate (outliers flagged) at this false positive rate or below."""
         if not 0 <= false_alarms <= 1:
             raise InputError(
                 f"A share of false alarms must lie between 0 and 1, but is {false_alarms!r}."
@@ -88,7 +89,7 @@ def out_of_distribution(inside: Any, outside: Any, level: float = 0.95) -> Outli
     inside
         The scores of ordinary records: numbers, a tensor, or ``sp.nn.plis(…).records()``.
     outside
-        The scores of records from elsewhere.
+        The scores of records from another distribution.
     level
         Of the confidence interval.
 

@@ -1,4 +1,4 @@
-"""Property inference (Melis et al. 2019): which updates come from data with a property.
+"""Property inference (Melis et al. 2019): infer which updates come from data with a property.
 
 The adversary keeps snapshots of the global model, computes gradients of its own auxiliary data with
 and without the property at each of them, and trains a classifier to tell these apart, from one
@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from seepage.attacks.intervals import ConfidenceInterval, area_under_curve
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.gradients import JOINED, LayerGradients
 from seepage.layers.measures.classifiers import find_classifier
 from seepage.layers.measures.per_layer import PerLayer
@@ -29,7 +29,7 @@ from seepage.tables.source import as_numpy
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PropertyInferenceResult(SummaryTable):
-    """How well an adversary could tell updates with a property from those without.
+    """How well an adversary distinguished updates with a property from updates without it.
 
     The scores depend on the data and are themselves sensitive: do not publish them.
 
@@ -38,7 +38,7 @@ class PropertyInferenceResult(SummaryTable):
     layer
         The layer whose gradients it saw.
     scores
-        The probability of the property that it gave to every update; for a property with several
+        The predicted probability of the property for every update; for a property with several
         classes, one column per class.
     truth
         The property of every update, as a position in ``classes``.
@@ -66,12 +66,12 @@ class PropertyInferenceResult(SummaryTable):
 
     @property
     def auc(self) -> float:
-        """The area under the ROC curve; of several classes, the mean of one against the rest."""
+        """The area under the ROC curve; for several classes, the mean of one-vs-rest areas."""
         return float(np.mean([area for area, _ in self._areas()]))
 
     @property
     def interval(self) -> ConfidenceInterval:
-        """DeLong's 95 % interval; of several classes, the mean of the ends, which is too wide.
+        """DeLong's 95 % interval; for several classes, the mean of the ends, which is conservative.
 
         It covers the AUC that this adversary, as trained, would reach on updates of further groups,
         in 95 of 100 repetitions.
@@ -99,6 +99,7 @@ class PropertyInferenceResult(SummaryTable):
         )
 
 
+@accepts_other_names
 class PropertyInference:
     """An adversary who infers a property of a client from its updates.
 
@@ -130,7 +131,7 @@ class PropertyInference:
         self.layer, self.classifier, self.seed = layer, classifier, seed
 
     def fit(self, gradients: LayerGradients | Mapping[str, Any] | Any, property: Any) -> Self:
-        """Learn from gradients of auxiliary data, one property label each.
+        """Train the classifier on gradients of auxiliary data, one property label each.
 
         Gradients of one layer may be an array by itself, (n, size).
         """
@@ -145,15 +146,15 @@ class PropertyInference:
         return self
 
     def predict_proba(self, gradients: LayerGradients | Mapping[str, Any]) -> np.ndarray:
-        """Return the probability of every class of the property for every update seen."""
+        """Return the predicted probability of every class of the property for every update."""
         if not hasattr(self, "model_"):
             raise InputError(
-                "This adversary knows nothing yet; call fit with auxiliary gradients first."
+                "This adversary has not been fitted; call fit with auxiliary gradients first."
             )
         seen = self._read(gradients)
         if dict(seen.sizes) != dict(self.learnt_.sizes):
             raise InputError(
-                "The updates are of other layers than the adversary learnt from; record the same "
+                "The updates have other layers than the auxiliary gradients; record the same "
                 "layers."
             )
         self.learnt_.check_same_projection(seen)
@@ -162,7 +163,7 @@ class PropertyInference:
     def attack(
         self, gradients: LayerGradients | Mapping[str, Any], property: Any, *, groups: Any = None
     ) -> PropertyInferenceResult:
-        """Score the updates seen, and compare with the truth.
+        """Score observed updates, and compare with the true property.
 
         ``groups`` says which updates belong together, by default the recording's nodes, if it has
         any; ``False`` for none. They affect only the interval.
@@ -196,6 +197,7 @@ class PropertyInference:
         return LayerGradients.of(gradients)
 
 
+@accepts_other_names
 def attack_layers(
     auxiliary: LayerGradients | Mapping[str, Any],
     auxiliary_property: Any,
@@ -206,7 +208,7 @@ def attack_layers(
     groups: Any = None,
     seed: int = 0,
 ) -> PerLayer:
-    """Return the AUC of the adversary who sees one layer alone, for every layer and for all.
+    """Return the AUC of the attack on each layer alone, and on all layers together.
 
     Parameters
     ----------
@@ -247,6 +249,7 @@ def attack_layers(
     return _by_layer(results, known)
 
 
+@accepts_other_names
 def attack_recording(
     recording: Recording,
     property: Any,
@@ -255,11 +258,12 @@ def attack_recording(
     folds: int = 5,
     seed: int = 0,
 ) -> PerLayer:
-    """Return the AUC of an adversary who knows other clients' property, by layer and for all.
+    """Return the AUC of an adversary who knows other clients' property, per layer and overall.
 
     The clients are divided into folds, and every update is scored by a classifier trained on the
     other folds' clients: from one layer alone, from the metrics alone, or from everything that was
-    sent. If a client alone has its value, folds are made of updates instead.
+    sent. If a value of the property occurs in one client only, updates are divided into folds
+    instead.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""The benefit and the cost of remedies for single layers, over a simulated federated run.
+"""Benefit and cost of per-layer remedies in simulated federated training.
 
-For each remedy the network is trained afresh. Then a property-inference adversary attacks the
-client's updates as they leave, V-information says how much of the property its family of predictors
-can read from them, and the accuracy of the trained network shows the cost.
+For each remedy the network is trained again. A property-inference adversary then attacks the
+client's updates as sent, and V-information measures how well its family of predictors can infer the
+property. The accuracy of the trained network shows the cost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from seepage.attacks.property_inference import PropertyInference
 from seepage.core.result import NOTICE
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.gradients import JOINED, LayerGradients, joined
 from seepage.layers.federated.recording import batch_gradients, record_updates
 from seepage.layers.federated.remedies import UpdateRemedy
@@ -48,7 +48,7 @@ QUANTITIES = {
 
 @dataclass(frozen=True)
 class RemedyOutcome:
-    """What one remedy leaves to an adversary, and what it costs."""
+    """The remaining leakage under one remedy, and its cost in accuracy."""
 
     name: str
     auc: Span  # of the attack on whole updates
@@ -60,10 +60,10 @@ class RemedyOutcome:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RemedyComparison(ResultTable):
-    """Remedies side by side; the first line is without any.
+    """Remedies compared; the first row is without a remedy.
 
     Intervals of one run are over its updates and test records; those of several runs are Student's
-    over the runs.
+    intervals over the runs.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class RemedyComparison(ResultTable):
 
     @staticmethod
     def averaged(runs: Sequence[RemedyComparison]) -> RemedyComparison:
-        """Return every remedy's means over the runs that have it, with Student's intervals."""
+        """Return each remedy's means over the runs that include it, with Student's intervals."""
         every = [one for run in runs for one in run.outcomes]
         if not every or any(one.runs != 1 for one in every):
             raise InputError("Give at least one comparison of a single run to average.")
@@ -152,6 +152,7 @@ class RemedyComparison(ResultTable):
         return f"<{len(self.outcomes) - 1} remedies compared{over}>"
 
 
+@accepts_other_names
 def compare_remedies(
     net: nn.Module,
     loss: str | nn.Module | Loss,
@@ -173,13 +174,13 @@ def compare_remedies(
     width: int = 512,
     seed: int = 0,
 ) -> RemedyComparison:
-    """Train once for each remedy, attack what leaves, and compare benefit and cost.
+    """Train once with each remedy, attack the updates sent, and compare benefit and cost.
 
-    FedSGD with two clients, of whom one is the adversary (Melis et al. 2019, and paper 003). At
+    FedSGD with two clients, of whom one is the adversary (Melis et al. 2019; Mo et al. 2021). At
     snapshots over the second half of the run the adversary learns from gradients of its own batches
     with and without the property, under the same remedy, and classifies the client's whole updates.
-    Batches with and without the property have the same mix of labels. V-information is that of the
-    last model's updates. One ``seed`` gives one run: average several
+    Batches with and without the property have the same mix of labels. V-information is measured on
+    the last model's updates. One ``seed`` gives one run: average several
     (``RemedyComparison.averaged``) before you compare.
 
     Parameters
@@ -296,7 +297,7 @@ def _read_side(side: Any, net: nn.Module, loss: Any, called: str) -> _Side:
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """What the runs under different remedies share."""
+    """Settings shared by the runs under all remedies."""
 
     net: nn.Module
     loss: str | nn.Module | Loss
@@ -384,7 +385,7 @@ class _Trial:
     def _seen(
         self, net: nn.Module, side: _Side, batches: Any, remedy: UpdateRemedy | None, key: int
     ) -> LayerGradients:
-        """Return updates of batches as they leave; each class of the property in turn."""
+        """Return the updates sent for batches of each class of the property in turn."""
         draw = torch.Generator().manual_seed(key)
         pairs = [
             (rows_of(side.x, rows), side.y[rows]) for rows in map(torch.from_numpy, batches.index)

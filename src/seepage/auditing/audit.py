@@ -55,7 +55,7 @@ from seepage.auditing.trained_model import (
 from seepage.bounds.guarantees import Guarantees, guarantees
 from seepage.core.noise import Attacker, Gaussian
 from seepage.core.people import Together
-from seepage.core.result import NOISE, PENALTY, held_sentences, joined, round_up
+from seepage.core.result import NOISE, PENALTY, held_sentences, joined, less, round_up
 from seepage.core.risk_views import (
     Guess,
     Membership,
@@ -110,6 +110,10 @@ class Anew:
     released: Callable[[np.ndarray], np.ndarray]  # what it releases from those at some positions
     kept: tuple[str, ...] = (PENALTY,)  # what it holds fixed nevertheless
     fits: int = 1  # how many models a run fits
+
+
+# From how far the release moves without some records or people, at σ = 1, and their places
+Moves = Callable[[np.ndarray, np.ndarray | None], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -248,12 +252,14 @@ def audit_model(
     seed: int = 0,
     anew: Anew | None = None,
     beside: tuple[float, float] = (0.0, 0.0),
+    moves: Moves | None = None,
     tell: Tell | None = None,
 ) -> Audit:
     """Measure a fitted model and say what was found; the parameters are as for audit_table.
 
     Membership is a question about the whole procedure where ``anew`` can rerun it. ``beside``
     is the ε and δ of all figures that leave beside the noisy numbers, and counts in every risk.
+    ``moves`` is as for :func:`find_risks`.
     """
 
     def say(words: str) -> None:
@@ -322,7 +328,7 @@ def audit_model(
         say(f"{'who was' if people else 'which rows were'} in the data, and guesses")
         try:
             risks, records = find_risks(
-                trained, noise, records, attributes, anew, found.rows, curve.sigma
+                trained, noise, records, attributes, anew, found.rows, curve.sigma, moves=moves
             )
         except InputError as problem:
             risks_reason = str(problem)
@@ -528,6 +534,7 @@ def find_risks(
     noises: np.ndarray | None = None,
     effort: float = 1.0,
     shape: Gaussian | None = None,
+    moves: Moves | None = None,
 ) -> tuple[RiskFinding, RecordLeakage]:
     """Return the risks of a release with noise σ, or say why they are not known.
 
@@ -536,7 +543,7 @@ def find_risks(
     where values that differ within a person are guessed. With ``anew`` membership is that of the
     whole procedure, rerun without each. The same risks are found for other ``noises``. ``effort``
     is the share of the work that refits may take, and ``shape`` that of the noise, as it is at
-    σ = 1.
+    σ = 1. ``moves`` turns distances with nλ held fixed into those of a procedure that holds λ.
     """
     source = trained.source
     if not trained.settings.refits:
@@ -596,7 +603,10 @@ def find_risks(
     else:
         members = told(examined, False)
         assumed = (*members.mu.assumptions, *held_sentences(anew.kept))
-    mu = np.asarray(members)
+    mu, kept = np.asarray(members), members.mu.held if anew is None else anew.kept
+    if moves is not None:
+        mu, kept = moves(mu * sigma, examined) / sigma, less(kept, (PENALTY,))
+        assumed = tuple(word for word in assumed if word not in held_sentences((PENALTY,)))
     worst = int(np.argmax(mu))
     if np.isinf(mu[worst]) and np.isinf(work) and trained.settings.model != "linear":
         # Least squares has a closed form, which is infinite only where the risk is.
@@ -656,10 +666,10 @@ def find_risks(
         median=median_of(np.asarray(accuracy(middle))),
         mu=float(mu[worst]),
         looked_at=len(mu),
-        exact=members.mu.kind == "exact",
+        exact=members.mu.kind == "exact" and moves is None,
         guesses=tuple(guesses),
         assumptions=(*assumed, _GUESSES_HELD) if guesses and anew is not None else assumed,
-        held=members.mu.held if anew is None else anew.kept,
+        held=kept,
         curve=largest.curve(float(mu[worst]), middle),
     )
     return finding, records.with_membership(mu, examined)

@@ -1,4 +1,4 @@
-"""``sp.audit``: the audit of a fitted model, or of a pipeline about its raw columns, in Python.
+"""The audit of a fitted linear model, or of a pipeline about its raw columns.
 
 Where the preprocessing is affine, ``x = B z + c``, all records move alike, and the closed forms of
 the model's own Jacobian apply; otherwise each record has a Jacobian of its own
@@ -63,7 +63,7 @@ from seepage.tables.source import (
 )
 
 
-def audit(
+def audit_linear(
     estimator: Any,
     X: Any,
     y: Any = None,
@@ -88,65 +88,7 @@ def audit(
 
     Through the steps before the model (scalers, imputers, encoders, splines, column transformers,
     principal components) the leakage is about the raw columns: the Jacobian of the release by these
-    is the Jacobian by the features times that of the steps.
-
-    Parameters
-    ----------
-    estimator
-        A fitted model, pipeline or search that :func:`seepage.leakage` takes.
-    X, y
-        The raw table and the labels it was fitted on; a formula of statsmodels has its own labels.
-    noise
-        The standard deviation of the Gaussian noise on every released number; by default the least
-        that meets ``target_eta``.
-    target_eta
-        The leakage that no record should exceed; 1 by default: one standard deviation.
-    attacker
-        Somebody who does not know all other records, such as ``sp.Attacker(knows=0.0)``: how often
-        she is right about membership is estimated beside the rest (``result.outsider``). With
-        neither ``noise`` nor ``target_eta``, of the model published as it is, without noise.
-    sensitive
-        Columns of ``X`` for which the error on every record is reported.
-    groups
-        Columns of ``X``, or names with the group of every record, to compare the leakage of.
-    categorical
-        Columns whose numbers are codes of categories.
-    quantities
-        Columns of only two numbers that are quantities nevertheless, such as doses; other such
-        columns count as yes or no, and are measured in whole levels.
-    person
-        Whose row every record is, if people may have several: an identity for each, or a column of
-        ``X`` that is no feature. All records of a person then count together, in every number.
-    sample_weight
-        The weights the model was fitted with.
-    preprocessing
-        Whether what the steps learnt from the data counts as public (``"frozen"``), or is relearnt
-        when a record changes (``"refitted"``).
-    refit
-        Membership is that of the whole procedure, refitted without each of the most exposed
-        records, where it learnt more from the data than the model: scaling, levels, class weights,
-        a penalty. ``"model"`` holds all of that fixed; ``"pipeline"`` refuses a model without
-        steps before it. ``risks.held`` of the audit lists what is held fixed.
-    preset
-        Limits by who will see the release, ``"open"``, ``"partners"`` or ``"internal"``: ``gates``
-        of the audit says whether they are met. Our default, not law.
-    source, target
-        What the table and the labels are called in the result.
-    seed
-        Of the held-out rows and the noise in the privacy–utility curve.
-
-    Examples
-    --------
-    >>> import seepage as sp
-    >>> from sklearn.datasets import load_diabetes
-    >>> from sklearn.linear_model import Ridge
-    >>> from sklearn.pipeline import make_pipeline
-    >>> from sklearn.preprocessing import StandardScaler
-    >>> X, y = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
-    >>> model = make_pipeline(StandardScaler(), Ridge(1.0)).fit(X, y)
-    >>> result = sp.audit(model, X, y, sensitive=["bmi"])
-    >>> result.cell_errors["bmi"].shape
-    (442,)
+    is the Jacobian by the features times that of the steps. ``sp.audit`` explains the options.
     """
     if preprocessing not in PREPROCESSING:
         raise InputError(
@@ -228,7 +170,7 @@ def audit(
     held = joined(opened.held, steps.choices if refitted else steps.held)
     per_record = kind_of(opened.model).penalty is not None
     trained = TrainedModel(ours, settings, table, opened.notes, held, per_record)
-    sigma = _sigma(noise)
+    sigma = sigma_of(noise)
     anew = None
     if refit != "model":
         anew = _anew(estimator, X, y, weights, categorical, refit)
@@ -323,7 +265,8 @@ def _told_steps(opened: Unwrapped, followed: FollowedColumns, refitted: bool) ->
     return steps
 
 
-def _sigma(noise: float | Gaussian | None) -> float | None:
+def sigma_of(noise: float | Gaussian | None) -> float | None:
+    """Return the one standard deviation of the noise that an audit is about, if it was stated."""
     if noise is None:
         return None
     value = noise.sigma if isinstance(noise, Gaussian) else noise

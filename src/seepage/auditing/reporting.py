@@ -11,7 +11,7 @@ from seepage.auditing.any_model.findings import AttackAudit
 from seepage.auditing.any_model.report import AttackReport
 from seepage.auditing.decision.check import LEAVES, PendingCheck
 from seepage.auditing.findings import Audit
-from seepage.auditing.pipeline import audit as run_audit
+from seepage.auditing.pipeline import audit_linear
 from seepage.auditing.report.audit_report import AuditReport
 from seepage.core.leakage import Leakage
 from seepage.errors import InputError
@@ -25,8 +25,7 @@ def report(
     """Write the report of an audit into a folder, private to its owner; return its page's path.
 
     The folder holds what :func:`~seepage.auditing.report.rendering.Report.write`
-    lists; for an audit by attack, of
-    :func:`seepage.audit_estimator`, the page, ``summary.json`` and ``records.parquet``. In a
+    lists; for an audit by attack the page, ``summary.json`` and ``records.parquet``. In a
     notebook, an audit of a linear model shows the same page.
 
     A leakage is audited first, with its noise and against its attacker: ``leak.report(folder)`` is
@@ -62,7 +61,7 @@ def _audit_of(leak: Leakage[Any] | OutsiderLeakage) -> Audit:
             "and fit a pipeline with OneHotEncoder on the raw table: sp.audit(pipeline, X, y)."
         )
     sigma: Any = noise[0] if noise else None
-    return run_audit(inputs.model, inputs.X, inputs.y, noise=sigma, **options)
+    return audit_linear(inputs.model, inputs.X, inputs.y, noise=sigma, **options)
 
 
 def check(
@@ -138,6 +137,5 @@ def _report_of(audit: Any, call: str) -> AuditReport | AttackReport:
     if isinstance(audit, AttackAudit):
         return AttackReport(audit)
     raise InputError(
-        f"{call} writes what sp.audit(model, X, y) or sp.audit_estimator(model, X, y) found, not "
-        f"a {type(audit).__name__}."
+        f"{call} writes what sp.audit(model, X, y) found, not a {type(audit).__name__}."
     )

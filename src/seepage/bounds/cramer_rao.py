@@ -30,8 +30,8 @@ def cramer_rao_rows(
 
     No unbiased estimate of all the unknowns of a record together (its columns, or the named ones)
     has a smaller mean squared error per unknown. The label is known unless ``label`` is given.
-    Infinite where no unbiased estimate exists. For data read in chunks, the answer is computed as
-    it is read or written.
+    Infinite where no unbiased estimate exists. Data read in chunks are measured one chunk at a
+    time.
     """
     unknowns, about = leak.unknowns(columns, label)
     return leak.per_record("cramer_rao", unknowns, "rows", about, "mse", "bound", UNBIASED)
@@ -40,8 +40,8 @@ def cramer_rao_rows(
 def cramer_rao_cells(leak: Leakage[PerRecord], columns: Columns = None) -> PerRecord:
     """Return the exact Cramér–Rao bound on each cell while the rest of its row is unknown too.
 
-    ``(I⁻¹)_jj``: no unbiased estimate of the cell has a smaller variance, when the adversary knows
-    the other records and the label but none of the row's columns (or none of the named ones). It
+    ``(I⁻¹)_jj``: no unbiased estimate of the cell has a smaller variance. The adversary knows the
+    other records and the label, but none of the row's columns (or none of the named ones). It
     is never below ``leak.cells().mse_bound()``, where the rest of the row is known.
     """
     unknowns, _ = leak.unknowns(columns, False)
@@ -72,10 +72,11 @@ def cramer_rao(
         The block: from one cell (one row and one column) up to a few thousand unknowns. The label
         is known unless ``label`` is given.
     rest
-        ``"known"``: the adversary knows the rest of the table, the worst case. ``"unknown"``: none
-        of the rest. The block of the full inverse information then replaces the inverse of the
-        block; it can only be larger (paper 001, equation 12), and is infinite once the rest of the
-        table can explain every change of the release, as it nearly always can.
+        ``"known"``: the adversary knows the rest of the table, the worst case. ``"unknown"``: the
+        adversary knows nothing outside the block. The bound is then the block of the full inverse
+        information, never below the inverse of the block (Hannun et al. 2021, equation 12). It is
+        infinite once changes elsewhere in the table can reproduce every change of the release, as
+        is nearly always the case.
     """
     check_choice(rest, "rest", ("known", "unknown"))
     unknowns, about = leak.unknowns(columns, label)
@@ -88,15 +89,15 @@ def cramer_rao(
         )
     if rest == "unknown" and leak.release.template.size > _BLOCK_LIMIT:
         raise InputError(
-            f"More than {_BLOCK_LIMIT} numbers are released, too many to tell which of their "
-            "changes the rest of the table explains; ask with rest='known'."
+            f"More than {_BLOCK_LIMIT} numbers are released, too many to separate the block from "
+            "the rest of the table; ask with rest='known'."
         )
     ask = partial(_write_out, release=leak.release, unknowns=unknowns, positions=positions)
     block = leak.source.total(partial(ask, rest=rest == "unknown"), "one block")
     J, assumptions = block.J, UNBIASED
     if rest == "unknown":
         J = block.out_of_reach_of_rest()
-        assumptions = (UNBIASED[0], "Nothing outside the block is known.", *UNBIASED[2:])
+        assumptions = (UNBIASED[0], "The adversary knows nothing outside the block.", *UNBIASED[2:])
     xp = array_namespace(J)
     diagonal, errors = inverse_gram_diagonal(J[None, :, :], xp.reshape(xp.max(block.off), (1,)))
     return Result(
@@ -118,8 +119,8 @@ def biased(information: Any, bias_jacobian: Any, bias: Any = 0.0) -> Result:
 
     Infinite where the estimate responds to a direction about which there is no information.
 
-    With ``ψ(z) = z + bias(z)`` the mean of the estimate and ``J_ψ = I + ∂bias/∂z`` (paper 001,
-    equation 9)::
+    With ``ψ(z) = z + bias(z)`` the mean of the estimate and ``J_ψ = I + ∂bias/∂z`` (Hannun et al.
+    2021, equation 9)::
 
         MSE per unknown  ≥  Tr(J_ψ I⁻¹ J_ψᵀ)/d + ‖bias‖²/d
 
@@ -161,8 +162,8 @@ def biased(information: Any, bias_jacobian: Any, bias: Any = 0.0) -> Result:
 def biased_leakage(result: Result, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     """Return the bound that FIL or dFIL implies for an adversary with a known bias.
 
-    With ``γ_k = ∂ψ_k/∂z_k`` the slope of the mean ``ψ(z)`` of each estimate in its own unknown, and
-    all other slopes zero (paper 004, theorem 2, with ``(I⁻¹)_kk ≥ 1/η²`` for FIL and
+    With ``γ_k = ∂ψ_k/∂z_k`` the slope of the mean ``ψ(z)`` of each estimate in its own unknown,
+    and all other slopes zero (Guo et al. 2022, theorem 2, with ``(I⁻¹)_kk ≥ 1/η²`` for FIL and
     ``Σγ_k²(I⁻¹)_kk ≥ (Σ|γ_k|)²/Tr(I)`` for dFIL)::
 
         MSE per unknown  ≥  mean(γ²)/η² + mean(bias²)      from FIL
@@ -216,7 +217,7 @@ def square(matrix: Any, what: str) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class BlockAndRest:
-    """The whitened Jacobian of a block, and the reach of everything else; two chunks add up."""
+    """The whitened Jacobian of a block, and ``J Jᵀ`` of the rest of the table; chunks add up."""
 
     J: Array  # the block's columns, ``(P, unknowns)``
     off: Array  # the columns' relative errors, ``(unknowns,)``
@@ -228,7 +229,7 @@ class BlockAndRest:
         return BlockAndRest(J, off, self.reach + other.reach)
 
     def out_of_reach_of_rest(self) -> Array:
-        """Return ``J`` in the directions of the release that the rest cannot explain."""
+        """Return ``J`` projected off the directions that the rest of the table spans."""
         xp = array_namespace(self.reach)
         values, vectors = xp.linalg.eigh(self.reach)
         rounding = 64 * values.shape[0] * float(xp.finfo(values.dtype).eps)
@@ -241,7 +242,7 @@ class BlockAndRest:
 def _write_out(
     chunk: Chunk, release: MeasuredRelease, unknowns: Unknowns, positions: np.ndarray, rest: bool
 ) -> BlockAndRest:
-    """Return a chunk's part of the block at these positions of the table, from products."""
+    """Return a chunk's part of the block at these positions of the table, by products."""
     jacobian = release.jacobian(chunk)
     xp, size, d = array_namespace(jacobian.X), jacobian.size, jacobian.features
     first, last = np.searchsorted(positions, [chunk.start, chunk.start + len(chunk)])

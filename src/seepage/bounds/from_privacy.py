@@ -1,10 +1,10 @@
-"""What differential privacy implies for an adversary who wants the record itself.
+"""Reconstruction bounds that follow from differential privacy.
 
-Rényi differential privacy of order 2 bounds ``χ² ≤ e^ε − 1`` between any two outputs that differ in
-one record, and so the variance of unbiased estimates (paper 004, theorem 1, via Hammersley, Chapman
-and Robbins). Total variation bounds every estimate: two values of a cell that the output can hardly
-tell apart cannot both be estimated well (Le Cam's two points; over all cells at once, Assouad's
-cube).
+Rényi differential privacy of order 2 bounds ``χ² ≤ e^ε − 1`` between any two outputs that differ
+in one record, and so the variance of unbiased estimates (Guo et al. 2022, theorem 1, via
+Hammersley, Chapman and Robbins). Total variation bounds every estimate: no estimate is accurate at
+both of two cell values whose releases are nearly indistinguishable (Le Cam's two-point method;
+over all cells at once, Assouad's lemma).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from seepage.errors import InputError
 from seepage.privacy.statements import PrivacyStatement
 
 _DOMAIN = "Each unknown may take any value within the stated diameter."
-_PROMISE = "The mechanism is private as stated, for replacing one record by any other."
+_PROMISE = "The mechanism has the stated privacy when any one record is replaced by another."
 
 
 def from_renyi(epsilon: float, diameters: Any, *, slope: Any = 1.0, bias: Any = 0.0) -> Result:
-    """Return the bound that Rényi differential privacy of order 2 implies (paper 004, theorem 1).
+    """Return the bound of Rényi differential privacy at order 2 (Guo et al. 2022, theorem 1).
 
-    With diameters ``D_k`` of the domain, ``γ_k`` the least slope of the mean of each unknown's
-    estimate in that unknown, and d unknowns::
+    Guo et al. 2022, theorem 1: with diameters ``D_k`` of the domain, ``γ_k`` the least slope of the
+    mean of each unknown's estimate in that unknown, and d unknowns::
 
         MSE per unknown  ≥  Σ_k γ_k² D_k² / (4d (e^ε − 1)) + ‖bias‖²/d
 
@@ -43,7 +43,7 @@ def from_renyi(epsilon: float, diameters: Any, *, slope: Any = 1.0, bias: Any = 
 
     Examples
     --------
-    Paper 004's own example, a number between 0 and 100 at ε = 2:
+    The example of Guo et al. 2022, a number between 0 and 100 at ε = 2:
 
     >>> import seepage as sp
     >>> round(float(sp.bounds.from_renyi(2.0, 100.0)))
@@ -74,26 +74,26 @@ def from_renyi(epsilon: float, diameters: Any, *, slope: Any = 1.0, bias: Any = 
 def from_privacy(
     statement: PrivacyStatement, diameters: Any, *, slope: Any = 1.0, bias: Any = 0.0
 ) -> Result:
-    """Return the bound that any promise with a Rényi divergence implies; see :func:`from_renyi`.
+    """Return the bound that a privacy guarantee implies; see :func:`from_renyi`.
 
-    (ε, δ)-differential privacy with δ > 0 has none, since with probability δ everything may be
-    revealed: :func:`two_point` covers it, or :meth:`seepage.privacy.GaussianDP.meeting` where the
+    (ε, δ)-differential privacy with δ > 0 implies none, since it allows full disclosure with
+    probability δ. Use :func:`two_point`, or :meth:`seepage.privacy.GaussianDP.meeting` where the
     noise is known to be Gaussian.
     """
     epsilon = statement.renyi()
     if math.isinf(epsilon):
         raise InputError(
-            f"{statement.words} does not bound the Rényi divergence of order 2, so nothing "
-            "follows for unbiased adversaries; use two_point, which holds for every adversary."
+            f"{statement.words} does not bound the Rényi divergence of order 2, so it implies no "
+            "bound for unbiased adversaries; use two_point, which holds for every adversary."
         )
     return from_renyi(epsilon, diameters, slope=slope, bias=bias)
 
 
 def two_point(statement: PrivacyStatement, diameters: Any) -> Result:
-    """Return the bound that any promise implies for *every* adversary, biased or not.
+    """Return the bound that a privacy guarantee implies for *every* adversary, biased or not.
 
-    Let each unknown take either of two values ``D_k`` apart with equal probability. Whatever the
-    adversary computes, with TV the total variation that the promise allows::
+    Let each unknown take either of two values ``D_k`` apart with equal probability. For any
+    estimate, with TV the total variation that the guarantee allows::
 
         MSE per unknown  ≥  (1 − TV) Σ_k D_k² / (4d)
 
@@ -103,7 +103,7 @@ def two_point(statement: PrivacyStatement, diameters: Any) -> Result:
     Parameters
     ----------
     statement
-        The promise: one of :mod:`seepage.privacy`.
+        The privacy guarantee: a statement of :mod:`seepage.privacy`.
     diameters
         As for :func:`from_renyi`.
 
@@ -128,9 +128,9 @@ def two_point(statement: PrivacyStatement, diameters: Any) -> Result:
 def membership_advantage(statement: PrivacyStatement) -> float:
     """Return the largest advantage of membership inference (Humphries et al. 2020).
 
-    The advantage is the true positive rate less the false positive rate of telling which of two
-    data sets that differ in one record was used: at most the total variation, which for pure
-    ε-differential privacy is ``(e^ε − 1)/(e^ε + 1)``.
+    The advantage is the true positive rate less the false positive rate of a test between two data
+    sets that differ in one record. It is at most the total variation, ``(e^ε − 1)/(e^ε + 1)`` for
+    pure ε-differential privacy.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Every bound that applies to a release, in one table: its value, its adversary, its assumptions.
+"""A table of every bound that applies to a release, with its adversary and assumptions.
 
-The table is about one record, by default the most exposed one, so that its lines can be compared:
-each bounds the mean squared error per number of an adversary who knows everything else. Lines are
+The table is about one record, by default the one with the largest dFIL. Each line bounds the mean
+squared error per number of an adversary who knows all other data. Lines are
 grouped by adversary.
 """
 
@@ -29,7 +29,7 @@ from seepage.bounds.van_trees import (
 )
 from seepage.core.leakage import Columns, Leakage
 from seepage.core.result import NOTICE, UNBIASED, Result
-from seepage.errors import InputError, nearest
+from seepage.errors import InputError, accepts_other_names, nearest
 from seepage.privacy import PrivacyStatement, output_perturbation, renyi_of_event
 from seepage.risks.guessing import advantage
 from seepage.tables.result_table import PlottedNumbers, ResultTable
@@ -42,11 +42,12 @@ MEMBERSHIP = "membership inference"
 ATTRIBUTE = "attribute inference"
 
 _FROM_DATA = "The prior has the mean and the standard deviation of every column in the data."
-_REGULAR = "The bound is that of small changes of the record, at the data as they are."
-_FREQUENCIES = "Beforehand every value is as likely as it is frequent in the data."
+_REGULAR = "The bound is for small changes of the record, linearised at the actual data."
+_FREQUENCIES = "The prior probability of a value is its frequency in the data."
 _WIDTH = 100  # characters of a printed line
 
 
+@accepts_other_names
 def guarantees(
     leak: Leakage[Any],
     *,
@@ -58,29 +59,29 @@ def guarantees(
     draws: int = 128,
     seed: int = 0,
 ) -> Guarantees:
-    """Return every bound on the reconstruction of a record, with what each assumes.
+    """Return every bound on the reconstruction of a record, with its assumptions.
 
     Parameters
     ----------
     leak
         The leakage of one release, about records in memory or read in chunks.
     domain
-        Where records may lie: ``(lower, upper)``, each one number or one per column, or a mapping
-        from column names to such pairs. By default the columns' ranges in the data; a bound that
-        rests on those is marked as an indication, not a guarantee.
+        The domain of the records: ``(lower, upper)``, each one number or one per column, or a
+        mapping from column names to such pairs. By default the columns' ranges in the data; a
+        bound from those ranges is marked as indicative, not a guarantee.
     dp
-        What the release promises: a statement of :mod:`seepage.privacy`, or a ``dp_accounting``
-        event. By default the promise of output perturbation, if there is one.
+        The privacy guarantee of the release: a statement of :mod:`seepage.privacy`, or a
+        ``dp_accounting`` event. By default that of output perturbation, if it has one.
     prior
-        What adversaries know of the record beforehand, for the bound that holds for all of them. By
-        default, that its columns are spread like those of the other records and, where a domain is
-        stated, that they lie within it.
+        The adversary's prior, for the bound that holds for biased estimates too. By
+        default the columns have the mean and standard deviation of the data and, where a domain is
+        stated, lie within it.
     row
         The record; by default the one with the largest dFIL.
     columns
-        The columns that the adversary seeks, by default all. The label is known.
+        The columns to be reconstructed, by default all. The label is known.
     draws, seed
-        For the average over the prior, each draw of which is refitted.
+        The number of draws from the prior and their seed; the model is refitted for each draw.
 
     Examples
     --------
@@ -136,19 +137,19 @@ class Guarantee:
     Parameters
     ----------
     name
-        Where the bound comes from.
+        The name of the bound.
     value
         The least mean squared error per number (``unit="mse"``), or the largest advantage
         (``unit="advantage"``); ``None`` where the bound does not apply.
     adversary
-        For whom it holds.
+        The adversary for whom it holds.
     assumptions
-        What must hold for it to bind.
+        The assumptions of the bound.
     guarantee
-        Whether it rests only on what was stated; if it also rests on the ranges in the data, it is
-        an indication.
+        Whether it rests on stated assumptions alone; if it also uses the ranges in the data, it is
+        only indicative.
     reason
-        Why it does not apply, where it does not.
+        Why the bound does not apply; empty where it does.
     unit
         ``mse`` or ``advantage``.
     """
@@ -169,22 +170,22 @@ class Guarantee:
 
 @dataclass(frozen=True)
 class Guarantees(ResultTable):
-    """Every bound on what can be found out about one record; print it to read it.
+    """Every bound on the reconstruction of one record; print it to read it.
 
     Parameters
     ----------
     rows
-        The lines.
+        One entry for each bound.
     row, label
-        The record's position, and what the caller's table calls it.
+        The record's position, and its label in the caller's table.
     chosen
-        Whether the caller chose it; otherwise it is the most exposed one by dFIL.
+        Whether the caller chose the record; otherwise it is the one with the largest dFIL.
     records
         The number of records.
     about, numbers
-        What the adversary seeks of the record, in words, and how many numbers that is.
+        The unknowns of the record in words, and their number.
     guessing
-        For comparison: the mean squared error of guessing every column's mean.
+        For comparison: the mean squared error of predicting every column's mean.
     """
 
     rows: tuple[Guarantee, ...]
@@ -197,16 +198,16 @@ class Guarantees(ResultTable):
     guessing: float
 
     def tightest(self, adversary: str | None = None) -> Guarantee:
-        """Return the line with the largest bound on the error that holds for an adversary.
+        """Return the tightest bound on the error for an adversary.
 
-        ``adversary`` is one of the groups of the table; by default any, with bounds on one cell and
-        on membership left out.
+        ``adversary`` is one of the groups of the table, by default any; bounds on one cell and on
+        membership are left out.
         """
         groups = list(dict.fromkeys(line.adversary for line in self.rows if line.unit == "mse"))
         if adversary is not None and adversary not in groups:
             raise InputError(
-                f"There are no bounds for {adversary!r}{nearest(adversary, groups)}; there are "
-                f"some for {', '.join(map(repr, groups))}."
+                f"There are no bounds for {adversary!r}{nearest(adversary, groups)}; choose from "
+                f"{', '.join(map(repr, groups))}."
             )
         lines = [
             line
@@ -263,10 +264,10 @@ class Guarantees(ResultTable):
 
     def _title(self) -> str:
         which = "" if self.chosen else f", the most exposed of {self.records:,} by dFIL"
-        return f"What can be found out about record {self.label}{which}"
+        return f"Bounds on the reconstruction of record {self.label}{which}"
 
     def _numbered(self) -> dict[str, int]:
-        """Return the number of every assumption, in order of first use."""
+        """Return the number of each assumption, in order of first use."""
         texts = dict.fromkeys(text for line in self.rows for text in line.assumptions)
         return {text: k for k, text in enumerate(texts, 1)}
 
@@ -307,7 +308,7 @@ class Guarantees(ResultTable):
                 text, _WIDTH, initial_indent=f"  [{k}] ", subsequent_indent=" " * (6 + (k > 9))
             )
         if any(line.applies and not line.guarantee for line in self.rows):
-            yield "  *   An indication, not a guarantee: it rests on what was read off the data."
+            yield "  *   An indication, not a guarantee: it depends on values read off the data."
         yield NOTICE
 
     def _repr_html_(self) -> str:
@@ -349,7 +350,7 @@ def _unbiased(leak: Leakage[Any], columns: Columns, position: int) -> Iterator[G
 
 
 def _promise(leak: Leakage[Any], limits: Domain, dp: Any) -> tuple[PrivacyStatement | None, str]:
-    """Return what the release promises, or why nothing is known."""
+    """Return the privacy guarantee of the release, or the reason why none is known."""
     if isinstance(dp, PrivacyStatement):
         return dp, ""
     if dp is not None:
@@ -378,7 +379,7 @@ def _promised(
     limits: Domain,
     which: list[int],
 ) -> Guarantee:
-    """Return the line of a bound that follows from a promise and the domain."""
+    """Return the line of a bound that follows from a privacy guarantee and the domain."""
 
     def line() -> Guarantee:
         if promise is None:
@@ -427,7 +428,7 @@ def _van_trees(
 
 
 def _resting_on(line: Guarantee, *assumptions: str, guarantee: bool) -> Guarantee:
-    """Return a line that also says what else it assumes, or what its numbers leave out."""
+    """Return a line with further assumptions, or with the columns that its number leaves out."""
     if not line.applies:
         return line
     every = tuple(dict.fromkeys((*line.assumptions, *assumptions)))
@@ -443,11 +444,11 @@ def _averaged(
     share: float,
     sampling: dict[str, int],
 ) -> Guarantee:
-    """Return the line of a van Trees bound; ``share`` of the record's numbers are sought."""
+    """Return the line of a van Trees bound when ``share`` of the record's numbers is unknown."""
 
     def line() -> Guarantee:
         if not sought:
-            raise InputError("No column varies, so there is nothing to find out.")
+            raise InputError("No column varies, so there is nothing to reconstruct.")
         found = van_trees_rows(leak, prior, [position], sought, **sampling)
         return Guarantee(name, share * float(found[0]), EVERY_ADVERSARY, found.assumptions)
 
@@ -476,7 +477,7 @@ def _cell(
 
 
 def _absence(leak: Leakage[Any], position: int) -> Guarantee:
-    """Return the line of telling the release from that without this record."""
+    """Return the line for membership inference on this record."""
     name, unit = "advantage, this record", "advantage"
 
     def line() -> Guarantee:
@@ -488,7 +489,7 @@ def _absence(leak: Leakage[Any], position: int) -> Guarantee:
 
 
 def _membership(promise: PrivacyStatement | None, reason: str) -> Guarantee:
-    """Return the line of what is promised to everybody."""
+    """Return the line for membership inference on any record, from the privacy guarantee."""
     name, unit = "advantage, any record", "advantage"
     if promise is None:
         return Guarantee(name, None, MEMBERSHIP, (), reason=reason, unit=unit)
@@ -499,10 +500,10 @@ def _membership(promise: PrivacyStatement | None, reason: str) -> Guarantee:
 def _guesses(
     leak: Leakage[Any], spread: ColumnSpread, which: list[int], position: int
 ) -> Iterator[Guarantee]:
-    """Yield how well two of its labels are told apart, and a guess of the cell that leaks most.
+    """Yield the advantage in telling two labels apart and in guessing the cell that leaks most.
 
-    Labels by the finite change from one to another: ``2Φ(μ/2) − 1``. The cell to within one
-    standard deviation: what the release adds to the best guess.
+    Labels: from the finite change of one label to another, ``2Φ(μ/2) − 1``. The cell, to within
+    one standard deviation: the gain over the best guess without the release.
     """
     information = np.asarray(as_numpy(leak.information(position, which, False)), dtype=float)
     column = which[int(np.argmax(np.diag(information)))]
@@ -546,7 +547,7 @@ def _why_not(line: Guarantee, width: int, told: bool) -> str:
 
 
 def _padded(text: str, width: int) -> str:
-    """Pad with blanks; a combining mark takes no room of its own."""
+    """Pad with blanks; a combining mark has no width."""
     return text.ljust(width + sum(unicodedata.combining(c) > 0 for c in text))
 
 

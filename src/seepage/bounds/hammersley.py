@@ -1,15 +1,15 @@
 """The Hammersley–Chapman–Robbins bound on a cell: Cramér–Rao for finite changes of it.
 
-Let ``w(Δ)`` be what would be released if one cell were larger by Δ. An estimate that is unbiased at
-both values has (paper 004, theorem A.1)::
+Let ``w(Δ)`` be the release if one cell were larger by Δ. An estimate that is unbiased
+at both values has (Guo et al. 2022, theorem A.1)::
 
     variance  ≥  Δ² / χ²,     χ² = exp(‖w(Δ) − w‖²/σ²) − 1
 
-and this holds for every Δ that the cell's domain allows; as Δ → 0 it is the Cramér–Rao bound. The
-operator says how far the release moves: a linear model is refitted exactly, and of a gradient the
-record's own part is computed again. Over an unbounded domain the bound of a linear model is
-infinite: no record can move it without limit, so no finite variance allows an unbiased estimate of
-every number there is.
+and this holds for every Δ within the cell's domain; as Δ → 0 it becomes the Cramér–Rao bound. The
+operator computes the change of the release: a linear model is refitted exactly; of a gradient, the
+record's own contribution is recomputed. Over an unbounded domain the bound of a linear model is
+infinite: one record moves it by a limited amount, so no estimate of finite variance is unbiased at
+every real number.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class FiniteChangeBound(SummaryTable):
 def hammersley_chapman_robbins(
     leak: Leakage[Any], row: int, column: str | int, *, domain: Any = None
 ) -> FiniteChangeBound:
-    """Return the Hammersley–Chapman–Robbins bound on one cell, everything else known.
+    """Return the Hammersley–Chapman–Robbins bound on one cell; the adversary knows all other data.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def hammersley_chapman_robbins(
 
 
 def renyi_of_shift(shift: np.ndarray, noise: Noise) -> np.ndarray:
-    """Return ``log(1 + χ²)`` between the noise and the noise moved by each shift, (K, P).
+    """Return ``log(1 + χ²)`` between the noise and the noise shifted by each row of ``(K, P)``.
 
     Gaussian: ``sᵀΣ⁻¹s``. Laplace of scale b: ``Σ_k log(⅔e^t + ⅓e^(−2t))`` with ``t = |s_k|/b``.
     """

@@ -1,12 +1,12 @@
-"""What is known of a record before the release, and the van Trees bound, which counts it.
+"""Priors on a record before the release, and the van Trees bound, which includes them.
 
 The bound holds for any estimate, biased or not, on average over the prior (Gill and Levit 1995)::
 
     MSE per unknown  ≥  Tr[(E I + I_prior)⁻¹]/d  ≥  d/Tr(E I + I_prior)
 
-The expectation is over the prior: the information is averaged over draws, and for each the release
-is made again as if the record had been that draw. The information at the true record alone would be
-a different number, and no bound.
+The expectation is over the prior: the information is averaged over draws, with the model refitted
+as if the record had been each draw. The information at the true record alone gives a
+different number, which is not a bound.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scipy.stats import cosine
 from seepage.bounds.cramer_rao import square
 from seepage.core.leakage import Columns, Leakage
 from seepage.core.result import UNBIASED, Result
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.support.chunks import progress, row_slices
 from seepage.tables.source import Chunk, RowSource, Table, as_numpy, check_column
 
@@ -36,8 +36,8 @@ class Domain:
     lower, upper
         One number per column.
     stated
-        Whether they were stated beforehand; limits read off the data depend on the data, so bounds
-        from them are no guarantee.
+        Whether the limits were stated beforehand; limits read off the data depend on the data, so
+        they give no guarantee.
     """
 
     lower: np.ndarray
@@ -46,7 +46,7 @@ class Domain:
 
     @property
     def diameters(self) -> np.ndarray:
-        """How far apart two records can be in every column (paper 004, theorem 1)."""
+        """How far apart two records can be in every column (Guo et al. 2022, theorem 1)."""
         return np.asarray(self.upper - self.lower)
 
     @property
@@ -56,12 +56,12 @@ class Domain:
 
     @property
     def words(self) -> str:
-        """Where the limits come from, in a sentence."""
+        """The source of the limits, in a sentence."""
         if self.stated:
-            return "Every column lies within the limits that were stated."
+            return "Every column lies within the stated limits."
         return (
-            "Every column lies within the range it has in the data; that range is itself read off "
-            "the data, so this is not a guarantee."
+            "Every column lies within its range in the data; that range depends on the data, so "
+            "this is not a guarantee."
         )
 
     @classmethod
@@ -75,7 +75,7 @@ class Domain:
 
     @classmethod
     def of_column(cls, domain: Any, data: RowSource | Table, column: int) -> Domain:
-        """Read the domain of one column: its own limits, or its part of all columns' domain."""
+        """Read the domain of one column: its own limits, or its entry in the whole domain."""
         name, one = data.names[column], slice(column, column + 1)
         if isinstance(domain, Domain):
             domain = cls(domain.lower[one], domain.upper[one], domain.stated)
@@ -90,7 +90,7 @@ class Domain:
 
     @classmethod
     def within(cls, domain: Any, names: tuple[str, ...], spread: ColumnSpread) -> Domain:
-        """Read the domain of columns whose spread is known."""
+        """Read the domain of columns whose ranges are known."""
         if domain is None:
             return cls(spread.least, spread.most, False)
         if isinstance(domain, Domain):
@@ -163,8 +163,8 @@ def _by_name(domain: Mapping[Any, Any], names: tuple[str, ...]) -> np.ndarray:
     missing = [name for name in names if name not in domain]
     if missing:
         raise InputError(
-            f"The domain says nothing about the column {missing[0]!r}; state the limits of every "
-            "column, or leave domain out to take the ranges in the data."
+            f"The domain has no limits for the column {missing[0]!r}; state the limits of every "
+            "column, or leave domain out to use the ranges in the data."
         )
     try:
         pairs = [[float(end) for end in domain[name]] for name in names]
@@ -184,14 +184,14 @@ def _check_limits(domain: Domain, names: tuple[str, ...], spread: ColumnSpread) 
     if outside.size:
         j = int(outside[0])
         raise InputError(
-            f"Column {names[j]!r} runs from {spread.least[j]:.4g} to {spread.most[j]:.4g}, outside "
-            f"the stated domain from {domain.lower[j]:.4g} to {domain.upper[j]:.4g}."
+            f"Column {names[j]!r} ranges from {spread.least[j]:.4g} to {spread.most[j]:.4g}, "
+            f"outside the stated domain from {domain.lower[j]:.4g} to {domain.upper[j]:.4g}."
         )
 
 
 @dataclass(frozen=True, eq=False)
 class GaussianPrior:
-    """What an adversary knows beforehand: the unknowns are Gaussian.
+    """A Gaussian prior on the unknowns.
 
     Parameters
     ----------
@@ -239,13 +239,13 @@ class GaussianPrior:
 
     @property
     def words(self) -> str:
-        """What the adversary knows, as a sentence."""
+        """The prior as a sentence."""
         std = np.asarray(self.std, dtype=float)
         mean = _said(self.mean, "mean")
         spread = "a known covariance" if std.ndim == 2 else _said(self.std, "standard deviation")
         return (
-            f"Before the release the adversary takes the unknowns to be Gaussian, with {mean} and "
-            f"{spread}."
+            f"Before the release, the adversary's prior on the unknowns is Gaussian, with {mean} "
+            f"and {spread}."
         )
 
     def __repr__(self) -> str:
@@ -254,7 +254,7 @@ class GaussianPrior:
 
 @dataclass(frozen=True, eq=False)
 class BoundedPrior:
-    """What an adversary knows beforehand: each unknown lies between two limits.
+    """A prior that places each unknown between two limits.
 
     Among all densities that vanish at the limits, ``(2/width) cos²(π (z − centre)/width)`` has the
     least Fisher information, ``(2π/width)²``. The bound holds on average over that density, hence
@@ -285,7 +285,7 @@ class BoundedPrior:
 
     @property
     def words(self) -> str:
-        """What the adversary knows, as a sentence."""
+        """The prior as a sentence."""
         limits = "limits of its own"
         if np.ndim(self.lower) == np.ndim(self.upper) == 0:
             limits = f"{_short(self.lower)} and {_short(self.upper)}"
@@ -300,7 +300,7 @@ class BoundedPrior:
 
 @dataclass(frozen=True, eq=False)
 class EmpiricalPrior:
-    """What an adversary knows beforehand: the record is one of these, with these probabilities.
+    """A discrete prior: the record is one of the given ones, with the given probabilities.
 
     It has no density, and so no van Trees bound; :class:`seepage.attacks.LinearisedAdversary` uses
     it.
@@ -308,9 +308,9 @@ class EmpiricalPrior:
     Parameters
     ----------
     points
-        The records, (m, d): other people's, say, or a public sample.
+        The candidate records, (m, d), such as other people's records or a public sample.
     weights
-        Their probabilities up to a factor; by default equal.
+        Their weights, proportional to their probabilities; equal by default.
     """
 
     points: Any
@@ -326,7 +326,7 @@ class EmpiricalPrior:
             )
         weights = np.ones(len(points)) if self.weights is None else np.asarray(self.weights, float)
         if weights.shape != (len(points),) or np.any(weights < 0) or not weights.sum() > 0:
-            raise InputError("An empirical prior needs one weight, not negative, for each record.")
+            raise InputError("An empirical prior needs one non-negative weight for each record.")
         return points, weights / weights.sum()
 
     def __repr__(self) -> str:
@@ -367,7 +367,7 @@ def van_trees(information: Any, prior: Prior) -> Result:
         their expectation ``(d, d)``. The information at the true record alone is not enough, unless
         it does not depend on the record.
     prior
-        What is known of the unknowns before the release.
+        The adversary's prior on the unknowns.
     """
     _check_prior(prior)
     matrices = as_numpy(information).astype(float)
@@ -378,6 +378,7 @@ def van_trees(information: Any, prior: Prior) -> Result:
     return Result(value, "subset", "mse", kind="bound", assumptions=assumptions)
 
 
+@accepts_other_names
 def van_trees_rows(
     leak: Leakage,
     prior: Prior,
@@ -387,24 +388,25 @@ def van_trees_rows(
     draws: int = 128,
     seed: int = 0,
 ) -> Result:
-    """Return the van Trees bound on some records, its expectation taken by refitting.
+    """Return the van Trees bound on some records, averaged over the prior by refits.
 
-    For each row, records are drawn from the prior in its place, the model is refitted with each of
-    them, and the information each refit would give is averaged. The label is known, and so are the
-    other columns where some are named.
+    For each row, records are drawn from the prior in its place, the model is refitted with each,
+    and the information of these refits is averaged. The adversary knows the label, and
+    the other columns where some are named.
 
     Parameters
     ----------
     leak
         The leakage of one release.
     prior
-        What is known of the row's unknown columns before the release.
+        The adversary's prior on the row's unknown columns.
     rows
         Positions, or a mask. Each costs ``draws`` refits.
     columns
         The unknown columns; by default all.
     draws
-        How many records are drawn. The assumptions state the standard error that remains.
+        The number of draws from the prior. The remaining standard error is stated among the
+        assumptions.
     seed
         The seed of the draws, which are the same for every row.
 
@@ -454,8 +456,8 @@ def van_trees_rows(
         errors.append(pulls.std(ddof=1) / np.sqrt(draws))
     off = max(error / value for error, value in zip(errors, values, strict=True))
     sampled = (
-        f"The expectation over the prior was taken over {draws} draws, each refitted; they leave "
-        f"the bound uncertain by {off:.1%} (one standard error)."
+        f"The expectation over the prior is an average over {draws} draws, each refitted; the "
+        f"standard error of the bound is {off:.1%}."
     )
     index = None if leak.source.index is None else leak.source.index[positions]
     result = Result(
@@ -472,7 +474,7 @@ def van_trees_rows(
     )
 
     def rescaled(factor: float) -> Result:
-        """Return the bound with more noise: less information from the release, the same prior."""
+        """Return the bound at more noise: less information from the release, the same prior."""
         traces = [np.trace(_inverse(mean / factor**2, prior)) / size for mean in means]
         return replace(result, values=np.asarray(traces))
 
@@ -482,8 +484,8 @@ def van_trees_rows(
 def _check_prior(prior: Any) -> None:
     if isinstance(prior, EmpiricalPrior):
         raise InputError(
-            "An empirical prior has no density, and so no van Trees bound; describe what is known "
-            "by a GaussianPrior or a BoundedPrior."
+            "An empirical prior has no density, and so no van Trees bound; use a GaussianPrior "
+            "or a BoundedPrior."
         )
     if not isinstance(prior, GaussianPrior | BoundedPrior):
         raise InputError("prior must be a GaussianPrior or a BoundedPrior.")

@@ -1,10 +1,10 @@
-"""The idea: every measure is a functional of the Jacobian of a release with respect to the data.
+"""Measures as functionals of the Jacobian of a release with respect to the data.
 
-This folder says what such an operator must answer (``jacobian``) and what can be asked about
-(``unknowns``), takes views and measures of any operator (``leakage``), and draws the conclusions.
-Nothing here knows a model: whatever fits, differentiates or reads files lives elsewhere; only
-``release`` writes noisy numbers back into one.
+This folder defines that operator (``jacobian``) and the unknowns of a question (``unknowns``), and
+takes views, measures and risks from any operator (``leakage``). Nothing here depends on a model:
+fitting, differentiation and file reading live elsewhere. Only ``release`` writes noisy numbers
+back into a model.
 
-The attacker is always one who knows every other record. That is no object but the frame of all
-formulas: results state it as an assumption (``result.held_sentences``, ``result.UNBIASED``).
+By default the attacker knows every other record. All formulas assume this, and results
+state it as an assumption (``result.held_sentences``, ``result.UNBIASED``).
 """

@@ -1,4 +1,4 @@
-"""How much noise meets a target for the leakage, or for a bound on the reconstruction error."""
+"""The noise that meets a target for the leakage, or for a bound on the reconstruction error."""
 
 from __future__ import annotations
 
@@ -32,42 +32,42 @@ def calibrate(
     """Return noise of the same shape at which the leakage meets a target.
 
     The noise needed depends on the data, above all on the most exposed record. Stated to many
-    digits it gives that record away (the spread of ``d`` numbers with noise ``σ(D)`` alone has the
-    Fisher information ``2d (∂ log σ)²``), so it is rounded up to a coarse grid. Small changes of a
-    record then leave it unchanged, but a finite change may move it to the next point: only noise
-    declared before anybody saw the data is safe against everybody.
+    digits it leaks that record: noise of scale ``σ(D)`` on ``d`` numbers alone has the Fisher
+    information ``2d (∂ log σ)²``. So it is rounded up to a coarse grid. Small changes of a
+    record then leave it unchanged, but a finite change may move it to the next grid point. Only
+    noise fixed before anybody saw the data reveals nothing.
 
-    Leakage is inversely proportional to the scale of the noise (the information is ``JᵀJ/σ²``),
-    so one measurement at any noise answers for all: ``σ_new = σ · η(σ)/η_target``. Bounds that
+    Leakage is inversely proportional to the scale of the noise (the information is ``JᵀJ/σ²``), so
+    one measurement at any noise is enough: ``σ_new = σ · η(σ)/η_target``. Bounds that
     scale otherwise (van Trees, Hammersley–Chapman–Robbins, those for a stated bias) are recomputed
-    until the noise that meets the target is found.
+    until the noise meets the target.
 
     Parameters
     ----------
     leak
-        The :class:`~seepage.core.leakage.Leakage` at any noise; also to an attacker who does not
-        know all others, to whom these hide a record besides the noise.
+        The :class:`~seepage.core.leakage.Leakage` at any noise. The attacker may be one who does
+        not know all other records, which then also hide a record.
     eta
         The target leakage.
     mse
         Instead of ``eta``, the target bound on the mean squared error: ``eta = 1/√mse``.
     right
-        Instead of ``eta``, how often membership inference may be right (above 0.5, which is
-        chance). To an attacker who knows all others ``μ`` is inversely proportional to σ; to any
-        other it is an estimate, recomputed without refits: check the noise that is found with
+        Instead of ``eta``, the largest success rate of membership inference (above 0.5, which is
+        chance). To an attacker who knows all other records, ``μ`` is inversely proportional to σ.
+        To any other it is an estimate, recomputed without refits: check the result with
         ``membership(exact=10)``.
     over
-        What the target is about: the ``"max"`` over the view, its ``"mean"``, or a quantile
-        between 0 and 1 (0.99: all but the most exposed hundredth meet the target). With ``mse``,
+        The statistic that must meet the target: the ``"max"`` over the view, its ``"mean"``, or a
+        quantile between 0 and 1 (0.99: all but the most exposed 1 % meet it). With ``mse``,
         ``"mean"`` is the mean of the bounds.
     view
         A result of ``leak`` to calibrate, such as ``leak.columns()``,
-        ``leak.records(measure="dfil")`` or the bound ``sp.bounds.cramer_rao_rows(leak)``; the
-        records' FIL if not given; that of people, where it is known whom the records are about.
+        ``leak.records(measure="dfil")`` or the bound ``sp.bounds.cramer_rao_rows(leak)``. By
+        default the records' FIL, or that of people where identities are known.
     grid
         The points of a decade to round up to: 1, 1.5, 2, 3, 5 and 7 by default. They apply to
         σ itself, or for noise with a vector or a covariance to the factor that scales it.
-        ``None`` keeps the exact value, which is as private as the records.
+        ``None`` keeps the exact value, which is as sensitive as the records.
 
     Examples
     --------
@@ -83,8 +83,8 @@ def calibrate(
     """
     if sum(one is not None for one in (eta, mse, right)) != 1:
         raise InputError(
-            "Give one of eta (the target leakage), mse (the target error bound) and right (how "
-            "often membership inference may be right)."
+            "Give one of eta (the target leakage), mse (the target error bound) and right (the "
+            "largest success rate of membership inference)."
         )
     if right is not None:
         if not 0.5 < right < 1:
@@ -95,7 +95,7 @@ def calibrate(
         raise InputError(f"The target must be a finite number above zero, not {target}.")
     if not leak.noise:
         raise InputError(
-            "There is no noise to be scaled; measure with noise=sp.Gaussian(1.0), or of any size, "
+            "There is no noise to scale; measure with noise=sp.Gaussian(1.0), or any other size, "
             "first."
         )
     if len(leak.noise) != 1:
@@ -120,15 +120,16 @@ def calibrate(
             )
         if right is not None and math.isinf(now):
             raise InputError(
-                "No noise is enough: without some record there is no model, so its membership is "
-                "certain. Leave out its column, or add a penalty."
+                "No noise is enough: without some record the model has no unique fit, so "
+                "membership inference on it always succeeds. Leave out its column, or add a "
+                "penalty."
             )
         factor = now / (eta if eta is not None else target**-0.5)
     return leak.noise[0].scaled(factor) if grid is None else _coarse(leak.noise[0], factor, grid)
 
 
 def _coarse(noise: Noise, factor: float, grid: Sequence[float]) -> Noise:
-    """Return the least noise of this shape on the grid that is at least ``factor`` times it."""
+    """Return the smallest noise on the grid that is at least ``factor`` times the given noise."""
     if isinstance(noise, Gaussian) and np.ndim(noise.sigma) == 0:
         return replace(noise, sigma=round_up(factor * noise.sigma, grid))
     if isinstance(noise, Laplace) and np.ndim(noise.scale) == 0:
@@ -137,10 +138,9 @@ def _coarse(noise: Noise, factor: float, grid: Sequence[float]) -> Noise:
 
 
 def _factor(result: Result, target: float, error: bool, over: str | float) -> float:
-    """Return the factor for the noise, for a bound that does not grow as its square.
+    """Return the factor for the noise, for a bound that is not proportional to its square.
 
-    The bound still grows with the noise, so the factor lies between one that is too small and one
-    that is too large, or does not exist.
+    The bound still grows with the noise, so the factor, if there is one, is found by bisection.
     """
 
     def excess(logarithm: float) -> float:
@@ -156,15 +156,15 @@ def _factor(result: Result, target: float, error: bool, over: str | float) -> fl
         low *= 2
         if low < -_FURTHEST:
             raise InputError(
-                "Against this attacker the target is met with no noise at all; whoever knows more "
-                "may need some."
+                "Against this attacker the target is met with no noise at all; an attacker who "
+                "knows more may need some."
             )
     while excess(high) < 0:
         high *= 2
         if high > _FURTHEST:
             raise InputError(
-                "No noise makes this bound meet the target: however much there is, what is known "
-                "beforehand, or the stated bias and domain, limits the bound."
+                "No noise makes this bound meet the target: the prior, or the stated bias and "
+                "domain, limits it."
             )
     return math.exp(float(brentq(excess, low, high, xtol=1e-10)))
 
@@ -182,7 +182,7 @@ def _summary(result: Result, over: str | float) -> float:
 
 
 def _as_leakage(result: Result) -> np.ndarray:
-    """Return leakage unchanged, and bounds as the leakage that would imply them."""
+    """Return leakage unchanged, and a bound as the leakage that implies it."""
     values = np.asarray(result, dtype=float)
     power = {"mse": -0.5, "std": -1.0}.get(result.measure, 1.0)
     return values if power == 1.0 else np.asarray(values**power)
@@ -192,5 +192,5 @@ def _mean_bound(result: Result) -> float:
     """Return the mean of the bounds ``1/η²`` that the leakage implies."""
     leakage = _as_leakage(result)
     if not np.all(leakage > 0):
-        raise InputError("Some entries do not leak: the mean of their bounds is infinite.")
+        raise InputError("Some entries do not leak, so the mean of their bounds is infinite.")
     return float(np.mean(leakage**-2.0))

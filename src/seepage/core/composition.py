@@ -36,9 +36,9 @@ def compose(first: Any, *others: Any) -> Any:
 
     Fisher information adds over independent releases, exactly and for every view. All releases
     must be about the same table with the same columns in the same order (data read in chunks must
-    be the same source object). To an attacker who does not know all others, whose ignorance is
-    common to all releases, information does not add: they are measured together, and membership
-    alone is known.
+    be the same source object). To an attacker who does not know all other records, information
+    does not add, because the unknown records are common to all releases. The releases are then
+    measured together, for membership only.
 
     Examples
     --------
@@ -56,8 +56,8 @@ def compose(first: Any, *others: Any) -> Any:
     for leak in (first, *others):
         if not isinstance(leak, Leakage):
             raise InputError(
-                "Releases compose to one attacker: pass the same attacker= for each of them, or "
-                "for none."
+                "All releases must have the same attacker: pass the same attacker= to each of "
+                "them, or to none."
             )
         _check_same_table(first, leak)
         for part in leak.release.parts:
@@ -71,7 +71,7 @@ def compose(first: Any, *others: Any) -> Any:
 
 
 def _same_people(given: Sequence[Identities]) -> Identities | None:
-    """Return whom the records are about, by all releases that say so."""
+    """Return whom the records are about, from all releases that state it."""
     if any(not given[0].same(other) for other in given[1:]):
         raise InputError(
             "These releases state different identities of the same records; pass the same person= "
@@ -96,19 +96,19 @@ def _check_same_table(first: Leakage, other: Leakage) -> None:
         mine, yours = first.table, other.table
     except InputError as error:
         raise InputError(
-            "Data read in chunks cannot be compared with one another; open them once, and "
-            "measure all releases on that source."
+            "Data read in chunks cannot be compared; open them once, and measure all releases on "
+            "that source."
         ) from error
     if mine.values.shape != yours.values.shape or mine.names != yours.names:
         raise InputError(
-            f"Only releases about the same table compose: one has {len(mine)} rows and columns "
-            f"{', '.join(mine.names[:3])}…, another {len(yours)} rows and columns "
+            f"Only releases about the same table can be composed: one has {len(mine)} rows and "
+            f"columns {', '.join(mine.names[:3])}…, another {len(yours)} rows and columns "
             f"{', '.join(yours.names[:3])}…."
         )
     if not _same(mine.values, yours.values):
         raise InputError(
-            "Only releases about the same table compose, but the values of these tables differ; "
-            "give both the same rows in the same order and the same preparation."
+            "Only releases about the same table can be composed, but the values of these tables "
+            "differ; give both the same rows in the same order and the same preprocessing."
         )
 
 
@@ -158,9 +158,9 @@ def _composed_changes(
 class ComposedJacobian(ReleaseJacobian):
     """The stacked Jacobian of independent releases: ``JᵀJ = Σ_k J_kᵀJ_k``, exactly.
 
-    ``η² ≤ Σ η_k²`` holds for every view (paper 001, section 3.1, where "kη" for k equal releases
-    should read "√k·η"), but equality only where all releases leak most in the same direction; this
-    class therefore takes the norm of the sum, not the sum of the norms.
+    ``η² ≤ Σ η_k²`` holds for every view (Hannun et al. 2021, section 3.1, where "kη" for k equal
+    releases should read "√k·η"). Equality holds only where all releases leak most in the same
+    direction, so this class takes the norm of the sum, not the sum of the norms.
     """
 
     def __init__(self, parts: Sequence[ReleaseJacobian]) -> None:
@@ -174,11 +174,11 @@ class ComposedJacobian(ReleaseJacobian):
         self.same_label = all(_same(part.target, first.target) for part in parts)
 
     def row_traces(self, unknowns: Unknowns) -> Array:
-        """Return the trace of the information about each row: traces add."""
+        """Return the trace of the information about each row; traces add."""
         return sum(part.row_traces(unknowns) for part in self._about(unknowns))
 
     def cell_information(self, unknowns: Unknowns) -> Array:
-        """Return the information about each cell alone: it adds."""
+        """Return the information about each cell alone; it adds."""
         return sum(part.cell_information(unknowns) for part in self.parts)
 
     def row_information(self, unknowns: Unknowns) -> Callable[[slice], Array]:
@@ -187,7 +187,7 @@ class ComposedJacobian(ReleaseJacobian):
         return lambda rows: sum(part(rows) for part in parts)
 
     def row_operator(self, unknowns: Unknowns) -> Callable[[slice], Callable[[Array], Array]]:
-        """Return, for some rows, the product of one vector per row with its information matrix."""
+        """Return the function that multiplies a vector per row by that row's information."""
         parts = [part.row_operator(unknowns) for part in self._about(unknowns)]
 
         def operator(rows: slice) -> Callable[[Array], Array]:
@@ -215,7 +215,7 @@ class ComposedJacobian(ReleaseJacobian):
         return xp.concat([part.forward(z, unknowns, rows) for part in self.parts])
 
     def _about(self, unknowns: Unknowns) -> list[ReleaseJacobian]:
-        """Return the parts, if what they say about the unknowns adds."""
+        """Return the parts, if their information about the unknowns adds."""
         if unknowns.label and not self.same_label:
             raise InputError(
                 "These releases have different labels, or code them differently (0/1, ±1, one per "
@@ -226,7 +226,7 @@ class ComposedJacobian(ReleaseJacobian):
 
 
 class LeastExact(AnswerAccuracy):
-    """The errors of several releases together: those of the least exact one."""
+    """The errors of several releases together: that of the least exact one."""
 
     def __init__(self, parts: Sequence[AnswerAccuracy]) -> None:
         self.parts = list(parts)
@@ -253,11 +253,11 @@ class LeastExact(AnswerAccuracy):
         return _worst([part.columns(squared, attributes, rows) for part in self.parts])
 
     def row_terms(self, unknowns: Unknowns) -> Array:
-        """Return what each record adds to the errors of a block, one release after the other."""
+        """Return each record's contribution to a block's errors, one release after the other."""
         return _beside([part.row_terms(unknowns) for part in self.parts])
 
     def column_terms(self, attributes: list[Unknowns], rows: Array) -> Array:
-        """Return what the rows add to those of each attribute, one release after the other."""
+        """Return the rows' contribution to each attribute's error, one release after the other."""
         return _beside([part.column_terms(attributes, rows) for part in self.parts])
 
     def of_terms(self, squared: float, terms: Array) -> float:

@@ -1,6 +1,6 @@
-"""Measures that follow from any Jacobian of a release: traces, norms and inverses of information.
+"""Measures from the Jacobian of any release: traces, norms and inverses of information.
 
-They ask :class:`~seepage.core.jacobian.ReleaseJacobian` for a closed form where it has one.
+They use a closed form of :class:`~seepage.core.jacobian.ReleaseJacobian` where there is one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def block_norms(
 
 
 def column_traces(jacobian: ReleaseJacobian, attributes: list[Unknowns], rows: Array) -> Array:
-    """Return the trace of the information about each attribute over the rows; they add up."""
+    """Return the trace of the information about each attribute over the rows; chunks add up."""
     xp = array_namespace(jacobian.X)
 
     def cells(unknowns: Unknowns) -> Array:
@@ -42,7 +42,7 @@ def column_traces(jacobian: ReleaseJacobian, attributes: list[Unknowns], rows: A
 
 
 def columns_at_once(jacobian: ReleaseJacobian) -> int:
-    """Return about how many attributes ``column_sums`` may be asked at a time."""
+    """Return about how many attributes to pass to ``column_sums`` at a time."""
     return jacobian.features if jacobian.sums_of_all else max(1, SUMS_HELD // jacobian.size**2)
 
 
@@ -51,9 +51,10 @@ def inverses(
 ) -> tuple[Array, Array]:
     """Return the diagonal of the inverse information about each row, and its relative errors.
 
-    Both ``(n, q)``; of some rows, from the entries. Infinite where the inverse does not exist: no
-    unbiased estimate has a finite error there. From the singular values of the whitened Jacobian:
-    the information itself would square its condition.
+    Both ``(n, q)``; for some rows only, from the entries of the Jacobian. Infinite where the
+    inverse does not exist: no unbiased estimate has a finite error there. Computed from the
+    singular values of the whitened Jacobian, since forming the information would square its
+    condition number.
     """
     form = jacobian.inverse_form(unknowns) if rows is None else None
     if form is not None:
@@ -82,6 +83,6 @@ def inverse_traces(jacobian: ReleaseJacobian, unknowns: Unknowns) -> tuple[Array
 
 
 def inverse_work(jacobian: ReleaseJacobian, unknowns: Unknowns) -> float:
-    """Return about how many multiplications a row's inverse information takes."""
+    """Return about how many multiplications the inverse information of a row takes."""
     form = jacobian.inverse_form(unknowns)
     return float(unknowns.count(jacobian)) ** 3 if form is None else form.work

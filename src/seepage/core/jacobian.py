@@ -1,15 +1,15 @@
-"""What a release must answer so that its leakage can be measured: products with its Jacobian.
+"""The interface of a release whose leakage can be measured: products with its Jacobian.
 
 Every measure is a functional of the Jacobian ``J`` of a release with respect to the data, whitened
-by the release's noise: the information about a block of the table is ``JᵀJ`` with ``J`` the block's
-columns. :class:`ReleaseJacobian` is that operator about some records, :class:`MeasuredRelease`
-gives it for any chunk of them. :class:`EntryJacobian` answers everything from the entries of ``J``,
-and :class:`AnswerAccuracy` says how exact answers are.
+by the release's noise. The information about a block of the table is ``JᵀJ``, with ``J`` the
+block's columns. :class:`ReleaseJacobian` is that operator about some records, and
+:class:`MeasuredRelease` gives it for any chunk of them. :class:`EntryJacobian` computes every
+answer from the entries of ``J``, and :class:`AnswerAccuracy` states how exact answers are.
 
-:class:`Refits` and :class:`FiniteChanges` answer the same question for changes that are not small:
-a record leaves the table altogether, or has another category, class or number. With noise of
-information ``Φ``, a change that moves the release by ``δ`` moves it by ``‖Φ^½δ‖`` in units of the
-noise, and inner products of such moves are all that :mod:`seepage.risks` needs.
+:class:`Refits` and :class:`FiniteChanges` answer the same question for finite changes: a record is
+left out, or has another category, class or number. With noise of information ``Φ``, a change of
+the release by ``δ`` has length ``‖Φ^½δ‖`` in units of the noise; :mod:`seepage.risks` needs only
+inner products of such changes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SUMS_HELD = 1 << 25  # numbers in the sums of all groups or attributes at a time
 class AnswerAccuracy:
     """How exact the answers of a Jacobian are, as relative errors of η.
 
-    Here it is not stated: only the rounding of the entries is known, and nothing else is asked.
+    In this base class it is not stated: only the rounding of the entries is known.
     """
 
     stated = False
@@ -67,11 +67,11 @@ class AnswerAccuracy:
     # Of records that are read in chunks: what they add to the error of a block adds up.
 
     def row_terms(self, unknowns: Unknowns) -> Array:
-        """Return what each record adds to the error of a block, ``(n, e)``."""
+        """Return each record's contribution to the error of a block, ``(n, e)``."""
         raise NotImplementedError
 
     def column_terms(self, attributes: list[Unknowns], rows: Array) -> Array:
-        """Return what the rows add to the error of each attribute, one line for each."""
+        """Return the rows' contribution to the error of each attribute, one line for each."""
         raise NotImplementedError
 
     def of_terms(self, squared: float, terms: Array) -> float:
@@ -94,23 +94,24 @@ class InverseForm(Protocol):
 class ReleaseJacobian(ABC):
     """The Jacobian of a release about the records ``X``, whitened by the release's noise.
 
-    Measures, bounds and reports ask only this class, and never where the Jacobian came from. A new
-    kind of release offers the two products :meth:`forward` and :meth:`adjoint`; everything else
-    follows from them, and is overridden where a closed form is faster. What follows from the
-    methods here for every release alike are functions: :mod:`seepage.core.information`.
+    Measures, bounds and reports use only this interface, whatever the release is. A new
+    kind of release provides the two products :meth:`forward` and :meth:`adjoint`. Everything else
+    follows from them, and is overridden where a closed form is faster. Quantities computed from
+    these methods in the same way for every release are functions of
+    :mod:`seepage.core.information`.
 
     Attributes
     ----------
     X, target
         The records and their labels as numbers, in the caller's array library.
     rows, features, label_size
-        How many records there are, and the unknowns in the columns and in the label of one.
+        The number of records, and the number of unknowns in the columns and in the label of one.
     size
-        ``P``, how many numbers are released.
+        ``P``, the number of released numbers.
     accuracy
         How exact the answers are.
     sums_of_all
-        Whether :meth:`column_sums` are the same for all attributes, and not one for each.
+        Whether :meth:`column_sums` are the same for all attributes.
     """
 
     X: Array
@@ -135,7 +136,7 @@ class ReleaseJacobian(ABC):
     def row_jacobians(self, unknowns: Unknowns, rows: Array) -> Array:
         """Return the whitened Jacobians of some rows in full, ``(m, P, q)``.
 
-        By products with unit vectors, from the side that needs fewer of them.
+        Computed by products with unit vectors, from the side that needs fewer of them.
         """
         xp, m, q = array_namespace(self.X), int(rows.shape[0]), unknowns.count(self)
         like = {"dtype": self.X.dtype, "device": self.X.device}
@@ -159,7 +160,7 @@ class ReleaseJacobian(ABC):
         return matrices
 
     def row_operator(self, unknowns: Unknowns) -> Callable[[slice], Callable[[Array], Array]]:
-        """Return, for some rows, the product of one vector per row with its information matrix."""
+        """Return the function that multiplies a vector per row by that row's information."""
         information = self.row_information(unknowns)
 
         def operator(rows: slice) -> Callable[[Array], Array]:
@@ -200,7 +201,7 @@ class ReleaseJacobian(ABC):
         return from_entries(self, unknowns, squared_size)
 
     def cell_information(self, unknowns: Unknowns) -> Array:
-        """Return the information about each unknown feature alone, ``(n, t)``."""
+        """Return the information about each unknown feature, all else known, ``(n, t)``."""
         return from_entries(self, replace(unknowns, label=False), squared_columns)
 
     def inverse_form(self, unknowns: Unknowns) -> InverseForm | None:
@@ -224,10 +225,11 @@ class ReleaseJacobian(ABC):
         return xp.concat([norm(u) for u in progress(attributes, "attributes")])
 
     def block_sums(self, unknowns: Unknowns, rows: Array) -> Any:
-        """Return the contribution of these rows to the release's side of a block.
+        """Return the contribution of these rows to ``J Jᵀ`` of a block.
 
         Contributions of different records add up (by ``+``), and :meth:`norm_of` takes the norm of
-        the total; here they are ``J Jᵀ``, ``(P, P)``, whose eigenvalues are those of ``JᵀJ``.
+        the total. Here they are ``J Jᵀ``, ``(P, P)``, which has the nonzero eigenvalues of
+        ``JᵀJ``.
         """
         xp, total = array_namespace(self.X), 0.0
         for piece in entry_pieces(self, unknowns, rows):
@@ -237,30 +239,32 @@ class ReleaseJacobian(ABC):
         return total
 
     def norm_of(self, unknowns: Unknowns, sums: Any) -> float:
-        """Return the largest eigenvalue for all the rows that these :meth:`block_sums` came from.
+        """Return the largest eigenvalue for all the rows behind these :meth:`block_sums`.
 
-        The rows themselves are not needed: any Jacobian of the same release may be asked.
+        The rows themselves are not needed: any Jacobian of the same release will do.
         """
         return float(dense_largest(sums[None, :, :])[0])
 
     def column_sums(self, attributes: list[Unknowns], rows: Array) -> Any:
-        """Return the same for every attribute over the rows; they add up likewise."""
+        """Return the same for every attribute over the rows; contributions add up likewise."""
         return array_namespace(self.X).stack([self.block_sums(u, rows) for u in attributes])
 
     def column_norms_of(self, attributes: list[Unknowns], sums: Any) -> Array:
-        """Return :meth:`column_norms` of all the rows that these :meth:`column_sums` came from."""
+        """Return :meth:`column_norms` of all the rows behind these :meth:`column_sums`."""
         values = [self.norm_of(u, s) for u, s in zip(attributes, sums, strict=True)]
         return array_namespace(self.X).asarray(values, dtype=self.X.dtype, device=self.X.device)
 
     def with_label_step(self, step: float) -> ReleaseJacobian:
-        """Return the same Jacobian with the label counted in steps of this size."""
+        """Return the same Jacobian with the label in units of this step."""
         if step == 1.0:
             return self
-        raise InputError(f"The label of this release cannot be counted in steps of {step:g}.")
+        raise InputError(
+            f"The label of this release has no steps, so it cannot be counted in steps of {step:g}."
+        )
 
 
 class EntryJacobian(ReleaseJacobian):
-    """A Jacobian that is known entry by entry: every answer follows from :meth:`row_jacobians`."""
+    """A Jacobian known entry by entry: every answer follows from :meth:`row_jacobians`."""
 
     def forward(self, z: Array, unknowns: Unknowns, rows: Array) -> Array:
         """Return ``J z`` for a change of some rows, ``(P,)``."""
@@ -290,7 +294,7 @@ def every_row(jacobian: ReleaseJacobian) -> Array:
 
 
 def entry_pieces(jacobian: ReleaseJacobian, unknowns: Unknowns, rows: Array) -> Iterator[slice]:
-    """Cut rows into pieces whose whitened Jacobians can be held at a time."""
+    """Cut rows into pieces whose whitened Jacobians fit in memory."""
     width = jacobian.size * (unknowns.count(jacobian) + jacobian.features)
     return row_slices(int(rows.shape[0]), width, chunk=WIDE_CHUNK)
 
@@ -301,10 +305,9 @@ def from_entries(
     take: Callable[[Array], Array],
     rows: Array | None = None,
 ) -> Array:
-    """Return what ``take`` makes of the whitened Jacobians of all rows or of some, piece by piece.
+    """Return ``take`` of the whitened Jacobians of all rows or of some, piece by piece.
 
-    Squares of entries lose nothing: where the terms of a closed form nearly cancel, this is the
-    exact way.
+    Squares of entries do not cancel, so this is exact where the terms of a closed form nearly do.
     """
     rows = every_row(jacobian) if rows is None else rows
     width = jacobian.size * (unknowns.count(jacobian) + jacobian.features)
@@ -332,13 +335,13 @@ def largest_square(J: Array) -> Array:
 
 
 class MeasuredRelease(ABC):
-    """A release as seen by records that come in chunks: plain data that can be sent to workers.
+    """A release about records read in chunks: plain data that can be sent to workers.
 
     Attributes
     ----------
     template
-        A Jacobian of the release, asked for what does not depend on the records; about all records
-        of a table in memory.
+        A Jacobian of the release, for everything that does not depend on the records; for a table
+        in memory, the Jacobian about all records.
     """
 
     template: ReleaseJacobian
@@ -350,17 +353,17 @@ class MeasuredRelease(ABC):
 
     @property
     def parts(self) -> list[MeasuredRelease]:
-        """The single releases it is made of."""
+        """The single releases it consists of."""
         return [self]
 
     @property
     def model(self) -> Any:
-        """The fitted linear model whose parameters are released, if that is the release."""
+        """The fitted linear model whose parameters are released, or ``None``."""
         return None
 
     @property
     def sensitivity(self) -> float | None:
-        """How far replacing one record can move the release, if that holds for all data."""
+        """The sensitivity to replacing one record, if it holds for all data."""
         return None
 
     @abstractmethod
@@ -368,46 +371,46 @@ class MeasuredRelease(ABC):
         """Return the Jacobian about the records of a chunk, exact for each of them."""
 
     def refits(self) -> Refits:
-        """Return the release made anew with a record changed: new numbers, for one row at a time.
+        """Return the released numbers when one record is changed, by refitting.
 
-        Bounds and attacks ask for these.
+        Bounds and attacks use these.
         """
         raise InputError(
-            "Only one linear model of a table in memory can be refitted with a record changed; "
-            "take the releases one by one."
+            "Only a single linear model of a table in memory can be refitted with a record "
+            "changed; measure the releases one by one."
         )
 
     def finite_changes(self) -> FiniteChanges:
-        """Return how far the release moves, in units of its noise, for changes of every row.
+        """Return the moves of the release when any row is left out or replaced.
 
-        A record is left out or replaced; risks ask for these.
+        They are in units of the noise; risks use them.
         """
         raise InputError(
-            "How far this release moves when a record leaves or changes is not known; risks need a "
-            "linear model of a table in memory."
+            "The effect of leaving out or changing a record is not known for this release; risks "
+            "need a linear model of a table in memory."
         )
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], FiniteChanges]:
-        """Return the same for records read in chunks: certified, without refits."""
+        """Return the same for records read in chunks: certified bounds, without refits."""
         raise InputError(
-            "How far this release moves when a record leaves is not known for records that are "
-            "read in chunks; take them into memory."
+            "The effect of leaving out a record is not known for this release when records are "
+            "read in chunks; load them into memory."
         )
 
     def merged(self, other: MeasuredRelease) -> MeasuredRelease | None:
-        """Return both releases as one where that is simpler than their composition."""
+        """Return both releases as one, where that is simpler than their composition."""
         return None
 
 
 class Refits(Protocol):
-    """A release made again with one record replaced and all others kept.
+    """The release refitted with one record replaced and all others unchanged.
 
     Attributes
     ----------
     X, target
         The records, ``(n, d)``, and their labels as numbers, in NumPy.
     theta
-        The released numbers as they are.
+        The actual released numbers.
     rounding
         The rounding error of a released number, relative to the largest of them.
     """
@@ -418,7 +421,7 @@ class Refits(Protocol):
     rounding: float
 
     def parameters(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
-        """Return the releases for some replacements of a row, ``(K, …)``; NaN where there is none.
+        """Return the releases for some replacements of a row, ``(K, …)``; NaN where none exists.
 
         ``features (K, d)`` replace its features and ``labels`` its label (its own by default).
         """
@@ -429,23 +432,23 @@ class Refits(Protocol):
     def jacobian(
         self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Any
     ) -> ReleaseJacobian:
-        """Return the Jacobian about the replaced row, at a release that :meth:`parameters` gave."""
+        """Return the Jacobian about the replaced row, at a release from :meth:`parameters`."""
 
 
 @dataclass(frozen=True)
 class Moves:
-    """Where K changes of each of m records move the release, relative to where it is.
+    """The change of the release under each of K changes of m records.
 
     Parameters
     ----------
     gram
-        Inner products of the whitened moves, ``(m, K, K)``; infinite on the diagonal where a change
-        leaves no release at all.
+        Inner products of the whitened moves, ``(m, K, K)``; infinite on the diagonal where the
+        changed data have no unique fit.
     radius
-        How far from there each may truly be, ``(m, K)``: zero up to rounding where exact, and
-        infinite where nothing is known.
+        The largest error of each move, ``(m, K)``: zero up to rounding where exact, and infinite
+        where nothing is known.
     least, most
-        Bounds on each move's length, ``(m, K)``, where they are known better than by the
+        Bounds on the length of each move, ``(m, K)``, where they are tighter than those from the
         radius.
     """
 
@@ -479,7 +482,7 @@ class Moves:
         self.least[where], self.most[where] = other.least, other.most
 
     def expected(self) -> np.ndarray:
-        """Return how far each change moves the release, as best known, ``(m, K)``."""
+        """Return the best estimate of how far each change moves the release, ``(m, K)``."""
         return np.asarray(np.sqrt(np.maximum(np.einsum("mkk->mk", self.gram), 0.0)))
 
     def distances(self) -> tuple[np.ndarray, np.ndarray]:
@@ -487,7 +490,7 @@ class Moves:
         return self.least, self.most
 
     def apart(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return bounds on how far apart two changes put the release, ``(m,)`` each."""
+        """Return bounds on the distance between the releases under two changes, ``(m,)`` each."""
         with np.errstate(invalid="ignore"):
             square = self.gram[:, 0, 0] + self.gram[:, 1, 1] - 2 * self.gram[:, 0, 1]
             between = np.sqrt(np.maximum(square, 0.0))
@@ -501,7 +504,7 @@ class Moves:
         return least, most
 
     def between(self) -> np.ndarray:
-        """Return the most by which each two changes put the release apart, ``(m, K, K)``."""
+        """Return the largest distance between the releases of each two changes, ``(m, K, K)``."""
         lengths = np.einsum("mkk->mk", self.gram)
         with np.errstate(invalid="ignore"):
             square = lengths[:, :, None] + lengths[:, None, :] - 2 * self.gram
@@ -520,7 +523,7 @@ class Moves:
         return Moves(self.gram[where], self.radius[where], self.least[where], self.most[where])
 
     def scaled(self, factor: float) -> Moves:
-        """Return the moves in a unit that is this many times smaller: with less noise."""
+        """Return the moves in a unit that is smaller by this factor, for less noise."""
         if factor == 1:
             return self
         lengths = (factor * numbers for numbers in (self.radius, self.least, self.most))
@@ -529,7 +532,7 @@ class Moves:
 
 @dataclass(frozen=True)
 class Alternatives:
-    """What a record might have been: K values of some columns, or K labels.
+    """The candidate values of a record: K values of some columns, or K labels.
 
     Parameters
     ----------
@@ -552,17 +555,17 @@ class Alternatives:
 class FiniteChanges(ABC):
     """How far one release moves under finite changes of records.
 
-    ``rows`` are positions of single records, or arrays of positions as objects, for records that
-    leave or change together.
+    ``rows`` are positions of single records, or an object array of position arrays for records
+    that leave or change together.
 
     Attributes
     ----------
     records
-        How many records there are.
+        The number of records.
     work
-        About how many multiplications one refit takes.
+        The approximate number of multiplications in one refit.
     target
-        The labels as the model takes them.
+        The labels in the form the model uses.
     """
 
     records: int
@@ -571,34 +574,34 @@ class FiniteChanges(ABC):
 
     @abstractmethod
     def without(self, rows: np.ndarray) -> Moves:
-        """Return the moves when each of some records is left out, K = 1, certified."""
+        """Return certified bounds on the moves when each of some records is left out, K = 1."""
 
     @abstractmethod
     def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the same by refits."""
+        """Return the same moves by refits."""
 
     @abstractmethod
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves when each of some records becomes each alternative, certified."""
+        """Return certified bounds on the moves when records become each alternative."""
 
     @abstractmethod
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the same by refits."""
+        """Return the same moves by refits."""
 
     @abstractmethod
     def log_likelihoods(
         self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return how likely the model fitted without a record finds it with each alternative.
+        """Return the likelihood of each alternative under the model fitted without the record.
 
-        Logarithms, up to a constant for each record, ``(m, K)``, and the error of those of a
-        record, ``(m,)``. ``refits`` limits how many records are refitted, if the release knows
-        another way.
+        Log-likelihoods up to a constant for each record, ``(m, K)``, and their error for each
+        record, ``(m,)``. ``refits`` limits the number of refits, if the release has another
+        method.
         """
 
     @property
     def fixed(self) -> FiniteChanges:
-        """The same with everything held fixed that they choose anew."""
+        """The same changes with the preprocessing and other choices held fixed."""
         return self
 
     def class_labels(self) -> np.ndarray:
@@ -607,17 +610,17 @@ class FiniteChanges(ABC):
 
 
 class Reruns(FiniteChanges):
-    """How far a release moves when everything that leads to it is rerun with records changed.
+    """How far a release moves when the whole procedure behind it is rerun with records changed.
 
     Attributes
     ----------
     fits
-        How many models one run fits.
+        The number of models that one run fits.
     learnt
-        What it learns from the data besides the released numbers, in the words of
-        ``Result.held``; a run learns it anew.
+        The steps learnt from the data besides the released numbers, in the words of
+        ``Result.held``; a run learns them again.
     kept
-        What a run without a record holds fixed nevertheless.
+        Values that a run without a record still holds fixed.
     """
 
     fits: int
@@ -626,9 +629,9 @@ class Reruns(FiniteChanges):
 
     @abstractmethod
     def released(self, kept: np.ndarray) -> np.ndarray:
-        """Return the numbers that are released from the records that stay, ``(P,)``.
+        """Return the numbers released when only these records are kept, ``(P,)``.
 
-        NaN where there would be none, or numbers of another meaning.
+        NaN where no release exists, or its numbers mean something else.
         """
 
 
@@ -645,7 +648,7 @@ class ComposedChanges(FiniteChanges):
         return _sum([part.without(rows) for part in self.parts])
 
     def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the same by refits."""
+        """Return the same moves by refits."""
         return _sum([part.without_exactly(rows) for part in self.parts])
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
@@ -654,19 +657,19 @@ class ComposedChanges(FiniteChanges):
         return _sum([part.replaced(rows, others) for part in self.parts])
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the same by refits."""
+        """Return the same moves by refits."""
         self._check(others)
         return _sum([part.replaced_exactly(rows, others) for part in self.parts])
 
     def log_likelihoods(
         self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Refuse: several models predict differently."""
+        """Refuse: several models give different predictions."""
         raise InputError("The prior 'model' needs a single release; give another prior.")
 
     @property
     def fixed(self) -> FiniteChanges:
-        """The same with everything held fixed."""
+        """The same changes with everything else held fixed."""
         return ComposedChanges([part.fixed for part in self.parts])
 
     def class_labels(self) -> np.ndarray:
@@ -680,8 +683,8 @@ class ComposedChanges(FiniteChanges):
         )
         if others.labels is not None and not same:
             raise InputError(
-                "These releases have different labels, so no guess of the label is about all of "
-                "them; ask about each by itself."
+                "These releases have different labels, so there is no common label to guess; ask "
+                "about each release by itself."
             )
 
 

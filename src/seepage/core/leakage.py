@@ -1,13 +1,14 @@
-"""How much a release tells about its training data: views of the table × measures of the leakage.
+"""The leakage of a release about its training data: views of the table × measures.
 
 The Fisher information of a release about any block of the table is ``JᵀJ``, with ``J`` the
-whitened Jacobian of the release (paper 001, equation 16). Two numbers are taken from it::
+whitened Jacobian of the release (Hannun et al. 2021, equation 16). Two measures are taken from
+it::
 
-    FIL    η = ‖J‖₂                    the most that any direction of the block leaks
+    FIL    η = ‖J‖₂                               the direction of the block that leaks most
     dFIL   η̄ = ‖J‖_F / √(number of unknowns)      the average over its directions
 
-Every view is a question put to one chunk of the table after another
-(:mod:`seepage.core.questions`), and a table in memory is a single chunk.
+Every view is a question answered one chunk of the table at a time (:mod:`seepage.core.questions`);
+a table in memory is a single chunk.
 """
 
 from __future__ import annotations
@@ -102,30 +103,29 @@ class Leakage(Generic[PerRecord]):
     """The leakage of one or more releases about a table, in memory or read in chunks.
 
     Each view returns a :class:`~seepage.core.result.Result`. For data read in chunks, a view with
-    one number per record returns a :class:`~seepage.core.record_stream.RecordStream` instead, which
-    is computed when it is read or written, and every other view is one pass over the data.
-    Adversaries are assumed to know everything outside the view; knowing less never helps them
-    (paper 001, equation 12).
+    one number per record returns a :class:`~seepage.core.record_stream.RecordStream`, computed
+    only when it is read or written. Every other view is one pass over the data.
+    The adversary is assumed to know everything outside the view, the worst case (Hannun et al.
+    2021, equation 12).
 
     Parameters
     ----------
     release
         The release or releases.
     source
-        Where the records come from.
+        The source of the records.
     noise
         The noise of the release, or of each if there are several.
     attributes
         The columns, and which of them belong together.
     notes
-        What else the numbers leave out, in sentences; results carry them as their assumptions.
+        Further assumptions, in sentences; every result states them.
     person
-        Who every record is about, if that is known: risks are then about people.
+        The person each record is about, if known; risks are then about people.
     held
-        What the procedure learnt from the data and its derivatives hold fixed: see
-        ``Result.held``.
+        Values learnt from the data that derivatives hold fixed: see ``Result.held``.
     procedure
-        How everything is learnt anew from other records, where that is known.
+        The whole procedure, to be rerun on changed records, where it is known.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Leakage(Generic[PerRecord]):
         self.inputs: LeakageInputs | None = None
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the line of text, and a histogram of the records' η."""
+        """Return the notebook display: the line of text, and a histogram of the records' η."""
         text = f"<p><code>{escape(repr(self))}</code></p>"
         try:
             return text + self.records().histogram("FIL η of the records")
@@ -206,15 +206,14 @@ class Leakage(Generic[PerRecord]):
 
     @property
     def table(self) -> Table:
-        """The table, where it is in memory."""
+        """The table, if it is in memory."""
         return self.source.whole("the whole table")
 
     def refits(self) -> Refits:
-        """Return how a single release moves when a record changes by a finite amount."""
+        """Return the operator that refits a single release with a record changed."""
         if len(self.noise) != 1:
             raise InputError(
-                "How far a release moves when a record changes can be asked of one release only; "
-                "take the releases one by one."
+                "Refits with a record changed need a single release; take the releases one by one."
             )
         self.source.whole("all records")
         return self.release.refits()
@@ -228,10 +227,10 @@ class Leakage(Generic[PerRecord]):
         measure: str = "fil",
         simplex: bool = False,
     ) -> PerRecord:
-        """Return the leakage about each record: all of it, or the named columns.
+        """Return the leakage about each record as a whole, or about the named columns.
 
         The label counts as part of the record unless columns are named; ``label`` overrides that.
-        With ``simplex`` a complete one-hot attribute may only move along its simplex.
+        With ``simplex``, a complete one-hot attribute may change only within its simplex.
         """
         check_choice(measure, "measure", _MEASURES)
         unknowns, about = self.unknowns(columns, label, simplex)
@@ -244,7 +243,7 @@ class Leakage(Generic[PerRecord]):
         return self.records(columns=[], label=True, measure=measure)
 
     def cells(self, columns: Columns = None) -> PerRecord:
-        """Return the leakage about each single cell, all else known: one column per column.
+        """Return the leakage about each cell, all else known, as one column per column.
 
         A cell is one number, for which FIL and dFIL are the same.
         """
@@ -252,7 +251,7 @@ class Leakage(Generic[PerRecord]):
         return self.per_record("cells", unknowns, "cells", "one cell at a time")
 
     def columns(self, rows: Any = None, measure: str = "fil", simplex: bool = False) -> Result:
-        """Return the leakage about each attribute over all records, or over the given ones.
+        """Return the leakage about each attribute over all records, or over some of them.
 
         ``rows`` are positions or a boolean mask. Columns that belong together, such as the one-hot
         columns of a category, count as one attribute.
@@ -276,12 +275,12 @@ class Leakage(Generic[PerRecord]):
         simplex: bool = False,
         only: Sequence[Any] | None = None,
     ) -> Result:
-        """Return the leakage about each group of records together, in the order of their labels.
+        """Return the leakage about each group of records as a whole, sorted by group label.
 
         Parameters
         ----------
         labels
-            The group of every record, or the name of the column of the data that has it (a feature
+            The group of every record, or the name of a column of the data that holds it (a feature
             or not).
         columns, label, measure, simplex
             As for :meth:`records`.
@@ -299,10 +298,10 @@ class Leakage(Generic[PerRecord]):
         simplex: bool = False,
         only: Sequence[Any] | None = None,
     ) -> Result:
-        """Return the leakage about all records of each person together, sorted by identity.
+        """Return the leakage about all records of each person as a whole, sorted by identity.
 
-        The adversary knows every record of all other people. Identities are those that were given
-        to :func:`seepage.leakage` as ``person``; the other arguments are those of :meth:`groups`.
+        The adversary knows every record of all other people. Identities are those passed to
+        :func:`seepage.leakage` as ``person``; the other arguments are those of :meth:`groups`.
 
         Examples
         --------
@@ -315,8 +314,8 @@ class Leakage(Generic[PerRecord]):
         """
         if self.person is None:
             raise InputError(
-                "Whom the records are about is not known; pass person= to sp.leakage: an identity "
-                "for every record, or the name of a column of the data."
+                "The people behind the records are not known; pass person= to sp.leakage: an "
+                "identity for every record, or the name of a column of the data."
             )
         return self._groups("people", self.person.by, columns, label, measure, simplex, only)
 
@@ -330,7 +329,7 @@ class Leakage(Generic[PerRecord]):
         simplex: bool,
         only: Sequence[Any] | None,
     ) -> Result:
-        """Return the leakage about each set of records of the same label, sorted by label."""
+        """Return the leakage about each set of records with the same label, sorted by label."""
         unknowns, about = self.unknowns(columns, label, simplex)
         extra = (by,) if isinstance(by, str) else ()
         wanted = None if only is None else frozenset(only)
@@ -374,8 +373,8 @@ class Leakage(Generic[PerRecord]):
         """Return the information matrix ``I`` about one record, in the table's library.
 
         Its rows and columns are the unknowns: the table's columns (or the named ones), then the
-        label if it is unknown. :func:`seepage.bounds.biased` and
-        :func:`seepage.bounds.van_trees` start from it.
+        label if it is unknown. :func:`seepage.bounds.biased` and :func:`seepage.bounds.van_trees`
+        take it as input.
         """
         unknowns, _ = self.unknowns(columns, label)
         position = int(row_positions([row], len(self.source))[0])
@@ -392,36 +391,36 @@ class Leakage(Generic[PerRecord]):
         exact: bool | int = False,
         refit: Callable[[np.ndarray], Any] | str | None = None,
     ) -> Membership:
-        """Return how well anybody can tell that a record was in the data: μ for every record.
+        """Return the membership risk: the μ of every record.
 
-        Of every person, where it is known whom the records are about: all records of a person
-        leave together. The adversary knows all other records, and may be biased or not. Linear
-        models are exact in closed form; logistic, Poisson and softmax models by a certified
-        expansion, with the most exposed and the least certain records refitted; families without a
-        constant of self-concordance by refits.
+        Where identities are known, it is the μ of every person: all records of a person leave
+        together. The adversary knows all other records; the result holds for biased and
+        unbiased adversaries. Least squares is exact in closed form. Logistic, Poisson and softmax
+        models use a certified expansion, with refits for the most exposed and the least certain
+        records. Families without a self-concordance constant use refits.
 
-        Returns a :class:`~seepage.core.risk_views.Membership`; of data that are read in chunks
-        without refits.
+        Returns a :class:`~seepage.core.risk_views.Membership`; for data read in chunks, without
+        refits.
 
         Parameters
         ----------
         rows
-            The records, by position or as a mask; all if not given. Where the question is about
-            people: those who hold any of these records.
+            The records, by position or as a mask; all if not given. For a question about people:
+            those with any of these records.
         groups
-            The group of every record: all records of a group leave together, whoever they are
+            The group of every record: all records of a group leave together, whomever they are
             about.
         exact
-            Refit for every record, however many there are; a number refits as many, the most
-            exposed and the least certain first.
+            ``True`` refits for every record, however many there are. A number refits that many,
+            the most exposed and the least certain first.
         refit
-            By default everything that the procedure learns from the data is learnt anew from the
-            records that stay: class weights in closed form; scaling, levels, selected columns and
-            penalties chosen by cross-validation by refits of the whole pipeline or search.
-            ``"model"`` holds all of that fixed, as the papers do, and ``"pipeline"`` asks for
-            refits however many they are. A function is any other procedure: given the positions of
-            the records that stay, it returns the numbers that would be released. ``mu.held`` of
-            the result lists what is held fixed.
+            By default everything learnt from the data is learnt again from the remaining records:
+            class weights in closed form; scaling, levels, selected columns and cross-validated
+            penalties by refits of the whole pipeline or search. ``"model"`` holds all of that
+            fixed, as the papers do. ``"pipeline"`` refits the pipeline however many refits that
+            takes. A function is any other procedure: given the positions of the remaining records,
+            it returns the numbers that would be released. ``mu.held`` of the result lists
+            everything held fixed.
 
         Examples
         --------
@@ -455,32 +454,31 @@ class Leakage(Generic[PerRecord]):
         precision: float = 1e-5,
         refit: str | None = None,
     ) -> Guess:
-        """Return how often the best guess of a category or class is right, for every record.
+        """Return the attribute-inference risk of a category or class, for every record.
 
-        The adversary knows everything else, all other records and the rest of this one; the guess
-        is Bayes-optimal, and the best guess without the release is given beside it. Where it is
-        known whom the records are about, a column that is the same in all records of every person
-        is the person's: it is guessed, and changes, once for all of them. Any other column is
+        The adversary knows all other records and the rest of this one, and guesses
+        Bayes-optimally. The success rate without the release is given for comparison. Where
+        identities are known, a column with one value per person belongs to the person: it is
+        guessed, and changes, once for all of their records. Any other column is
         guessed for one record at a time, with the person's other records known.
 
-        Returns a :class:`~seepage.core.risk_views.Guess`; of data that are read in chunks without
-        refits.
+        Returns a :class:`~seepage.core.risk_views.Guess`; for data read in chunks, without refits.
 
         Parameters
         ----------
         column
             The category (a column, or an attribute of one-hot columns); the label if not given.
         prior
-            What is believed before the release: all levels ``"equal"``, their ``"frequencies"``
-            in the table (among people, where it is a person's), the prediction of the
-            ``"model"`` fitted without this record, or probabilities, one for each level, for all
-            records or for each.
+            The adversary's prior: all levels ``"equal"``, their ``"frequencies"`` in the table
+            (among people, where the column belongs to a person), the prediction of the ``"model"``
+            fitted without this record, or probabilities, one for each level, for all records or
+            for each.
         rows, exact
             As for :meth:`membership`.
         precision
-            The error to aim for with more than three levels, where the integral has no closed form.
+            The target error with more than three levels, where the integral has no closed form.
         refit
-            What is learnt anew with each level, as for :meth:`membership`: ``"model"`` holds the
+            Values relearnt for each level, as for :meth:`membership`: ``"model"`` holds the
             preprocessing and all choices fixed.
         """
         return guess(self, column, [prior], self._positions(rows), exact, precision, refit)[0]
@@ -496,22 +494,22 @@ class Leakage(Generic[PerRecord]):
         exact: bool | int = False,
         refit: str | None = None,
     ) -> Guess:
-        """Return how often the best guess of a number is right to within a tolerance.
+        """Return the success rate of the best guess of a number to within a tolerance.
 
-        Returns what :meth:`guess` does.
+        Returns the same kind of result as :meth:`guess`.
 
         Parameters
         ----------
         column
-            The column, or ``None`` for a label that is a number.
+            The column, or ``None`` for a numeric label.
         tolerance
-            How far off a guess may be, in the unit of the column.
+            The largest error of a correct guess, in the unit of the column.
         prior
             ``"equal"`` over the column's range, the ``"frequencies"`` of its values, the
             prediction of the ``"model"``, or a probability for each of ``values``.
         values
-            The values the number may have; if not given, those of the table (its quantiles, where
-            there are many), or a grid over their range.
+            The candidate values; by default those of the table (its quantiles, where there are
+            many), or a grid over their range.
         rows, exact, refit
             As for :meth:`guess`.
         """
@@ -529,7 +527,7 @@ class Leakage(Generic[PerRecord]):
         Parameters
         ----------
         path
-            The file; it appears complete or not at all, readable by its owner only.
+            The file; it is written completely or not at all, readable by its owner only.
         measures
             Any of ``fil``, ``dfil`` and ``cramer_rao`` (the exact bound on the mean squared error
             per unknown, ``Tr(I⁻¹)/d``): the columns of the file, after ``row``.
@@ -553,16 +551,16 @@ class Leakage(Generic[PerRecord]):
     def unknowns(
         self, columns: Columns, label: bool | None = None, simplex: bool = False
     ) -> tuple[Unknowns, str]:
-        """Return what ``columns`` and ``label`` name, as directions of a record and in words."""
+        """Return the unknowns that ``columns`` and ``label`` name, and the same in words."""
         unknown_label = columns is None if label is None else bool(label)
         return self.attributes.unknowns(columns, unknown_label, simplex)
 
     def held_about(self, label: bool) -> tuple[str, ...]:
-        """Return what derivatives hold fixed: only the labels move the weights of classes."""
+        """Return the words for values held fixed; class weights depend on the labels only."""
         return self.held if label else less(self.held, [CLASS_WEIGHTS])
 
     def assumptions(self, label: bool = True) -> tuple[str, ...]:
-        """Return what derivatives hold fixed and leave out, in sentences."""
+        """Return the assumptions of derivatives, in sentences."""
         return (*held_sentences(self.held_about(label)), *self.notes)
 
     def row_positions(self, rows: Any) -> Array:
@@ -581,7 +579,7 @@ class Leakage(Generic[PerRecord]):
         kind: str = "exact",
         assumptions: tuple[str, ...] = (),
     ) -> PerRecord:
-        """Return the answers to a question that is answered record by record.
+        """Return one number per record, or one per cell.
 
         Parameters
         ----------
@@ -589,9 +587,9 @@ class Leakage(Generic[PerRecord]):
             One of ``fil``, ``dfil``, ``cells``, ``cramer_rao`` (``Tr(I⁻¹)`` over the number of
             unknowns) and ``cramer_rao_cells`` (the diagonal of ``I⁻¹``).
         unknowns
-            What is unknown of a record.
+            The unknowns of a record.
         view, about, measure, kind, assumptions
-            Of the result. The measure is the question's own if that is one.
+            The fields of the result. The measure is that of the question where it names one.
         """
         names = None
         if view == "cells":
@@ -618,14 +616,14 @@ class Leakage(Generic[PerRecord]):
     def ask(
         self, questions: Mapping[str, ChunkQuestion], what: str, extra: Sequence[str] = ()
     ) -> dict[str, Any]:
-        """Return the answers to several questions, from the same pass over the records.
+        """Return the answers to several questions from one pass over the records.
 
-        ``extra`` names columns beside the features that the questions need.
+        ``extra`` names further columns that the questions need.
         """
         return ask(self.source, self.release, questions, what, extra)
 
     def _asking(self, question: EachRecord) -> Callable[[Chunk], Any]:
-        """Return the function that asks about the records of a chunk."""
+        """Return the function that answers the questions for the records of a chunk."""
         # The template first: what all records have in common is then kept and passed on.
         self.source.prepare(partial(question.numbers, self.release.template))
         return partial(_of_chunk, release=self.release, question=question)
@@ -646,7 +644,7 @@ class Leakage(Generic[PerRecord]):
         extra: Sequence[str] = (),
         only: frozenset[Any] | None = None,
     ) -> BlocksByName:
-        """Return the squared measure of each block of records that ``choose`` finds in chunks."""
+        """Return the squared measure of each block of records that ``choose`` selects."""
         check_choice(measure, "measure", _MEASURES)
         question = Blocks(unknowns, measure, choose, len(self.source), only)
         blocks: BlocksByName = self.ask({"blocks": question}, "groups", extra)["blocks"]
@@ -680,7 +678,7 @@ class Leakage(Generic[PerRecord]):
         return warned(self._narrowed(result))
 
     def _narrowed(self, result: Result) -> Result:
-        """Return numbers in the table's type, or the one asked for; they may have been widened."""
+        """Return numbers in the table's type, or the requested one; they may have been widened."""
         values, xp = result.values, array_namespace(result.values)
         kind = xp.float32 if self.release.single else self.source.dtype
         if values.dtype == kind:
@@ -698,7 +696,7 @@ def _of_chunk(chunk: Chunk, release: MeasuredRelease, question: EachRecord) -> A
 
 
 def _sortable(labels: np.ndarray) -> np.ndarray:
-    """Return labels that can be sorted: as text, if their types are mixed."""
+    """Return labels that can be sorted, as text where their types are mixed."""
     if labels.dtype.kind == "O":
         try:
             np.unique(labels)
@@ -708,7 +706,7 @@ def _sortable(labels: np.ndarray) -> np.ndarray:
 
 
 def row_positions(rows: Any, count: int, table: Table | RowSource | None = None) -> np.ndarray:
-    """Return the positions that ``rows`` names among ``count`` rows, sorted, each once.
+    """Return the positions that ``rows`` selects among ``count`` rows, sorted, without repeats.
 
     The row labels of a mask must be those of the table, where both have any.
     """
@@ -717,9 +715,9 @@ def row_positions(rows: Any, count: int, table: Table | RowSource | None = None)
 
 
 def named_positions(rows: Any, count: int, table: Table | RowSource | None = None) -> np.ndarray:
-    """Return the positions that ``rows`` names among ``count`` rows, in the order given.
+    """Return the positions that ``rows`` selects among ``count`` rows, in the order given.
 
-    They are whole numbers, a mask (whose row labels must be those of the table, where both have
+    ``rows`` are whole numbers, a mask (whose row labels must match the table's, where both have
     any), or ``None`` for all.
     """
     if rows is None:
@@ -743,7 +741,7 @@ def named_positions(rows: Any, count: int, table: Table | RowSource | None = Non
 def group_labels(
     labels: Any, table: Table | RowSource, what: str = "the group labels"
 ) -> np.ndarray:
-    """Return the group of every row as an array, or say which row has none."""
+    """Return the group of every row as an array; refuse missing groups."""
     values = as_numpy(labels)
     check_length(values, table, what)
     check_order(row_labels(labels), table, what)

@@ -1,19 +1,20 @@
-"""What hides a record in a release: the noise that is added, and what the attacker does not know.
+"""Additive noise, and the attacker's knowledge of the other records.
 
-How much information noise lets through, and how to draw it. To whoever does not know the other
-records a release is random through them, even without noise; the share ``u`` of that randomness
-which is left to an attacker is all that the formulas ask of her.
+Noise classes give the Fisher information of a release, and draw the noise. To an attacker who does
+not know the other records, a release is random even without noise. The formulas use the share
+``u`` of that randomness that her knowledge leaves.
 """
 
 from __future__ import annotations
 
+import numbers
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.support.keyed_stream import KeyedStream, grid_of
 from seepage.support.number_check import check_count, check_number
 from seepage.tables.source import row_labels
@@ -30,7 +31,7 @@ class Noise(ABC):
 
     @property
     def on(self) -> str:
-        """What the noise is added to, in words, where that is not the released parameters."""
+        """The object of the noise, in words, if not the released parameters."""
         return ""
 
     @abstractmethod
@@ -51,12 +52,14 @@ class Noise(ABC):
     @abstractmethod
     def _draw(self, shape: tuple[int, ...], source: Source) -> np.ndarray: ...
 
+    @accepts_other_names
     def draw(self, shape: int | tuple[int, ...], seed: int | None = None) -> np.ndarray:
         """Draw noise; the last axis of ``shape`` runs over the released numbers.
 
-        Without a seed the numbers are those of ChaCha20 under a new 256-bit key from the operating
-        system, which nobody can draw again, as a real release demands. A fixed ``seed`` makes an
-        experiment repeatable, and a release worthless: whoever knows it can subtract the noise.
+        Without a seed the numbers come from ChaCha20 under a new 256-bit key of the operating
+        system, so nobody can draw them again, as a real release requires. A fixed ``seed`` makes
+        an experiment repeatable and a release unprotected: anybody who knows it can subtract the
+        noise.
         """
         wanted = (shape,) if isinstance(shape, int) else tuple(shape)
         return self._draw(
@@ -64,10 +67,11 @@ class Noise(ABC):
         )
 
     def rounded(self, values: np.ndarray) -> np.ndarray:
-        """Return noisy numbers rounded to a grid that hides what the noise was added to.
+        """Return noisy numbers rounded to a grid.
 
-        The grid of each is about 1/4096 of its noise's deviation
-        (:func:`~seepage.support.keyed_stream.grid_of`); the last axis runs over the numbers.
+        Further digits could leak the noiseless value. The grid step is about 1/4096 of the noise's
+        standard deviation (:func:`~seepage.support.keyed_stream.grid_of`); the last axis runs over
+        the numbers.
         """
         scales = np.broadcast_to(self._scales(), values.shape[-1:])
         grid = np.asarray([grid_of(float(scale)) for scale in scales])
@@ -187,21 +191,21 @@ class Laplace(Noise):
 
 @dataclass(frozen=True, eq=False)
 class Attacker:
-    """What somebody knows who wants to tell whether a record was in the data.
+    """The attacker's background knowledge in membership inference.
 
     Parameters
     ----------
     knows
         The share of the other records (or people) that she knows: 1 for all of them, 0 for an
-        outsider, who only knows what kind of people they are. Or which records she knows, as a
-        mask or by position: only the records she does not know then vary, and only they are asked
-        about. (A share is an average over which ones she knows.)
+        outsider, who knows only the population. Or the records she knows, as a mask
+        or by position: only the other records then vary, and only they are measured. (A share
+        stands for a random subset: results average over it.)
     reference
-        How many records she learnt that from. Without it, she is taken to know the population
-        exactly, which no attacker does: that errs on the side of the person.
+        The number of reference records from which she knows the population. Without it, she knows
+        the population exactly, which no attacker does; this overstates the risk.
     fraction
-        The share of the population that is in the data. Drawn without replacement, the others vary
-        by ``1 − fraction`` of what they would.
+        The share of the population that is in the data. With sampling without replacement, the
+        variance of the other records shrinks by the factor ``1 − fraction``.
 
     Examples
     --------
@@ -228,20 +232,20 @@ class Attacker:
                 raise InputError(f"{name} is a share, from 0 to 1, not {value!r}.")
         if self.fraction == 1:
             raise InputError(
-                "A fraction of 1 puts the whole population into the data: whoever knows it knows "
-                "every record. Use a fraction below 1."
+                "A fraction of 1 puts the whole population into the data: an attacker who knows "
+                "the population knows every record. Use a fraction below 1."
             )
         if self.reference is not None:
             check_count(self.reference, "reference")
 
     @property
     def names_records(self) -> bool:
-        """Whether ``knows`` says which records she knows, not how large a share."""
+        """Whether ``knows`` lists records instead of giving a share."""
         return not isinstance(self.knows, str) and np.ndim(self.knows) > 0
 
     @property
     def _share(self) -> float:
-        """The share that she knows of those who are not named."""
+        """The share that she knows of the records that are not listed."""
         share: float = 0.0 if self.names_records else self.knows
         return share
 
@@ -251,12 +255,12 @@ class Attacker:
         return bool(self._share == 1)
 
     def unknown(self, people: int) -> float:
-        """Return ``(1 − f)(u + u²n/m)``: the share of the others' randomness left to her.
+        """Return ``(1 − f)(u + u²n/m)``: the share of the other records' variance that remains.
 
-        ``u = 1 − knows`` is the share of the others she does not know, ``n`` how many people there
-        are, ``m`` her reference records: what they leave open about the population adds to what the
-        others leave open. Where ``knows`` names records, ``people`` are those she does not know,
-        and u is 1.
+        ``u = 1 − knows`` is the share of the other records she does not know, ``n`` the number of
+        people, ``m`` her reference records. The sampling error of the reference records adds to
+        the variance of the other records. Where ``knows`` lists records, ``people`` are those she
+        does not know, and u is 1.
         """
         u = round(1 - self._share, 12)  # so that knows=0.9 leaves 0.1, not 0.09999…
         learnt = 0.0 if self.reference is None else u**2 * people / self.reference
@@ -273,8 +277,8 @@ class Attacker:
         if self.reference is not None:
             learnt = f", and the population from {self.reference:,} records"
         if self.knows == 0:
-            return f"an outsider, who knows none of the others{learnt}"
-        return f"an attacker who knows {100 * self.knows:.3g} % of the others{learnt}"
+            return f"an outsider, who knows none of the other records{learnt}"
+        return f"an attacker who knows {100 * self.knows:.3g} % of the other records{learnt}"
 
 
 def _checked_records(knows: Any) -> np.ndarray:
@@ -284,14 +288,24 @@ def _checked_records(knows: Any) -> np.ndarray:
         raise InputError("knows names no record; an attacker who knows none has knows=0.0.")
     if known.ndim != 1 or known.dtype.kind not in "biu":
         raise InputError(
-            "knows is a share, from 0 to 1, or the records that she knows: a boolean mask, or row "
+            "knows is a share, from 0 to 1, or the known records: a boolean mask, or row "
             "positions (whole numbers)."
         )
     return known
 
 
+def as_noise(noise: Any) -> Any:
+    """Return noise; a number is the standard deviation of Gaussian noise.
+
+    >>> as_noise(0.1)
+    Gaussian(0.1)
+    """
+    number = isinstance(noise, numbers.Real) and not isinstance(noise, bool)
+    return Gaussian(float(noise)) if number else noise
+
+
 def check_noise_kind(noise: Any) -> None:
-    """Raise unless this is noise, and not, say, its standard deviation."""
+    """Raise an error unless this is a noise object, and not, say, a standard deviation."""
     if not isinstance(noise, Noise):
         raise InputError(
             "noise must be sp.Gaussian(sigma) or sp.Laplace(scale), not a value of type "
@@ -301,7 +315,7 @@ def check_noise_kind(noise: Any) -> None:
         raise InputError(
             f"This noise is on {noise.on}, not on the parameters: pass "
             "release=sp.Predictions(queries) with it to sp.leakage, or measure the parameters "
-            "with noise of their own."
+            "with another noise."
         )
 
 
@@ -330,8 +344,8 @@ def _check_covariance(sigma: np.ndarray) -> None:
 def _check_size(parameter: np.ndarray, size: int) -> None:
     if np.ndim(parameter) > 0 and np.shape(parameter)[0] != size:
         raise InputError(
-            f"The noise is meant for {np.shape(parameter)[0]} released numbers, but the release "
-            f"has {size} (an intercept counts)."
+            f"The noise is for {np.shape(parameter)[0]} released numbers, but the release has "
+            f"{size} (an intercept counts)."
         )
 
 

@@ -1,8 +1,8 @@
-"""People with several records: who every record is about, and which records change together.
+"""People with several records: whom each record is about, and which records change together.
 
-A person is all records of one identity. Statements about people are about all of these records at
-once: they are unknown together (:meth:`~seepage.core.leakage.Leakage.people`), leave together
-(membership), and take another value together where the value is the person's (a guess).
+A person is all records of one identity. Statements about people cover all of their records at
+once. The records are unknown together (:meth:`~seepage.core.leakage.Leakage.people`) and leave
+together (membership), and a value that belongs to the person changes in all of them (a guess).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Together:
 
 
 class Identities:
-    """Who every record of a source is about.
+    """The person of each record of a source.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Identities:
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """The columns beside the features that a pass over the records has to read."""
+        """The columns besides the features that a pass over the records must read."""
         return (self.by,) if isinstance(self.by, str) else ()
 
     @cached_property
@@ -81,12 +81,12 @@ class Identities:
         return as_numpy(chunk.extra[self.beside[0]])
 
     def same(self, other: Identities) -> bool:
-        """Say whether the other ones are these."""
+        """Return whether these are the same identities."""
         return type(self.by) is type(other.by) and bool(np.array_equal(self.by, other.by))
 
 
 def identities(values: Any, source: RowSource) -> np.ndarray:
-    """Return the identity of every record as an array; refuse gaps, and types that do not mix."""
+    """Return the identity of every record as an array; refuse missing ones and mixed types."""
     labels = as_numpy(values)
     check_length(labels, source, "person")
     check_order(row_labels(values), source, "person")
@@ -106,8 +106,8 @@ def identities(values: Any, source: RowSource) -> np.ndarray:
 
 
 def is_a_feature(name: str) -> str:
-    """Say that the column of the identities must not be a feature."""
+    """Return the error message for an identity column that is also a feature."""
     return (
-        f"Column {name!r} says whom a record is about, but the model uses it as a feature; fit the "
-        f"model without it, or give the identities as an array."
+        f"Column {name!r} identifies people, but the model uses it as a feature; fit the model "
+        "without it, or pass the identities as an array."
     )

@@ -1,9 +1,9 @@
-"""Questions about a release, answered chunk by chunk; several share a pass over the records.
+"""Questions about a release, answered chunk by chunk, several in one pass over the records.
 
 A record's leakage depends only on the record and the release, and a block's on sums over its
-records. Numbers of single records come back chunk by chunk and take their places in room for all of
-them (:func:`seepage.support.room.room_for`); what blocks need adds up. A chunk that is the whole
-table is answered at once: nothing is left to add up.
+records. Numbers of single records are stored chunk by chunk in an array for all of them
+(:func:`seepage.support.room.room_for`); sums for blocks add up. A chunk that is the whole
+table is answered directly.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ Choice = Callable[[Chunk], dict[Any, np.ndarray]]
 
 
 class ChunkQuestion(ABC):
-    """A question that is put to one chunk after another."""
+    """A question answered one chunk after another."""
 
     per_record = False  # whether every record has an answer of its own
 
     @abstractmethod
     def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> Any:
-        """Return what a chunk adds (by ``+``) to the answer.
+        """Return a chunk's contribution to the answer; contributions add by ``+``.
 
-        ``before`` has what it adds to the answers of the questions asked before this one.
+        ``before`` holds its contributions to the questions asked before this one.
         """
 
     def rest(self, total: Any) -> ChunkQuestion | None:
-        """Return what is left to ask in another pass, if one pass cannot hold everything."""
+        """Return the questions left for another pass, if one pass cannot hold everything."""
         return None
 
     def answer(self, totals: list[Any], template: ReleaseJacobian) -> Any:
-        """Return the answer from what each pass added up to."""
+        """Return the answer from the totals of each pass."""
         return totals[0]
 
 
@@ -87,7 +87,7 @@ def ask(
 
 
 class _Parts(dict[str, Any]):
-    """What some records add to the answers."""
+    """The contributions of some records to the answers."""
 
     def __add__(self, other: _Parts) -> _Parts:
         return _Parts((name, part + other[name]) for name, part in self.items())
@@ -105,7 +105,7 @@ def _put(chunk: Chunk, release: MeasuredRelease, questions: Mapping[str, ChunkQu
 
 @dataclass(frozen=True, eq=False)
 class RecordNumbers:
-    """Numbers of the records of a chunk; added up, they take their places among those of all."""
+    """The numbers of a chunk's records; adding up puts them in their places among all records."""
 
     values: Array  # (m,), or (m, k)
     accuracy: Any  # as :class:`~seepage.core.result.Result` has it
@@ -121,7 +121,7 @@ class RecordNumbers:
         return every
 
     def _among_all(self) -> RecordNumbers:
-        """Return room for the numbers of all records, with these in their place."""
+        """Return an array for all records, with these numbers filled in."""
         several = self.values.shape[1:]
 
         def room() -> np.ndarray:
@@ -136,8 +136,8 @@ class EachRecord(ChunkQuestion):
     """One number of every record, or one of each of its cells.
 
     ``measure`` is ``fil``, ``dfil``, ``cells``, ``cramer_rao`` (``Tr(I⁻¹)`` over the number of
-    unknowns) or ``cramer_rao_cells`` (the diagonal of ``I⁻¹``); ``rows`` says how many records
-    there are in all, and ``stated`` whether relative errors are wanted.
+    unknowns) or ``cramer_rao_cells`` (the diagonal of ``I⁻¹``); ``rows`` is the total number of
+    records, and ``stated`` whether relative errors are wanted.
     """
 
     measure: str
@@ -193,7 +193,7 @@ class Information(ChunkQuestion):
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """What some records together add to the answer on a block."""
+    """The contribution of some records to the answer on a block."""
 
     squared: Any  # the squared leakage, or sums from which it follows, or the information's trace
     count: int  # of the records
@@ -205,7 +205,7 @@ class Block:
 
 
 class BlocksByName(dict[Any, Block]):
-    """What some records add to the answers on blocks: the first of them, as many as are held."""
+    """The contributions of some records to the answers on the first blocks, as many as fit."""
 
     held: int = sys.maxsize
     seen: frozenset[Any] = frozenset()  # the names of all blocks that have records
@@ -223,9 +223,9 @@ class BlocksByName(dict[Any, Block]):
 
 @dataclass(frozen=True, eq=False)
 class Blocks(ChunkQuestion):
-    """The leakage of blocks of records, each block as one; answers a :class:`Block` for each.
+    """The leakage of blocks of records, each as a whole; answers a :class:`Block` for each.
 
-    ``choose`` finds them in a chunk; ``only`` names those that are asked about, if not all.
+    ``choose`` selects them in a chunk; ``only`` names the blocks of the question, if not all.
     ``measure`` is ``fil`` or ``dfil``; ``rows`` and ``stated`` are as for :class:`EachRecord`.
     """
 
@@ -237,7 +237,7 @@ class Blocks(ChunkQuestion):
     stated: bool = True
 
     def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> Any:
-        """Return the squared leakage of each block of the whole table; else what adds up to it."""
+        """Return the squared leakage of each block, or a chunk's contribution to it."""
         chosen, xp = self.choose(chunk), array_namespace(chunk.X)
         parts, whole = BlocksByName(), len(chunk) == self.rows
         parts.seen = frozenset(chosen)
@@ -260,7 +260,7 @@ class Blocks(ChunkQuestion):
         return (jacobian.block_sums(self.unknowns, where) for where in rows)
 
     def _errors(self, jacobian: ReleaseJacobian, rows: list[Array], whole: bool) -> list[Any]:
-        """Return the terms of each block's error; of the whole table, its error by the square."""
+        """Return the terms of each block's error; for a whole table, the error itself."""
         stated = self.stated and jacobian.accuracy.stated
         if not (rows and stated) or (whole and len(rows) > _MANY_GROUPS):
             return [None] * len(rows)
@@ -275,9 +275,9 @@ class Blocks(ChunkQuestion):
     ) -> float:
         """Return the relative error of η of a block of the whole table, given its square.
 
-        Where that is cheap a law is checked too: no direction of a block leaks more than all of its
-        records together, whose traces are computed another way. If it is broken, some number is
-        wrong, by that much at least.
+        Where it is cheap, a consistency check is made: no direction of a block leaks more than all
+        of its records together, whose traces are computed another way. A violation shows that some
+        number is wrong by at least that much.
         """
         error = jacobian.accuracy.block(squared, self.unknowns, rows)
         if not checked:
@@ -288,7 +288,7 @@ class Blocks(ChunkQuestion):
         return max(error, excess) if excess > 20 * error + 1e-9 else error
 
     def rest(self, total: BlocksByName) -> Blocks | None:
-        """Return the question about the blocks whose sums the pass did not hold."""
+        """Return the question about the blocks whose sums did not fit in this pass."""
         asked = total.seen if self.only is None else total.seen & self.only
         left = asked.difference(total)
         return replace(self, only=left) if left else None
@@ -311,9 +311,9 @@ class Blocks(ChunkQuestion):
 
 @dataclass(frozen=True, eq=False)
 class AttributeBlocks(ChunkQuestion):
-    """The leakage of attributes, each over all records or those that ``choose`` finds.
+    """The leakage of attributes, each over all records or over those that ``choose`` selects.
 
-    Answers the squares and the relative errors of η. The other arguments are as for
+    The answer holds the squares and the relative errors of η. The other arguments are as for
     :class:`Blocks`.
     """
 
@@ -324,7 +324,7 @@ class AttributeBlocks(ChunkQuestion):
     stated: bool = True
 
     def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> AnswerIfAny:
-        """Return the squares over the whole table, or sums from which they follow."""
+        """Return the squares over the whole table, or the sums that give them."""
         where = self.choose(chunk).get(ALL)
         if where is None:
             return AnswerIfAny(())
@@ -346,7 +346,7 @@ class AttributeBlocks(ChunkQuestion):
         return AnswerIfAny((_ColumnSums(squared, len(where), error, len(asked), whole),))
 
     def rest(self, total: AnswerIfAny) -> AttributeBlocks | None:
-        """Return the question about the attributes whose sums the pass did not hold."""
+        """Return the question about the attributes whose sums did not fit in this pass."""
         left = self.attributes[total.given[0].asked :]
         return replace(self, attributes=left) if left else None
 
@@ -373,7 +373,7 @@ class AttributeBlocks(ChunkQuestion):
 
 @dataclass(frozen=True, eq=False)
 class _ColumnSums(Block):
-    """What some records add to the answers on attributes: the first of them."""
+    """The contributions of some records to the answers on the first attributes."""
 
     asked: int  # how many attributes
     whole: bool  # whether these are the answers, and all records were there
@@ -387,7 +387,7 @@ class _ColumnSums(Block):
 
 
 def chosen(chunk: Chunk, positions: np.ndarray | None) -> dict[Any, np.ndarray]:
-    """Return which of some sorted positions in the table, or all, lie in the chunk."""
+    """Return which of some sorted positions in the table (or all) lie in the chunk."""
     if positions is None:
         return {ALL: np.arange(len(chunk))}
     first, last = np.searchsorted(positions, [chunk.start, chunk.start + len(chunk)])
@@ -403,7 +403,7 @@ def grouped(chunk: Chunk, by: str | np.ndarray) -> dict[Any, np.ndarray]:
             count = sum(map(is_missing, labels.tolist()))
             raise InputError(
                 f"Column {by!r} has no value in {count:,} of the rows read so far (the first is "
-                f"row {chunk.start + missing:,}); leave such rows out, or give them a value."
+                f"row {chunk.start + missing:,}); leave such rows out, or fill in a value."
             )
     else:
         labels = by[chunk.start : chunk.start + len(chunk)]
@@ -411,7 +411,7 @@ def grouped(chunk: Chunk, by: str | np.ndarray) -> dict[Any, np.ndarray]:
 
 
 def members(labels: np.ndarray) -> dict[Any, np.ndarray]:
-    """Return the positions of each label, by one sort of all."""
+    """Return the positions of each label, by a single sort."""
     known, inverse = np.unique(labels, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
     starts = np.searchsorted(inverse[order], np.arange(1, len(known)))
@@ -424,7 +424,7 @@ def first_missing(labels: np.ndarray) -> int | None:
 
 
 def is_missing(label: Any) -> bool:
-    """Say whether a label is missing: none, not a number, or not available."""
+    """Return whether a label is missing: ``None``, NaN or NA."""
     try:
         return label is None or bool(label != label)
     except TypeError:  # pandas' NA is neither equal to itself nor different
@@ -432,7 +432,7 @@ def is_missing(label: Any) -> bool:
 
 
 def root(squared: Array) -> Array:
-    """Return the root of a number that rounding may have left below zero."""
+    """Return the square root of a number that rounding may have made negative."""
     xp = array_namespace(squared)
     if squared.shape and not bool(xp.any(squared < 0)):
         return xp.sqrt(squared)

@@ -1,4 +1,4 @@
-"""One number per record of data read in chunks: computed when it is asked for, or written."""
+"""One number per record of data read in chunks, computed when it is requested or written."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ Numbers = Callable[[Chunk], np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class RecordStream(RankedResult):
-    """The leakage about every record of data read in chunks: a result not computed yet.
+    """The leakage about every record of data read in chunks: a result computed on demand.
 
-    Nothing is computed until it is asked for, and then chunk by chunk: go through :meth:`chunks`,
-    :meth:`write` them to Parquet, or ask for the :meth:`result`, which keeps all the numbers.
+    Nothing is computed until it is requested, and then chunk by chunk: iterate over
+    :meth:`chunks`, :meth:`write` them to Parquet, or take the :meth:`result`, which stores all the
+    numbers.
 
     Parameters
     ----------
     source
         The data.
     function
-        Gives the numbers of the records of one chunk.
+        The function that gives the numbers of one chunk's records.
     view, measure, kind, about, names, assumptions, noise, held
         As in :class:`~seepage.core.result.Result`.
     """
@@ -87,11 +88,11 @@ class RecordStream(RankedResult):
         return f"<p><strong>{escape(repr(self)[1:-1])}</strong></p>"
 
     def histogram(self, title: str) -> str:
-        """Return nothing: what is not computed yet is not drawn."""
+        """Return nothing, since the numbers are not computed yet."""
         return ""
 
     def chunks(self) -> Iterator[np.ndarray]:
-        """Yield the numbers of some records after those of others, in the order of the rows."""
+        """Yield the numbers of the records, chunk by chunk, in the order of the rows."""
         yield from self.source.each(self.numbers, self.view)
 
     @property
@@ -100,10 +101,10 @@ class RecordStream(RankedResult):
         return partial(numbers_alone, function=self.function)
 
     def result(self) -> Result:
-        """Compute all numbers, once, and keep them: in memory, or on disk where they are many.
+        """Compute all numbers once and store them, in memory or, if there are many, on disk.
 
-        Eight bytes for each, and twice that if each has an accuracy of its own. Numbers of Dask
-        data travel from the workers to this machine, a few partitions at a time.
+        It takes eight bytes per number, twice that if each has an accuracy of its own. Numbers of
+        Dask data travel from the workers to this machine, a few partitions at a time.
         """
         return warned(self._every)
 
@@ -139,8 +140,8 @@ class RecordStream(RankedResult):
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write a Parquet file with the columns ``row`` and the measure (or one per cell's column).
 
-        The file appears complete or not at all, readable by its owner only: the numbers are as
-        sensitive as the data. Returns its path.
+        The file is written completely or not at all, readable by its owner only, since the numbers
+        are as sensitive as the data. Returns its path.
         """
         names = self.names if self.names is not None else (self.measure,)
         return write_records(self.source, path, {names: self.numbers})
@@ -167,9 +168,9 @@ def write_records(
     path: str | os.PathLike[str],
     measures: dict[tuple[str, ...], Numbers],
 ) -> Path:
-    """Write the answers of several functions on every record to one Parquet file, in one pass.
+    """Write the results of several functions on every record to one Parquet file, in one pass.
 
-    Each function is given with the names of the columns it fills.
+    Each function comes with the names of the columns it fills.
     """
     out = file_to_write(path)
     source.write(partial(_table, measures=measures), out, "writing")

@@ -1,4 +1,4 @@
-"""The model that may leave: a copy of a fitted model with noise on everything it releases."""
+"""A copy of a fitted model with noise on every released number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from seepage.core.noise import Noise, check_noise_kind
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.support.library_classes import is_pipeline, library_of, own_name
 from seepage.tables.source import as_numpy
 
@@ -21,16 +21,16 @@ _HARMLESS = ("classes_", "feature_names_in_", "n_features_in_", "_base_loss")
 
 @dataclass(frozen=True)
 class ReleaseRecord:
-    """What was done to a released model.
+    """How a released model was made.
 
     Parameters
     ----------
     noise
-        The noise that was added.
+        The noise added to it.
     seeded
-        Whether it came from a fixed seed: the model is then an experiment, not a release.
+        Whether the noise came from a fixed seed; the model is then for experiments only.
     public
-        The steps of a pipeline before the model: what they learnt leaves as it is, without noise.
+        The steps of a pipeline before the model, whose learnt values are released without noise.
     """
 
     noise: Noise
@@ -38,32 +38,33 @@ class ReleaseRecord:
     public: tuple[str, ...] = ()
 
 
+@accepts_other_names
 def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
     """Return a copy of a fitted model with noise added to its coefficients and its intercept.
 
-    Every number is rounded to a grid of about 1/4096 of its noise's deviation, since further digits
-    would reveal what the noise was added to. The copy carries the attribute ``release_`` (a
-    :class:`ReleaseRecord`) and is otherwise a model like the original, but predicts from the noisy
-    coefficients. Of all that was fitted, only the names of columns and classes go with it
-    (scikit-learn's ``LinearRegression``, for one, also keeps the singular values of the training
-    table). Keep the original to yourself.
+    Every number is rounded to a grid of about 1/4096 of its noise's standard deviation, since
+    further digits would leak the noiseless value. The copy has the attribute ``release_`` (a
+    :class:`ReleaseRecord`) and predicts from the noisy coefficients; otherwise it is a model like
+    the original. Of the other fitted attributes it has only the names of columns and classes
+    (scikit-learn's ``LinearRegression``, for one, also stores the singular values of the training
+    table). Do not share the original.
 
     Parameters
     ----------
     model
         A fitted model with ``coef_`` and, if it has one, ``intercept_``; a pipeline that ends in
-        one, or a search, whose best model is released. What the steps before the model
-        learnt (means, deviations, levels) is released without noise: the leakage with
-        ``preprocessing="frozen"`` counts it as public.
+        one, or a search, whose best model is released. The values learnt by the steps before the
+        model (means, deviations, levels) are released without noise: the leakage with
+        ``preprocessing="frozen"`` counts them as public.
     noise
         :class:`Gaussian` or :class:`Laplace` noise, for instance from :func:`calibrate`.
     seed
-        For experiments only: whoever knows the seed can subtract the noise.
+        For experiments only: anybody who knows the seed can subtract the noise.
     """
     check_noise_kind(noise)
     if library_of(type(model)) == "statsmodels":
         raise InputError(
-            "statsmodels results cannot be released, because they hold the data themselves; add "
+            "statsmodels results cannot be released, because they hold the training data; add "
             "noise.draw(len(results.params)) to results.params and publish only the sum."
         )
     if hasattr(model, "best_estimator_"):
@@ -79,7 +80,7 @@ def release(model: Any, noise: Noise, *, seed: int | None = None) -> Any:
         )
     if seed is not None:
         warnings.warn(
-            "The noise comes from a fixed seed: use this copy for experiments only.", stacklevel=2
+            "The noise comes from a fixed seed: use this copy for experiments only.", stacklevel=3
         )
     from sklearn.base import clone
 
@@ -128,9 +129,9 @@ def _released_pipeline(pipeline: Any, noise: Noise, seed: int | None) -> Any:
 
 
 def _without_counts(step: Any) -> Any:
-    """Return a transformer of scikit-learn without the number of records, which it does not need.
+    """Return a scikit-learn transformer without the number of records, which it does not need.
 
-    Another class, or a derived one that overrides something, may need it.
+    A transformer of another class, or of a subclass that overrides something, may need it.
     """
     if own_name(step, "sklearn") is None or not hasattr(step, "n_samples_seen_"):
         return step
@@ -144,7 +145,7 @@ def _has_intercept(model: Any) -> bool:
 
 
 def _like(original: Any, values: np.ndarray) -> Any:
-    """Return numbers in the type and on the device of the model's own."""
+    """Return numbers in the type and on the device of the model's coefficients."""
     if np.ndim(original) == 0:
         return float(values)
     xp = array_namespace(original)

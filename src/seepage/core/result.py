@@ -1,6 +1,6 @@
-"""The result people work with: numbers with an index, a kind, and what they imply.
+"""Results: numbers with an index, a kind, and the bounds they imply.
 
-And the form in which such numbers may be published: figures on a coarse grid.
+Also the coarse grid to which figures are rounded for publication.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from seepage.tables.source import Array, as_numpy, build_frame
 UNBIASED = (
     "The adversary's estimate is unbiased.",
     "Everything outside the view is known to the adversary.",
-    "Nothing leaves but what was measured, with the stated noise on it.",
+    "Nothing is published besides the measured release, with the stated noise.",
 )
 
 SAME = 1e-9  # numbers this close, relative to their size, are the same
@@ -38,7 +38,7 @@ _SYMBOLS = {
     "std": "standard error",
     "membership": "membership μ",
     "advantage": "advantage",
-    "right": "probability of being right",
+    "right": "success rate",
     "gain": "gain in probability",
     "tpr": "true positive rate",
     "auc": "area under the curve",
@@ -58,43 +58,43 @@ class Result(NDArrayOperatorsMixin, RankedResult):
     """One number per record, cell, attribute, group or person, or one for a whole block.
 
     ``numpy.asarray`` gives the plain numbers, and so does arithmetic (``leak.records() > 1``);
-    ``values`` gives them in the library of the table (a tensor for a tensor).
+    ``values`` holds them in the array library of the table (a tensor for a tensor).
 
     Parameters
     ----------
     values
         The numbers.
     view
-        What they are about: ``rows``, ``cells``, ``columns``, ``groups``, ``people``, ``subset``,
+        The view: ``rows``, ``cells``, ``columns``, ``groups``, ``people``, ``subset``,
         ``dataset``.
     measure
-        What they are: ``fil``, ``dfil``, for a bound ``mse`` or ``std``, and for a risk
+        The measure: ``fil``, ``dfil``, for a bound ``mse`` or ``std``, and for a risk
         ``membership``, ``advantage``, ``right``, ``gain``, ``tpr`` or ``auc``.
     kind
         ``exact``, ``estimate``, ``bound`` or ``attack``.
     about
         The unknowns, in words.
     index
-        What each entry (of the first axis) belongs to: row labels, attributes, group labels,
+        The label of each entry of the first axis: row labels, attributes, group labels,
         identities.
     names
         For cells, the column names.
     assumptions
-        For a bound, what must hold for it to apply.
+        The assumptions, for a bound.
     library
-        The library of the caller's table.
+        The data-frame library of the caller's table.
     noise
         The noise of the release or releases.
     accuracy
         The relative error of exact numbers, and of bounds that are computed exactly, from the
-        condition of the problem and the rounding; one number, or one for each. For a number tiny
-        beside the largest, it is relative to a hundred-millionth of the largest.
+        condition of the problem and the rounding; one number, or one for each. For a number far
+        below the largest, it is relative to 10⁻⁸ times the largest.
     held
-        What the procedure learnt from the data and these numbers hold fixed, in words that a
-        program can read, such as ``("class weights", "scaling")``: see :func:`held_sentences`.
-        Empty only where nothing is held.
+        Values learnt from the data that these numbers hold fixed, in words that a program can
+        read, such as ``("class weights", "scaling")``: see :func:`held_sentences`.
+        Empty only where nothing is held fixed.
     rescaled
-        For a bound that does not grow as the square of the noise: the same bound with the noise
+        For a bound that is not proportional to the squared noise: the same bound with the noise
         scaled by a factor.
 
     Examples
@@ -143,7 +143,7 @@ class Result(NDArrayOperatorsMixin, RankedResult):
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("this result is a single number; use float(result)")
+            raise TypeError("This result is a single number; use float(result).")
         return self.shape[0]
 
     def __getitem__(self, which: Any) -> Any:
@@ -162,15 +162,15 @@ class Result(NDArrayOperatorsMixin, RankedResult):
 
     @property
     def less_is_worse(self) -> bool:
-        """Whether small numbers are the worst: bounds on an adversary's error, not on leakage."""
+        """Whether small numbers are the worst, as for bounds on an adversary's error."""
         return self.kind == "bound" and self.measure in ("mse", "std")
 
     def labels(self) -> np.ndarray:
-        """Return what each entry belongs to: the index, or positions if there is none."""
+        """Return the label of each entry: the index, or positions if there is none."""
         return np.arange(len(self)) if self.index is None else self.index
 
     def result(self) -> Result:
-        """Return itself: its numbers are computed, unlike those of a stream."""
+        """Return itself, since its numbers are already computed, unlike those of a stream."""
         return self
 
     def histogram(self, title: str) -> str:
@@ -220,13 +220,15 @@ class Result(NDArrayOperatorsMixin, RankedResult):
         """Return the smallest mean squared error per unknown that the leakage allows.
 
         ``1/η²`` for FIL: no unbiased estimate of any single number in the view has a smaller
-        variance (paper 001, equation 3). ``1/η̄²`` for dFIL: no unbiased estimate of the whole view
-        has a smaller mean squared error per number (paper 004, theorem 2). Infinite where nothing
-        leaks.
+        variance (Hannun et al. 2021, equation 3). ``1/η̄²`` for dFIL: no unbiased estimate of the
+        whole view has a smaller mean squared error per number (Guo et al. 2022, theorem 2).
+        Infinite where nothing leaks.
         """
         if self.measure not in ("fil", "dfil", "mse", "std"):
             name = _SYMBOLS.get(self.measure, self.measure)
-            raise InputError(f"{name} bounds no adversary's error; take the FIL or dFIL.")
+            raise InputError(
+                f"{name} implies no bound on an adversary's error; take the FIL or dFIL."
+            )
         if self.measure not in ("fil", "dfil"):
             raise InputError(f"This result is already a bound on the {_SYMBOLS[self.measure]}.")
         xp = array_namespace(self.values)
@@ -313,7 +315,7 @@ class Result(NDArrayOperatorsMixin, RankedResult):
 
 
 def singular(view: str) -> str:
-    """Return what one entry of a view is called."""
+    """Return the name of one entry of a view."""
     names = {"rows": "row", "columns": "attribute", "groups": "group", "people": "person"}
     return names.get(view, view)
 
@@ -336,52 +338,52 @@ SETTINGS = "settings"
 # The preparation of columns is one sentence, which lists the words that have no sentence here.
 _SENTENCES = {
     CLASS_WEIGHTS: (
-        "class_weight='balanced' computed the weights of the classes from all labels; they are "
-        "held fixed, though a record that changes or leaves would change the weights of all others."
+        "class_weight='balanced' computed the class weights from all labels; they are held "
+        "fixed, though changing or removing a record would change the weights of all others."
     ),
     COLUMNS: (
-        "Which columns the model keeps was decided by looking at the data; the choice and the "
-        "signs of an L1 penalty are held fixed, and what the choice reveals is left out."
+        "The columns that the model keeps were selected by looking at the data; the selection "
+        "and the signs of an L1 penalty are held fixed, and its leakage is not counted."
     ),
     NOISE: (
-        "The noise was chosen by looking at the data; it is held fixed, though without a record it "
-        "might have been chosen otherwise."
+        "The noise was chosen by looking at the data; it is held fixed, though without a record "
+        "another might have been chosen."
     ),
     PENALTY: (
-        "The penalty nλ is held fixed: a record that changes or leaves would change its choice or "
-        "its size, and what that reveals is left out."
+        "The penalty nλ is held fixed: changing or removing a record would change its choice or "
+        "its size, and the leakage of that choice is not counted."
     ),
     SETTINGS: (
-        "A search chose the settings by looking at the data; they are held fixed, and what the "
-        "choice reveals is left out."
+        "A search chose the settings by looking at the data; they are held fixed, and the "
+        "leakage of that choice is not counted."
     ),
 }
 
 
 def held_sentences(held: Iterable[str]) -> tuple[str, ...]:
-    """Return what is held fixed in sentences, in the order of the words.
+    """Return a sentence for each thing that is held fixed, in the order of the words.
 
     >>> held_sentences(("scaling", "levels"))[0]
-    'What the preprocessing learnt from the data (scaling, levels) is held fixed, and counts as ...
+    'The preprocessing learnt from the data (scaling, levels) is held fixed, and counts as public.'
     """
     words = tuple(held)
     told = [_SENTENCES[word] for word in words if word in _SENTENCES]
     prepared = [word for word in words if word not in _SENTENCES]
     if prepared:
         told.append(
-            f"What the preprocessing learnt from the data ({', '.join(prepared)}) is held fixed, "
-            "and counts as public."
+            f"The preprocessing learnt from the data ({', '.join(prepared)}) is held fixed, and "
+            "counts as public."
         )
     return tuple(told)
 
 
 def joined(*parts: Iterable[str]) -> tuple[str, ...]:
-    """Return all words of several lists, each once, in their order."""
+    """Return all words of several lists, without repeats, in order."""
     return tuple(dict.fromkeys(word for part in parts for word in part))
 
 
 def less(held: Iterable[str], anew: Iterable[str]) -> tuple[str, ...]:
-    """Return the words that are not among those chosen anew."""
+    """Return the words that are not among those relearnt."""
     chosen = set(anew)
     return tuple(word for word in held if word not in chosen)
 
@@ -424,7 +426,8 @@ def round_down(value: float, grid: Sequence[float] = GRID) -> float:
 def round_to_multiple(value: float, step: float) -> float:
     """Return a multiple of a step that is near a number, at most 0.63 of a step away.
 
-    Halves of a step would be round numbers, where means tend to lie and would follow a record.
+    Half steps would be round numbers, where means tend to lie, and the result would depend on one
+    record.
 
     >>> round_to_multiple(28.4, 5.0), round_to_multiple(30.0, 20.0)
     (30.0, 20.0)
@@ -433,12 +436,12 @@ def round_to_multiple(value: float, step: float) -> float:
 
 
 def warned(result: Result) -> Result:
-    """Return a result, with a warning if rounding shows in its numbers."""
+    """Return a result, with a warning if its numbers are visibly affected by rounding."""
     if result.worst_accuracy > 1e-2:
         warnings.warn(
-            f"Rounding leaves these numbers off by up to {result.worst_accuracy:.1g} of their size "
-            f"(see .accuracy of the {result.view}): the data hardly determine them. A larger "
-            "penalty, fewer columns that repeat one another, or dtype='float64' helps.",
+            f"Rounding errors in these numbers reach {result.worst_accuracy:.1g} of their size "
+            f"(see .accuracy of the {result.view}), because the data barely determine them. A "
+            "larger penalty, fewer collinear columns, or dtype='float64' helps.",
             InaccurateWarning,
             stacklevel=4,
         )

@@ -1,9 +1,9 @@
-"""Risks of a release in people's words: who was in the data, and how often a guess is right.
+"""Membership- and attribute-inference risks of a release, as success rates.
 
-Unlike η, these hold for every adversary who knows all other records, biased or not: with Gaussian
-noise, two candidate tables make the release one of two normal distributions, and the distance μ
-between them determines everything. The release says how far it moves; :mod:`seepage.risks` turns
-that into probabilities.
+Unlike η, these hold for every adversary who knows all other records, biased or not. With Gaussian
+noise, two candidate tables give two normal distributions of the release, and the distance μ
+between them determines every risk. The release computes the distance; :mod:`seepage.risks` turns
+it into probabilities.
 """
 
 from __future__ import annotations
@@ -45,21 +45,22 @@ Prior = str | Sequence[float] | np.ndarray
 Changes = Callable[[Chunk], FiniteChanges]  # how far the release moves with a chunk's records
 
 _KNOWN = {
-    "rows": "The adversary knows every other record, and of this one all that is not asked about.",
+    "rows": "The adversary knows every other record, and everything about this one except the "
+    "unknowns.",
     "groups": "The adversary knows every record outside the group.",
-    "people": "The adversary knows every record of all other people, and of this person all that "
-    "is not asked about.",
+    "people": "The adversary knows all records of other people, and everything about this person "
+    "except the unknowns.",
 }
 _FIXED = (
-    "The noise, and what was done to the table before it was passed, are held fixed while a record "
-    "changes or leaves."
+    "The noise, and any preparation of the table before it was passed, are held fixed while a "
+    "record changes or leaves."
 )
-_REFITTED = "All that the given refit chooses is chosen anew without the record."
+_REFITTED = "Everything that the given refit chooses is chosen anew without the record."
 _RERUN = (
-    "Everything that the procedure learns is learnt anew with the record changed or left out; what "
-    "it learns besides the released numbers must not be published."
+    "Everything that the procedure learns is learnt anew with the record changed or left out; "
+    "nothing it learns may be published except the released numbers."
 )
-_ONLY = "Nothing leaves but what was measured, with the stated noise on it."
+_ONLY = "Nothing is published besides the measured release, with the stated noise."
 _UNITS = {"rows": "records", "groups": "groups", "people": "people"}
 
 _FREE_WORK = 1e11  # multiplications allowed to refits unless all are asked for
@@ -71,9 +72,9 @@ _MOST_DISTINCT = 1 << 20  # the most different values of a column that are count
 
 
 class MeasuredTable(Protocol):
-    """A release about a table, as a :class:`~seepage.core.leakage.Leakage` holds it.
+    """A release about a table, as held by a :class:`~seepage.core.leakage.Leakage`.
 
-    See there for the attributes.
+    Its attributes are explained there.
     """
 
     release: MeasuredRelease
@@ -88,7 +89,7 @@ class MeasuredTable(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Membership(RankedResult):
-    """How well anybody can tell that a record was in the data, for every record, group or person.
+    """The membership risk of every record, group or person.
 
     ``numpy.asarray`` gives the distances μ.
 
@@ -111,7 +112,7 @@ class Membership(RankedResult):
         return self._told(guessing.advantage(self.mu), "advantage")
 
     def accuracy(self, prior: float = 0.5) -> Result:
-        """Return how often the best test is right if records take part with this probability."""
+        """Return the largest success rate if records take part with this probability."""
         return self._told(guessing.accuracy(self.mu, prior), "right")
 
     def tpr(self, fpr: float = 0.01) -> Result:
@@ -143,7 +144,7 @@ class Membership(RankedResult):
         return self.mu.assumptions
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame: μ with its interval, and how often the best test is right."""
+        """Return a data frame: μ with its interval, and the largest success rate."""
         columns = {
             singular(self.mu.view): self.mu.labels(),
             "mu": np.asarray(self.mu),
@@ -174,23 +175,23 @@ class Membership(RankedResult):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Guess(RankedResult):
-    """How often the best guess about every record is right, with the release and without it.
+    """The attribute-inference risk of every record: success rates with the release and without it.
 
-    About every person, where what is guessed is the same in all records of each.
+    Of every person, where all records of each person share the value.
 
     ``numpy.asarray`` gives the probabilities.
 
     Parameters
     ----------
     right
-        The probability with the release; its upper end where only an interval is known
+        The success rate with the release; the upper end of its interval where only that is known
         (kind ``bound``), or of the 99 % interval (kind ``estimate``).
     lower
         The lower ends.
     baseline
-        The probability of the best guess without the release, from the prior alone.
+        The success rate of the best guess without the release, from the prior alone.
     levels
-        The values to guess among.
+        The candidate values.
     mu
         The largest distance, in units of the noise, between the releases under two of the levels;
         its upper end where only an interval is known. ``None`` for numbers to within a tolerance.
@@ -203,14 +204,14 @@ class Guess(RankedResult):
     mu: np.ndarray | None = None
 
     def gain(self) -> Result:
-        """Return what the release adds to the best guess."""
+        """Return the gain in success rate due to the release."""
         return replace(self.right, values=np.asarray(self.right) - self.baseline, measure="gain")
 
     def tpr(self, fpr: float = 0.01) -> Result:
-        """Return the largest true positive rate of a test for one level against another.
+        """Return the largest true positive rate of a test between two levels.
 
         ``Φ(Φ⁻¹(fpr) + μ)`` at this false positive rate. Unlike the gain it does not depend on the
-        prior: a rare level is hardly guessed more often, and may be recognised all the same.
+        prior: the gain for a rare level is small even where the level can be recognised.
         """
         if self.mu is None:
             raise InputError("A number to within a tolerance has no two levels to tell apart.")
@@ -252,7 +253,7 @@ class Guess(RankedResult):
         return self.right.assumptions
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame: the probabilities with their interval, and the baseline."""
+        """Return a data frame: the success rates with their interval, and the baseline."""
         columns = {
             singular(self.right.view): self.right.labels(),
             "right": np.asarray(self.right),
@@ -294,7 +295,7 @@ def membership(
 ) -> Membership:
     """Return the membership risk of some records, or of groups or people that leave together.
 
-    ``changes`` are :func:`changes_of` the release, if they are at hand.
+    ``changes`` are :func:`changes_of` the release, if already computed.
     """
     held: tuple[str, ...] = ()
     assumed: tuple[str, ...]
@@ -331,7 +332,7 @@ def membership(
 
 @dataclass(frozen=True)
 class Way:
-    """How finite changes treat what the procedure learnt from the data."""
+    """How finite changes treat values learnt from the data."""
 
     leak: MeasuredTable
     procedure: Reruns | None  # which is rerun; ``None`` if the model alone is refitted
@@ -347,30 +348,30 @@ class Way:
         return partial(_itself, changes=self.procedure)
 
     def assumptions(self, together: Together | None, held: tuple[str, ...]) -> tuple[str, ...]:
-        """Return what the adversary knows, what is held fixed, and the notes of the release."""
+        """Return the assumptions: the adversary's knowledge, everything held fixed, and notes."""
         treated = _FIXED if self.procedure is None else _RERUN
         known = _known(together)
         return (known, treated, *held_sentences(held), _ONLY, *self.leak.notes)
 
     def check_work(self, runs: int, exact: bool | int) -> None:
-        """Refuse more runs of a whole procedure than anybody expects, unless asked for."""
+        """Refuse a large number of runs of a whole procedure, unless requested."""
         procedure = self.procedure
         if procedure is None or self.asked or exact is True:
             return
         affordable = int(min(_FREE_FITS / procedure.fits, _FREE_WORK / procedure.work))
         if runs > max(affordable, exact):
             raise InputError(
-                f"This answer takes {runs:,} runs of the whole procedure, which learnt more from "
-                f"the data than the released numbers ({', '.join(procedure.learnt)}); up to "
-                f"{affordable:,} are made unasked. Ask about some records with rows=, for all runs "
-                "with exact=True, or hold the rest fixed with refit='model'."
+                f"This question takes {runs:,} runs of the whole procedure, which learnt more "
+                f"from the data than the released numbers ({', '.join(procedure.learnt)}); by "
+                f"default at most {affordable:,} are made. Ask about some records with rows=, for "
+                "all runs with exact=True, or hold the rest fixed with refit='model'."
             )
 
 
 def way_of(leak: MeasuredTable, refit: str | None) -> Way:
-    """Return how a question treats what the procedure learnt.
+    """Return how a question treats values learnt by the procedure.
 
-    It is rerun where finite changes of the model would hold something fixed.
+    The procedure is rerun where finite changes of the model alone would hold something fixed.
     """
     if refit not in (None, "model", "pipeline"):
         raise InputError(f"refit is 'pipeline', 'model' or a function, not {refit!r}.")
@@ -378,9 +379,9 @@ def way_of(leak: MeasuredTable, refit: str | None) -> Way:
     fixed, asked = refit == "model", refit == "pipeline"
     if procedure is None and asked:
         raise InputError(
-            "refit='pipeline' fits a pipeline anew; this release is of a model alone, which learnt "
-            "nothing else from the data. Pass the fitted pipeline and its raw table to sp.leakage, "
-            "or a function for refit."
+            "refit='pipeline' needs a pipeline; this release is of a model alone, which learnt "
+            "nothing else from the data. Pass the fitted pipeline and its raw table to "
+            "sp.leakage, or a function for refit."
         )
     left = procedure is not None and bool(less(procedure.learnt, release.anew))
     if procedure is not None and not fixed and (asked or left):
@@ -390,7 +391,7 @@ def way_of(leak: MeasuredTable, refit: str | None) -> Way:
 
 
 def _asked_about(leak: MeasuredTable, rows: np.ndarray | None, together: Together | None) -> int:
-    """Return about how many records or sets of them a question is."""
+    """Return the approximate number of records, or sets of records, in a question."""
     if together is not None:
         return len(together.sets)
     return len(leak.source if rows is None else rows)
@@ -403,7 +404,7 @@ def _known(together: Together | None) -> str:
 def _without(
     chunk: Chunk, rows: np.ndarray, asked: np.ndarray, changes: Changes, exact: bool | int
 ) -> np.ndarray:
-    """Return the least and the most by which leaving out each record moves the release, (m, 2)."""
+    """Return bounds on how far leaving out each record moves the release, (m, 2)."""
     here = changes(chunk)
     moves = _refined(
         here.without(rows),
@@ -422,7 +423,7 @@ def guess(
     precision: float,
     refit: str | None = None,
 ) -> list[Guess]:
-    """Return how often the best guess of a category or a class is right, under each prior."""
+    """Return the success rate of the best guess of a category or a class, under each prior."""
     way = way_of(leak, refit)
     changes = way.changes()
     candidates = among_levels(leak, changes, column, precision)
@@ -439,7 +440,7 @@ def within(
     exact: bool | int,
     refit: str | None = None,
 ) -> Guess:
-    """Return how often the best guess of a number is right to within a tolerance."""
+    """Return the success rate of the best guess of a number to within a tolerance."""
     way = way_of(leak, refit)
     changes = way.changes()
     candidates = to_within(leak, changes, column, tolerance, values, prior)
@@ -447,7 +448,7 @@ def within(
 
 
 def changes_of(leak: MeasuredTable, fixed: bool = False) -> Changes:
-    """Return the moves of a chunk's records; of records read in chunks certified, not refitted.
+    """Return the moves of a chunk's records; certified bounds, where records are read in chunks.
 
     ``fixed`` holds everything but the released numbers fixed.
     """
@@ -468,9 +469,9 @@ def _of_each(
     together: Together | None,
     what: str,
 ) -> np.ndarray:
-    """Return the numbers that a function has for each of some records, or sets of them, (m, k).
+    """Return a function's numbers for each of some records, or sets of records, (m, k).
 
-    It is asked about the records of a chunk by their positions in it and among all that are asked.
+    The function is called with positions in the chunk and positions among all asked records.
     """
     if together is None:
         count = len(leak.source if rows is None else rows)
@@ -497,7 +498,7 @@ def _of_chunk(
 
 @dataclass(frozen=True)
 class Candidates:
-    """What is guessed about a record, and what all records share."""
+    """The candidates of a guess, and everything that all records share."""
 
     others: Alternatives
     levels: tuple[Any, ...]
@@ -508,7 +509,7 @@ class Candidates:
     together: Together | None = None  # the people whose records all have the same value, if any
 
     def baseline(self, believed: np.ndarray) -> np.ndarray:
-        """Return how often the best guess is right without the release, (m,)."""
+        """Return the success rate of the best guess without the release, (m,)."""
         if self.covered is None:
             return np.asarray(believed.max(axis=1))
         return np.asarray((believed @ self.covered.T.astype(float)).max(axis=1))
@@ -522,13 +523,13 @@ class Candidates:
         integrals: int | None = None,
         beyond: float = -np.inf,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return bounds on how often the best guess is right, and the integral's error.
+        """Return bounds on the success rate of the best guess, and the integral's error.
 
-        ``doubt`` is the total error of the prior probabilities. Of more than three candidates,
-        ``integrals`` limits for how many records the integral is computed; the others have the
-        limit that follows from the distances. Records come in the order of their limits, and once
-        an integral has found as large a gain as any limit that is left, no other can exceed it; nor
-        is any computed where the limits leave no gain ``beyond`` one that is known already.
+        ``doubt`` is the total error of the prior probabilities. With more than three candidates,
+        ``integrals`` limits the number of records whose integral is computed; the others have the
+        upper bound that follows from the distances. Records are processed in the order of these
+        upper bounds, until no remaining bound exceeds the largest gain computed so far. No
+        integral is computed where the bounds show no gain above a known gain, ``beyond``.
         """
         baseline = self.baseline(believed)
         if integrals is not None and self.covered is None and believed.shape[1] > 3:
@@ -573,12 +574,12 @@ def guess_among(
     scales: Sequence[float] = (1.0,),
     beyond: Sequence[float] = (-np.inf,),
 ) -> list[Guess]:
-    """Return how often the best guess among some candidates is right, under each prior.
+    """Return the success rate of the best guess among some candidates, under each prior.
 
-    About each of some records, or of the people who hold them if the candidates are theirs.
+    The guess is about each record, or about each person if the candidates are people's values.
     ``integrals`` is as in :meth:`Candidates.answer`, for the records of each chunk. With several
-    ``scales``, under each prior once for each: as if the noise were so many times smaller, for
-    distances are inversely proportional to it; ``beyond`` has a known gain for each of them.
+    ``scales``, under each prior once for each scale: as if the noise were smaller by that factor,
+    since distances are inversely proportional to it. ``beyond`` has a known gain for each.
     """
     way = way_of(leak, None) if way is None else way
     believed = [p if isinstance(p, str) else np.asarray(p, dtype=float) for p in priors]
@@ -634,9 +635,9 @@ def _guess_each(
     integrals: int | None,
     scales: Sequence[tuple[float, float]],
 ) -> np.ndarray:
-    """Return μ and, for each prior and scale, how often a guess is right, (m, 1 + 4k).
+    """Return μ and, for each prior and scale, the success rate of a guess, (m, 1 + 4k).
 
-    That is the least, the most, the baseline and the integral's error.
+    The success rate has four numbers: lower and upper bound, baseline and integration error.
     """
     here, others = changes(chunk), candidates.others
     pieces = list(row_slices(len(rows), len(others) ** 2, chunk=_PRODUCTS_HELD))
@@ -677,10 +678,10 @@ def _replaced_exactly(
 
 
 def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float) -> Moves:
-    """Refit as many records as the budget allows: the most exposed and least certain first.
+    """Refit as many records as the budget allows, the most exposed and least certain first.
 
-    Where that is not all, those known to three digits are left as they are; where it is many times
-    all, even those known to six are refitted.
+    If that is not all, records known to three digits are not refitted; if the budget is many times
+    larger, even those known to six are.
     """
     width = _widest(moves)
     open_ = np.flatnonzero(width > (1e-9 if budget > 1000 * len(width) else _EXACT))
@@ -703,7 +704,7 @@ def _refined(moves: Moves, exactly: Callable[[np.ndarray], Moves], budget: float
 
 
 def _widest(moves: Moves) -> np.ndarray:
-    """Return how wide the intervals of the longest moves are, relative to their ends, (m,)."""
+    """Return the relative width of the intervals of the longest moves, (m,)."""
     least, most = (ends.max(axis=1) for ends in moves.distances())
     with np.errstate(invalid="ignore", divide="ignore"):
         width = np.where(most > 0, 1 - least / most, 0.0)
@@ -714,8 +715,8 @@ def _budget(changes: FiniteChanges, alternatives: int, exact: bool | int) -> flo
     """Return how many records may be refitted."""
     if np.isinf(changes.work) and exact:
         raise InputError(
-            "Refits need all records in memory, and these are read in chunks; leave out exact=, or "
-            "take the rows it is about into memory first."
+            "Refits need all records in memory, and these are read in chunks; leave out exact=, "
+            "or load the rows in question into memory first."
         )
     if isinstance(exact, bool):
         return np.inf if exact else _FREE_WORK / (changes.work * alternatives)
@@ -725,7 +726,7 @@ def _budget(changes: FiniteChanges, alternatives: int, exact: bool | int) -> flo
 def _by_given_refit(
     leak: MeasuredTable, sets: list[np.ndarray], refit: Callable[[np.ndarray], Any]
 ) -> Moves:
-    """Return the moves under the caller's own procedure on the records that stay."""
+    """Return the moves under the caller's own procedure on the remaining records."""
     every = np.arange(len(leak.source))
     here = np.asarray(as_numpy(refit(every)), dtype=float).reshape(-1)
     size = leak.release.template.size
@@ -760,7 +761,7 @@ class Levels:
         if len(counts) > _MOST_DISTINCT:
             raise InputError(
                 f"There are more than {_MOST_DISTINCT:,} different values, too many to count in "
-                "one pass; give the values the number may have with values=."
+                "one pass; pass the candidate values as values=."
             )
         return Levels(counts, self.classes)
 
@@ -777,9 +778,9 @@ def _counted(
     what: str,
     classes: bool = False,
 ) -> tuple[Levels, Together | None]:
-    """Return the values of some columns, or of the labels, and the people whose values they are.
+    """Return the values of some columns, or of the labels, and the people they belong to.
 
-    Each counts once for a person if no person has two of them, and else once for a record.
+    A value counts once per person if nobody has two different ones, and otherwise once per record.
     """
     ask = partial(_levels_of_chunk, changes=changes, columns=columns, classes=classes)
     if leak.person is not None:
@@ -797,9 +798,9 @@ def _levels_of_chunk(
     classes: bool,
     sets: np.ndarray | None = None,
 ) -> Any:
-    """Return the values of some columns of a chunk, or of its labels as the model takes them.
+    """Return the values of some columns of a chunk, or of its labels as the model uses them.
 
-    Each is counted once for every one of some sets of records; ``None`` if one has several.
+    Each counts once per given set of records; ``None`` if a set has several.
     """
     if columns is None:
         here = changes(chunk)
@@ -820,10 +821,10 @@ def _levels_of_chunk(
 
 
 def distinct_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the different rows of a table in order, and how often each occurs.
+    """Return the distinct rows of a table in order, and how often each occurs.
 
-    Rows are recognised by their products with one random vector, so that numbers are looked up and
-    no rows sorted; should two different rows have the same product, the rows are sorted after all.
+    Rows are identified by their product with one random vector, which avoids sorting whole rows.
+    If two different rows have the same product, the rows are sorted after all.
     """
     direction = np.random.default_rng(0).standard_normal(table.shape[1])
     known, inverse = looked_up(table @ direction + 0.0)  # + 0.0 turns −0.0 into 0.0
@@ -839,14 +840,17 @@ def distinct_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def among_levels(
     leak: MeasuredTable, changes: Changes, column: Any, precision: float
 ) -> Candidates:
-    """Return the question which of a few levels a record has."""
+    """Return the candidates for a guess among a few levels."""
     if _is_label(leak, column):
         level_counts, together = _counted(leak, changes, None, "levels", classes=True)
         labels = np.asarray(level_counts.classes)
         codes = [tuple(code) for code in labels.reshape(len(labels), -1).tolist()]
         counts = np.array([level_counts.counts.get(code, 0) for code in codes])
         if counts.sum() != sum(level_counts.counts.values()):
-            raise InputError("Some labels lie between classes, but a guess is one class.")
+            raise InputError(
+                "Some labels lie between classes, but a guess is of one class; pass whole "
+                "classes as labels."
+            )
         names = leak.source.classes.tolist()
         levels = tuple(names if len(names) == len(labels) else range(len(labels)))
         shares = counts / counts.sum()
@@ -860,7 +864,7 @@ def among_levels(
     if not 1 < len(values) <= 64:
         problem = "one value only" if len(values) == 1 else f"{len(values)} different values"
         raise InputError(
-            f"A guess is one of a few levels, but {about} has {problem}; for a number, ask "
+            f"A guess needs a few levels, but {about} has {problem}; for a number, use "
             "leak.within(column, tolerance)."
         )
     levels = tuple(v[0] if len(v) == 1 else tuple(v) for v in values.tolist())
@@ -877,7 +881,7 @@ def to_within(
     values: Any,
     prior: Prior,
 ) -> Candidates:
-    """Return the question what number a record has, to within a tolerance."""
+    """Return the candidates for a guess of a number to within a tolerance."""
     if not (np.ndim(tolerance) == 0 and np.isfinite(tolerance) and tolerance > 0):
         raise InputError("The tolerance is a number above zero, in the unit of the column.")
     columns: tuple[int, ...] | None = None
@@ -932,9 +936,9 @@ def belief_of(
     shares: np.ndarray,
     refits: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return what the adversary believes of each record before the release, (m, K).
+    """Return the adversary's prior on each record, (m, K).
 
-    And the total error of each record's probabilities, (m,).
+    Also the total error of each record's prior probabilities, (m,).
     """
     shape = (len(rows), len(others))
     sure = np.zeros(len(rows))
@@ -960,7 +964,7 @@ def belief_of(
 
 
 def _total_variation(moves: Moves, prior: np.ndarray) -> np.ndarray:
-    """Return how much any guess may gain when moves are only known to within their radius."""
+    """Return the largest change of any success rate due to the moves' uncertainty."""
     return np.asarray(np.sum(prior * (2 * ndtr(moves.radius / 2) - 1), axis=1))
 
 

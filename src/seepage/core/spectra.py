@@ -17,10 +17,10 @@ def largest_eigenvalues(apply: Callable[[Array], Array], like: Array) -> Array:
 
     ``apply`` multiplies one vector per matrix, ``(m, k)`` to ``(m, k)``; ``like`` is an array of
     that shape on the batch's device. Up to :data:`DENSE_LIMIT` the matrices are written out and
-    decomposed. Beyond, Lanczos' method runs for all of them at once, with full
-    reorthogonalisation, until the residual of the leading Ritz pair is below ``1e-10`` of its value
-    (the value itself is then off by far less) or, in the worst case, until the whole space is
-    spanned and the answer exact.
+    decomposed. Beyond that, Lanczos' method runs for all of them at once, with full
+    reorthogonalisation. It stops when the residual of the leading Ritz pair is below ``1e-10`` of
+    its value (the error of the value is then far smaller) or when the whole space is spanned and
+    the answer is exact.
     """
     if like.shape[1] <= DENSE_LIMIT:
         return dense_largest(_written_out(apply, like))
@@ -57,12 +57,12 @@ def _written_out(apply: Callable[[Array], Array], like: Array) -> Array:
 def leading_ritz_values(
     apply: Callable[[Array], Array], start: Array, tolerance: float, most: int, every: int = 1
 ) -> tuple[Array, Array, Array, int]:
-    """Return each matrix's leading Ritz value, its residual, and what Lanczos' method has left.
+    """Return each matrix's leading Ritz value, its residual, and the remainder of Lanczos' method.
 
     With full reorthogonalisation, from the vectors ``start (m, k)``. It stops when every residual
-    is at most ``tolerance`` of its value, which is looked at after ``every`` steps, or after
-    ``most`` steps. What is left is the length of the next direction, zero once an invariant
-    subspace is spanned; the number of steps taken comes last.
+    is at most ``tolerance`` of its value, checked every ``every`` steps, or after ``most`` steps.
+    The remainder is the length of the next direction, zero once an invariant
+    subspace is spanned. The number of steps is returned last.
     """
     xp = array_namespace(start)
     vector = start / xp.sqrt(xp.vecdot(start, start))[:, None]
@@ -96,7 +96,7 @@ def leading_ritz_values(
 
 
 def _tridiagonal(diagonal: list[Array], beside: list[Array]) -> Array:
-    """Return the matrices with these entries on the diagonal and on either side of it."""
+    """Return tridiagonal matrices with these entries on the diagonal and beside it."""
     xp = array_namespace(diagonal[0])
     like = {"dtype": diagonal[0].dtype, "device": diagonal[0].device}
     middle, side = (xp.stack(entries, axis=1)[:, :, None] for entries in (diagonal, beside))
@@ -107,9 +107,9 @@ def _tridiagonal(diagonal: list[Array], beside: list[Array]) -> Array:
 def inverse_gram_diagonal(J: Array, accuracy: Array) -> tuple[Array, Array]:
     """Return the diagonal of ``(JᵀJ)⁻¹`` of each matrix and its relative errors, ``(m, k)`` both.
 
-    The columns of ``J``, ``(m, P, k)``, are scaled alike on the way, and ``JᵀJ`` is never formed.
-    Where the relative errors of the columns of a matrix, ``accuracy (m,)``, leave open whether they
-    are independent at all, the diagonal is infinite.
+    The columns of ``J``, ``(m, P, k)``, are scaled to equal length first, and ``JᵀJ`` is never
+    formed. The diagonal is infinite where the columns' relative errors, ``accuracy (m,)``, cannot
+    rule out linear dependence.
     """
     xp = array_namespace(J)
     _, P, k = J.shape

@@ -1,4 +1,4 @@
-"""What an adversary does not know about a record, and how callers name it.
+"""The unknowns of a record, and how callers name them.
 
 :class:`Unknowns` are directions of a record: some of its columns, its label, or all of it.
 :class:`Attributes` finds them for the columns that a caller names.
@@ -30,7 +30,7 @@ class Unknowns:
         Whether the label is unknown too.
     basis
         With a basis ``V`` of shape ``(len(columns), t)``, only the directions it spans are
-        unknown; the others are ruled out beforehand, as for a one-hot attribute on its simplex.
+        unknown. The other directions are impossible, as for a one-hot attribute on its simplex.
     """
 
     columns: tuple[int, ...] | None
@@ -49,7 +49,7 @@ class Unknowns:
         return xp.moveaxis(xp.moveaxis(values, axis, -1) @ basis, -1, axis)
 
     def back(self, values: Array, columns: int) -> Array:
-        """Spread the first axis, which runs over the unknown directions, out over all columns."""
+        """Map the first axis, which runs over the unknown directions, back to all columns."""
         xp = array_namespace(values)
         if self.basis is not None:
             values = xp.asarray(self.basis, dtype=values.dtype, device=values.device) @ values
@@ -60,25 +60,26 @@ class Unknowns:
         return out
 
     def same_features(self, other: Unknowns) -> bool:
-        """Say whether the unknown features are the same ones, whatever the label is."""
+        """Return whether the unknown features are the same, whatever the label."""
         return self.columns == other.columns and self.basis is other.basis
 
     def features(self, columns: int) -> int:
-        """Count the unknown directions among the ``columns`` features."""
+        """Return the number of unknown directions among the ``columns`` features."""
         if self.basis is not None:
             return int(self.basis.shape[1])
         return columns if self.columns is None else len(self.columns)
 
     def count(self, jacobian: Any) -> int:
-        """Count the unknown numbers of one record, of which a Jacobian says how many it has."""
+        """Return the number of unknowns of one record, label included."""
         label = jacobian.label_size if self.label else 0
         return self.features(jacobian.features) + int(label)
 
 
 class Attributes:
-    """Attributes of a table: single columns, or columns that belong together under one name.
+    """Attributes of a table: single columns, or several columns under one name.
 
-    Such as the one-hot columns of a category: those the source knows, and those declared.
+    The latter are, for instance, the one-hot columns of a category: those known from the source,
+    and declared ones.
     """
 
     def __init__(
@@ -93,12 +94,14 @@ class Attributes:
         for name, columns in {**source.attributes, **(declared or {})}.items():
             members = tuple(self._column(c) for c in columns)
             if not members:
-                raise InputError(f"The attribute {name!r} is declared without any column.")
+                raise InputError(
+                    f"The attribute {name!r} is declared without any column; name at least one."
+                )
             for j in members:
                 if j in owner:
                     raise InputError(
-                        f"Column {self.names[j]!r} belongs to both {owner[j]!r} and {name!r}; an "
-                        "attribute's columns must be its own."
+                        f"Column {self.names[j]!r} belongs to both {owner[j]!r} and {name!r}; a "
+                        "column can belong to one attribute only."
                     )
                 owner[j] = name
             self.declared[str(name)] = members
@@ -135,7 +138,9 @@ class Attributes:
             return Unknowns(every, label, self._basis(blocks)), about
         asked = [columns] if isinstance(columns, str | int | np.integer) else list(columns)
         if not asked and not label:
-            raise InputError("No column was named; name at least one, or ask about the label.")
+            raise InputError(
+                "No column was named; name at least one column, or ask about the label."
+            )
         blocks = [self._members(name) for name in asked]
         flat = [j for block in blocks for j in block]
         if len(set(flat)) < len(flat):
@@ -160,14 +165,14 @@ class Attributes:
             known = [*self.declared, *self.names] if hasattr(self, "declared") else []
             raise InputError(
                 f"There is no column {name!r} among the features{nearest(name, known)}. The label "
-                "has no name here: leave the column out, or give None, to ask about it."
+                "has no name here: to ask about it, leave the column out or pass None."
             )
         if self.names.count(str(name)) > 1:
-            raise InputError(f"Several columns are called {name!r}; name them by their position.")
+            raise InputError(f"Several columns are called {name!r}; pass their positions instead.")
         return self._positions[str(name)]
 
     def _basis(self, blocks: Sequence[tuple[int, ...]]) -> np.ndarray:
-        """Return the directions that keep every complete one-hot attribute on its simplex."""
+        """Return the directions in which every complete one-hot attribute keeps its sum."""
         for block in blocks:
             if len(block) > 1:
                 self._check_complete(block)
@@ -181,16 +186,15 @@ class Attributes:
         if sums.other is not None:
             name = self._owner.get(block[0], self.names[block[0]])
             raise InputError(
-                f"The columns of {name!r} do not add up to the same in every row (rows 0 and "
+                f"The columns of {name!r} do not have the same sum in every row (rows 0 and "
                 f"{sums.other} differ), so they are not a complete one-hot attribute: a level was "
-                "dropped and the others are free already, or they were scaled; ask with "
-                "simplex=False."
+                "dropped, or they were scaled; ask with simplex=False."
             )
 
 
 @dataclass(frozen=True)
 class _SumsOfColumns:
-    """What some columns add up to in the first of some rows, and a row in which it is not that."""
+    """The sum of some columns in the first row, and the first row where it differs."""
 
     first: float
     start: int

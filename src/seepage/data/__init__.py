@@ -1,9 +1,9 @@
-"""Data sets: find or fetch them, read them in their publishers' formats, prepare them as papers do.
+"""Data sets: download, reading, and preparation as in the papers.
 
-For the demo, the papers and the tests: nothing that measures needs it. ``registry`` lists the sets,
-``obtain`` and ``download`` fetch them, ``readers`` know the file formats, ``loaders`` load the
-sets, and ``prepare`` turns them into learning problems.
-Everything is imported on first use, so that ``import seepage.data`` costs almost nothing.
+For the demo, the papers and the tests only; measures do not use it. ``registry`` lists the
+sets, ``obtain`` and ``download`` fetch them, ``readers`` read the file formats, ``loaders`` load
+the sets, and ``prepare`` turns them into learning problems. Everything is imported on first use,
+so that ``import seepage.data`` costs almost nothing.
 """
 
 from __future__ import annotations

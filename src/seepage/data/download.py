@@ -1,8 +1,8 @@
-"""Download and unpack one file, so that a final name only ever holds complete, verified bytes.
+"""Download and unpack one file, so that a final name only ever holds a complete, verified file.
 
-Partial downloads are kept in ``NAME.part``; an interrupted one resumes from there with an HTTP
-range request, and the part is renamed only when its length and SHA-256 are the published ones. An
-archive is unpacked into its own folder and nowhere else.
+Partial downloads are kept in ``NAME.part``, and an interrupted one resumes from there with an HTTP
+range request. The part is renamed only when its length and SHA-256 match the published ones. An
+archive is unpacked only into its own folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _WrongContentError(Exception):
 
 
 def download(file: RemoteFile, folder: Path) -> Path:
-    """Return the path of the verified file in ``folder``, downloading what is missing."""
+    """Return the path of the verified file in ``folder``; download it if it is missing."""
     target = folder / file.name
     if target.is_file():
         _check(target, file)
@@ -49,7 +49,11 @@ def download(file: RemoteFile, folder: Path) -> Path:
         else:
             part.replace(target)
             return target
-    kept = f" What arrived is kept in {part}; the next try resumes there." if part.exists() else ""
+    kept = (
+        f" The partial download is kept in {part}; the next try resumes there."
+        if part.exists()
+        else ""
+    )
     raise InputError(
         f"{file.name} could not be downloaded ({'; '.join(failures)}); try again later, or put "
         f"the file into {folder} yourself.{kept}"
@@ -63,7 +67,7 @@ def digest(path: Path) -> str:
 
 
 def _check(target: Path, file: RemoteFile) -> None:
-    """Refuse a file already under its final name that is not the published one."""
+    """Refuse an existing file that is not the published one."""
     found = digest(target)
     if found != file.sha256:
         raise InputError(
@@ -73,7 +77,7 @@ def _check(target: Path, file: RemoteFile) -> None:
 
 
 def _continue(url: str, part: Path, file: RemoteFile) -> None:
-    """Append to ``part`` what is missing, or start over where the server cannot resume."""
+    """Append the missing bytes to ``part``, or start over where the server cannot resume."""
     from tqdm import tqdm
 
     if not url.startswith(("https://", "http://")):
@@ -113,7 +117,7 @@ def _continue(url: str, part: Path, file: RemoteFile) -> None:
 
 
 def _resumes(answer: http.client.HTTPResponse, have: int) -> bool:
-    """Whether the server sends the rest only, starting exactly where the part ends."""
+    """Return whether the server sends only the rest, starting exactly at the end of the part."""
     content_range = answer.headers.get("Content-Range") or ""
     return have > 0 and answer.status == 206 and content_range.startswith(f"bytes {have}-")
 
@@ -144,8 +148,8 @@ def unpack(archive: Path, folder: Path) -> None:
     """Unpack a tar archive into ``folder``: plain files and folders only, each file complete.
 
     Members with absolute names, names that escape through ``..``, links and devices are refused
-    before anything is written. Files are unpacked into a temporary folder beside their final
-    place and then renamed, so a final name never holds half a file.
+    before anything is written. Files are unpacked into a temporary folder beside their final place
+    and then renamed, so a final name never holds a partial file.
     """
     try:
         with (

@@ -1,7 +1,7 @@
-"""The data sets as their publishers pack them: tables of people, small images, faces.
+"""Loaders for published data sets: tables of people, small images, faces.
 
-UCI Adult, IWPC and what comes with scikit-learn; MNIST, CIFAR-10 and PneumoniaMNIST; Labeled Faces
-in the Wild, CelebA and PubFig.
+UCI Adult, IWPC and the sets bundled with scikit-learn; MNIST, CIFAR-10 and PneumoniaMNIST; Labeled
+Faces in the Wild, CelebA and PubFig.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ADULT_COLUMNS = (
 
 @dataclass(frozen=True, eq=False)
 class Adult:
-    """Both files, every row; unknown values are ``"?"``, the target is the column ``income``."""
+    """All rows of both files; unknown values are ``"?"``, and the target is ``income``."""
 
     train: Records
     test: Records
@@ -57,9 +57,9 @@ class Adult:
 def load_adult(folder: Folder = None, *, download: bool = True) -> Adult:
     """Read ``adult.data`` and ``adult.test``, fetching them if they are missing.
 
-    People of the 1994 census, and whether they earn more than $50,000 a year. The test file's
+    People in the 1994 census, and whether they earn more than $50,000 a year. The test file's
     labels carry a full stop, which is removed.
-    It is looked for, and fetched if allowed, as by :func:`locate`.
+    The folder is found, or the data are fetched, as by :func:`locate`.
     """
     home = locate("adult", folder, download=download)
     return Adult(
@@ -109,7 +109,7 @@ def load_iwpc(folder: Folder = None, *, download: bool = True) -> Records:
 
     The stable warfarin dose of 4,819 patients from clinical and genetic traits, as Yeom et al.
     (2018) prepared it: age, height, weight and dose are whitened.
-    It is looked for, and fetched if allowed, as by :func:`locate`.
+    The folder is found, or the data are fetched, as by :func:`locate`.
     """
     path = locate("iwpc", folder, download=download) / "iwpc-scaled.csv"
     records = read_csv(path, "iwpc", leading=_IWPC_COLUMNS.split(), further=None, text=IWPC_NOMINAL)
@@ -121,12 +121,12 @@ def load_iwpc(folder: Folder = None, *, download: bool = True) -> Records:
 def load_bundled(name: str) -> Tabular:
     """Return ``breast_cancer``, ``diabetes``, ``digits``, ``iris`` or ``wine``.
 
-    scikit-learn's linnerud is left out: it has three targets, and every model here has one.
+    scikit-learn's linnerud is left out, since it has three targets and models here have one.
     """
     known = [data_set.name for data_set in DATA_SETS.values() if data_set.bundled]
     if name not in known:
         raise InputError(
-            f"scikit-learn bundles no data set called {name!r}{nearest(name, known)}; there are "
+            f"scikit-learn bundles no data set called {name!r}{nearest(name, known)}; choose from "
             f"{', '.join(known)}."
         )
     from sklearn import datasets
@@ -145,7 +145,7 @@ def load_mnist(folder: Folder = None, *, download: bool = True) -> ImageSet:
     """Read MNIST from the publisher's four ``.gz`` files, fetching them if they are missing.
 
     60,000 training and 10,000 test images of handwritten digits, ``(n, 28, 28)`` bytes.
-    It is looked for, and fetched if allowed, as by :func:`locate`.
+    The folder is found, or the data are fetched, as by :func:`locate`.
     """
     home = locate("mnist", folder, download=download)
     return ImageSet(
@@ -161,7 +161,7 @@ def _read_digits(home: Path, prefix: str, count: int) -> Images:
     pixels = read_idx(home / f"{prefix}-images-idx3-ubyte.gz", (count, 28, 28), "mnist")
     labels = read_idx(label_file, (count,), "mnist")
     if labels.max() > 9:
-        raise broken(label_file, f"holds the label {labels.max()}, which is no digit", "mnist")
+        raise broken(label_file, f"holds the label {labels.max()}, which is not a digit", "mnist")
     return Images(pixels, labels.astype(np.int64))
 
 
@@ -171,9 +171,9 @@ _OBJECTS = "airplane automobile bird cat deer dog frog horse ship truck"
 def load_cifar10(folder: Folder = None, *, download: bool = True) -> ImageSet:
     """Read CIFAR-10 from ``cifar-10-batches-bin``, fetching the archive if it is missing.
 
-    Per image the file has one byte of class, then 3×32×32 bytes of colour; here pixels come in
+    Each image is one byte of class and 3×32×32 bytes of colour in the file; here pixels are in
     height, width, channel order: ``(50000, 32, 32, 3)`` and ``(10000, 32, 32, 3)``.
-    It is looked for, and fetched if allowed, as by :func:`locate`.
+    The folder is found, or the data are fetched, as by :func:`locate`.
     """
     batches = locate("cifar10", folder, download=download) / "cifar-10-batches-bin"
     return ImageSet(
@@ -193,7 +193,9 @@ def _read_batches(paths: Sequence[Path]) -> Images:
             raise broken(path, what, "cifar10")
         batches.append(np.fromfile(path, dtype=np.uint8).reshape(count, size))
         if batches[-1][:, 0].max() > 9:
-            raise broken(path, f"holds the class {batches[-1][:, 0].max()} of 0 to 9", "cifar10")
+            raise broken(
+                path, f"holds the class {batches[-1][:, 0].max()}, not one from 0 to 9", "cifar10"
+            )
     records = np.concatenate(batches)
     pixels = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return Images(np.ascontiguousarray(pixels), records[:, 0].astype(np.int64))
@@ -206,7 +208,7 @@ def load_pneumoniamnist(folder: Folder = None, *, download: bool = True) -> Imag
     """Read ``pneumoniamnist.npz`` (six arrays, ``train_images`` and so on), fetching it if missing.
 
     Children's chest X-rays, normal or with pneumonia, 28×28 bytes (MedMNIST v2).
-    It is looked for, and fetched if allowed, as by :func:`locate`.
+    The folder is found, or the data are fetched, as by :func:`locate`.
     """
     path = locate("pneumoniamnist", folder, download=download) / "pneumoniamnist.npz"
     shapes: dict[str, tuple[int | None, ...]] = {}
@@ -236,11 +238,11 @@ _LFW_TEXT = ("image", "person", "pred_df_race", "pred_df_gender", "pred_df_emoti
 
 
 def load_lfw(folder: Folder = None) -> Faces:
-    """Read ``lfw_62x47.npz`` and ``lfw_attributes.csv``, which have to be put in place by hand.
+    """Read ``lfw_62x47.npz`` and ``lfw_attributes.csv``, which must be put in place by hand.
 
     ``male_manual`` and ``smile_manual`` are human labels (1, 0 or NaN); the ``pred_*`` columns
     are another model's scores, from 0 to 1 except for ``pred_df_*_prob``, from 0 to 100.
-    They are looked for as by :func:`locate`.
+    The folder is found as by :func:`locate`.
     """
     home = locate("lfw", folder, download=False)
     image_file, table_file = home / "lfw_62x47.npz", home / "lfw_attributes.csv"
@@ -263,17 +265,18 @@ def load_celeba(
     count: int | None = 15_000,
     size: tuple[int, int] = (64, 64),
 ) -> Faces:
-    """Read the aligned images and ``list_attr_celeba.txt`` as their publisher packs them.
+    """Read the aligned images and ``list_attr_celeba.txt`` in their published form.
 
     Faces of celebrities with forty attributes each (Liu et al. 2015), 1 or 0 (the file has −1).
-    With ``identity_CelebA.txt`` the column ``person`` says who it is; without it, it is empty.
+    With ``identity_CelebA.txt`` the column ``person`` identifies the person; without it, it is
+    empty.
 
     Parameters
     ----------
     folder
         As for :func:`locate`.
     count
-        How many images to read, from the first; paper 003 uses 15,000. ``None`` for all.
+        The number of images to read, from the first; Mo et al. 2021 use 15,000. ``None`` for all.
     size
         Height and width to which the images, 218×178, are resized.
     """
@@ -316,7 +319,7 @@ def _celeba_identities(path: Path, files: list[str]) -> np.ndarray:
     known = dict(line.split() for line in _lines(path, "celeba") if len(line.split()) == 2)
     missing = [name for name in files if name not in known]
     if missing:
-        raise broken(path, f"does not say who is on {missing[0]}", "celeba")
+        raise broken(path, f"does not identify the person on {missing[0]}", "celeba")
     return np.asarray([known[name] for name in files])
 
 
@@ -327,16 +330,16 @@ _PUBFIG_KINDS = (".jpg", ".jpeg", ".png")
 def load_pubfig(folder: Folder = None, *, size: tuple[int, int] = (100, 100)) -> Faces:
     """Read the cropped images of PubFig83 with the scores of ``pubfig_attributes.txt``.
 
-    Faces of public figures with 73 scores each (Kumar et al. 2009). The scores are another model's
-    (above zero: the attribute is there), so their columns are named ``pred_…`` and must be called
-    predicted labels. Images without scores are left out.
+    Faces of public figures with 73 scores each (Kumar et al. 2009). The scores come from another
+    model (above zero: the attribute is present), so their columns are named ``pred_…`` and must be
+    called predicted labels. Images without scores are left out.
 
     Parameters
     ----------
     folder
         As for :func:`locate`.
     size
-        Height and width to which the images are resized; 100×100 in paper 003.
+        Height and width to which the images are resized; 100×100 in Mo et al. 2021.
     """
     home = locate("pubfig", folder, download=False)
     names, scores = _pubfig_scores(home / _PUBFIG_ATTRIBUTES)
@@ -358,13 +361,16 @@ def load_pubfig(folder: Folder = None, *, size: tuple[int, int] = (100, 100)) ->
 def _pubfig_scores(path: Path) -> tuple[list[str], dict[tuple[str, int], list[float]]]:
     """Return the attributes' names, and the scores by person and number of the image.
 
-    Tabs separate fields; the second line, behind a ``#``, names them: person, imagenum, attributes.
+    Fields are separated by tabs; the second line, after a ``#``, names them: person, imagenum,
+    attributes.
     """
     lines = _lines(path, "pubfig")
     heads = [line.lstrip("#").strip("\t ").split("\t") for line in lines if line.startswith("#")]
     header = next((head for head in heads if head[:2] == ["person", "imagenum"]), None)
     if header is None or len(header) < 3:
-        raise broken(path, "has no line '# person imagenum …' with tabs between", "pubfig")
+        raise broken(
+            path, "has no line '# person imagenum …' with tabs between the names", "pubfig"
+        )
     scores = {}
     for number, line in enumerate(lines, start=1):
         if line.startswith("#") or not line.strip():
@@ -380,7 +386,7 @@ def _pubfig_scores(path: Path) -> tuple[list[str], dict[tuple[str, int], list[fl
 
 
 def _pubfig_images(folder: Path) -> list[tuple[Path, tuple[str, int]]]:
-    """Return the images, a folder for each person and a file named by the image's number."""
+    """Return the images from one folder per person, in files named by the image's number."""
     found = []
     for path in sorted(folder.glob("*/*")):
         if path.suffix.lower() in _PUBFIG_KINDS and path.stem.isdigit():

@@ -25,8 +25,8 @@ def cache_folder() -> Path:
 def searched_folders(folder: Folder = None) -> tuple[Path, ...]:
     """Return the folders searched, in order; downloads go into the first.
 
-    A folder that is named is the only one searched; otherwise ``$SEEPAGE_DATA`` comes before
-    the per-user cache.
+    A named folder is the only one searched; otherwise ``$SEEPAGE_DATA`` comes before the per-user
+    cache.
     """
     if folder is not None:
         return (Path(folder).expanduser(),)
@@ -52,9 +52,9 @@ def locate(name: str, folder: Folder = None, *, download: bool = True) -> Path:
     name
         One of ``seepage data list``.
     folder
-        Where the sets' folders are; by default ``$SEEPAGE_DATA``, then the per-user cache.
+        The folder of the data sets; by default ``$SEEPAGE_DATA``, then the per-user cache.
     download
-        Whether a set that is not there may be fetched from its publisher.
+        Whether a missing set may be fetched from its publisher.
     """
     wanted = _with_files(name)
     if not download and find(wanted, folder) is None:
@@ -65,9 +65,9 @@ def locate(name: str, folder: Folder = None, *, download: bool = True) -> Path:
 
 
 def fetch(name: str, folder: Folder = None) -> Path:
-    """Download the missing files of a set into the first folder searched; return the set's folder.
+    """Download the missing files of a set into the first search folder; return the set's folder.
 
-    Files that are there already are left alone; loaders check their structure when they read.
+    Existing files are not downloaded again; loaders check their structure when they read.
     """
     wanted = _with_files(name)
     found = find(wanted, folder)

@@ -1,4 +1,4 @@
-"""The file formats that publishers use, each read into arrays or refused in a sentence."""
+"""Readers of publishers' file formats, which return arrays or refuse a file with a reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from seepage.data.structures import Records
 def read_idx(path: Path, shape: tuple[int, ...], name: str) -> NDArray[np.uint8]:
     """Return the array in ``path``, which must have exactly this ``shape``.
 
-    The idx format of MNIST, gzipped: the magic number ``0x00 0x00 0x08 ndim`` (0x08: unsigned
+    The idx format of MNIST, gzipped, has the magic number ``0x00 0x00 0x08 ndim`` (0x08: unsigned
     bytes), each size as a big-endian 32-bit integer, then the bytes.
     """
     header = struct.Struct(f">{1 + len(shape)}I")
@@ -46,7 +46,7 @@ def read_idx(path: Path, shape: tuple[int, ...], name: str) -> NDArray[np.uint8]
         raise broken(path, f"holds an array of {_times(sizes)} instead of {_times(shape)}", name)
     if len(body) != count:
         surplus = "more" if len(body) > count else "fewer"
-        raise broken(path, f"holds {surplus} than the {count:,} bytes it announces", name)
+        raise broken(path, f"holds {surplus} than the {count:,} bytes its header states", name)
     return np.frombuffer(body, dtype=np.uint8).reshape(shape)
 
 
@@ -57,7 +57,7 @@ def _times(sizes: tuple[int, ...] | list[int]) -> str:
 def read_npz(
     path: Path, shapes: Mapping[str, tuple[int | None, ...]], name: str
 ) -> dict[str, NDArray[np.uint8]]:
-    """Return arrays of a NumPy archive, never unpickling anything.
+    """Return arrays of a NumPy archive; pickled objects are refused.
 
     Each must hold bytes in the given shape (``None``: any size).
     """
@@ -95,11 +95,11 @@ def read_csv(
     text: Sequence[str],
     allow_missing: bool = False,
 ) -> Records:
-    """Return the columns of ``path``, all of them numbers except those named in ``text``.
+    """Return the columns of ``path``, all numeric except those named in ``text``.
 
     The header must begin with the columns ``leading``; the names of others begin with ``further``
-    (``None`` allows no others). With ``allow_missing`` a field may be empty: NaN in a column of
-    numbers, ``""`` in one of text.
+    (``None`` allows no others). With ``allow_missing`` a field may be empty: NaN in a numeric
+    column, ``""`` in a text column.
     """
     try:
         with path.open(encoding="utf-8", newline="") as stream:

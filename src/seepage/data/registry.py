@@ -1,4 +1,4 @@
-"""What each data set is, which files it consists of, where they come from and their SHA-256."""
+"""The data sets: descriptions, files, sources and SHA-256."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from seepage.errors import InputError, nearest
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """One file as published: its name in the set's folder, its addresses, length and SHA-256.
+    """A published file: its name in the set's folder, its addresses, length and SHA-256.
 
     Every address serves the same bytes, so an interrupted download may resume at another one.
-    ``archive`` files are unpacked beside themselves.
+    ``archive`` files are unpacked in the same folder.
     """
 
     name: str
@@ -26,7 +26,7 @@ class RemoteFile:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """A data set: ``files`` are what its loader reads, ``downloads`` what the publisher serves."""
+    """A data set: ``files`` are read by its loader, ``downloads`` are served by the publisher."""
 
     name: str
     title: str
@@ -50,8 +50,8 @@ def _served(
 ) -> dict[str, Any]:
     """Return files from lines of SHA-256, size and name.
 
-    An address that ends in a slash serves each under its name. Loaders read these files, unless
-    ``files`` names others.
+    An address that ends in a slash serves each file under its name. Loaders read these files,
+    unless ``files`` names others.
     """
     downloads = []
     for line in published.split("\n"):
@@ -154,7 +154,7 @@ _ALL = (
         licence="none stated; for research",
         source="http://vis-www.cs.umass.edu/lfw/",
         by_hand=(
-            "no publisher serves it in this form, so put two files there yourself: lfw_62x47.npz "
+            "it is not published in this form, so put two files there yourself: lfw_62x47.npz "
             "with an array `images` of bytes, n×62×47×3 (lfw-deepfunneled.tgz of the LFW site, "
             "cropped and halved; rows 70 to 195 and columns 78 to 172 give this shape), and "
             "lfw_attributes.csv with one row per image in the same order and the columns image, "
@@ -171,9 +171,9 @@ _ALL = (
         licence="for research, not for sale",
         source="https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
         by_hand=(
-            "its publisher hands it out through a web page, so put there yourself what you get "
-            "from it: list_attr_celeba.txt, the folder img_align_celeba unpacked, and, to keep "
-            "people apart, identity_CelebA.txt"
+            "its publisher provides it through a web page, so put the downloaded files there "
+            "yourself: list_attr_celeba.txt, the unpacked folder img_align_celeba and, to "
+            "identify people, identity_CelebA.txt"
         ),
     ),
     DataSet(
@@ -185,7 +185,7 @@ _ALL = (
         licence="for research, not for sale",
         source="https://www.cs.columbia.edu/CAVE/databases/pubfig/",
         by_hand=(
-            "its publishers hand out addresses rather than images, so put there yourself: "
+            "its publishers provide addresses instead of images, so put there yourself: "
             "pubfig_attributes.txt of the PubFig page, and a folder pubfig83 with a folder for "
             "each person that holds images named by their number (Adam Sandler/12.jpg)"
         ),
@@ -201,10 +201,10 @@ DATA_SETS: dict[str, DataSet] = {data_set.name: data_set for data_set in _ALL}
 
 
 def data_set(name: str) -> DataSet:
-    """Return the data set of this name, or say which one may have been meant."""
+    """Return the data set of this name, or raise an error with the nearest name."""
     if name not in DATA_SETS:
         raise InputError(
-            f"There is no data set called {name!r}{nearest(name, DATA_SETS)}; there are "
+            f"There is no data set called {name!r}{nearest(name, DATA_SETS)}; choose from "
             f"{', '.join(DATA_SETS)}."
         )
     return DATA_SETS[name]
@@ -215,5 +215,5 @@ def broken(path: Path, what: str, name: str) -> InputError:
     if DATA_SETS[name].downloads:
         remedy = f"delete it and run `seepage data fetch {name}`"
     else:
-        remedy = f"replace it (`seepage data fetch {name}` says what is expected)"
+        remedy = f"replace it (`seepage data fetch {name}` describes the expected file)"
     return InputError(f"{path} {what}; {remedy}.")

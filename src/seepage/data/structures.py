@@ -1,4 +1,4 @@
-"""What the loaders and the preparations return: arrays with their names, nothing more."""
+"""Return types of the loaders and preparations: arrays with names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ImageSet:
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Named columns of equal length, in the order of the file; text stays text."""
+    """Named columns of equal length, in the order of the file; text columns hold text."""
 
     columns: Mapping[str, NDArray[Any]]
 
@@ -63,7 +63,7 @@ class Faces:
 
 @dataclass(frozen=True, eq=False)
 class Tabular:
-    """A table of numbers with one target; ``classes`` is empty if the target is a quantity."""
+    """A numeric table with one target; ``classes`` is empty if the target is numeric."""
 
     name: str
     X: NDArray[np.float64]
@@ -85,9 +85,9 @@ class Problem:
     X, y
         Training features ``(n, d)`` and targets ``(n,)``; two classes are 0 and 1.
     X_test, y_test
-        The same for testing.
+        The same for the test split.
     names
-        One per feature.
+        One name per feature.
     attributes
         For each one-hot encoded attribute, the names of its columns (the dropped level has none).
     """
@@ -100,11 +100,11 @@ class Problem:
     attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def table(self) -> Any:
-        """Return the training features as a pyarrow table, so that columns are known by name."""
+        """Return the training features as a pyarrow table with named columns."""
         return _arrow(self.X, self.names)
 
     def indices(self) -> dict[str, tuple[int, ...]]:
-        """Return :attr:`attributes` with column numbers in place of names, for bare arrays."""
+        """Return :attr:`attributes` with column numbers instead of names, for plain arrays."""
         place = {name: j for j, name in enumerate(self.names)}
         return {key: tuple(place[name] for name in names) for key, names in self.attributes.items()}
 

@@ -1,14 +1,14 @@
-"""Generalized linear models: their losses, their fits, and what releasing them leaks.
+"""Generalized linear models: losses, fits, and the leakage of releasing them.
 
-From the bottom up: ``inputs`` (what callers pass in), ``losses``, ``fitting`` (objectives and
+From the bottom up: ``inputs`` (callers' arguments), ``losses``, ``fitting`` (objectives and
 minimisers), ``estimators`` (with scikit-learn's interface), ``adapters`` (models of other
-libraries), ``preprocessing`` (raw columns to features), ``jacobian`` (the closed forms of a
-release's Jacobian), ``changes`` (records that leave or are others), ``outsider`` (an attacker who
-does not know the others), ``refining`` (a model that stopped early), ``shaped_noise`` and
-``private_shape`` (noise in the shape of what records tell), ``objective_perturbation`` (noise in
-the gradient), ``exponential_mechanism`` (a choice among candidates), ``printed`` (regression
-tables) and ``reweighting``; ``leakage`` is the entry point.
-Everything that knows the shape of a GLM belongs here; what holds for any release does not.
+libraries), ``preprocessing`` (raw columns to features), ``jacobian`` (closed forms of a release's
+Jacobian), ``changes`` (records left out or replaced), ``outsider`` (an attacker who does not know
+the other records), ``refining`` (models that stopped early), ``shaped_noise`` and
+``private_shape`` (noise with a shaped covariance), ``objective_perturbation`` (noise in the
+gradient), ``exponential_mechanism`` (a choice among candidates), ``printed`` (regression tables)
+and ``reweighting``; ``leakage`` is the entry point. Everything specific to GLMs belongs here; code
+that holds for any release does not.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The objective of a linear model in dense NumPy: slope, curvature, and how far its minimiser is.
+"""The objective of a linear model in dense NumPy: gradient, Hessian, distance to its minimiser.
 
 The distance of the minimiser θ* is certified at any θ, for a family with ``|ℓ‴| ≤ M ℓ″`` (Bach
-2010). With ``H = H(θ)``, ``ν = ‖∇L(θ)‖_{H⁻¹}`` and ``R = max_j ‖x̃_j‖_{H⁻¹}``, a move δ shifts no
-margin by more than ``R‖δ‖_H`` (of softmax: its span), so along ``δ = θ* − θ`` curvatures fall by a
-factor of ``exp(−M R s ‖δ‖_H)`` at most::
+2010). With ``H = H(θ)``, ``ν = ‖∇L(θ)‖_{H⁻¹}`` and ``R = max_j ‖x̃_j‖_{H⁻¹}``, a step δ changes no
+margin by more than ``R‖δ‖_H`` (for softmax: its span), so along ``δ = θ* − θ`` curvatures fall by
+a factor of ``exp(−M R s ‖δ‖_H)`` at most::
 
     ν ‖δ‖_H  ≥  −⟨∇L(θ), δ⟩  =  ⟨∇L(θ*) − ∇L(θ), δ⟩  ≥  ‖δ‖_H (1 − exp(−M R ‖δ‖_H)) / (M R)
     ‖δ‖_H    ≤  −log(1 − M R ν) / (M R)        where M R ν < 1;   ν for least squares, where M = 0
@@ -27,7 +27,7 @@ from seepage.tables.source import as_numpy
 
 
 class DenseObjective:
-    """An objective in dense NumPy: its slope, its curvature, and how far its minimiser is."""
+    """An objective in dense NumPy: gradient, Hessian, and the distance of its minimiser."""
 
     def __init__(self, fit: FittedGLM, columns: np.ndarray) -> None:
         self.columns, self.fit, self.outputs = columns, fit, Outputs(fit.family)
@@ -40,7 +40,7 @@ class DenseObjective:
 
     @cached_property
     def parameters(self) -> np.ndarray:
-        """Those of the model, (P,), of softmax (P, K): coefficients, then the intercept."""
+        """The model's parameters, (P,), for softmax (P, K): coefficients, then the intercept."""
         coef = np.asarray(as_numpy(self.fit.coef), dtype=float)
         if self.fit.intercept is not None:
             own = np.asarray(as_numpy(self.fit.intercept), dtype=float)
@@ -49,18 +49,18 @@ class DenseObjective:
 
     @cached_property
     def theta(self) -> np.ndarray:
-        """The part of the parameters that matters, (P, c)."""
+        """The free parameters, (P, c)."""
         return np.asarray(self.outputs.within(self.parameters))
 
     def without(self, rows: np.ndarray) -> DenseObjective:
-        """Return the objective without some records, its penalty in total the same."""
+        """Return the objective without some records, with the same total penalty."""
         rest = copy(self)
         rest.weight = self.weight.copy()
         rest.weight[rows] = 0.0
         return rest
 
     def gradient(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``∇L``, (P, c), and how much rounding may have changed each entry."""
+        """Return ``∇L``, (P, c), and a bound on the rounding error of each entry."""
         slopes = self.weight[:, None] * self.outputs.slope(self.X @ theta, self.y)
         pull = self.ridges[:, None] * theta
         sizes = np.abs(self.X).T @ np.abs(slopes) + np.abs(pull)
@@ -78,13 +78,13 @@ class DenseObjective:
         return np.asarray(H.reshape(size, size) + penalty)
 
     def stepped(self, theta: np.ndarray, term: float | np.ndarray = 0.0) -> np.ndarray:
-        """Return the parameters after one Newton step; ``term`` is the slope of a linear term."""
+        """Return the parameters after one Newton step; ``term`` is a linear term's gradient."""
         slope = self.gradient(theta)[0] + term
         step = np.linalg.solve(self.hessian(theta), slope.ravel())
         return np.asarray(theta - step.reshape(theta.shape))
 
     def distance(self, theta: np.ndarray) -> float:
-        """Return how far the minimiser may be, in the Euclidean norm."""
+        """Return a bound on the Euclidean distance to the minimiser."""
         gradient, rounding = self.gradient(theta)
         values, vectors = np.linalg.eigh(self.hessian(theta))
         # Rounding moves eigenvalues by this much at most; without it nothing is certain.
@@ -105,7 +105,7 @@ class DenseObjective:
         return found
 
     def _reach(self, inverse: np.ndarray) -> float:
-        """Return ``R``: the most by which a move of norm 1 shifts the margins of a record."""
+        """Return ``R``: the largest change of a record's margins under a step of norm 1."""
         P, c = self.X.shape[1], self.outputs.count
         half = np.einsum("ni,ikjl->nkjl", self.X, inverse.reshape(P, c, P, c), optimize=True)
         products = np.einsum("nkjl,nj->nkl", half, self.X, optimize=True)

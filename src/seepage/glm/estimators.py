@@ -46,7 +46,7 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
     weighted_: bool
     """Whether the fit had sample weights other than one: its leakage then needs the same ones."""
     _start: Array | None = None
-    """Where Newton's method starts: set it to refit one model to similar data."""
+    """Where Newton's method starts; set it to refit a model to similar data."""
 
     def __init__(self, l2: float = 0.0, fit_intercept: bool = False) -> None:
         self.l2 = l2
@@ -55,7 +55,7 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Minimise the objective on a table ``X``, (n, d), labels ``y`` and weights ``ω``, (n,).
 
-        A torch tensor is fitted where it lives, and ``coef_`` is then a tensor there. With
+        A torch tensor is fitted on its device, and ``coef_`` is then a tensor there. With
         ``seepage.parquet`` data, or a path with column names for ``y`` and ``sample_weight``, rows
         are read in chunks, once for every Newton step.
         """
@@ -89,11 +89,11 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
     def _read_labels(
         self, y: Any, sample_weight: Any, table: Table
     ) -> tuple[Family | Categorical, Array, Array | None]:
-        """Return the loss, the labels as numbers where the table lives, and the weights."""
+        """Return the loss, the labels as numbers on the table's device, and the weights."""
         raise NotImplementedError
 
     def _store(self, theta: Array) -> None:
-        """Keep the parameters as the coefficients and the intercept (zero where there is none)."""
+        """Store the parameters as the coefficients and the intercept (zero if there is none)."""
         self.coef_ = theta[:-1, ...] if self.fit_intercept else theta
         last = theta[-1, ...]
         self.intercept_ = last if self.fit_intercept else array_namespace(theta).zeros_like(last)
@@ -157,7 +157,7 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
             )
 
     def _store(self, theta: Array) -> None:
-        """Keep the parameters in scikit-learn's shapes, (K, d) and (K,), or (1, d) and (1,)."""
+        """Store the parameters in scikit-learn's shapes, (K, d) and (K,), or (1, d) and (1,)."""
         super()._store(theta)
         self.coef_ = self.coef_[None, :] if len(theta.shape) == 1 else self.coef_.T
         self.intercept_ = array_namespace(theta).reshape(self.intercept_, (-1,))
@@ -165,7 +165,7 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
     def decision_function(self, X: Any) -> Array:
         """Return the margins ``wᵀx + w₀``, (n, K); for two classes that of the second, (n,).
 
-        Where two classes have a margin each, it is the difference of the two.
+        Where both of two classes have a margin, it is their difference.
         """
         margins = self._margins(X)
         if len(margins.shape) == 2 and margins.shape[1] == 2:
@@ -185,7 +185,7 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
     def predict(self, X: Any) -> Array:
         """Return the most probable class of every record, (n,).
 
-        In the library of ``X``; classes that are not numbers come as a NumPy array.
+        The array is in the library of ``X``, or in NumPy if the classes are not numbers.
         """
         margins = self.decision_function(X)
         xp = array_namespace(margins)
@@ -207,7 +207,7 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
 
 
 def _check_two_classes(classes: np.ndarray, positions: np.ndarray, weights: Array | None) -> None:
-    """Raise unless there are two classes or more among the records of positive weight."""
+    """Raise an error unless at least two classes occur among the records of positive weight."""
     if classes.shape[0] < 2:
         raise InputError(
             f"y has one class only ({classes[0]!r}), so there is nothing to tell apart; a "
@@ -228,14 +228,14 @@ class LogisticRegression(GLMClassifier):
 
     Here mᵢ = wᵀxᵢ + w₀, yᵢ = 1 for the second of the two classes in sorted order and 0 for the
     first, n is the number of records, λ = ``l2``, ω the sample weights (one where none are given);
-    the intercept w₀ is not penalised (paper 001, equation 13).
+    the intercept w₀ is not penalised (Hannun et al. 2021, equation 13).
 
     Parameters
     ----------
     l2
         λ, at least 0. At 0 the columns must be linearly independent and the classes must overlap.
     fit_intercept
-        Whether there is an intercept; it is then part of what is released.
+        Whether there is an intercept, which is then released too.
 
     Attributes
     ----------
@@ -244,7 +244,7 @@ class LogisticRegression(GLMClassifier):
     intercept_
         ``w₀``, (1,); 0 where the model has none.
     classes_
-        The two classes, sorted: 0 and 1, −1 and 1, or whatever they are called.
+        The two classes, sorted, such as 0 and 1, −1 and 1, or names.
 
     Examples
     --------
@@ -282,15 +282,15 @@ class SoftmaxRegression(GLMClassifier):
 
     Here mᵢ = Wᵀxᵢ + w₀ has an entry for each of K classes, W is (d, K), n is the number of records,
     λ = ``l2``, ω the sample weights (one where none are given); the intercepts w₀ are not
-    penalised. Adding one vector to the parameters of every class changes no probability; of all
-    such solutions this is the one that sums to zero over the classes.
+    penalised. Adding one vector to the parameters of every class changes no probability; the
+    solution that sums to zero over the classes is returned.
 
     Parameters
     ----------
     l2
         λ, at least 0. At 0 the columns must be linearly independent and the classes must overlap.
     fit_intercept
-        Whether there is an intercept for every class; they are then part of what is released.
+        Whether there is an intercept for every class, which is then released too.
 
     Attributes
     ----------
@@ -320,7 +320,7 @@ class SoftmaxRegression(GLMClassifier):
 
 
 class GLMRegressor(RegressorMixin, LinearModel):  # type: ignore[misc]
-    """A generalized linear model of a numeric target, for the family a subclass names.
+    """A generalized linear model of a numeric target; a subclass names the family.
 
     Attributes
     ----------
@@ -360,7 +360,7 @@ class LinearRegression(GLMRegressor):
     """Linear regression: minimises ``½ Σᵢ ωᵢ (wᵀxᵢ + w₀ − yᵢ)² + (nλ/2) ‖w‖²`` exactly.
 
     Here n is the number of records, λ = ``l2``, ω the sample weights (one where none are given);
-    the intercept w₀ is not penalised (paper 001, equation 13). A fit leaves ``coef_`` and
+    the intercept w₀ is not penalised (Hannun et al. 2021, equation 13). A fit sets ``coef_`` and
     ``intercept_``.
 
     Parameters
@@ -368,7 +368,7 @@ class LinearRegression(GLMRegressor):
     l2
         λ, at least 0. At 0 the columns must be linearly independent.
     fit_intercept
-        Whether there is an intercept; it is then part of what is released.
+        Whether there is an intercept, which is then released too.
 
     Examples
     --------
@@ -387,16 +387,16 @@ class PoissonRegression(GLMRegressor):
     """Poisson regression: minimises ``Σᵢ ωᵢ (exp(mᵢ) − yᵢ mᵢ) + (nλ/2) ‖w‖²``, mᵢ = wᵀxᵢ + w₀.
 
     Here n is the number of records, λ = ``l2``, ω the sample weights (one where none are given);
-    the intercept w₀ is not penalised (paper 001, equation 13). The link is the logarithm. A fit
-    leaves ``coef_`` and ``intercept_``.
+    the intercept w₀ is not penalised (Hannun et al. 2021, equation 13). The link is the logarithm.
+    A fit sets ``coef_`` and ``intercept_``.
 
     Parameters
     ----------
     l2
-        λ, at least 0. At 0 the columns must be linearly independent, and the counts must not be
-        zero throughout some category.
+        λ, at least 0. At 0 the columns must be linearly independent, and no category may have zero
+        counts only.
     fit_intercept
-        Whether there is an intercept; it is then part of what is released.
+        Whether there is an intercept, which is then released too.
 
     Examples
     --------
@@ -421,9 +421,9 @@ class PoissonRegression(GLMRegressor):
 class GeneralizedLinearRegression(GLMRegressor):
     """Regression with any loss: minimises ``Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (nλ/2) ‖w‖²``.
 
-    Here ℓ is the loss of the family, n the number of records, λ = ``l2``, ω the sample weights (one
-    where none are given); the intercept w₀ is not penalised (paper 001, equation 13). A fit leaves
-    ``coef_`` and ``intercept_``.
+    Here ℓ is the loss of the family, n the number of records, λ = ``l2``, ω the sample weights
+    (one where none are given); the intercept w₀ is not penalised (Hannun et al. 2021, equation
+    13). A fit sets ``coef_`` and ``intercept_``.
 
     Parameters
     ----------
@@ -433,7 +433,7 @@ class GeneralizedLinearRegression(GLMRegressor):
     l2
         λ, at least 0. At 0 the columns must be linearly independent.
     fit_intercept
-        Whether there is an intercept; it is then part of what is released.
+        Whether there is an intercept, which is then released too.
 
     Examples
     --------

@@ -1,13 +1,13 @@
-"""The exponential mechanism: one of a few candidate models is published, drawn by how well it fits.
+"""The exponential mechanism: a model is drawn from a few candidates by how well each fits.
 
 Candidate k has parameters ``θ_k`` that do not come from these records, and its utility is ``−L_k``,
 the negative loss on the records. It is drawn with probability (McSherry and Talwar 2007)::
 
     p_k ∝ exp(−τ L_k),      L_k = Σ_j ℓ(x̃_jᵀθ_k, y_j),      τ = ε/2Δ
 
-so that ``∂ log p_k/∂z = −τ(∂L_k/∂z − Σ_l p_l ∂L_l/∂z)``: the Fisher information about a record is
-the covariance of ``τ ∂ℓ/∂z`` over the candidates, exactly. A record's absence takes ``ℓ_k`` off
-each ``L_k``; how often who knows all the rest is right is a finite sum.
+so that ``∂ log p_k/∂z = −τ(∂L_k/∂z − Σ_l p_l ∂L_l/∂z)``. The Fisher information about a record is
+exactly the covariance of ``τ ∂ℓ/∂z`` over the candidates. Leaving out a record subtracts its
+``ℓ_k`` from each ``L_k``; an informed attacker's success rate is a finite sum.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ import numpy as np
 from scipy.special import log_softmax
 
 from seepage.core.result import Result
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.glm.losses import Categorical, Family, get_family
 from seepage.support.number_check import check_positive
 from seepage.tables.source import as_numpy, read_table
 
 
 class ExponentialMechanism:
-    """A model chosen among candidates with probabilities that fall with its loss on the records.
+    """A model drawn from candidates with probabilities that decrease with its loss on the records.
 
-    Adversaries know all other records and the candidates. Numbers are exact.
+    Adversaries know all other records and the candidates. All results are exact.
 
     Parameters
     ----------
     candidates
-        The parameters of each candidate, one line for each: the coefficients and, where the lines
-        have one number more than the table has columns, an intercept. They must not come from the
+        The parameters of each candidate, one line each: the coefficients and, if a line has one
+        number more than the table has columns, an intercept. They must not depend on the
         records.
     X, y
-        The records and their labels, as numbers of the family.
+        The records and their labels, as numeric labels of the family.
     sharpness
-        ``τ``, by which a loss counts: the larger, the more often the best candidate is drawn, and
-        the more the choice tells. It is ``ε/2Δ`` of the exponential mechanism: with losses between
-        0 and Δ for every possible record the choice is 2τΔ-differentially private if one record
-        changes.
+        ``τ``, the weight of a loss: the larger it is, the more often the best candidate is drawn,
+        and the more the choice leaks. It is ``ε/2Δ`` of the exponential mechanism: with losses
+        between 0 and Δ for every possible record, the choice is 2τΔ-differentially private under
+        changing one record.
     family
-        The loss: a name of :func:`seepage.glm.get_family`, or a family of one output.
+        The loss: a name for :func:`seepage.glm.get_family`, or a family with one output.
 
     Examples
     --------
@@ -75,7 +75,7 @@ class ExponentialMechanism:
             )
         named = get_family(family) if isinstance(family, str) else family
         if isinstance(named, Categorical):
-            raise InputError("Candidates are measured for families of one output.")
+            raise InputError("Candidates are supported for families with one output only.")
         self.table, self.family, self.sharpness = read_table(X), named, float(sharpness)
         self.X = np.asarray(as_numpy(self.table.values), dtype=float)
         self.y = _numbers(y, "y holds the labels as numbers of the family, one for each record")
@@ -88,7 +88,7 @@ class ExponentialMechanism:
             raise InputError(f"There are {n:,} records, but {len(self.y):,} labels.")
         if self.candidates.ndim > 2 or len(self.candidates) < 2 or wide not in (d, d + 1):
             raise InputError(
-                f"Candidates are at least two lines of {d} coefficients, with or without an "
+                f"Candidates must be at least two lines of {d} coefficients, with or without an "
                 f"intercept, not an array of shape {self.candidates.shape}."
             )
         if not all(np.isfinite(one).all() for one in (self.candidates, self.X, self.y)):
@@ -104,6 +104,7 @@ class ExponentialMechanism:
             f"sharpness {self.sharpness:g}>"
         )
 
+    @accepts_other_names
     def draw(self, seed: int | None = None) -> int:
         """Return the position of a candidate to publish; a seed is for experiments only."""
         every = range(len(self.candidates))
@@ -132,7 +133,7 @@ class ExponentialMechanism:
         return self._largest(slice(None), "all columns and the label")
 
     def labels(self) -> Result:
-        """Return η about each record's label, its columns known."""
+        """Return η about each record's label; its columns are known."""
         return self._largest(slice(-1, None), "the label")
 
     def information(self) -> np.ndarray:
@@ -147,9 +148,9 @@ class ExponentialMechanism:
         return np.asarray(np.einsum("k,nki,nkj->nij", p, scores, scores))
 
     def membership(self) -> Result:
-        """Return how often who knows all other records is right about each, at equal priors.
+        """Return an informed attacker's success rate of membership inference on each record.
 
-        Out means that nobody comes instead.
+        The prior is one half, and a left-out record is not replaced.
         """
         losses = self._losses
         inside = np.exp(self._log_odds(losses.sum(axis=0)))
@@ -170,7 +171,7 @@ class ExponentialMechanism:
             about,
             self.table.index,
             assumptions=(
-                "The candidates do not come from these records, and only the choice leaves.",
+                "The candidates do not depend on these records, and only the choice is published.",
                 "Everything outside the view is known to the adversary.",
             ),
             library=self.table.library,
@@ -178,7 +179,7 @@ class ExponentialMechanism:
 
 
 def _numbers(values: Any, rule: str) -> np.ndarray:
-    """Return values as numbers, or say which rule they break; text is none."""
+    """Return values as numbers, or raise an error with the violated rule; text is refused."""
     try:
         found = as_numpy(values)
         if found.dtype.kind in "biufO":

@@ -1,7 +1,7 @@
-"""Forgetting: a model without some records, how near one Newton step comes, and who still knows.
+"""Unlearning: a model without some records, a bound on one Newton step, and the remaining leakage.
 
-Let L be the objective of the records that stay, θ* its minimiser and θ̂ the model that saw all of
-them. One step ``θ₁ = θ̂ − H(θ̂)⁻¹∇L(θ̂)`` is near θ*; how near is certified at θ₁ itself
+Let L be the objective of the remaining records, θ* its minimiser and θ̂ the model fitted on all of
+them. One step ``θ₁ = θ̂ − H(θ̂)⁻¹∇L(θ̂)`` comes near θ*; its distance is certified at θ₁ itself
 (:mod:`seepage.glm.dense_objective`).
 """
 
@@ -28,18 +28,18 @@ from seepage.tables.source import as_numpy
 
 
 def forget(model: Any, X: Any, y: Any, rows: Any, *, sample_weight: Any = None) -> Forgotten:
-    """Return a linear model without some records, and how far one Newton step is from it.
+    """Return a linear model without some records, and the distance of one Newton step from it.
 
-    The refit has the settings of the model (our ``l2`` is a penalty per record, scikit-learn's
-    ``C`` one in total). Nothing that has left can be called back: whoever holds the old model keeps
-    what it tells, which :meth:`Forgotten.pair` states.
+    The refit has the model's settings (seepage's ``l2`` is a penalty per record, scikit-learn's
+    ``C`` a total one). Published models cannot be recalled: the old model still leaks to
+    everybody who holds it, as :meth:`Forgotten.pair` states.
 
     Parameters
     ----------
     model, X, y, sample_weight
         A fitted linear model and the data it was fitted on, as for :func:`seepage.leakage`.
     rows
-        The positions of the records to forget; all records of a person together.
+        The positions of the records to forget; pass all records of a person together.
 
     Examples
     --------
@@ -68,7 +68,10 @@ def forget(model: Any, X: Any, y: Any, rows: Any, *, sample_weight: Any = None) 
         warnings.simplefilter("ignore", NotConvergedWarning)
         after = _objective(refit, table, labels, own.get("sample_weight"), "warn")
     if before.outputs.count != after.outputs.count:
-        raise InputError("Without these records a class is gone, so it is a model of another kind.")
+        raise InputError(
+            "Without these records a class no longer occurs, so the refit would be a model of "
+            "another kind; keep at least one record of every class."
+        )
     stepped = after.stepped(before.theta)
     return Forgotten(
         model=refit,
@@ -82,10 +85,10 @@ def forget(model: Any, X: Any, y: Any, rows: Any, *, sample_weight: Any = None) 
 
 
 class PeopleLedger(Protocol):
-    """What a ledger of releases must answer: :class:`seepage.LedgerFile` does."""
+    """The interface of a ledger of releases, which :class:`seepage.LedgerFile` implements."""
 
     def spent(self, table: Any, person: str | None = None, *, entry: int | None = None) -> Any:
-        """Return what all entries, or one of them, told about the rows of a table."""
+        """Return the privacy loss of the rows of a table over all entries, or in one of them."""
 
     def record(self, table: Any, what: str, **numbers: Any) -> int:
         """Add an entry, and return its number."""
@@ -93,23 +96,23 @@ class PeopleLedger(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Forgotten:
-    """A model without some records, and what remains of them.
+    """A model without some records, and the remaining leakage about them.
 
     Parameters
     ----------
     model
         The refit without them. Release this one.
     step
-        The model after one Newton step from the old one. It still holds a trace of the records.
+        The model after one Newton step from the old one. It still depends slightly on the records.
     distance
-        How far the parameters of ``step`` are from the minimiser without the records, at most: the
-        certificate. Infinite where there is none.
+        A certified bound on the distance between the parameters of ``step`` and the minimiser
+        without the records. Infinite where there is none.
     moved
-        How far the old parameters are from that minimiser, at most.
+        A bound on the distance between the old parameters and that minimiser.
     rows
-        The positions of the records.
+        The positions of the forgotten records.
     records
-        How many there were before.
+        The number of records before.
     """
 
     model: Any
@@ -121,21 +124,21 @@ class Forgotten:
 
     @property
     def removed(self) -> int:
-        """The number of records."""
+        """The number of forgotten records."""
         return len(self.rows)
 
     def pair(self, old: Noise | None, new: Noise | None, *, stepped: bool = False) -> float:
-        """Return μ of Gaussian differential privacy about the records, to who holds both models.
+        """Return the μ of Gaussian differential privacy against an attacker with both models.
 
-        They know all other records, and want to know whether these ever took part. The old release
-        tells ``‖θ̂ − θ*‖/σ``. The new one is the same in both worlds if it is the refit; after one
-        step it adds its ``distance``, in units of its own noise::
+        The attacker knows all other records, and tests whether these ever took part. The old
+        release contributes ``‖θ̂ − θ*‖/σ``. A refit contributes nothing further; after one step
+        the new model adds its ``distance``, in units of its own noise::
 
             μ² = (‖θ̂ − θ*‖/σ_old)² + (‖θ₁ − θ*‖/σ_new)²
 
         Both noises are drawn independently. Without noise on the old model (``None``) μ is
-        infinite: what left exactly cannot be forgotten. For people who stay in both releases, η, μ
-        and ε compose as for any two releases.
+        infinite: an exact release cannot be forgotten. For people in both releases, η, μ and ε
+        compose as for any two releases.
         """
         first, trace = _size(old, self.moved), self.distance if stepped else 0.0
         return math.hypot(first, _size(new, trace) if trace else 0.0)
@@ -151,10 +154,10 @@ class Forgotten:
         entry: int | None = None,
         person: str | None = None,
     ) -> int:
-        """Enter μ of the pair about the person who was forgotten into a ledger.
+        """Record μ of the pair about the forgotten person in a ledger.
 
-        Call it before the new model leaves, once for each person. Those who stay are entered with
-        the new release itself.
+        Call it once for each person, before the new model is published. The remaining people are
+        recorded with the new release itself.
 
         Parameters
         ----------
@@ -165,23 +168,24 @@ class Forgotten:
         old, new, stepped
             As for :meth:`pair`.
         entry
-            The number of the old release in the ledger. What it states about the person is counted
-            once: the new entry has ``√(μ² − μ_entry²)``, so that both together have at least the μ
-            of the pair. Without it the old release counts as unlisted, and the entry has all of μ.
+            The number of the old release in the ledger. Its μ of the person is counted once: the
+            new entry has ``√(μ² − μ_entry²)``, so that both together have at least the μ of the
+            pair. Without it the old release counts as unlisted, and the entry has the full
+            μ.
         person
             The column that identifies people; without it the person is one record.
         """
         frame = _frame(table)
         if len(frame) != self.records:
             raise InputError(
-                f"The table has {counted(len(frame), 'row')}, and the model was fitted on "
+                f"The table has {counted(len(frame), 'row')}, but the model was fitted on "
                 f"{self.records:,}; pass the table of all people, in that order."
             )
         if person is None and self.removed > 1:
             raise InputError(
-                f"μ is about {self.removed} records together, and the ledger about each person: "
-                "forget one person at a time, and name the column that identifies people with "
-                "person=."
+                f"μ covers {self.removed} records together, but a ledger entry is about one "
+                "person: forget one person at a time, and name the column that identifies people "
+                "with person=."
             )
         if person is not None:
             if person not in frame.columns:
@@ -190,8 +194,8 @@ class Forgotten:
             theirs = [k for k, name in enumerate(who) if name == who[self.rows[0]]]
             if theirs != self.rows.tolist():
                 raise InputError(
-                    "These records are not all of one person and nobody else's: forget one person "
-                    f"at a time, with all records that have the same {shown(person)}."
+                    "These records are not exactly those of one person: forget one person at a "
+                    f"time, with all records that have the same {shown(person)}."
                 )
         own = frame[self.rows.tolist()].to_native()
         mu: Any = self.pair(old, new, stepped=stepped)
@@ -211,16 +215,17 @@ class Forgotten:
 
 @dataclass(frozen=True)
 class CertifiedRemoval:
-    """New parameters after some records were taken out of a model with a random linear term.
+    """New parameters after removing records from a model with a random linear term.
 
     Parameters
     ----------
     parameters
-        To be released in place of the old ones, as :meth:`ObjectivePerturbation.draw` returns them.
+        Release them in place of the old ones, in the form that :meth:`ObjectivePerturbation.draw`
+        returns.
     residual
-        The norm of the slope that is left at them, of the objective without the records: at most.
+        A bound on the norm of the remaining gradient, of the objective without the records.
     sigma
-        The deviation of the random linear term, drawn at the first training.
+        The standard deviation of the random linear term, drawn at the first training.
     """
 
     parameters: np.ndarray
@@ -230,11 +235,12 @@ class CertifiedRemoval:
     def epsilon(self, delta: float) -> float:
         """Return ε of (ε, δ)-certified removal (Guo et al. 2020, theorem 3).
 
-        ``ε = (residual/σ) √(2 log(1.5/δ))``: who sees the new parameters, and *only* these, can
-        hardly tell them from a training without the records. The theorem wants a bound on the
-        residual that holds for every draw of the term. So set a budget for it beforehand, and once
-        the residual exceeds it, train anew with a new term. It says nothing to who holds the old
-        parameters as well; see :meth:`ObjectivePerturbation.membership` for what these tell.
+        ``ε = (residual/σ) √(2 log(1.5/δ))`` bounds how well an attacker who sees *only* the new
+        parameters can tell them from a training without the records. The theorem needs a bound on
+        the residual that holds for every draw of the term. So fix a budget for it beforehand, and
+        train again with a new term once the residual exceeds it. It does not protect against an
+        attacker who also holds the old parameters; for these see
+        :meth:`ObjectivePerturbation.membership`.
         """
         check_share(delta, "delta")
         return self.residual / self.sigma * math.sqrt(2 * math.log(1.5 / delta))
@@ -243,10 +249,10 @@ class CertifiedRemoval:
 def remove_records(
     objective: DenseObjective, sigma: float, first: np.ndarray, rows: Any, current: Any = None
 ) -> CertifiedRemoval:
-    """Take records out of a model with a random linear term; the penalty in total stays.
+    """Remove records from a model with a random linear term, keeping the total penalty.
 
-    The first parameters say what the term was: ``b = −∇L`` of all records. All steps but the last
-    are in ``current``; the residual is that of all removals together.
+    The first parameters determine the term: ``b = −∇L`` of all records. ``current`` includes
+    all earlier steps; the residual is that of all removals together.
     """
     positions = _positions(rows, len(objective.y))
     outputs = objective.outputs
@@ -271,11 +277,13 @@ def remove_records(
 
 
 def _size(noise: Noise | None, length: float) -> float:
-    """Return a length in units of the noise, at most."""
+    """Return an upper bound on a length in units of the noise."""
     if noise is None:
         return math.inf if length > 0 else 0.0
     if not isinstance(noise, Gaussian):
-        raise InputError("μ of two models is known for Gaussian noise: pass sp.Gaussian(sigma).")
+        raise InputError(
+            "μ of two models is known only for Gaussian noise: pass sp.Gaussian(sigma)."
+        )
     sigma = np.asarray(noise.sigma)
     least = np.sqrt(np.linalg.eigvalsh(sigma).min()) if sigma.ndim == 2 else sigma.min()
     return float(length / least)
@@ -286,10 +294,12 @@ def _positions(rows: Any, n: int) -> np.ndarray:
     if given.ndim != 1 or given.dtype.kind not in "iu" or not given.size:
         raise InputError("rows must be the positions of the records to forget, such as [3, 17].")
     if given.min() < 0 or given.max() >= n:
-        raise InputError(f"There are {n:,} records, at positions 0 to {n - 1:,}; rows has others.")
+        raise InputError(
+            f"There are {n:,} records, at positions 0 to {n - 1:,}, but rows has others."
+        )
     found = np.unique(given)
     if len(found) == n:
-        raise InputError("Without any record there is no model.")
+        raise InputError("Without any record there is no model; keep at least one.")
     return found
 
 
@@ -307,7 +317,7 @@ def _frame(table: Any) -> Any:
 
 
 def _taken(X: Any, rows: np.ndarray) -> Any:
-    """Return some rows of a table as what it is: a data frame, or an array."""
+    """Return some rows of a table in its own type: a data frame, or an array."""
     frame = nw.from_native(X, eager_only=True, pass_through=True)
     return frame[rows.tolist()].to_native() if isinstance(frame, nw.DataFrame) else X[rows]
 
@@ -322,6 +332,6 @@ def _objective(
     if fit is None or fit.tilt is not None or fit.family.self_concordance is None:
         raise InputError(
             "Forgetting is certified for linear, logistic, Poisson and softmax models with an L2 "
-            "penalty on the columns they were fitted on; refit any other without the records."
+            "penalty on the columns they were fitted on; refit other models without the records."
         )
     return DenseObjective(fit, np.asarray(as_numpy(found.table.values), dtype=float))

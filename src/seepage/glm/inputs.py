@@ -1,4 +1,4 @@
-"""Read what callers pass to an estimator, or along with a fitted one: sources, tables, labels."""
+"""Reading callers' arguments to an estimator or a fitted model: sources, tables, labels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from seepage.tables.source import (
 
 
 def read_features(estimator: Any, X: Any, *, fitting: bool) -> Table:
-    """Read ``X`` and store (or compare with those stored) its number of columns and their names."""
+    """Read ``X``; store the number and names of its columns, or compare them with those stored."""
     if scipy.sparse.issparse(X):
         raise TypeError(
             "X is a sparse matrix, which is not supported; pass a dense table: X.toarray()."
@@ -43,7 +43,7 @@ def read_features(estimator: Any, X: Any, *, fitting: bool) -> Table:
 
 
 def _numbers(X: Any) -> np.ndarray:
-    """Return lists and arrays as an array of numbers; scikit-learn's callers may box them."""
+    """Return lists and arrays as a numeric array; objects that hold numbers are converted."""
     values = np.asarray(X)
     if values.ndim == 1:
         raise InputError(
@@ -92,7 +92,7 @@ def read_classes(y: Any, table: Table) -> tuple[np.ndarray, np.ndarray]:
     labels = column_or_1d(as_numpy(y), warn=True)
     check_length(labels, table, "y")
     if labels.dtype.kind == "f" and not np.all(np.isfinite(labels)):
-        raise InputError("y contains NaN or infinity; drop those rows or fill the gaps.")
+        raise InputError("y contains NaN or infinity; drop those rows or fill in missing values.")
     # Of an array of objects only the first is inspected.
     check_classification_targets(labels[:1] if labels.dtype.kind == "O" else labels)
     return distinct(labels)
@@ -133,7 +133,7 @@ def read_known_classes(y: Any, classes: Any, table: Table) -> np.ndarray:
 
 
 def check_fitted_columns(model: Any, table: Table) -> None:
-    """Raise unless the model is fitted, on columns of the table's number and names."""
+    """Raise an error unless the model is fitted, on columns of the table's number and names."""
     if not hasattr(model, "coef_"):
         raise InputError(f"This {type(model).__name__} is not fitted yet: call fit first.")
     size = int(model.coef_.shape[-1])
@@ -147,10 +147,10 @@ def check_fitted_columns(model: Any, table: Table) -> None:
 
 
 def check_columns(model: Any, X: Any, what: str = "X", known: Sequence[Any] | None = None) -> None:
-    """Raise unless a data frame has the columns that a model or pipeline was fitted on, in order.
+    """Raise an error unless a data frame has the fitted columns of a model or pipeline, in order.
 
-    ``known`` are the columns it is known to take if it does not say. The columns that a
-    ``ColumnTransformer`` drops need not be there if they were the last.
+    ``known`` are its columns if it does not state them. The columns that a ``ColumnTransformer``
+    drops may be missing if they were the last.
     """
     inside = getattr(model, "best_estimator_", model) if is_search(model) else model
     fitted, given = getattr(inside, "feature_names_in_", known), column_names(X)
@@ -183,7 +183,7 @@ def _used(model: Any, size: int) -> Sequence[int]:
 
 
 def check_column_count(fitted: int, table: Table) -> None:
-    """Raise unless the table has as many columns as the model was fitted on."""
+    """Raise an error unless the table has as many columns as the model was fitted on."""
     if fitted != table.values.shape[1]:
         raise InputError(_other_count("X", table.values.shape[1], fitted))
 
@@ -205,7 +205,7 @@ def _other_count(what: str, given: int, fitted: int) -> str:
 
 
 def is_streamed(X: Any) -> bool:
-    """Say whether a caller's table is to be read in chunks: a source, a path or a data set."""
+    """Return whether a caller's table is to be read in chunks: a source, a path or a data set."""
     library = type(X).__module__.partition(".")[0]
     of_arrow = library == "pyarrow" and hasattr(X, "get_fragments")
     return isinstance(X, RowSource | str | os.PathLike) or library == "dask" or of_arrow
@@ -214,11 +214,11 @@ def is_streamed(X: Any) -> bool:
 def as_source(
     X: Any, y: Any, sample_weight: Any, dtype: str | None = None, beside: str | None = None
 ) -> RowSource:
-    """Return the source that a caller means by a table, or a path with the names of its columns.
+    """Return the source of a caller's table, or of a path with the names of its columns.
 
-    ``beside`` names a column of data read in chunks that is no feature, such as identities.
-    A table in memory is held in ``dtype`` if that rounds none of its numbers; otherwise in float64,
-    so that columns can be shifted to near zero before they are rounded.
+    ``beside`` names a column of data read in chunks that is not a feature, such as identities.
+    A table in memory is stored as ``dtype`` if that rounds none of its numbers. Otherwise it is
+    float64, so that columns can be shifted to near zero before rounding.
     """
     if not is_streamed(X):
         table = read_table(X, dtype=dtype)
@@ -232,7 +232,7 @@ def as_source(
     if isinstance(X, RowSource):
         if y is not None or sample_weight is not None:
             raise InputError(
-                f"The data have their labels ({X.target!r}) and weights with them: leave y and "
+                f"The data already have labels ({X.target!r}) and weights: leave y and "
                 "sample_weight out."
             )
         return X
@@ -254,7 +254,7 @@ def as_source(
 
 
 def _but(beside: str | None, known: list[str], *special: Any) -> list[str] | None:
-    """Return all columns but some; ``None`` if all others are features anyway."""
+    """Return all columns except some; ``None`` if all others are features anyway."""
     if beside is None or not known:
         return None
     check_column(beside, known)

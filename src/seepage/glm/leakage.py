@@ -1,8 +1,8 @@
-"""``sp.leakage``: from a fitted model, its data and the noise to the leakage of the release.
+"""``sp.leakage``: the leakage of a release, from a fitted model, its data and the noise.
 
-One pass over the data checks that the model minimises its objective on them, and gives the Hessian:
-all that the leakage of a row needs besides the row itself. Sums over the rows are taken in float64,
-whatever the table's type; the Jacobian has the table's own.
+One pass over the data checks that the model minimises its objective on them, and gives the
+Hessian. The leakage of a row then needs only the Hessian and the row itself. Sums over the rows
+are taken in float64, whatever the table's type; the Jacobian has the table's own.
 """
 
 from __future__ import annotations
@@ -170,63 +170,10 @@ def leakage(
     attacker: Attacker | None = None,
     release: Predictions | Parameters | None = None,
 ) -> Leakage[Any] | OutsiderLeakage:
-    """Measure what releasing a fitted linear model with noise tells about its training data.
+    """Measure how much a linear model, released with noise, leaks about its training data.
 
-    Parameters
-    ----------
-    model
-        A fitted linear model of :mod:`seepage.glm`, scikit-learn, statsmodels, glum or skglm: see
-        :doc:`the list </how-to/models>`; a ``Pipeline`` that ends in one, or a search for one.
-    X, y
-        The data it was fitted on; for a pipeline or a formula the raw table, whose columns the
-        leakage is then about: a NumPy array, a pandas, polars or Arrow table, or a torch
-        tensor (the work is then done where the tensor lives). For data larger than memory,
-        :func:`seepage.parquet` data without ``y``, or a Parquet file, a folder of them or a
-        ``pyarrow`` data set with the names of columns for ``y`` and ``sample_weight``: rows are
-        then read in chunks, and every record's leakage is computed as it is read.
-    noise
-        What will be added to the parameters: :class:`Gaussian` or :class:`Laplace`; none only with
-        an attacker who does not know all other records.
-    sample_weight
-        The weights the model was fitted with.
-    attributes
-        Columns that belong together, such as the one-hot columns of a category, under a name.
-    on_mismatch
-        What to do when the coefficients do not minimise the model's objective on these data:
-        ``"raise"`` (other data, another penalty and lack of convergence all make the numbers
-        wrong) or ``"warn"``.
-    dtype
-        ``"float64"`` (the default) or ``"float32"``.
-    preprocessing
-        For a pipeline: whether what its steps learnt from the data counts as public
-        (``"frozen"``), or is learnt anew when a record changes (``"refitted"``).
-    categorical
-        For a pipeline: columns whose numbers are codes of categories.
-    person
-        Whom every record is about, if people may have several: an identity for each record, or the
-        name of a column of the data that is no feature of the model. ``leak.people()`` is then
-        about all records of a person, all of them leave together in ``leak.membership()``, and
-        values that all of them share are guessed together.
-    attacker
-        What the attacker knows: all other records, unless :class:`Attacker` says less. What she
-        does not know protects the others; the answer is then an estimate, an
-        :class:`~seepage.glm.outsider.leakage.OutsiderLeakage`.
-    release
-        What leaves, if not the parameters as they are: :class:`Predictions`, or
-        :class:`Parameters` rounded to printed digits. With an attacker who knows all other records
-        the noise is on the margins of the predictions, and rounding, which comes after the noise,
-        takes nothing away.
-
-    Examples
-    --------
-    >>> import numpy as np, seepage as sp
-    >>> rng = np.random.default_rng(0)
-    >>> X = rng.standard_normal((100, 3))
-    >>> y = X @ [1.0, -2.0, 0.5] + rng.standard_normal(100)
-    >>> model = sp.glm.LinearRegression().fit(X, y)
-    >>> leak = sp.leakage(model, X, y, noise=sp.Gaussian(0.1))
-    >>> leak.records().shape
-    (100,)
+    This is what ``sp.leakage`` does with linear models and pipelines; their options are explained
+    there.
     """
     informed = partial(
         _to_the_informed,
@@ -249,7 +196,7 @@ def leakage(
     if queries is not None:
         if np.shape(queries)[:1] == (0,):
             raise InputError(
-                "The queries are empty; give at least one, or none at all for each record's own "
+                "The queries are empty; pass at least one, or none at all for each record's own "
                 "prediction: sp.Predictions()."
             )
         if not is_streamed(X):
@@ -275,7 +222,7 @@ def leakage(
 
 
 def _queries_of(model: Any, X: Any, queries: Any, person: Any) -> Any:
-    """Return queries as the model inside takes them, which has the columns of ``X``."""
+    """Return queries in the form that the unwrapped model uses, with the columns of ``X``."""
     if isinstance(person, str):
         X, _ = identities_in(X, person, model)
     if not takes_frame(model, X):
@@ -290,8 +237,8 @@ def _noise_of_answers(leak: Leakage[Any], queries: Any, noise: AnswerNoise) -> A
     release = leak.release.inner if isinstance(leak.release, RawRelease) else leak.release
     if not isinstance(release, GLMRelease) or release.problem is not None:
         raise InputError(
-            "Noise on predictions is measured for linear models on tables in memory; measure the "
-            "parameters instead, which tell no less."
+            "Noise on predictions is supported for linear models on tables in memory; measure "
+            "the parameters instead, which leak at least as much."
         )
     template = release.template
     X = as_numpy(template.X if template.fitted_on is None else template.fitted_on)
@@ -378,15 +325,15 @@ def _to_the_informed(
 
 
 def identities_in(X: Any, name: str, model: Any) -> tuple[Any, Any]:
-    """Return a data frame as the model takes it, and its column of identities.
+    """Return a data frame as the model uses it, and its column of identities.
 
-    A formula leaves that column out by itself, and so may a pipeline that was fitted on it; for
-    other models it is taken out of the frame.
+    A formula ignores that column, and a pipeline fitted on it may do so too; for other models it
+    is removed from the frame.
     """
     frame, named = read_frame(X)
     if not named:
         raise InputError(
-            f"person={name!r} names a column, but X is an array; give an identity for each record."
+            f"person={name!r} names a column, but X is an array; pass an identity for each record."
         )
     check_column(name, frame.columns)
     column = frame[name].to_numpy()
@@ -407,7 +354,7 @@ def identities_in(X: Any, name: str, model: Any) -> tuple[Any, Any]:
 def _by_reruns(
     model: Any, raw: RawTable, y: Any, noise: Noise, sample_weight: Any, why: str
 ) -> Leakage[Any]:
-    """Return the leakage of a procedure that has no derivative."""
+    """Return the leakage of a procedure that is not differentiable."""
     table = raw.table()
     source = MemorySource(table, y, sample_weight)
     source.attributes = raw.attributes(table.names)
@@ -520,8 +467,8 @@ class GLMRelease(MeasuredRelease):
         """Return how far the parameters move when a record is left out or replaced."""
         if self.problem is not None:
             raise InputError(
-                "What the model would be without a record needs all records in memory; these are "
-                "read in chunks. Take the rows it was fitted on into memory first."
+                "Refitting the model without a record needs all records in memory, but these are "
+                "read in chunks; load the rows it was fitted on into memory first."
             )
         if self.fit.tilt is not None:
             raise InputError(
@@ -540,13 +487,13 @@ class GLMRelease(MeasuredRelease):
         return ChangedRecords(LocalModel(self.optimum, X, self.noise))
 
     def fits_in_chunks(self) -> Callable[..., ChangedRecords] | None:
-        """Return the fit to second order on a chunk's records; none where all are in memory."""
+        """Return the second-order fit on a chunk's records; ``None`` where all are in memory."""
         if self.problem is None:
             return None
         return partial(_changes_of_chunk, release=self, problem=self.problem)
 
     def changes_in_chunks(self, source: RowSource) -> Callable[[Chunk], ChangedRecords]:
-        """Return the certified moves of a chunk's records; one pass finds what they share."""
+        """Return certified bounds on the moves of a chunk's records, after one shared pass."""
         ask = self.fits_in_chunks()
         if ask is None or len(self.noise) != 1:
             raise InputError(
@@ -555,8 +502,8 @@ class GLMRelease(MeasuredRelease):
             )
         if self.fit.family.self_concordance is None:
             raise InputError(
-                "What this model would be without a record takes refits, which need all records in "
-                "memory; these are read in chunks."
+                "Leaving a record out of this model takes refits, which need all records in "
+                "memory, but these are read in chunks; load them into memory first."
             )
         shifts = source.total(partial(_shifts_of_chunk, ask=ask), "norms")
         return partial(ask, shifts=shifts)
@@ -565,11 +512,11 @@ class GLMRelease(MeasuredRelease):
 def release_of(
     model: Any, source: RowSource, noise: Noise, on_mismatch: str, *, single: bool = False
 ) -> GLMRelease:
-    """Describe a fitted model, and check in one pass that it minimises its objective on the rows.
+    """Describe a fitted model, and check in one pass that it minimises its objective.
 
-    Where it does not, ``on_mismatch`` says what to do: ``"raise"`` or ``"warn"``. ``single`` asks
-    for single precision in the passes over the rows, where that is precise enough: columns far from
-    zero are shifted before they are rounded.
+    ``on_mismatch`` is the action where it does not: ``"raise"`` or ``"warn"``. ``single`` uses
+    single precision in the passes over the rows, where that is precise enough; columns far from
+    zero are shifted before rounding.
     """
     fit, problem = describe_on(model, source)
     found = optimum(fit, FittedRecords(source, problem), noise, on_mismatch)
@@ -598,15 +545,15 @@ def release_of(
 def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss | None]:
     """Return a model's description, with or without the rows of a table in memory.
 
-    Without rows, also return the objective it states, which reads the labels of every chunk.
+    Without rows, also return the objective, which reads the labels of every chunk.
     """
     if isinstance(source, MemorySource):  # its labels are coded once, not chunk by chunk
         fit = describe(model, source.table, source.y, source.sample_weight)
         return _in_float64(fit), None
     if getattr(model, "class_weight", None) is not None:
         raise InputError(
-            f"A {type(model).__name__} with class_weight is not supported on data that are read in "
-            "chunks; fit it with a column of sample weights."
+            f"A {type(model).__name__} with class_weight is not supported on data read in chunks; "
+            "fit it with a column of sample weights."
         )
     if library_of(type(model)) == "statsmodels":
         raise InputError(
@@ -627,8 +574,8 @@ def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss
     fit = describe(model, table, labels, weights)
     if fit.label_unit is not None or fit.tilt is not None:
         raise InputError(
-            f"A {type(model).__name__} is not supported on data that are read in chunks; take the "
-            "rows it was fitted on into memory."
+            f"A {type(model).__name__} is not supported on data read in chunks; load the rows it "
+            "was fitted on into memory."
         )
     penalty = kind_of(model).penalty
     if penalty is not None:  # stated per record or weight, but the description has made-up rows
@@ -647,11 +594,11 @@ def _weight(chunk: Chunk) -> float:
 def jacobian_of_replaced(
     fit: FittedGLM, X: np.ndarray, row: int, features: np.ndarray, label: Any, noise: Noise
 ) -> TermsJacobian:
-    """Return the Jacobian about a record that replaces the one in a row of ``X``.
+    """Return the Jacobian about a record that replaces one in a row of ``X``.
 
-    The model is known to be the minimiser on that table. Ordinary arithmetic throughout, and the
-    table is copied only if its columns are far from zero: the record that left gets weight zero,
-    and the curvature of the new one is added.
+    The model is known to be the minimiser on that table. It uses ordinary arithmetic, and copies
+    the table only if its columns are far from zero: the replaced record gets weight zero, and the
+    curvature of the new one is added.
     """
     weight = np.ones(len(X)) if fit.sample_weight is None else np.array(fit.sample_weight)
     x, here = features[None, :], slice(row, row + 1)
@@ -681,12 +628,11 @@ def largest_leakage(
     allowed: Array,
     blocks: Sequence[np.ndarray] | None = None,
 ) -> float:
-    """Return the largest ``η/allowed`` of any record at σ = 1, for a model that was just fitted.
+    """Return the largest ``η/allowed`` of any record at σ = 1, for a newly fitted model.
 
-    Or of any of some blocks of records, each as one. The trace of the information bounds its
-    largest eigenvalue, so eigenvalues are computed only where the traces are largest, until no
-    other can exceed them. Ordinary arithmetic throughout: this is for tables examined by the
-    hundred.
+    With blocks, the largest of any block of records as a whole. The trace of the information
+    bounds its largest eigenvalue, so eigenvalues are computed in decreasing order of trace until
+    no other can exceed them. It uses ordinary arithmetic, since it serves hundreds of tables.
     """
     fit, _ = describe_on(model, source)
     table = source.whole("the largest leakage in ordinary arithmetic")
@@ -736,9 +682,9 @@ def _changes_of_chunk(
     problem: PenalisedLoss,
     shifts: LargestShifts | None = None,
 ) -> ChangedRecords:
-    """Return the certified moves of the records of a chunk; with refits if all were gathered.
+    """Return certified bounds on the moves of a chunk's records; with refits if all are gathered.
 
-    ``shifts`` are those of all records; without them nothing is certified.
+    ``shifts`` are those of all records; without them no bound is certified.
     """
     fit = about(release.optimum.near, problem, chunk)
     if chunk.gathered:
@@ -759,8 +705,8 @@ def _jacobian_at(
 ) -> TermsJacobian:
     """Return the Jacobian about rows at an optimum; ``fit`` has their labels and weights.
 
-    ``near`` are the rows as shifted for the optimum, whose derivatives are taken before they are
-    rounded to ``kind``.
+    ``near`` are the rows as shifted for the optimum; their derivatives are computed before
+    rounding to ``kind``.
     """
     several = isinstance(fit.family, Categorical)
     margins: Any = found.margins(near) if several else None
@@ -805,7 +751,7 @@ def _single_output(
 
 
 def _extreme(A: Array) -> bool:
-    """Say whether fourth powers of these numbers would leave the range of single precision."""
+    """Return whether fourth powers of these numbers exceed the range of single precision."""
     xp = array_namespace(A)
     return not _SMALLEST < float(xp.max(xp.abs(A))) < 1 / _SMALLEST
 

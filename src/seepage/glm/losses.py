@@ -1,14 +1,14 @@
 """The loss families of generalized linear models, each given by its loss and three derivatives.
 
-With the margin ``m = wᵀx`` and the loss ``ℓ(m, y)``, everything seepage computes about a
-single-output model needs three numbers per record::
+With the margin ``m = wᵀx`` and the loss ``ℓ(m, y)``, all results about a single-output model need
+three numbers per record::
 
     r = ∂ℓ/∂m        the slope       (the residual, for the canonical links here)
     a = ∂²ℓ/∂m²      the curvature
     b = ∂²ℓ/∂m∂y     the label slope
 
-A family of your own is a :class:`Family` with these four functions, registered by
-:func:`register_family`, which checks the derivatives before it believes them.
+A custom family is a :class:`Family` with these four functions, registered by
+:func:`register_family`, which checks the derivatives first.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ class Family:
     Parameters
     ----------
     name
-        What people type.
+        The name of the family.
     loss, slope, curvature, label_slope
         ``ℓ(m, y)``, ``∂ℓ/∂m``, ``∂²ℓ/∂m²`` and ``∂²ℓ/∂m∂y``, elementwise, written against the
-        array API standard so that they run wherever the data live.
+        array API standard so that they run on any device.
     mean
         The prediction ``E[y | m]``, elementwise.
     problem_with
-        From the labels, a clause saying why they cannot belong to this family, or ``None``.
+        Takes the labels; returns a clause on why they cannot belong to this family, or ``None``.
     probe
         Margins and labels at which the derivatives are checked on registration.
     curvature_slope, curvature_label_slope, label_curvature
         ``∂³ℓ/∂m³``, ``∂³ℓ/∂m²∂y`` and ``∂³ℓ/∂m∂y²``, elementwise. Only
         :meth:`seepage.glm.Reweighting.whole_procedure` needs them.
     self_concordance
-        A constant ``M`` with ``|∂³ℓ/∂m³| ≤ M ∂²ℓ/∂m²`` everywhere (Bach 2010), if there is one:
-        the risks of all records are then certified by a few products, without refits.
+        A constant ``M`` with ``|∂³ℓ/∂m³| ≤ M ∂²ℓ/∂m²`` everywhere (Bach 2010), if there is one.
+        The risks of all records are then certified by a few products, without refits.
     curvature_bend
         ``∂⁴ℓ/∂m⁴``, elementwise. Only for losses with ``|∂⁴ℓ/∂m⁴| ≤ M² ∂²ℓ/∂m²`` and
-        ``|∂⁵ℓ/∂m⁵| ≤ M³ ∂²ℓ/∂m²`` everywhere: their risks are known closely without refits.
+        ``|∂⁵ℓ/∂m⁵| ≤ M³ ∂²ℓ/∂m²`` everywhere, whose risks then have tight bounds without refits.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Family:
     curvature_bend: Elementwise | None = None
 
     def check_labels(self, labels: Array, model: str | None = None) -> None:
-        """Raise unless labels can belong to this family; the sentence names the model, if given."""
+        """Raise an error, naming the model if given, unless labels can belong to this family."""
         problem = self.problem_with(labels)
         if problem is not None:
             whom = f"the {self.name} family" if model is None else model
@@ -147,7 +147,7 @@ def _not_positive(y: Array) -> str | None:
 
 
 def _inside(m: Array, y: Array) -> Array:
-    """Return how far a record lies inside the margin of its class, or 0 if it does not."""
+    """Return how far a record lies inside the margin of its class, or 0 outside it."""
     xp = array_namespace(m)
     left = 1 - (2 * y - 1) * m
     return xp.where(left > 0, left, xp.zeros_like(left))
@@ -304,11 +304,11 @@ def register_family(family: Family) -> Family:
 
 
 def check_derivatives(family: Family) -> None:
-    """Raise unless ``slope``, ``curvature`` and ``label_slope`` are the derivatives of ``loss``.
+    """Raise an error unless ``slope``, ``curvature``, ``label_slope`` are derivatives of ``loss``.
 
-    The same holds for third derivatives, if stated. All are compared at every pair of a probe
-    margin and a probe label, in float64, with extrapolated central differences of the next lower
-    derivative, to 1e-9. The curvature must not be negative.
+    Third and fourth derivatives are also checked, if stated. All are compared at every pair of a
+    probe margin and a probe label, in float64, with extrapolated central differences of the next
+    lower derivative, to 1e-9. The curvature must not be negative.
     """
     margins, labels = probe_points(family)
     for name, truth in _by_differences(family, margins, labels).items():
@@ -354,15 +354,17 @@ def _by_differences(
     def by_label(name: str) -> np.ndarray:
         return _central(lambda h: _stated(family, name, margins, labels + h))
 
-    return {
+    derivatives = {
         "slope": by_margin("loss"),
         "curvature": by_margin("slope"),
         "label_slope": by_label("slope"),
         "curvature_slope": by_margin("curvature"),
-        "curvature_bend": by_margin("curvature_slope"),
         "curvature_label_slope": by_label("curvature"),
         "label_curvature": by_label("label_slope"),
     }
+    if family.curvature_slope is not None:  # without it nothing uses the fourth derivative
+        derivatives["curvature_bend"] = by_margin("curvature_slope")
+    return derivatives
 
 
 def _central(along: Callable[[float], np.ndarray], step: float = 0.02) -> np.ndarray:
@@ -386,7 +388,7 @@ class Categorical:
 
     With ``π = softmax(m)``: the slope is ``π − y``, the curvature ``diag π − ππᵀ``, and the mixed
     derivative by margins and label ``−I``. The label is a point of the simplex (one-hot, or soft),
-    which has K − 1 directions to move in, so its slope is taken along an orthonormal basis of them.
+    which has K − 1 directions, so its slope is taken along an orthonormal basis of them.
 
     Examples
     --------
@@ -462,8 +464,7 @@ def class_positions(labels: np.ndarray, classes: np.ndarray, start: int = 0) -> 
         row = int(np.argmax(unknown))
         raise InputError(
             f"Row {start + row:,} has the label {labels[row : row + 1].tolist()[0]!r}, which is "
-            "none of the classes the model was fitted on: "
-            f"{', '.join(map(repr, classes.tolist()[:10]))}."
+            f"none of the model's classes: {', '.join(map(repr, classes.tolist()[:10]))}."
         )
     return np.asarray(positions)
 

@@ -1,23 +1,23 @@
-"""Objective perturbation: a random linear term in the objective in place of noise on the minimiser.
+"""Objective perturbation: a random linear term in the objective instead of noise on the minimiser.
 
-What is released is ``θ = argmin Σ_j ω_j ℓ_j + (ridge/2)‖w‖² + bᵀθ`` with ``b ~ N(0, σ²I)``
-(Chaudhuri, Monteleoni, Sarwate 2011; Kifer, Smith, Thakurta 2012). As ``b = −∇L(θ; D)``, with ∇L
+The release is ``θ = argmin Σ_j ω_j ℓ_j + (ridge/2)‖w‖² + bᵀθ`` with ``b ~ N(0, σ²I)`` (Chaudhuri,
+Monteleoni, Sarwate 2011; Kifer, Smith, Thakurta 2012). As ``b = −∇L(θ; D)``, with ∇L
 and H those of the objective without b, the density of the release is::
 
     log p(θ | D) = −‖∇L(θ; D)‖²/2σ² + log det H(θ; D) + const
 
 A record ``z = (x, y)`` has c outputs (of K classes only the K − 1 differences matter), the slopes r
-and the curvature A of its loss, and the gradient ``g = ω x̃ ⊗ r``. The score about it has two parts:
-what shifts the release, and what the determinant tells::
+and the curvature A of its loss, and the gradient ``g = ω x̃ ⊗ r``. The score about it has two
+parts, one from the shift of the release and one from the determinant::
 
     S = (∂g/∂z)ᵀ b/σ² + ∂ log det H/∂z
     ∂g/∂x = ω(x̃ ⊗ AWᵀ + E ⊗ r),                ∂ log det H/∂x = ω(Σ_j tr(A′_j Q) w_j + 2 tr(A P_x))
     ∂g/∂y = ω x̃ ⊗ ∂r/∂y,                       ∂ log det H/∂y = ω tr(A_y Q)
     P = H⁻¹(x̃ ⊗ I),   Q = (x̃ ⊗ I)ᵀH⁻¹(x̃ ⊗ I)
 
-The Fisher information is ``E[SSᵀ]`` over b, a mean over draws here. Leaving the record out changes
-the density by ``λ = (‖b + g‖² − ‖b‖²)/2σ² − log det(I − ωAQ)``, and whoever knows all other records
-is right ``½ + ½E[(1 − e^{−λ})₊]`` of the time.
+The Fisher information is ``E[SSᵀ]`` over b, here an average over draws. Leaving the record out
+changes the log-density by ``λ = (‖b + g‖² − ‖b‖²)/2σ² − log det(I − ωAQ)``; the success rate of an
+attacker who knows all other records is ``½ + ½E[(1 − e^{−λ})₊]``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from scipy.special import chdtri, ndtri
 
 from seepage.core.noise import Gaussian
 from seepage.core.result import Result
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.glm.changes.outputs import modes_of
 from seepage.glm.dense_objective import DenseObjective
 from seepage.glm.forgetting import CertifiedRemoval, remove_records
@@ -43,11 +43,12 @@ from seepage.support.number_check import check_count, check_number
 from seepage.tables.source import as_numpy
 
 
+@accepts_other_names
 class ObjectivePerturbation:
-    """The release of a model whose objective has a random linear term, and what it leaks.
+    """A model released with a random linear term in its objective, and its leakage.
 
-    The model says the family, the penalty and the weights; its own minimiser is not released.
-    Adversaries know all other records. Numbers are means over draws: estimates.
+    The model gives the family, the penalty and the weights; its own minimiser is not released.
+    Adversaries know all other records. Numbers are averages over draws, hence estimates.
 
     Parameters
     ----------
@@ -57,9 +58,9 @@ class ObjectivePerturbation:
         The noise in the gradient of the objective (the sum over the records): a
         :class:`Gaussian` with one standard deviation.
     draws
-        How many releases are drawn to take means over.
+        The number of releases drawn for these averages.
     seed
-        Of these draws.
+        The seed of these draws.
 
     Examples
     --------
@@ -87,14 +88,14 @@ class ObjectivePerturbation:
         seed: int = 0,
     ) -> None:
         if not isinstance(noise, Gaussian) or np.ndim(noise.sigma):
-            raise InputError("Objective perturbation takes sp.Gaussian(sigma) with one sigma.")
+            raise InputError("Objective perturbation needs sp.Gaussian(sigma) with one sigma.")
         check_count(draws, "draws", 100)
         leak = leakage(model, X, y, noise=noise, sample_weight=sample_weight)
         fit = leak.release.model
         if fit is None:
             raise InputError(
-                "Objective perturbation is measured for models on the columns they were fitted on, "
-                "without a pipeline."
+                "Objective perturbation is supported for models on the columns they were fitted "
+                "on, without a pipeline."
             )
         if fit.ridge <= 0:
             raise InputError(
@@ -108,27 +109,29 @@ class ObjectivePerturbation:
         self.X, self.y = self.objective.X, self.objective.y
         self.ridges, self.weight = self.objective.ridges, self.objective.weight
 
+    @accepts_other_names
     def draw(self, seed: int | None = None) -> np.ndarray:
         """Return parameters to release: the coefficients, then the intercept if there is one.
 
-        Of softmax a row for each class; these sum to zero, as what all classes have in common says
-        nothing. A seed is for experiments only: whoever guesses it takes the noise off.
+        For softmax, one row for each class; the rows sum to zero, since a common term changes no
+        probability. A seed is for experiments only: anybody who guesses it can subtract the noise.
         """
         theta = self._minimisers(self.noise.draw((1, *self._start.shape), seed))[0]
         basis = self.outputs.basis
         return np.asarray(theta[:, 0] if basis is None else basis @ theta.T)
 
     def forget(self, released: Any, rows: Any, current: Any = None) -> CertifiedRemoval:
-        """Take records out of released parameters by one Newton step: certified removal.
+        """Remove records from released parameters by one Newton step: certified removal.
 
         Parameters
         ----------
         released
-            What :meth:`draw` returned at the first training: it says what the random term was.
+            The result of :meth:`draw` at the first training, which determines the random term.
         rows
             The positions of all records removed so far, these included.
         current
-            The parameters after earlier removals, to step from; by default the released ones.
+            The parameters after earlier removals, from which to step; by default the released
+            ones.
 
         Examples
         --------
@@ -157,7 +160,7 @@ class ObjectivePerturbation:
         return self._largest(slice(None), "all columns and the label")
 
     def labels(self) -> Result:
-        """Return η about each record's label, its columns known."""
+        """Return η about each record's label; its columns are known."""
         return self._largest(slice(self.columns.shape[1], None), "the label")
 
     def information(self) -> np.ndarray:
@@ -173,10 +176,10 @@ class ObjectivePerturbation:
         return total / self.draws
 
     def membership(self) -> Result:
-        """Return how often who knows all other records is right about each, at equal priors.
+        """Return an informed attacker's success rate of membership inference on each record.
 
-        The upper end of an interval of 99.9 % for the mean over draws; out means that nobody comes
-        instead, with the same penalty.
+        The prior is one half. The result is the upper end of a 99.9 % interval for the mean over
+        draws; a left-out record is not replaced, and the penalty stays the same.
         """
         gains = np.zeros((2, len(self.y)))
         for piece in self._pieces(self.draws):
@@ -185,26 +188,26 @@ class ObjectivePerturbation:
         mean, square = gains / self.draws
         error = np.sqrt(np.maximum(square - mean**2, 1 / self.draws**2) / self.draws)
         right = np.minimum((1 + mean + float(ndtri(0.999)) * error) / 2, 1.0)
-        said = f"The upper end of an interval of 99.9 % from {self.draws:,} draws."
+        said = f"The upper end of a 99.9 % interval from {self.draws:,} draws."
         return self._result(right, "right", "membership", said)
 
     def epsilon(self, delta: float, lipschitz: float, curvature: float) -> float:
-        """Return ε of (ε, δ)-differential privacy, for bounds that hold for every possible record.
+        """Return ε of (ε, δ)-differential privacy, given bounds valid for every possible record.
 
-        ``‖g‖ ≤ L`` and ``‖∂²ℓ‖ ≤ C`` at all parameters. With a record more the determinant grows by
-        at most ``(1 + C/ridge)^c``. The gradient is ``x̃ ⊗ r`` whatever θ is, so the rest of the
-        privacy loss is at most ``L‖Z‖/σ + L²/2σ²`` with c normal numbers Z, one for each output
-        (K − 1 of K classes), whose length is beyond its quantile χ with probability δ::
+        ``‖g‖ ≤ L`` and ``‖∂²ℓ‖ ≤ C`` at all parameters. One more record raises the determinant by
+        a factor of at most ``(1 + C/ridge)^c``. The gradient is ``x̃ ⊗ r`` for any θ, so the rest
+        of the privacy loss is at most ``L‖Z‖/σ + L²/2σ²`` with c normal numbers Z, one for each
+        output (K − 1 for K classes). Their norm exceeds its quantile χ with probability δ::
 
             ε = c log(1 + C/ridge) + L²/2σ² + (L/σ) χ(1 − δ)
 
-        Neighbours differ by one record that is added or left out; the penalty does not change.
+        Neighbouring tables differ by one record added or left out, with the same penalty.
         """
         for value, name in ((delta, "delta"), (lipschitz, "lipschitz"), (curvature, "curvature")):
             check_number(value, name)
         if not 0 < delta < 1 or lipschitz <= 0 or curvature <= 0:
             raise InputError(
-                "delta lies between 0 and 1; lipschitz and curvature are bounds above zero."
+                "delta must lie between 0 and 1; lipschitz and curvature must be bounds above zero."
             )
         if self.fit.intercept is not None:
             raise InputError(
@@ -223,8 +226,8 @@ class ObjectivePerturbation:
             ):
                 if not np.all(found <= bound * (1 + 1e-9)):
                     raise InputError(
-                        f"{name}={bound:g} does not hold even for the records at hand, where it is "
-                        f"{np.max(found):.3g} or more. Scale rows to a bound, or take a family "
+                        f"{name}={bound:g} does not hold for the given records, where it is "
+                        f"{np.max(found):.3g} or more. Scale rows to a bound, or use a family "
                         "whose loss has one, such as the logistic."
                     )
         ratio, count = lipschitz / self.sigma, self.outputs.count
@@ -234,7 +237,7 @@ class ObjectivePerturbation:
     # Behind it ----------------------------------------------------------------------------------
 
     def _margins_anywhere(self) -> list[np.ndarray]:
-        """Return margins at which losses are steep or curved: far out, and between two classes."""
+        """Return margins at which losses are steep or curved: large, or near a tie of classes."""
         ends = np.ones((1, 1))
         if self.outputs.basis is not None:
             classes = self.outputs.basis
@@ -285,8 +288,8 @@ class ObjectivePerturbation:
             if np.all(shift <= 1e-10 * np.maximum(np.abs(margins).max(axis=(1, 2)), 1.0)):
                 return theta
         raise InputError(
-            "With some draws of the noise the objective has no minimiser, or none that is found; "
-            "take less noise, a larger penalty, or a model without an intercept."
+            "With some draws of the noise no minimiser of the objective was found; use less "
+            "noise, a larger penalty, or a model without an intercept."
         )
 
     def _hessians(self, margins: np.ndarray) -> np.ndarray:
@@ -328,7 +331,7 @@ class ObjectivePerturbation:
         return told
 
     def _by_label(self, margins: np.ndarray, along: np.ndarray, Q: np.ndarray) -> np.ndarray:
-        """Return the score about the label, its weight left out, (B, n, c)."""
+        """Return the score about the label, without its weight, (B, n, c)."""
         family, near = self.fit.family, 1e-5
         if isinstance(family, Categorical):  # ∂r/∂y = −I, and the curvature knows no label
             return -along
@@ -359,8 +362,8 @@ class ObjectivePerturbation:
         with np.errstate(invalid="ignore", divide="ignore"):
             relative = np.nanmax(np.sqrt(error) / self.draws / values[:, -1] / 2)
         said = (
-            f"A mean over {self.draws:,} draws: the standard error of η is at most "
-            f"{100 * relative:.1f} %. The determinant's part is in it."
+            f"An average over {self.draws:,} draws: the standard error of η is at most "
+            f"{100 * relative:.1f} %. It includes the term of the determinant."
         )
         return self._result(eta, "fil", about, said)
 
@@ -373,7 +376,8 @@ class ObjectivePerturbation:
             about,
             self.source.index,
             assumptions=(
-                "The noise is in the gradient of the objective, and everything else is known.",
+                "The noise is in the gradient of the objective, and the adversary knows "
+                "everything else.",
                 said,
             ),
             library=self.source.library,

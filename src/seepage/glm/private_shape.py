@@ -1,4 +1,4 @@
-"""The leakage of noise whose shape comes from the released records themselves, counted exactly.
+"""The leakage of noise whose shape depends on the released records, counted exactly.
 
 For ``N(θ(D), Σ(D))`` the information about the unknowns of a record is (Kay 1993, section 3.9)::
 
@@ -10,8 +10,8 @@ and, through the minimiser, by the curvature of all records (``c = ∂³ℓ/∂m
 
     ∂H = Σ_j ω_j c_j (x̃_jᵀ∂θ) x̃_j x̃_jᵀ + ω_i (c_i ∂m_i + ∂a_i) x̃_i x̃_iᵀ + ω_i a_i ∂(x̃_i x̃_iᵀ)
 
-with ``∂m_i`` how far the record's own features move its margin, and ``∂a_i = ∂³ℓ/∂m²∂y`` for its
-label. A common factor of Σ cancels in the second term: more noise does not reduce it.
+with ``∂m_i`` the change of the margin with the record's own features, and ``∂a_i = ∂³ℓ/∂m²∂y`` for
+its label. A common factor of Σ cancels in the second term: more noise does not reduce it.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def private_shape_leakage(
     rows: Sequence[int] | None = None,
     plain: float = 0.05,
 ) -> Result:
-    """Return the leakage η of records when the shape of the noise comes from them too.
+    """Return the leakage η of records when the shape of the noise also depends on them.
 
     The released numbers have the covariance ``σ² S``, where ``S`` is :func:`noise_shape` of the
-    model's own records. Use a shape of public records where you can: this is for those who insist.
+    model's own records. Prefer a shape from public records where you can.
 
     Parameters
     ----------
@@ -77,8 +77,8 @@ def private_shape_leakage(
     third, mixed = family.curvature_slope, family.curvature_label_slope
     if third is None or mixed is None:
         raise InputError(
-            f"The family {family.name!r} states no third derivatives, which this needs: give "
-            "it curvature_slope and curvature_label_slope."
+            f"The family {family.name!r} has no third derivatives, which this needs: define its "
+            "curvature_slope and curvature_label_slope."
         )
     values = np.asarray(as_numpy(table.values), dtype=float)
     shape = noise_shape(model, X, y, plain=plain)
@@ -92,7 +92,7 @@ def private_shape_leakage(
 
 
 class _Counted:
-    """What the information about a record needs of the model and the shape."""
+    """Quantities of the model and the shape that the information about a record needs."""
 
     def __init__(
         self,

@@ -1,12 +1,12 @@
 """A whole procedure of scikit-learn, rerun with records left out or changed.
 
-From a table and its labels to the released numbers: preprocessing, class weights, choices by
-cross-validation and the fit, all on the records that are there, as ``clone(estimator).fit`` does
-it. Choices on a grid (a penalty, columns, levels, bins) have no derivative, and what they reveal is
-seen only in this way.
+It covers everything from a table and its labels to the released numbers: preprocessing, class
+weights, choices by cross-validation and the fit, all on the given records, as
+``clone(estimator).fit`` does it. Choices on a grid (a penalty, columns, levels, bins) have no
+derivative, so only reruns measure their leakage.
 
-The model at the end is taken at the minimiser of its objective, so that the tolerance of its solver
-is not mistaken for the effect of a record.
+The final model is taken at the minimiser of its objective, so that solver tolerance is not
+mistaken for the effect of a record.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Polish = Callable[[Any, np.ndarray, np.ndarray, np.ndarray | None], FittedGLM]
 
 @dataclass(frozen=True)
 class ProcedureRun:
-    """What one run of the procedure releases."""
+    """The release of one run of the procedure."""
 
     fit: FittedGLM  # the model at its minimiser
     coef: np.ndarray  # as its own solver left it
@@ -64,20 +64,20 @@ class ProcedureRun:
 
 
 class WholeProcedure(Reruns):
-    """A pipeline, a search, or a model that chooses something by looking at the data.
+    """A pipeline, a search, or a model that chooses something from the data.
 
     Parameters
     ----------
     estimator
-        As it was fitted on all records.
+        The procedure, fitted on all records.
     raw
-        The table it takes, with its columns.
+        Its input table.
     y, weight
-        The labels and the sample weights that the last step was given.
+        The labels, and the sample weights of the last step.
     noise
-        On the released numbers.
+        The noise on the released numbers.
     learnt
-        What it learns from the data.
+        The steps it learns from the data.
     polish
         Describes a fitted model at the minimiser of its objective, from its features, labels and
         weights.
@@ -108,35 +108,35 @@ class WholeProcedure(Reruns):
 
     @cached_property
     def here(self) -> ProcedureRun:
-        """The run on all records; refuse a procedure that does not give the model again."""
+        """The run on all records; refuse a procedure that does not reproduce the model."""
         run = self._run(self.raw.X, self.y, self.weight)
         given = np.asarray(as_numpy(_last(self.estimator).coef_), dtype=float)
         size = float(np.max(np.abs(given), initial=0.0))
         same = run.coef.shape == given.shape
         if not same or np.max(np.abs(run.coef - given), initial=0.0) > _SAME_FIT * size:
             raise InputError(
-                f"Fitted again on the same records, this {type(self.estimator).__name__} has other "
-                "coefficients: it draws at random (set random_state, or cv without shuffle), or it "
-                "was fitted on other data, weights or settings. Refits then say nothing about a "
-                "record; refit='model' holds everything but the coefficients fixed, where the "
-                "steps before the model allow that."
+                f"Fitted again on the same records, this {type(self.estimator).__name__} has "
+                "other coefficients: it draws at random (set random_state, or cv without "
+                "shuffle), or it was fitted on other data, weights or settings. Refits then do "
+                "not show the effect of a record; refit='model' holds everything but the "
+                "coefficients fixed, where the steps before the model allow that."
             )
         return run
 
     @cached_property
     def target(self) -> np.ndarray:  # type: ignore[override]
-        """The labels as the model takes them."""
+        """The labels in the form the model uses."""
         return np.asarray(as_numpy(self.here.fit.target))
 
     @cached_property
     def whiten(self) -> Whitening:
-        """The unit of the noise."""
+        """The whitening by the noise."""
         return Whitening((self._noise,), len(self.here.parameters))
 
     # Records that leave -----------------------------------------------------------------------
 
     def released(self, kept: np.ndarray) -> np.ndarray:
-        """Return the numbers released from some records; NaN where they are none, or others."""
+        """Return the numbers released from some records; NaN where they do not exist or differ."""
         weight = None if self.weight is None else self.weight[kept]
         return self._released(self.raw.rows(kept), self.y[kept], weight)
 
@@ -145,7 +145,7 @@ class WholeProcedure(Reruns):
         return self.without_exactly(rows)
 
     def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the same: there is no other way."""
+        """Return the same moves, since reruns are the only method."""
         every, here = np.arange(self.records), self.here.parameters
         moves = np.stack(
             [
@@ -171,22 +171,22 @@ class WholeProcedure(Reruns):
         return self._seen(moves)
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the same: there is no other way."""
+        """Return the same moves, since reruns are the only method."""
         return self.replaced(rows, others)
 
     def log_likelihoods(
         self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return how likely the model fitted without a record finds it with each alternative."""
+        """Return the likelihood of each alternative under the model fitted without the record."""
         if not hasattr(self.estimator, "predict_log_proba"):
             raise InputError(
-                f"A {type(self.estimator).__name__} states no probabilities, so the model gives no "
-                "prior; choose 'equal', 'frequencies' or probabilities of your own."
+                f"A {type(self.estimator).__name__} gives no probabilities, so it cannot serve as "
+                "a prior; choose 'equal', 'frequencies' or your own probabilities."
             )
         if rows.dtype == object:
             raise InputError(
-                "What the model fitted without a person predicts of all of the person's records is "
-                "no prior here; choose 'equal', 'frequencies' or probabilities of your own."
+                "The prior 'model' is not supported for people with several records; choose "
+                "'equal', 'frequencies' or your own probabilities."
             )
         scores = np.full((len(rows), len(others)), -np.inf)
         every, classes = np.arange(self.records), as_numpy(self.estimator.classes_)
@@ -214,7 +214,7 @@ class WholeProcedure(Reruns):
     def _changed(
         self, rows: np.ndarray, others: Alternatives, k: int
     ) -> tuple[Any, np.ndarray | None]:
-        """Return the table and the labels with an alternative in place; ``None`` if as before."""
+        """Return the table and the labels with an alternative; ``None`` if nothing changes."""
         if others.labels is not None:
             label: Any = others.labels[k]
             if np.all(np.asarray(label) == self.target[rows]):
@@ -226,14 +226,14 @@ class WholeProcedure(Reruns):
         return self.raw.replaced(rows, others.columns, np.asarray(others.values)[k]), None
 
     def _class_of(self, others: Alternatives, k: int) -> int:
-        """Return the position of the class that a label stands for."""
+        """Return the position of the class of a label."""
         label = np.asarray(np.asarray(others.labels)[k])
         return int(np.argmax(label)) if label.ndim else int(label)
 
     # One run ----------------------------------------------------------------------------------
 
     def _seen(self, moves: np.ndarray) -> Moves:
-        """Return moves of the parameters, (m, K, P), NaN where there is no release."""
+        """Return moves of the parameters, (m, K, P), NaN where no release exists."""
         lost = ~np.isfinite(moves).all(axis=2)
         seen = self.whiten(np.where(lost[:, :, None], 0.0, moves))
         gram = seen @ np.swapaxes(seen, 1, 2)
@@ -275,7 +275,7 @@ class WholeProcedure(Reruns):
 def _fit_through(
     estimator: Any, X: Any, y: np.ndarray, weight: np.ndarray | None
 ) -> tuple[Any, Any, tuple[Any, ...]]:
-    """Fit a procedure; return the model at its end, its features, and what these are called."""
+    """Fit a procedure; return its final model, its features and their names."""
     if is_pipeline(estimator):
         features, names = _prepared(estimator, X, y)
         model, features, more = _fit_through(estimator[-1], features, y, weight)
@@ -284,7 +284,7 @@ def _fit_through(
 
 
 def _opened(fitted: Any, X: Any, y: np.ndarray) -> tuple[Any, Any, tuple[Any, ...]]:
-    """Return the same of a procedure that is fitted on these records."""
+    """Return the same for a procedure already fitted on these records."""
     if is_search(fitted):
         return _opened(best_of(fitted), X, y)
     if is_pipeline(fitted):
@@ -295,9 +295,9 @@ def _opened(fitted: Any, X: Any, y: np.ndarray) -> tuple[Any, Any, tuple[Any, ..
 
 
 def _prepared(pipeline: Any, X: Any, y: np.ndarray) -> tuple[Any, tuple[Any, ...]]:
-    """Return what the steps before the last make of the records they are fitted on, and its names.
+    """Return the features that the steps before the last compute during the fit, with names.
 
-    That need not be what they make of the same records afterwards: a target encoder leaves out the
+    They may differ from a later transform of the same records: a target encoder leaves out the
     fold of each record.
     """
     from sklearn.base import clone
@@ -326,7 +326,7 @@ def _fitted(estimator: Any, X: Any, y: np.ndarray, weight: np.ndarray | None) ->
 
 
 def _with_penalty(estimator: Any, factor: float) -> Any:
-    """Return a copy of an estimator whose last model, one of ours, has a scaled penalty."""
+    """Return a copy of an estimator whose final seepage model has a scaled penalty."""
     from sklearn.base import clone
 
     other = clone(estimator)
@@ -338,7 +338,7 @@ def _with_penalty(estimator: Any, factor: float) -> Any:
 
 
 def _last(estimator: Any) -> Any:
-    """Return the model at the end of a fitted procedure."""
+    """Return the final model of a fitted procedure."""
     while is_pipeline(estimator) or is_search(estimator):
         estimator = best_of(estimator) if is_search(estimator) else estimator[-1]
     return estimator
@@ -365,7 +365,7 @@ def fits_of(estimator: Any) -> int:
 
 
 def learnt_words(estimator: Any) -> tuple[str, ...]:
-    """Return what a procedure learns from the data besides the numbers at its end."""
+    """Return the names of everything a procedure learns besides its released numbers."""
     if is_search(estimator):
         return joined([SETTINGS], learnt_words(best_of(estimator)))
     if is_pipeline(estimator):
@@ -387,7 +387,7 @@ def _words_of_step(step: Any) -> tuple[str, ...]:
 
 
 def can_rerun(estimator: Any) -> bool:
-    """Say whether a procedure can be rerun: scikit-learn's way to fit, and a linear model known."""
+    """Return whether a procedure can be rerun: scikit-learn's, with a supported linear model."""
     model = _last(estimator)
     try:
         kind_of(model)
@@ -398,21 +398,21 @@ def can_rerun(estimator: Any) -> bool:
 
 @dataclass(frozen=True)
 class RerunRelease(MeasuredRelease):
-    """The released numbers of a procedure of which only reruns are known."""
+    """The released numbers of a procedure that can only be rerun."""
 
     template: UnknownJacobian
 
     def jacobian(self, chunk: Chunk) -> UnknownJacobian:
-        """Return the Jacobian that nobody knows."""
+        """Return the Jacobian, which is not known."""
         return self.template
 
     def finite_changes(self) -> FiniteChanges:
-        """Refuse: nothing can be held fixed."""
+        """Refuse, since nothing can be held fixed."""
         raise self.template.refusal()
 
 
 class UnknownJacobian(ReleaseJacobian):
-    """The Jacobian of a procedure that has none: every product is refused, with the reason."""
+    """A placeholder for a procedure without derivatives: every product raises an error."""
 
     def __init__(self, X: np.ndarray, target: np.ndarray, size: int, why: str) -> None:
         self.X, self.target, self.size, self.why = X, target, size, why
@@ -428,8 +428,8 @@ class UnknownJacobian(ReleaseJacobian):
         raise self.refusal()
 
     def refusal(self) -> InputError:
-        """Return why there is no derivative, and what can be asked instead."""
+        """Return the reason why there is no derivative, and the alternative."""
         return InputError(
-            f"{self.why} So there is no η and nothing that follows from it; ask leak.membership() "
+            f"{self.why} So η and everything derived from it are undefined; ask leak.membership() "
             "and leak.guess(column), which refit the whole procedure."
         )

@@ -1,4 +1,4 @@
-"""``sp.refine``: a fitted model taken the rest of the way to the minimiser of its objective."""
+"""``sp.refine``: continue a fit to the minimiser of its objective."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from seepage.tables.source import as_numpy, read_table
 def refine(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
     """Return a copy of a fitted model at the minimiser of its own objective on these data.
 
-    Leakage is the derivative of the minimiser, so a model that stopped short of it (as an
-    ``SGDClassifier`` does, and others at a loose ``tol``) is refused by :func:`seepage.leakage`.
-    Newton's method takes it the rest of the way; release the copy, not the original.
+    Leakage is defined through the derivative of the minimiser, so :func:`seepage.leakage` refuses
+    a model that stopped short of it (as ``SGDClassifier`` does, and others at a loose ``tol``).
+    Newton's method continues from there; release the copy, not the original.
 
     Parameters
     ----------
     model
-        A model that :func:`seepage.leakage` takes and that has ``coef_``, or a pipeline or search
-        that ends in one.
+        A model that :func:`seepage.leakage` accepts and that has ``coef_``, or a pipeline or
+        search that ends in one.
     X, y, sample_weight
-        What it was fitted on.
+        The data it was fitted on.
 
     Examples
     --------

@@ -1,29 +1,30 @@
-"""Fair leakage: refit with sample weights until every record leaks the same (IRFIL).
+"""Equal leakage: refit with sample weights until every record leaks the same (IRFIL).
 
 Record i of unit k (a unit is a record, or a group of them) has the weight ``ωᵢ = ω⁰ᵢ f_k``. With
-``η̄_k`` the mean leakage of the unit's records and ``t_k`` its target leakage, relative to the
-others, the factors follow (paper 001, algorithm 1, where every record is a unit and every t one)::
+``η̄_k`` the mean leakage of the unit's records and ``t_k`` its relative target leakage, the
+factors are updated by (Hannun et al. 2021, algorithm 1, where every record is a unit and every t
+is one)::
 
     f_k ← c f_k t_k / η̄_k,      c such that  Σᵢ ωᵢ = Σᵢ ω⁰ᵢ
 
 With limits the right-hand side is clipped to them, and c is such that the sum holds after clipping.
-Where rounds no longer bring the leakages nearer to each other, because the weights oscillate
-about the fixed point, steps are halved on a logarithmic scale: ``f_k ← c f_k (t_k/η̄_k)^½`` and so
+Where further rounds do not reduce the differences, because the weights oscillate about the fixed
+point, steps are halved on a logarithmic scale: ``f_k ← c f_k (t_k/η̄_k)^½`` and so
 on. The fixed point is the same.
 
-**The leakage of the procedure as a whole**, derivatives through the minimiser and the weights at
-once. Where the rounds have settled, the weights are a function of the parameters θ and the Hessian
+**The leakage of the whole procedure** differentiates through the minimiser and the weights
+together. At convergence the weights are a function of the parameters θ and the Hessian
 ``H = Σ ω a x̃x̃ᵀ + nλE`` alone. With ``eᵢ(θ, H)`` the leakage of record i per unit of weight::
 
     ωᵢ = ω⁰ᵢ f_k,   f_k = c t_k / D_k,   D_k = the mean of ω⁰ᵢ eᵢ over the records of unit k
 
-with c given by the sum of the weights, and f_k constant where it is at a limit. So the procedure is
-an implicit system in ``s = (θ, H)`` of P + P(P+1)/2 unknowns, however many records there are::
+with c given by the sum of the weights, and f_k constant where it is at a limit. So the procedure
+is an implicit system in ``s = (θ, H)`` of P + P(P+1)/2 unknowns, whatever the number of records::
 
     G₁ = Σ ωᵢ(s) rᵢ x̃ᵢ + nλEθ = 0,      G₂ = H − Σ ωᵢ(s) aᵢ x̃ᵢx̃ᵢᵀ − nλE = 0
 
 and a record zᵢ moves the release by ``dθ/dzᵢ = −[I 0] (∂G/∂s)⁻¹ ∂G/∂zᵢ``: P rows of the inverse are
-enough for all records. Not in the papers: 001 takes the weights as constants.
+enough for all records. This is not in Hannun et al. 2021, who treat the weights as constants.
 
 Per unit of weight, a record leaks ``eᵢ = ‖A Mᵢ‖₂`` with ``A = Φ^½ H⁻¹`` and
 ``Mᵢ = [a x̃ w_Vᵀ + r E_V, b x̃]``: V are the unknown features, and the label's column is present if
@@ -76,10 +77,9 @@ Columns = str | int | Sequence[str | int] | None
 Rows = slice | np.ndarray
 
 NOTICE = (
-    "The weights were chosen by looking at the data, so they carry information about every record "
-    "into the release. eta and leakage() take them as known constants; whole_procedure() measures "
-    "the release with the choice of the weights included, and can be several times as large. Do "
-    "not publish the weights."
+    "The weights were chosen by looking at the data, so the release also leaks through them. eta "
+    "and leakage() treat them as known constants; whole_procedure() includes the choice of the "
+    "weights, and can be several times as large. Do not publish the weights."
 )
 
 # Relative to the largest leakage: below it a unit counts as leaking nothing, and has no slope.
@@ -87,7 +87,7 @@ _NOTHING = 1e-12
 
 
 class ReweightRound(NamedTuple):
-    """One round: the weights, and the leakage of every record with them."""
+    """One round: the weights, and the leakage of every record under them."""
 
     weights: np.ndarray  # (n,)
     factors: np.ndarray  # (units,)
@@ -115,18 +115,18 @@ class ReweightRule:
         return np.bincount(self.unit, weights=self.start, minlength=len(self.target))
 
     def counts(self) -> np.ndarray:
-        """Return how many records of each unit take part, (units,)."""
+        """Return the number of records of positive weight in each unit, (units,)."""
         taking_part = (self.start > 0).astype(float)
         return np.bincount(self.unit, weights=taking_part, minlength=len(self.target))
 
     def means(self, values: np.ndarray) -> np.ndarray:
-        """Return the mean over the records of each unit that take part, (units,)."""
+        """Return the mean over the records of positive weight in each unit, (units,)."""
         kept = np.where(self.start > 0, values, 0.0)
         sums = np.bincount(self.unit, weights=kept, minlength=len(self.target))
         return np.asarray(sums / np.maximum(self.counts(), 1.0))
 
     def leaking(self, eta: np.ndarray) -> np.ndarray:
-        """Return which units leak at all, (units,); a weight can do nothing for the others."""
+        """Return which units leak at all, (units,); weights do not affect the others."""
         means = self.means(eta)
         return np.asarray(means > _NOTHING * np.max(means, initial=0.0))
 
@@ -146,9 +146,9 @@ class ReweightRule:
         return new
 
     def change(self, factors: np.ndarray, following: np.ndarray) -> float:
-        """Return the relative difference, root mean square over the units that take part.
+        """Return the relative change, root mean square over the units of positive weight.
 
-        Without limits this is, once small, the spread of ``η̄_k/t_k`` over its mean.
+        Without limits this is, when small, the coefficient of variation of ``η̄_k/t_k``.
         """
         here = self.mass() > 0
         return float(np.sqrt(np.mean((following[here] / factors[here] - 1) ** 2)))
@@ -158,8 +158,8 @@ class ReweightRule:
     ) -> Iterator[ReweightRound]:
         """Yield the first step, with the weights ω⁰, and then one for every round.
 
-        ``leakage_with`` refits with the weights it is given and returns the leakage of every
-        record. There is no further round where the weights would change by less than ``tolerance``.
+        ``leakage_with`` refits with given weights and returns the leakage of every record. The
+        rounds end where the weights would change by less than ``tolerance``.
         """
         factors, step, before = np.ones(len(self.target)), 1.0, math.inf
         for _ in progress(range(rounds + 1), "rounds"):
@@ -178,8 +178,8 @@ def _scaled_into(
 ) -> np.ndarray:
     """Return ``clip(c·values, low, high)`` with c such that ``Σ mass·clip(…) = total``.
 
-    The sum rises with c, and bends where a value meets a limit. Bisection tells which values those
-    are; between two bends it is linear.
+    The sum is piecewise linear and increasing in c, with a kink where a value meets a limit.
+    Bisection finds the interval between kinks; there the equation is linear.
     """
     if low <= 0 and high == math.inf:
         return np.asarray(values * (total / float(np.sum(mass * values))))
@@ -220,8 +220,8 @@ def _row_targets(target: Any, table: Table) -> np.ndarray:
     wanted = as_numpy(target)
     if wanted.ndim == 0 or wanted.dtype.kind not in "biuf":
         raise InputError(
-            "target must hold one number per row, its target leakage relative to the "
-            "others; only with by= is it a mapping from groups to numbers."
+            "target must hold one number per row, its relative target leakage; only with by= is "
+            "it a mapping from groups to numbers."
         )
     check_length(wanted, table, "target")
     return _positive(wanted.astype(float))
@@ -238,7 +238,9 @@ def _group_targets(target: Any, labels: np.ndarray) -> np.ndarray:
             raise InputError(f"No record is in the group {label!r}{nearest(label, known)}.")
     missing = [label for label in known if label not in target]
     if missing:
-        raise InputError(f"target has no number for the group {missing[0]!r}; give one for each.")
+        raise InputError(
+            f"target has no number for the group {missing[0]!r}; give one for each group."
+        )
     return _positive(np.asarray([float(target[label]) for label in known]))
 
 
@@ -278,7 +280,7 @@ def _limits(clamp: Any) -> tuple[float, float]:
 
 
 class Round(NamedTuple):
-    """The state after a round of reweighting: the records' leakage, and how good the model is."""
+    """The state after a round of reweighting: the records' leakage, and the model's score."""
 
     round: int  # 0 is the fit before any reweighting
     mean: float
@@ -289,7 +291,7 @@ class Round(NamedTuple):
 
 
 class ReweightedData(NamedTuple):
-    """What the weights were found for."""
+    """The data of the reweighting."""
 
     X: Any
     y: Any
@@ -302,7 +304,7 @@ class ReweightedData(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Reweighting(ResultTable):
-    """A model fitted with weights that even out the leakage of its records.
+    """A model fitted with weights that equalise the leakage of its records.
 
     Parameters
     ----------
@@ -311,17 +313,17 @@ class Reweighting(ResultTable):
     weights
         ``ω``, (n,).
     eta
-        The leakage of every record with these weights taken as constants, at ``noise``.
+        The leakage of every record at ``noise``, with these weights treated as constants.
     trajectory
         One :class:`Round` for the fit with the first weights, and one for each round after it.
     groups
         With ``by``, the mean leakage of each group.
     noise
-        The noise that ``eta`` was measured at.
+        The noise at which ``eta`` was measured.
     about
-        What the leakage is about, in words.
+        The unknowns of the leakage, in words.
     notice
-        What the numbers leave out.
+        The limitations of the numbers.
 
     Examples
     --------
@@ -344,7 +346,7 @@ class Reweighting(ResultTable):
     notice: str = NOTICE
 
     def leakage(self, noise: Noise | None = None) -> Leakage:
-        """Return the usual leakage of releasing the model, with the weights taken as constants."""
+        """Return the usual leakage of releasing the model, the weights treated as constants."""
         here = self._setting
         return leakage(
             self.model,
@@ -361,7 +363,7 @@ class Reweighting(ResultTable):
         A record moves the released parameters in three ways: through its own term of the
         objective, as :meth:`leakage` measures; through its own weight; and through the weights
         of all others. This is ``‖Φ^½ dθ/dzᵢ‖₂`` with the derivative of all three, by implicit
-        differentiation of the minimiser and the weights together where the rounds have settled
+        differentiation of the converged minimiser and weights together
         (:mod:`seepage.glm.reweighting`). It is about the same unknowns as ``eta``.
 
         Parameters
@@ -374,8 +376,8 @@ class Reweighting(ResultTable):
         Raises
         ------
         InputError
-            For softmax, for families that do not state their third derivatives, for more than
-            about 150 parameters, and where the weights have not settled.
+            For softmax, for families without third derivatives, for more than about 150
+            parameters, and where the weights have not converged.
         """
         here = self._setting
         leak = self.leakage(noise)
@@ -452,26 +454,27 @@ def reweight(
     """Fit a model with weights that make every record leak the same (IRFIL).
 
     Each round fits the model, measures the leakage η of every record and sets the weights to
-    ``ω ← n (ω/η) / Σ(ω/η)`` (paper 001, algorithm 1). Records that leak much end up light.
+    ``ω ← n (ω/η) / Σ(ω/η)`` (Hannun et al. 2021, algorithm 1). Records that leak much get small
+    weights.
 
-    The weights depend on the data. The η that becomes equal takes them as constants, as the paper
-    does; :meth:`Reweighting.whole_procedure` gives the leakage with the choice of the weights
-    included; it is not equal over the records, and can exceed that of a fit without weights.
+    The weights depend on the data. The equalised η treats them as constants, as the paper does.
+    :meth:`Reweighting.whole_procedure` gives the leakage with the choice of the weights included;
+    it is not equal over the records, and can exceed that of an unweighted fit.
 
     Parameters
     ----------
     model
-        A model of :mod:`seepage.glm`; it need not be fitted, and is left as it is.
+        A model of :mod:`seepage.glm`; it need not be fitted, and is not changed.
     X, y
-        The data: anything :func:`seepage.leakage` takes.
+        The data: any form that :func:`seepage.leakage` accepts.
     rounds
-        How many times to set new weights and refit, at most.
+        The largest number of rounds of new weights and a refit.
     target
-        Each record's target leakage relative to the others, a number above zero; with
-        ``by``, a mapping from each group to its number. All are equal if none is given.
+        Each record's relative target leakage, a number above zero; with ``by``, a mapping from
+        each group to its number. All are equal if none is given.
     columns, label, simplex, attributes
-        What the leakage is about, as for :meth:`seepage.Leakage.records`: the whole record with its
-        label, or the named columns.
+        The unknowns, as for :meth:`seepage.Leakage.records`: the whole record with its label, or
+        the named columns.
     by
         The group of every record, or ``"class"`` for its label: one weight for each group, so that
         the *mean* leakages of the groups become equal.
@@ -479,14 +482,14 @@ def reweight(
         The least and the largest weight, such as ``(0.1, 10)``; weights are one on average. Rows at
         a limit leak more (or less) than the others.
     tolerance
-        Stop when the weights would change by less than this, relative, root mean square. Without
+        Stop when the relative change of the weights, root mean square, is below this. Without
         limits that is the standard deviation of η over its mean.
     noise
         The noise of the release; only the ratios of its variances matter here. If none is given,
         every parameter has noise of standard deviation one.
     sample_weight
-        Weights to begin with: record i weighs ``ω⁰ᵢ`` times the weight found for it, and the
-        sum stays ``Σω⁰``. Records of weight zero are left out.
+        Initial weights: record i has ``ω⁰ᵢ`` times its computed weight, and the sum stays ``Σω⁰``.
+        Records of weight zero are left out.
     X_test, y_test
         Data on which to score the model of every round; the training data if none are given.
     scoring
@@ -508,7 +511,7 @@ def reweight(
     """
     if not isinstance(model, LinearModel):
         raise InputError(
-            f"Reweighting refits the model many times and needs one of seepage.glm, not a "
+            "Reweighting refits the model many times and needs a model of seepage.glm, not a "
             f"{type(model).__name__}."
         )
     kind_of(model)  # refuses a derived class that overrides what is differentiated here
@@ -571,11 +574,11 @@ def procedure_leakage(
     rows: np.ndarray,
     release_noise: Noise,
 ) -> np.ndarray:
-    """Return ``‖Φ^½ dθ/dzᵢ‖₂`` of the given records, the choice of the weights included.
+    """Return ``‖Φ^½ dθ/dzᵢ‖₂`` of the given records, including the choice of the weights.
 
-    ``fit`` is the last fit on the table ``X``, (n, d), and ``last`` the step at which the rule of
-    the weights has settled; the leakage that drives the weights is about ``unknowns`` and was
-    measured at ``noise``. Φ is the information of the release's noise.
+    ``fit`` is the last fit on the table ``X``, (n, d), and ``last`` the round at which the weights
+    have converged. The leakage that determines the weights is about ``unknowns`` and was measured
+    at ``noise``. Φ is the information of the release's noise.
     """
     _check(fit, last)
     fit = replace(
@@ -600,7 +603,7 @@ def procedure_leakage(
 
 
 def _check(fit: FittedGLM, last: ReweightRound) -> None:
-    """Raise unless the derivative through the weights exists and can be afforded."""
+    """Raise an error unless the derivative through the weights exists and is feasible."""
     if last.change > 1e-3:
         raise InputError(
             f"The weights have not settled (the next round would change them by {last.change:.1g},"
@@ -608,21 +611,21 @@ def _check(fit: FittedGLM, last: ReweightRound) -> None:
         )
     if isinstance(fit.family, Categorical):
         raise InputError(
-            "The leakage of the whole procedure is known for models with one output only; for "
-            "softmax there is leakage(), which takes the weights as constants."
+            "The leakage of the whole procedure is supported for models with one output only; "
+            "for softmax use leakage(), which treats the weights as constants."
         )
     third = ("curvature_slope", "curvature_label_slope", "label_curvature")
     missing = [name for name in third if getattr(fit.family, name) is None]
     if missing:
         raise InputError(
-            "The leakage of the whole procedure takes third derivatives of the loss: the family "
-            f"{fit.family.name!r} does not state {', '.join(missing)}."
+            "The leakage of the whole procedure needs third derivatives of the loss, but the "
+            f"family {fit.family.name!r} lacks {', '.join(missing)}."
         )
     size = int(fit.parameters.shape[0])
     if size + size * (size + 1) // 2 > 12_000:  # the system's matrix then takes a gigabyte
         raise InputError(
-            f"The leakage of the whole procedure takes a system of about d²/2 equations, which is "
-            f"too large for {size} parameters; reduce the columns first, to 150 or fewer."
+            "The leakage of the whole procedure needs a system of about d²/2 equations, too "
+            f"large for {size} parameters; reduce the columns to 150 or fewer."
         )
 
 
@@ -640,10 +643,10 @@ class RecordSlopes(NamedTuple):
 
 
 class _System:
-    """The system in s of a model with one output, linearised where the rounds have settled.
+    """The system in s of a model with one output, linearised at convergence.
 
-    ``F_k = ∂G/∂f_k`` is the effect of a unit's factor on the system, and ``F̄`` its weighted mean
-    over the units whose factor moves: the effect of the normalisation.
+    ``F_k = ∂G/∂f_k`` is the effect of a unit's factor on the system, and ``F̄``, the effect of the
+    normalisation, its weighted mean over the units whose factor is free.
 
     Parameters
     ----------
@@ -652,9 +655,9 @@ class _System:
     H
         The Hessian of its objective, (P, P).
     unknowns, noise
-        What the leakage is about, and the noise it is measured at.
+        The unknowns of the leakage, and the noise it is measured at.
     rule, last
-        How weights follow from leakages, and the last round.
+        The rule from leakages to weights, and the last round.
     """
 
     def __init__(
@@ -677,8 +680,8 @@ class _System:
         silent = counted & (last.eta <= _NOTHING * np.max(last.eta))
         if np.any(silent):
             raise InputError(
-                f"Row {int(np.argmax(silent))} leaks nothing, whatever its weight, so the weights "
-                "are not a smooth function of the data there; leave such rows out."
+                f"Row {int(np.argmax(silent))} leaks nothing at any weight, so the weights are "
+                "not a smooth function of the data there; leave such rows out."
             )
         factors = np.where(moves, last.factors, 0.0)
         P = len(H)
@@ -727,7 +730,7 @@ class _System:
         return np.asarray(-direct - through_weights[:, :, None] * t.own[:, None, :])
 
     def slopes(self, rows: Rows) -> RecordSlopes:
-        """Return the contributions of the records, unless some leakage has no derivative."""
+        """Return the contributions of the records; refuse a leakage without derivative."""
         family: Any = self.fit.family
         at = self.fit.margins(self.X[rows, :]), self.fit.target[rows]
         a_m, a_y, b_y = (
@@ -744,8 +747,8 @@ class _System:
         u, v, tied = _leading(A @ M)
         if np.any(tied & (self.scale[rows] > 0)):
             raise InputError(
-                "Some record leaks equally in two directions, so its leakage has no "
-                "derivative; the whole procedure cannot be measured for these data."
+                "Some record leaks equally in two directions, so its leakage has no derivative "
+                "and the whole procedure cannot be measured; use leakage() instead."
             )
         g, h = u @ A, np.linalg.solve(self.H, (M @ v[:, :, None])[:, :, 0].T).T
         v_x, v_y = v[:, : len(w)], v[:, -1] if label else np.zeros(len(v))
@@ -807,14 +810,14 @@ def packed(p: np.ndarray) -> np.ndarray:
 
 
 def packed_form(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Return, row by row, what gives ``pᵀSq`` when multiplied by a packed symmetric S."""
+    """Return rows whose product with a packed symmetric S is ``pᵀSq``."""
     i, j = np.triu_indices(p.shape[1])
     once = p[:, i] * q[:, j]
     return np.asarray(np.where(i == j, once, once + p[:, j] * q[:, i]))
 
 
 def unpacked_form(forms: np.ndarray, P: int) -> np.ndarray:
-    """Return symmetric matrices F with ``Σ F∘S`` = the packed form's product with a packed S."""
+    """Return symmetric F with ``Σ F∘S`` equal to the packed form's product with a packed S."""
     i, j = np.triu_indices(P)
     out = np.zeros((len(forms), P, P))
     out[:, i, j] = np.where(i == j, forms, forms / 2)

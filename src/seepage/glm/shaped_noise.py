@@ -1,10 +1,10 @@
-"""Shaped noise: more of it where predictions suffer less, as judged from public records.
+"""Shaped noise: more of it where it harms predictions less, as judged from public records.
 
-Noise of covariance Σ raises the loss by ``½ tr(HΣ)``, with ``H`` the curvature of the loss: so it
-costs less along directions in which ``H`` is small. A shape that comes from the private records
-leaks by itself (``½ tr(Σ⁻¹∂Σ Σ⁻¹∂Σ)``: see :func:`private_shape_leakage`), and the best shape for a
-small public part suits no other records; so this is the inverse curvature of a public part, mixed
-with plain noise.
+Noise of covariance Σ raises the loss by ``½ tr(HΣ)``, with ``H`` the Hessian of the loss, so it
+costs less in directions where ``H`` is small. A shape that depends on the private records
+leaks itself (``½ tr(Σ⁻¹∂Σ Σ⁻¹∂Σ)``: see :func:`private_shape_leakage`), and the best shape for a
+small public sample does not transfer. So this is the inverse Hessian of a public sample, mixed
+with isotropic noise.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from seepage.tables.source import as_numpy, read_table
 def noise_shape(
     model: Any, X: Any, y: Any, *, sample_weight: Any = None, plain: float = 0.05
 ) -> Gaussian:
-    """Return noise shaped like the inverse curvature of a model of **public** records.
+    """Return noise shaped like the inverse Hessian of a model of **public** records.
 
     ``Σ = (1 − ρ) H⁻¹ P/tr H⁻¹ + ρ I`` for ``P`` released numbers. Pass it to
     :func:`seepage.leakage` about the private records, and :func:`seepage.calibrate` scales it to a
-    target: the shape does not depend on these records, so nothing is left uncounted. On the demo's
+    target. The shape does not depend on these records, so all leakage is counted. On the demo's
     data it costs somewhat less accuracy than plain noise (``python benchmarks/shaped_noise.py``).
 
     Parameters
@@ -38,7 +38,7 @@ def noise_shape(
     X, y, sample_weight
         The public records: known to everybody, or about nobody.
     plain
-        ρ, the share of plain noise, between 0 and 1.
+        ρ, the share of isotropic noise, between 0 and 1.
 
     Examples
     --------

@@ -1,10 +1,10 @@
-"""Which layer of a network gives away what: per-layer measures and federated rounds; needs torch.
+"""Leakage by layer of a network: per-layer measures and federated rounds; needs torch.
 
-``measures`` gives one number per layer, with its interval; ``federated`` covers what leaves the
-clients, simulated or recorded. The audit joins the two. Measures of a whole network are in
+``measures`` gives one number per layer, with its interval; ``federated`` simulates or records the
+updates that clients send. The audits combine the two. Measures of a whole network are in
 :mod:`seepage.nn`, attacks on recordings in :mod:`seepage.attacks`.
 
-Everything here is imported on first use, so that ``import seepage`` never waits for torch.
+Everything here is imported on first use, so that ``import seepage`` does not import torch.
 """
 
 from __future__ import annotations

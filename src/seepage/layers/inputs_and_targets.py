@@ -1,4 +1,4 @@
-"""A caller's inputs and targets, converted to what the network and its loss can take."""
+"""Conversion of a caller's inputs and targets to tensors for the network and its loss."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from seepage.tables.source import as_numpy
 
 
 def read_inputs(x: Any, net: nn.Module) -> Inputs:
-    """Return inputs with their NumPy arrays, nested ones too, as the network's tensors.
+    """Return inputs with NumPy arrays, nested ones too, converted to tensors of the network's type.
 
-    Anything else a network may take (tensors, graphs, masks that are ``None``) is left unchanged.
+    Other values (tensors, graphs, masks that are ``None``) are left unchanged.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def read_targets(y: Any, net: nn.Module, loss: str | nn.Module | Loss) -> Tensor
 def read_pair(
     pair: Any, net: nn.Module, loss: str | nn.Module | Loss, where: str
 ) -> tuple[Inputs, Tensor]:
-    """Return a pair of inputs and targets as tensors, or refuse it.
+    """Return a pair of inputs and targets as tensors; raise if they are invalid.
 
     There must be a target for each of at least one record, and no NaN or infinity; ``where`` names
     the pair, as in "Batch 3".
@@ -79,7 +79,7 @@ def is_finite(x: Any) -> bool:
 
 
 def check_labels(net: nn.Module, loss: str | nn.Module | Loss, x: Any, y: Any, where: str) -> None:
-    """Raise if a class number is not one of the network's; the network stays as it is."""
+    """Raise if a class number is not one of the network's classes; the network is unchanged."""
     with torch.no_grad(), kept_buffers(net):
         output = call(net, rows_of(x, slice(0, 2)))  # BatchNorm has no variance for a single one
     check_classes(loss, output, y, where)
@@ -88,7 +88,7 @@ def check_labels(net: nn.Module, loss: str | nn.Module | Loss, x: Any, y: Any, w
 def check_classes(loss: str | nn.Module | Loss, output: Any, target: Tensor, where: str) -> None:
     """Raise if a class number is not one of the classes in the network's output.
 
-    Losses that are not about classes are not checked. ``where`` names the origin of the targets, as
+    Only losses for classification are checked. ``where`` names the origin of the targets, as
     in "Batch 3".
     """
     each = per_record(loss)

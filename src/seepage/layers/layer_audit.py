@@ -1,4 +1,4 @@
-"""The audit of a network's layers: both measures, the layers to protect, the effect of remedies."""
+"""Audit of a network's layers: sensitivity, V-information, layers to protect, and remedies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from torch import nn
 
 from seepage.core.result import NOTICE
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.gradients import JOINED, METRICS, WIDTH, LayerGradients
 from seepage.layers.federated.recording import record_gradients
 from seepage.layers.inputs_and_targets import check_labels, read_pair
@@ -39,7 +39,7 @@ _NEED_RECORDS = {
 
 @dataclass(frozen=True)
 class LayerRemedy:
-    """What can be read off a whole update after a remedy."""
+    """V-information of a whole update after a remedy."""
 
     name: str  # the remedy
     # The V-information of the whole update about the property, and its 95 % interval
@@ -51,24 +51,24 @@ class LayerRemedy:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LayerAudit(ResultTable):
-    """What each layer gives away, and what would change it.
+    """Leakage of each layer, and the effect of remedies.
 
     Parameters
     ----------
     sensitivity, v_information
-        The two measures, layer by layer; the first only if the records are at hand.
+        The two measures, layer by layer; the first only if the records are given.
     protect
         The layers whose V-information is clearly above zero (by the test, adjusted for the number
         of layers, and by the interval or an estimate of at least half the highest) and whose
-        interval overlaps that of the highest. If none is named, layers may still give something
-        away: with few groups no test can be sure. The rule looks at each layer by itself; what the
-        others tell without the named ones is shown by the remedies and, over a whole training, by
+        interval overlaps that of the highest. If none is named, layers may still leak: with few
+        groups the test has little power. The rule considers each layer alone; the leakage of the
+        other layers is shown by the remedies and, over a whole training, by
         :func:`seepage.attacks.compare_remedies`.
     remedies
         The V-information of the whole update, unchanged and after each remedy.
     mix
-        How the batches were drawn: ``"matched"`` or ``"confounded"``; ``"recorded"`` where nobody
-        drew them.
+        How the batches were drawn: ``"matched"`` or ``"confounded"``; ``"recorded"`` for recorded
+        updates.
     notes
         The remedies that could not be tried, and why.
     refused
@@ -130,6 +130,7 @@ class LayerAudit(ResultTable):
         return f"<audit of {len(self.v_information)} layers, {self.mix} batches: protect {named}>"
 
 
+@accepts_other_names
 def audit(
     net: nn.Module,
     loss: str | nn.Module | Loss,
@@ -153,12 +154,12 @@ def audit(
     """Measure every layer both ways, name those to protect, and try the remedies.
 
     Batches with and without the property are drawn from the records with the same mix of labels
-    (unless told otherwise), from pools that share no record, one pool per fold. Remedies are tried
-    on the recorded gradients: dropping each of the named layers alone (if there are at most 8), and
-    all of them together, if something is left to send; clipping the parameters to their median
-    norm; and Gaussian noise of ``noise`` times that norm on top. The network is used in its present
-    mode: in training mode, BatchNorm and dropout leave no gradient of a single record, so there is
-    V-information but no sensitivity, and the result says so.
+    (unless ``mix`` says otherwise), from pools that share no record, one pool per fold. Remedies
+    are tried on the recorded gradients: dropping each of the named layers alone (if there are at
+    most 8), and all of them together, if other layers remain to be sent; clipping the parameters to
+    their median norm; and Gaussian noise of ``noise`` times that norm on top. The network is used
+    in its present mode: in training mode, BatchNorm and dropout leave no gradient of a single
+    record, so there is V-information but no sensitivity, and the result says so.
 
     Parameters
     ----------
@@ -179,7 +180,7 @@ def audit(
     noise
         The noise multiplier of the last remedy.
     seed
-        Of all draws.
+        The seed of all draws.
 
     Examples
     --------
@@ -218,6 +219,7 @@ def audit(
     return replace(tried, sensitivity=sensitive, mix=mix, refused=refused)
 
 
+@accepts_other_names
 def audit_updates(
     updates: LayerGradients,
     property: Any,
@@ -229,15 +231,15 @@ def audit_updates(
     unit: str = "nats",
     seed: int = 0,
 ) -> LayerAudit:
-    """Audit what clients have sent, without their records: from a recording alone.
+    """Audit recorded updates of clients, without their records.
 
-    How a client came to its update (one step or many, momentum, Adam, weight decay) does not
-    matter to V-information, and what it sent besides parameters is measured too: buffers, and
-    metrics (how many records it has, its loss) as the entry ``"client metrics"``. The remedies are
-    those of :func:`audit`. Measures that need the records are refused, each with its reason.
+    V-information does not depend on how a client trained (one step or many, momentum, Adam, weight
+    decay). Values sent besides parameters are measured too: buffers, and metrics (number of
+    records, loss) as the entry ``"client metrics"``. The remedies are those of :func:`audit`.
+    Measures that need the records are refused, each with its reason.
 
     Updates are taken as recorded: clients with and without the property need not have the same
-    labels, so a layer may tell the property through the labels.
+    labels, so a layer may reveal the property through the labels.
 
     Parameters
     ----------
@@ -247,14 +249,14 @@ def audit_updates(
         The property of every update, ``(n,)``: usually that of its client.
     groups
         As for :func:`v_information`, by default the nodes that the recording knows. Updates of one
-        client are alike: without groups, a classifier learns to recognise the clients, not the
+        client are similar: without groups, a classifier learns to recognise clients rather than the
         property. ``False`` for none.
     family, folds, unit
         As for :func:`v_information`.
     noise
         The noise multiplier of the last remedy.
     seed
-        Of all draws.
+        The seed of all draws.
 
     Examples
     --------
@@ -283,7 +285,7 @@ def audit_updates(
 def _tried(
     recorded: LayerGradients, property: Any, options: dict[str, Any], noise: float
 ) -> LayerAudit:
-    """Return all that the updates alone tell: V-information, and what remedies leave of it."""
+    """Return V-information of the updates, without and with remedies."""
     sent = recorded.with_metrics()
     information = v_information(sent, property, **options)
     protect = tuple(layers_to_protect(information))
@@ -323,7 +325,7 @@ def _tried(
 
 
 def _refused(net: nn.Module) -> dict[str, str]:
-    """Return the measures that do not exist in the network's present mode, and why."""
+    """Return the measures that are undefined in the network's present mode, and why."""
     try:
         refuse_modes(net)
     except InputError as error:
@@ -334,9 +336,9 @@ def _refused(net: nn.Module) -> dict[str, str]:
 def _drops(
     protect: Sequence[str], layers: Sequence[str]
 ) -> tuple[list[tuple[str, ...]], list[str]]:
-    """Return which of these layers to drop, each choice a remedy, and notes.
+    """Return the sets of layers to drop, each a remedy, and notes.
 
-    Metrics, which are no layer, may be dropped too, but something besides them must be left.
+    Metrics, which are not a layer, may be dropped too, but some layer must remain.
     """
     named, notes = tuple(protect), []
     whole = set(layers) <= set(named)
@@ -358,12 +360,12 @@ def _drops(
 
 
 def layers_to_protect(information: PerLayer) -> list[str]:
-    """Return the layers that give something away and are not clearly below the highest.
+    """Return the layers that leak significantly and are not clearly below the highest.
 
     The P-values are adjusted for the number of layers by the rule of Benjamini and Hochberg (1995):
-    where there is nothing, the chance that any layer is named is 5 %. With few clients the interval
-    is wide even if all are told apart, so a layer whose interval reaches zero may also be named, if
-    its estimate is at least half the highest.
+    without any leakage, the probability that a layer is named is 5 %. With few clients the interval
+    is wide even if all are classified correctly, so a layer whose interval reaches zero may also be
+    named, if its estimate is at least half the highest.
     """
     from scipy.stats import false_discovery_control
 

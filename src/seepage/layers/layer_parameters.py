@@ -1,4 +1,4 @@
-"""Which parameters make up a layer: those of one module, under its name in the network."""
+"""The parameters of each layer: those of one module, under its name in the network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit of recorded rounds: which layer tells a property, since when, and who stands out."""
+"""Audit of recorded federated rounds: layers that reveal a property, and outlying clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from seepage.core.result import NOTICE
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.client_means import ClientRounds
 from seepage.layers.federated.gradients import LayerGradients, load_gradients
 from seepage.layers.layer_audit import LayerAudit, audit_updates
@@ -27,17 +27,17 @@ Recording = LayerGradients | str | os.PathLike[str]  # a recording, or its file
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RecordingAudit(ResultTable):
-    """What a recording of federated rounds gives away about a property of the clients.
+    """Leakage of a recording of federated rounds about a property of the clients.
 
     Parameters
     ----------
     layers
-        What each layer tells over all rounds, and what is left of that after remedies.
+        The leakage of each layer over all rounds, without and with remedies.
     over_rounds
-        The first round after which it does; ``None`` if the property is not one of clients, or
-        rounds are not known.
+        The first round after which each layer reveals the property; ``None`` if clients have
+        several values of it, or rounds are unknown.
     clients
-        Whose updates stand out.
+        How far each client's updates lie from those of the other clients.
     by_client
         Whether the property belongs to clients: each has a single value.
     shares
@@ -47,9 +47,9 @@ class RecordingAudit(ResultTable):
     rounds
         The first and the last round, where they are known.
     metrics
-        What clients sent besides the network's state.
+        The metrics that clients sent besides the network's state.
     notes
-        What a reader of the answers must know.
+        Caveats, in words.
     """
 
     layers: LayerAudit
@@ -73,11 +73,11 @@ class RecordingAudit(ResultTable):
         return self.layers.plot(ax)
 
     def telling(self) -> tuple[str, ...]:
-        """Return the layers that tell the property at the 5 % level, the most telling first.
+        """Return the layers that reveal the property at the 5 % level, the strongest first.
 
-        These are the layers that tell it after some round: where there is nothing to find, the
-        chance that any is named is 5 %. If rounds were not tested, they are those named by the
-        audit of the layers.
+        These are the layers that reveal it after some round; without any leakage, the probability
+        that one is named is 5 %. If rounds were not tested, they are the layers named by the layer
+        audit.
         """
         if self.over_rounds is None:
             return self.layers.protect
@@ -87,8 +87,9 @@ class RecordingAudit(ResultTable):
     def least_p_value(self) -> float:
         """Return the smallest P-value that exchanging the clients' labels can give.
 
-        Ten clients, five of them with the property, can be labelled in 252 ways, of which each is
-        as good as its opposite: 2/252. With one client against nine it is 1/10.
+        Ten clients, five with the property, can be labelled in 252 ways; each labelling and its
+        complement give the same statistic, so the minimum is 2/252. With one client against nine it
+        is 1/10.
         """
         counts = list(self.shares.values())
         ways = math.factorial(sum(counts)) // math.prod(math.factorial(n) for n in counts)
@@ -122,6 +123,7 @@ class RecordingAudit(ResultTable):
         )
 
 
+@accepts_other_names
 def audit_recording(
     recording: Recording,
     property: Any,
@@ -133,7 +135,7 @@ def audit_recording(
     permutations: int = 999,
     seed: int = 0,
 ) -> RecordingAudit:
-    """Audit recorded rounds: which layer tells a property, since when, and who stands out.
+    """Audit recorded rounds: layers that reveal a property, the first such round, outlying clients.
 
     Parameters
     ----------
@@ -147,7 +149,7 @@ def audit_recording(
     permutations
         The number of permutations of the tests over rounds.
     seed
-        Of all draws.
+        The seed of all draws.
 
     Examples
     --------
@@ -212,20 +214,20 @@ def audit_recording(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KnownUpdates:
-    """Recorded updates, and what is known of the clients who sent them.
+    """Recorded updates, and the property of the clients who sent them.
 
     Parameters
     ----------
     seen
         The updates.
     who
-        Which client sent each.
+        The client that sent each update.
     values
         The property of every update, ``(n,)``.
     by_client, shares
         As in :class:`RecordingAudit`.
     folds
-        The number asked for, or fewer if a value of the property is rare.
+        The requested number of folds, or fewer if a value of the property is rare.
     """
 
     seen: LayerGradients
@@ -237,7 +239,7 @@ class KnownUpdates:
 
     @staticmethod
     def read(recording: Recording, property: Any, folds: int) -> KnownUpdates:
-        """Read a recording and a property as :func:`audit_recording` takes them."""
+        """Read the recording and the property passed to :func:`audit_recording`."""
         seen = recording if isinstance(recording, LayerGradients) else load_gradients(recording)[0]
         who = ClientRounds.of(seen)
         values = property_of_updates(property, seen)
@@ -248,8 +250,8 @@ class KnownUpdates:
         counts = (of_client > 0).sum(axis=0) if whole else of_client.sum(axis=0)
         if len(levels) < 2:
             raise InputError(
-                "All clients have the same property, so there is nothing to tell apart; record "
-                "clients of another class."
+                "All clients have the same property, so there is nothing to infer; record clients "
+                "of another class."
             )
         if whole and 2 * len(levels) > len(who.clients):
             raise InputError(
@@ -267,7 +269,7 @@ class KnownUpdates:
 
     @property
     def alone(self) -> bool:
-        """Whether a client alone has its value, so that clients cannot be held out."""
+        """Whether a value of the property occurs in one client only."""
         return self.by_client and min(self.shares.values()) < 2
 
 

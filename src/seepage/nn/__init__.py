@@ -1,6 +1,6 @@
-"""What private training of neural networks leaks about its records; needs torch.
+"""Leakage of neural-network training about its records; needs torch.
 
-Everything here is imported on first use, so that ``import seepage`` never waits for torch.
+Everything here is imported on first use, so that ``import seepage`` does not import torch.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from seepage.nn.jacobian.engine import Engine as Engine
     from seepage.nn.jacobian.engine import Step as Step
     from seepage.nn.measures.estimate import Estimate as Estimate
+    from seepage.nn.measures.exposure import ExposureScores as ExposureScores
+    from seepage.nn.measures.exposure import exposure_scores as exposure_scores
     from seepage.nn.measures.gradient_leakage import GradientLeakage as GradientLeakage
     from seepage.nn.measures.gradient_leakage import leakage as leakage
     from seepage.nn.privacy.individual_loss import IndividualLoss as IndividualLoss

@@ -1,10 +1,9 @@
-"""Differential privacy as the bounds on reconstruction need it: what a mechanism promises.
+"""Differential privacy guarantees, as the bounds on reconstruction need them.
 
-``statements`` are the promises, whoever keeps them (a ``dp_accounting`` event is read into one);
-``trade_off`` says how well an attacker tells one record's presence under each;
-``gaussian_mechanism`` says how much noise buys (ε, δ); ``sensitivity`` says how far one record can
-move a fitted model, and so what noise on its parameters promises; ``filters`` stop a record whose
-budget is spent.
+``statements`` holds the guarantees (a ``dp_accounting`` event is converted to one), and
+``trade_off`` the best membership test under each. ``gaussian_mechanism`` computes the noise for
+(ε, δ). ``sensitivity`` bounds the effect of one record on a fitted model, hence the guarantee of
+noise on its parameters. ``filters`` exclude records whose budget is spent.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from seepage.privacy.sensitivity import Sensitivity as Sensitivity
     from seepage.privacy.sensitivity import clip_rows as clip_rows
     from seepage.privacy.sensitivity import (
-        epsilon_printed_in_paper_004 as epsilon_printed_in_paper_004,
+        epsilon_printed_by_guo_2022 as epsilon_printed_by_guo_2022,
     )
     from seepage.privacy.sensitivity import output_perturbation as output_perturbation
     from seepage.privacy.sensitivity import output_sensitivity as output_sensitivity

@@ -1,14 +1,14 @@
-"""Budgets that are enforced: a record whose budget is spent takes part in no further release.
+"""Privacy filters: a record whose budget is spent takes part in no further release.
 
-Releases are chosen one after the other, each in the light of the earlier ones. Given these, record
+Releases are chosen one after the other, each depending on the earlier ones. Given these, record
 i costs ``ρ_t(i)`` at release t. If it takes part only while ``Σ_t ρ_t(i) ≤ ρ``, the whole stream
-costs no record more than ρ, however the releases were chosen: for the Rényi divergence of one
-order, fixed beforehand (Feldman and Zrnic 2021), and for ``μ²`` of Gaussian noise
-(Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2022). Without a filter the sum over the run
-that took place is an estimate; with it, the budget is a promise to all records alike.
+costs no record more than ρ, however the releases are chosen. This holds for the Rényi divergence
+of one order, fixed beforehand (Feldman and Zrnic 2021), and for ``μ²`` of Gaussian noise (Smith
+and Thakurta 2022; Koskela, Tobaben and Honkela 2022). Without a filter the sum over the
+actual run is only an estimate; with it, the budget is a guarantee for every record.
 
-What a record has spent is no promise to that record: it depends on the others' data through the
-releases, and on its own.
+The budget spent by a record is not a guarantee for that record: it depends on the record, and
+through the releases on the other records.
 """
 
 from __future__ import annotations
@@ -19,45 +19,47 @@ from typing import Any
 import numpy as np
 
 from seepage.core.noise import Gaussian
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.privacy.statements import GaussianDP, RenyiDP
 from seepage.support.number_check import check_count
 from seepage.tables.source import as_numpy
 
 ADD_OR_REMOVE = "add-or-remove"
 CONDITIONS = (
-    "Whether a record takes part depends on itself and on earlier releases alone.",
-    "Nothing that is published, nor when publishing stops, depends on who takes part or how many.",
-    "Who has stopped, and what each record has spent, stays secret.",
+    "Whether a record takes part depends on that record and on earlier releases alone.",
+    "Neither the published results nor the time of the last one depends on which records take "
+    "part, or how many.",
+    "The list of stopped records and the budget each has spent stay secret.",
 )
 _SEEDED = (
-    "Some noise came from a seed: an experiment, whoever knows the seed can subtract the noise."
+    "Some noise came from a seed, for an experiment: anybody who knows the seed can subtract it."
 )
 
 
 class PrivacyFilter:
-    """Which records may still take part in a stream of releases, and what each has spent.
+    """The records that may still take part in a stream of releases, and the budget each has spent.
 
     Parameters
     ----------
     records
-        How many records there are.
+        The number of records.
     budget
-        What is promised to each: ``GaussianDP(mu, "add-or-remove")``, whose ``μ²`` is spent, or
-        ``RenyiDP({order: epsilon}, "add-or-remove")`` at one order.
+        The guarantee for each record: ``GaussianDP(mu, "add-or-remove")``, whose ``μ²`` is spent,
+        or ``RenyiDP({order: epsilon}, "add-or-remove")`` at one order.
 
     Attributes
     ----------
     active
-        Which records have not stopped. Secret, as is ``spent``: whether a record has stopped says
-        something about it that no budget covers.
+        The records that have not stopped. Secret, as is ``spent``: whether a record has stopped
+        reveals something about it that no budget covers.
     spent
-        What each has spent so far: ``Σ μ²``, or Rényi divergence.
+        The budget each record has spent so far: ``Σ μ²``, or Rényi divergence.
 
     Examples
     --------
     Three noisy sums of records between 0 and 1, each with noise of standard deviation 1, under a
-    budget of μ = 1.2: the record of 1 takes part in one of them, that of 0.6 in all.
+    budget of μ = 1.2. The record with value 1 takes part in one of them, that with value 0.6 in
+    all.
 
     >>> import numpy as np
     >>> from seepage import Gaussian
@@ -82,13 +84,14 @@ class PrivacyFilter:
             )
         if budget.neighbours != ADD_OR_REMOVE:
             raise InputError(
-                "A budget is about adding or removing a record, which stopping does; give "
+                "A filter's budget is about adding or removing a record; pass "
                 "neighbours='add-or-remove'."
             )
         if isinstance(budget, RenyiDP) and len(budget.points) != 1:
             raise InputError(
-                "A filter needs one Rényi order, fixed beforehand: the best order of a stream is "
-                "known only at its end; give RenyiDP({order: epsilon}, 'add-or-remove')."
+                "A filter needs one Rényi order, fixed beforehand, since the best order of a "
+                "stream is known only at its end; pass RenyiDP({order: epsilon}, "
+                "'add-or-remove')."
             )
         self.budget = budget
         # The Rényi order, none for a Gaussian budget, and the most that a record can spend.
@@ -102,7 +105,7 @@ class PrivacyFilter:
         self.spent = np.zeros(records)
 
     def promise(self) -> GaussianDP | RenyiDP:
-        """Return what is promised to every record, with its conditions."""
+        """Return the guarantee for every record, with its conditions."""
         said = (*self.budget.assumptions, *CONDITIONS, *((_SEEDED,) if self.seeded else ()))
         return replace(self.budget, assumptions=said, guarantee=not self.seeded)
 
@@ -114,7 +117,7 @@ class PrivacyFilter:
         return f"<{self}>"
 
     def cost(self, shifts: Any) -> np.ndarray:
-        """Return what Gaussian releases cost, from how far each record moves them.
+        """Return the cost of a Gaussian release from the distance by which each record moves it.
 
         ``μ²`` or ``αμ²/2``, with μ in units of the noise's standard deviation.
         """
@@ -122,16 +125,16 @@ class PrivacyFilter:
         return np.asarray(squares if self.order is None else self.order * squares / 2)
 
     def admit(self, costs: Any, rows: Any = None) -> np.ndarray:
-        """Return which records may take part in the coming release, and charge those.
+        """Return which records may take part in the coming release, and charge them for it.
 
-        Whoever is not admitted stops for good. Call it once for every release, before it, and
-        leave out of the release all records that are not admitted.
+        A record that is not admitted stops for good. Call it once for every release, before it,
+        and leave out of the release all records that are not admitted.
 
         Parameters
         ----------
         costs
-            What the release costs each record if it takes part, as a function of that record and of
-            earlier releases alone.
+            The cost of the release to each record that takes part; it may depend only on that
+            record and on earlier releases.
         rows
             The positions of these records; by default all of them, in order.
         """
@@ -145,19 +148,22 @@ class PrivacyFilter:
         if not np.all(costs >= 0):  # nan neither
             raise InputError("A cost must be a number, zero or above; check the contributions.")
         if len(np.unique(rows)) != len(rows):
-            raise InputError("A record can take part in a release once; some row comes twice.")
+            raise InputError(
+                "A record can take part in a release only once; some row occurs twice."
+            )
         admitted = np.asarray(self.active[rows] & (self.spent[rows] + costs <= self.limit))
         self.active[rows] = admitted
         self.spent[rows] += np.where(admitted, costs, 0.0)
         self.releases += 1
         return admitted
 
+    @accepts_other_names
     def noisy_sum(self, contributions: Any, noise: Gaussian, seed: int | None = None) -> np.ndarray:
         """Return the sum of the admitted records' contributions, with noise.
 
-        For a stream of releases, and for the answers of a predictor that sums over its records
-        (votes of neighbours, kernels). A contribution must depend on its own record, on the
-        question and on earlier answers, not on the other records.
+        For a stream of releases, and for a predictor that sums over its records (nearest-neighbour
+        votes, kernels). A contribution may depend on its own record, on the
+        question and on earlier answers, but not on the other records.
 
         Parameters
         ----------
@@ -166,7 +172,7 @@ class PrivacyFilter:
         noise
             Gaussian noise with one standard deviation.
         seed
-            For experiments: whoever knows it can subtract the noise.
+            For experiments: anybody who knows it can subtract the noise.
         """
         rows = as_numpy(contributions).astype(float)
         rows = rows[:, None] if rows.ndim == 1 else rows

@@ -1,4 +1,4 @@
-"""How much Gaussian noise buys (ε, δ)-differential privacy, exactly and by the classic formula."""
+"""The Gaussian noise for (ε, δ)-differential privacy, exactly and by the classic formula."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
 
 def analytic_gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.0) -> float:
-    """Return the least σ with which Gaussian noise is (ε, δ)-differentially private.
+    """Return the least σ at which the Gaussian mechanism is (ε, δ)-differentially private.
 
-    Exact for every ε (Balle and Wang 2018), whereas the classic formula is valid only below 1 and
-    asks for more noise than needed.
+    Exact for every ε (Balle and Wang 2018); the classic formula is valid only below 1 and adds
+    more noise than needed.
 
     Parameters
     ----------
     epsilon, delta
-        The wanted privacy: ε ≥ 0 and 0 < δ < 1.
+        The target privacy: ε ≥ 0 and 0 < δ < 1.
     sensitivity
-        How far one change of the data can move what is released, in Euclidean norm.
+        The L2 sensitivity of the release.
 
     Examples
     --------

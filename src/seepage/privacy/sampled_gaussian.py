@@ -1,4 +1,4 @@
-"""What Gaussian steps on random batches promise: private SGD, from its three numbers."""
+"""The guarantee of private SGD: Gaussian steps on random batches."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ from seepage.support.number_check import (
 
 @dataclass(frozen=True)
 class SampledGaussianDP(PrivacyStatement):
-    """Steps with Gaussian noise on Poisson batches: adding, removing or replacing one record.
+    """The guarantee of Gaussian steps on Poisson batches about adding, removing or replacing.
 
-    Its trade-off curve comes from dp-accounting's privacy loss distributions, rounded towards more
-    loss, of a pair that dominates every step (:func:`~seepage.privacy.trade_off.gaussian_losses`);
-    it is below what the (ε, δ) of the same run allows by itself. A replacement costs less than two
-    removals, and less than half the noise would.
+    Its trade-off curve comes from dp-accounting's privacy loss distributions, rounded
+    pessimistically, of a pair that dominates every step
+    (:func:`~seepage.privacy.trade_off.gaussian_losses`). It is tighter than the curve of the run's
+    (ε, δ) alone. A replacement costs less than two removals, and less than a removal at half the
+    noise.
 
     Parameters
     ----------
     noise_multiplier
-        The standard deviation of the noise over the clip.
+        The standard deviation of the noise divided by the clipping norm.
     sample_rate
         The probability with which each record takes part in a step; 1 without sampling.
     steps
-        How many steps there are.
+        The number of steps.
     neighbours
-        What ε and the curve are about: to ``"add-or-remove"`` a record, which holds if neither the
-        rate nor the number that sums are divided by depends on how many records there are, or to
+        The neighbouring relation of ε and the curve. ``"add-or-remove"`` a record requires that
+        neither the rate nor the divisor of the sums depends on the number of records; the other is
         ``"replace"`` one.
     group
-        How many records are added or removed together, such as all of one person.
+        The number of records that are added or removed together, such as all of one person.
 
     Examples
     --------
@@ -66,10 +67,12 @@ class SampledGaussianDP(PrivacyStatement):
     neighbours: str = "add-or-remove"
     group: int = 1
     assumptions: tuple[str, ...] = (
-        "Every record takes part in a step by its own coin toss, which nobody sees.",
+        "Every record takes part in a step independently (Poisson sampling), and the batches "
+        "stay secret.",
         "Rate, steps and the divisor of the sums were stated before the data were seen; if they "
-        "follow from the number of records, only replacing one is protected.",
-        "Nothing leaves but the noisy gradients of the steps, or results computed from them.",
+        "depend on the number of records, the guarantee is for replacing a record only.",
+        "Nothing is published besides the noisy gradients of the steps, or results computed from "
+        "them.",
     )
     guarantee: bool = True
 
@@ -78,22 +81,22 @@ class SampledGaussianDP(PrivacyStatement):
         check_number(self.sample_rate, "sample_rate")
         if not 0 < self.sample_rate <= 1:
             raise InputError(
-                "sample_rate is the probability that a record takes part in a step, above 0 and up "
-                f"to 1, not {self.sample_rate!r}: the mean size of a batch over the number of "
-                "records."
+                "sample_rate is the probability that a record takes part in a step, above 0 and "
+                f"up to 1, not {self.sample_rate!r}; it is the mean size of a batch over the "
+                "number of records."
             )
         check_count(self.steps, "steps")
         check_choice(self.neighbours, "neighbours", NEIGHBOURS)
         check_count(self.group, "group")
         if self.group > 1 and self.neighbours == "replace":
             raise InputError(
-                "Groups are accounted for as added or removed: leave neighbours out. Replacing k "
-                "records is removing k and adding k."
+                "Groups are accounted for as added or removed: leave out neighbours=. To replace "
+                "k records, count removing k and adding k."
             )
 
     @property
     def words(self) -> str:
-        """The promise in a few words."""
+        """The guarantee in a few words."""
         return (
             f"{self.steps:,} Gaussian {'step' if self.steps == 1 else 'steps'}, noise multiplier "
             f"{self.noise_multiplier:.4g}, sample rate {self.sample_rate:.4g} ({self.neighbours}"
@@ -106,7 +109,7 @@ class SampledGaussianDP(PrivacyStatement):
         return float(self._losses.get_epsilon_for_delta(delta))
 
     def trade_off(self) -> LossTradeOff:
-        """Return how well the change that the promise is about can be told."""
+        """Return the best membership test under this guarantee."""
         return LossTradeOff(*both_ways(self._losses))
 
     def renyi(self) -> float:
@@ -117,7 +120,7 @@ class SampledGaussianDP(PrivacyStatement):
         return self.steps * float(step)
 
     def total_variation(self) -> float:
-        """Return the total variation under replacement; of a group by way of removal."""
+        """Return the total variation under replacement; for a group, by removing and adding."""
         if self.group > 1:
             return self.trade_off().replaced()
         replacing = self._losses if self.neighbours == "replace" else self._composed(replace=True)

@@ -1,18 +1,19 @@
-"""How far one record can move a release, and what privacy its noise then promises.
+"""The sensitivity of a release to one record, and the privacy guarantee of its noise.
 
 Let two tables differ in one record, and ``w``, ``w'`` be their minimisers. The objective of one is
-strongly convex with constant nλ, and its gradient at the other's minimiser is that of two losses::
+strongly convex with constant nλ, and its gradient at the other's minimiser is the difference of
+two losses' gradients::
 
     nλ ‖w − w'‖ ≤ ‖∇F(w')‖ = ‖∇ℓ(w'; z) − ∇ℓ(w'; z')‖ ≤ 2L,    L = sup ω |∂ℓ/∂m| ‖x‖
 
-(Chaudhuri, Monteleoni and Sarwate 2011), so that the sensitivity is ``2L/(nλ)``. ``L`` must hold
-for every record that could be in the table, but only at minimisers:
+(Chaudhuri, Monteleoni and Sarwate 2011), so the sensitivity is at most ``2L/(nλ)``. ``L`` must
+hold for every record that could be in the table, but only at minimisers:
 
 * logistic: at most 1; softmax: a vector no longer than √2;
 * least squares with ``|y| ≤ Y``: ``(nλ/2)‖w‖² ≤ F(0) ≤ nY²/2`` bounds ``w``, hence the residual;
 * Poisson with ``0 ≤ y ≤ Y``: likewise, with a far larger constant.
 
-The intercept is not penalised, so nothing bounds how far it moves: models with one are refused.
+The intercept is not penalised, so its change is unbounded: models with one are refused.
 Where the release itself bounds every record's contribution, as a sum of clipped gradients does,
 that bound is used.
 """
@@ -43,7 +44,7 @@ _FROM_THE_DATA = "The bound on {} was read off the data, so this is not a guaran
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """How far replacing one record can move the release, in Euclidean norm.
+    """The L2 sensitivity of a release to replacing one record.
 
     Parameters
     ----------
@@ -52,10 +53,10 @@ class Sensitivity:
     lipschitz
         ``L``: the largest norm of a record's gradient, after clipping if gradients are clipped.
     guarantee
-        Whether it rests on stated bounds alone; one that rests on the data at hand is an
-        indication.
+        Whether it rests on stated bounds alone; a value that uses the data at hand is only
+        indicative.
     assumptions
-        What it rests on.
+        The assumptions behind it.
     """
 
     value: float
@@ -82,8 +83,9 @@ def output_sensitivity(
         The leakage of one release, about records in memory or read in chunks. A linear model must
         have a penalty and no intercept.
     row_norm
-        A bound on every record's norm ``‖x‖``: a promise about all records, kept for instance by
-        :func:`clip_rows`. By default the largest norm in the data, which gives no guarantee.
+        A bound on every record's norm ``‖x‖``, valid for all possible records, as
+        :func:`clip_rows` ensures. By default the largest norm in the data, which gives no
+        guarantee.
     label_bound
         A bound on the size of every label; needed for least squares and Poisson.
     lipschitz
@@ -130,10 +132,10 @@ def output_perturbation(
     label_bound: float | None = None,
     lipschitz: float | None = None,
 ) -> PrivacyStatement:
-    """Return what the noise of a release promises, from :func:`output_sensitivity`.
+    """Return the privacy guarantee of a release's noise, from :func:`output_sensitivity`.
 
-    Gaussian noise gives :class:`GaussianDP` with ``μ = sensitivity/σ`` (the least deviation in any
-    direction, where it differs), hence ``ε(2) = 4L²/(nλσ)²``. Laplace noise gives pure differential
+    Gaussian noise gives :class:`GaussianDP` with ``μ = sensitivity/σ`` (σ the smallest standard
+    deviation in any direction), hence ``ε(2) = 4L²/(nλσ)²``. Laplace noise gives pure differential
     privacy with ``ε = √P · sensitivity/b`` for P released numbers.
     """
     sensitivity = output_sensitivity(
@@ -154,16 +156,14 @@ def output_perturbation(
         return DifferentialPrivacy(
             epsilon, assumptions=assumptions, guarantee=sensitivity.guarantee
         )
-    raise InputError(
-        f"Nothing is known about the privacy of {noise!r}; use sp.Gaussian or sp.Laplace."
-    )
+    raise InputError(f"No privacy guarantee is known for {noise!r}; use sp.Gaussian or sp.Laplace.")
 
 
 def clip_rows(X: Any, norm: float) -> Array:
-    """Return the table as an array, with rows longer than ``norm`` scaled down to that length.
+    """Return the table as an array, with rows of norm above ``norm`` scaled down to that norm.
 
-    Fit on the clipped table, and every record's norm, present or future, is bounded by a number
-    that does not depend on the data: the ``row_norm`` of :func:`output_sensitivity`.
+    A model fitted on the clipped table has records whose norm, present or future, is bounded by a
+    number that does not depend on the data: the ``row_norm`` of :func:`output_sensitivity`.
     """
     check_positive(norm, "norm")
     values = read_table(X).values
@@ -176,10 +176,10 @@ def clip_rows(X: Any, norm: float) -> Array:
 
 
 def epsilon_printed_in_paper_004(n: int, l2: float, sigma: float) -> float:
-    """Return ``2/(nλσ)``, which paper 004 prints as ε at order 2 (section 7.1).
+    """Return ``2/(nλσ)``, which Guo et al. 2022 print as ε at order 2 (section 7.1).
 
-    It is not the Rényi divergence of output perturbation, which is ``4L²/(nλσ)²``; it serves only
-    to compare with that paper's Figure 2.
+    It is not the Rényi divergence of output perturbation, which is ``4L²/(nλσ)²``; it is only for
+    comparison with Figure 2 of that paper.
     """
     return 2 / (n * l2 * sigma)
 
@@ -189,22 +189,22 @@ def _penalised_fit(leak: Leakage[Any]) -> FittedGLM:
     if CLASS_WEIGHTS in leak.held:
         raise InputError(
             "class_weight='balanced' computes the weights from the labels, so one record changes "
-            "the weights of all others and nothing bounds how far it moves the model; fit with "
-            "class weights stated in advance, as class_weight={class: weight}."
+            "the weights of all others and the sensitivity is unbounded; fit with fixed class "
+            "weights, as class_weight={class: weight}."
         )
     if fit is None or len(leak.noise) != 1:
         raise InputError(
-            "The sensitivity is known only for one release of one linear model; for any other "
-            "release, state its privacy with sp.guarantees(…, dp=…)."
+            "The sensitivity is known only for a single release of one linear model; for any "
+            "other release, state its privacy with sp.guarantees(…, dp=…)."
         )
     if fit.ridge == 0:
         raise InputError(
-            "Without a penalty nothing bounds how far one record moves the model; fit with one."
+            "Without a penalty the sensitivity to one record is unbounded; fit with a penalty."
         )
     if fit.intercept is not None:
         raise InputError(
-            "The intercept is not penalised, so nothing bounds how far one record moves it; fit "
-            "without one, and add a column of ones to the table if the model needs it."
+            "The intercept is not penalised, so its sensitivity is unbounded; fit without one, "
+            "and add a column of ones to the table if the model needs it."
         )
     return fit
 
@@ -263,7 +263,7 @@ def _row_norm(seen: LargestSeen, stated: float | None) -> tuple[float, bool, tup
 def _slope(
     fit: FittedGLM, seen: LargestSeen, row_norm: float, label_bound: float | None
 ) -> tuple[float, bool, tuple[str, ...]]:
-    """Return the largest size of ``∂ℓ/∂m`` at any minimiser, and its assumptions."""
+    """Return the largest absolute ``∂ℓ/∂m`` at any minimiser, and its assumptions."""
     if isinstance(fit.family, Categorical):
         return math.sqrt(2.0), True, ()
     if fit.family.name == "bernoulli":
@@ -277,10 +277,14 @@ def _slope(
     else:
         if seen.label > label_bound:
             raise InputError(
-                f"A label has size {seen.label:.4g}, above the stated label_bound "
+                f"A label has absolute value {seen.label:.4g}, above the stated label_bound "
                 f"{label_bound:g}; clip the labels and fit again, or state a larger bound."
             )
-        Y, stated, about = float(label_bound), True, f"No label's size exceeds {label_bound:g}."
+        Y, stated, about = (
+            float(label_bound),
+            True,
+            f"No label's absolute value exceeds {label_bound:g}.",
+        )
     n = seen.total
     if fit.family.name == "gaussian":
         return Y + row_norm * Y * math.sqrt(n / fit.ridge), stated, (about,)

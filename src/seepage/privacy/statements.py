@@ -1,13 +1,14 @@
-"""What a mechanism promises about any two data sets that differ in one record.
+"""Privacy guarantees about any two data sets that differ in one record.
 
-Bounds on reconstruction ask a promise two things, both about *replacing* one record by another:
+Bounds on reconstruction use two properties of a guarantee, both about *replacing* one record by
+another:
 
-* the Rényi divergence of order 2, ``log(1 + χ²)``, which bounds unbiased adversaries (paper 004,
-  theorem 1);
-* the total variation, the most by which the probability of any outcome can change, which bounds
+* the Rényi divergence of order 2, ``log(1 + χ²)``, which bounds unbiased adversaries (Guo et al.
+  2022, theorem 1);
+* the total variation, the largest change of the probability of any outcome, which bounds
   membership inference and, through two-point arguments, every adversary.
 
-Promises about adding or removing a record are translated: replacing is removing and then adding.
+Guarantees about adding or removing a record are converted: replacing is removing and then adding.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _BY_WAY_OF_REMOVAL = tuple(
 
 
 class PrivacyStatement(ABC):
-    """A promise of differential privacy, of whatever kind."""
+    """A differential privacy guarantee of any kind."""
 
     neighbours: str
     assumptions: tuple[str, ...]
@@ -52,7 +53,7 @@ class PrivacyStatement(ABC):
     @property
     @abstractmethod
     def words(self) -> str:
-        """The promise in a few words."""
+        """The guarantee in a few words."""
 
     @abstractmethod
     def renyi(self) -> float:
@@ -68,18 +69,18 @@ class DifferentialPrivacy(PrivacyStatement):
     """(ε, δ)-differential privacy; pure where δ = 0.
 
     Pure ε-differential privacy gives ``χ² ≤ e^ε + e^−ε − 2`` (Bun and Steinke 2016, proposition
-    3.3, at order 2), which randomised response attains. With δ > 0 nothing follows for χ²: with
-    probability δ everything may be revealed. The total variation is at most
-    ``(e^ε − 1 + 2δ)/(e^ε + 1)`` (Kairouz, Oh and Viswanath 2015); for a promise about adding or
-    removing a record, ``1 − e^−ε (1 − 2δ)``.
+    3.3, at order 2), which randomised response attains. With δ > 0 nothing follows for χ², since
+    everything may be revealed with probability δ. The total variation is at most
+    ``(e^ε − 1 + 2δ)/(e^ε + 1)`` (Kairouz, Oh and Viswanath 2015); for adding or removing a record,
+    ``1 − e^−ε (1 − 2δ)``.
 
     Parameters
     ----------
     epsilon, delta
-        The promise.
+        The parameters of the guarantee.
     neighbours
-        What it is about: to ``"replace"`` one record, or to ``"add-or-remove"`` one; the latter is
-        (2ε, (1 + e^ε)δ) for a replacement, and a little more than that.
+        The neighbouring relation: to ``"replace"`` one record, or to ``"add-or-remove"`` one; the
+        latter implies slightly more than (2ε, (1 + e^ε)δ) for a replacement.
 
     Examples
     --------
@@ -99,14 +100,15 @@ class DifferentialPrivacy(PrivacyStatement):
         check_number(self.delta, "delta")
         if not 0 <= self.delta < 1:
             raise InputError(
-                f"delta must be at least 0 and below 1, but is {self.delta!r}: it is the chance "
-                "that the promise fails, and should be far below 1 over the number of people."
+                f"delta must be at least 0 and below 1, but is {self.delta!r}: it is the "
+                "probability that the guarantee fails, and should be far below 1 over the number "
+                "of people."
             )
         check_choice(self.neighbours, "neighbours", NEIGHBOURS)
 
     @property
     def words(self) -> str:
-        """The promise in a few words."""
+        """The guarantee in a few words."""
         kind = f"({self.epsilon:.4g}, {self.delta:.2g})" if self.delta else f"{self.epsilon:.4g}"
         return f"{kind}-differential privacy ({self.neighbours})"
 
@@ -118,14 +120,14 @@ class DifferentialPrivacy(PrivacyStatement):
         return epsilon + math.log1p(math.exp(-2 * epsilon) - math.exp(-epsilon))
 
     def total_variation(self) -> float:
-        """Return ``(e^ε − 1 + 2δ)/(e^ε + 1)``; by way of removal ``1 − e^−ε (1 − 2δ)``."""
+        """Return ``(e^ε − 1 + 2δ)/(e^ε + 1)``; for add-or-remove ``1 − e^−ε (1 − 2δ)``."""
         if self.neighbours != "replace":
             return self.trade_off().replaced()
         small = math.exp(-self.epsilon)
         return min(1.0, math.tanh(self.epsilon / 2) + 2 * self.delta * (small / (1 + small)))
 
     def trade_off(self) -> PromisedTradeOff:
-        """Return how well the change that the promise is about can be told."""
+        """Return the best membership test under this guarantee."""
         return PromisedTradeOff(self.epsilon, self.delta)
 
     def _replacing(self) -> tuple[float, float]:
@@ -137,7 +139,7 @@ class DifferentialPrivacy(PrivacyStatement):
 
 @dataclass(frozen=True)
 class GaussianDP(PrivacyStatement):
-    """What Gaussian noise promises: neighbours are as hard to tell apart as N(0, 1) and N(μ, 1).
+    """Gaussian differential privacy: neighbours are as hard to tell apart as N(0, 1) and N(μ, 1).
 
     The Rényi divergence of order α is ``αμ²/2``, and the total variation ``2Φ(μ/2) − 1``; both are
     exact.
@@ -145,7 +147,8 @@ class GaussianDP(PrivacyStatement):
     Parameters
     ----------
     mu
-        The sensitivity over σ: how far a neighbour can move the release, in units of the noise.
+        The sensitivity over σ: the largest move of the release between neighbours, in units of the
+        noise.
     neighbours
         ``"replace"`` or ``"add-or-remove"`` one record; the latter doubles μ for a replacement.
 
@@ -169,7 +172,7 @@ class GaussianDP(PrivacyStatement):
 
     @classmethod
     def meeting(cls, epsilon: float, delta: float, neighbours: str = "replace") -> GaussianDP:
-        """Return the Gaussian mechanism whose noise is just enough for (ε, δ).
+        """Return the Gaussian mechanism with exactly enough noise for (ε, δ).
 
         Use it when (ε, δ) is known and Gaussian noise was calibrated to it exactly: unlike (ε, δ)
         alone, the mechanism has a finite Rényi divergence.
@@ -180,7 +183,7 @@ class GaussianDP(PrivacyStatement):
 
     @property
     def words(self) -> str:
-        """The promise in a few words."""
+        """The guarantee in a few words."""
         return f"the Gaussian mechanism with μ = {self.mu:.4g} ({self.neighbours})"
 
     def delta(self, epsilon: float) -> float:
@@ -196,7 +199,7 @@ class GaussianDP(PrivacyStatement):
         return math.erf(self._replacing() / math.sqrt(8))
 
     def trade_off(self) -> GaussianTradeOff:
-        """Return how well the change that the promise is about can be told."""
+        """Return the best membership test under this guarantee."""
         return GaussianTradeOff(self.mu)
 
     def _replacing(self) -> float:
@@ -245,12 +248,12 @@ class RenyiDP(PrivacyStatement):
 
     @property
     def words(self) -> str:
-        """The promise in a few words."""
+        """The guarantee in a few words."""
         order, epsilon = min(self.points, key=lambda point: abs(point[0] - 2))
         return f"({order:g}, {epsilon:.4g})-Rényi differential privacy ({self.neighbours})"
 
     def at(self, order: float) -> float:
-        """Return a bound on the divergence of this order, implied by the given ones."""
+        """Return the implied bound on the divergence of this order."""
         scaled = [(1.0, 0.0), *((a, (a - 1) * epsilon) for a, epsilon in self.points)]
         best = math.inf
         for low, at_low in (point for point in scaled if point[0] <= order):
@@ -291,10 +294,11 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
         Any event that ``dp_accounting``'s RDP accountant supports: Gaussian, Laplace, Poisson
         sampling, compositions, and so on.
     neighbours
-        The change its noise multiplier is relative to: ``"add-or-remove"`` one record (as for
-        private SGD) or ``"replace"`` one. Sampling without replacement is about replacing, Poisson
-        sampling about adding or removing; the accountant refuses the other way round. What Gaussian
-        steps on Poisson batches promise about replacing a record is computed exactly, at order 2.
+        The neighbouring relation of its noise multiplier: ``"add-or-remove"`` one record (as for
+        private SGD) or ``"replace"`` one. Sampling without replacement is about replacing a
+        record, Poisson sampling about adding or removing one; the accountant refuses other
+        combinations. For Gaussian steps on Poisson batches, replacing a record is accounted for
+        exactly, at order 2.
 
     Examples
     --------
@@ -312,7 +316,7 @@ def renyi_of_event(event: Any, neighbours: str = "add-or-remove") -> RenyiDP:
             f"{type(event).__name__}."
         )
     check_choice(neighbours, "neighbours", NEIGHBOURS)
-    about = (f"The mechanism did what its event says: {event!r}.",)
+    about = (f"The mechanism ran as its event states: {event!r}.",)
     steps = list(_sampled_gaussians(event)) if neighbours == "add-or-remove" else [None]
     known = [step for step in steps if step is not None]
     if len(known) == len(steps):

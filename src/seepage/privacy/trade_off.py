@@ -1,9 +1,9 @@
-"""The trade-off between true and false positives that a promise of differential privacy allows.
+"""The trade-off between true and false positive rates that differential privacy allows.
 
-A promise is about two data sets that differ in one record. ``P`` and ``Q`` are the distributions of
-the release from each, in the worst case. ``δ(ε) = sup_S P(S) − e^ε Q(S)`` for all real ε says
-everything about telling them apart: no test has a true positive rate above
-``min_ε δ(ε) + e^ε·FPR``, and the best one reaches it (Dong, Roth and Su 2022, proposition 2.12).
+A guarantee is about two data sets that differ in one record. ``P`` and ``Q`` are the distributions
+of the release from each, in the worst case. ``δ(ε) = sup_S P(S) − e^ε Q(S)`` for all real ε
+determines the best test: no test has a true positive rate above ``min_ε δ(ε) + e^ε·FPR``, and the
+best one attains it (Dong, Roth and Su 2022, proposition 2.12).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from seepage.tables.source import build_frame
 
 
 class TradeOff(ResultTable):
-    """The best tests of which of two distributions a release came from."""
+    """The best test of which of two distributions a release came from."""
 
     value_column = "tpr"
     sensitive = False
@@ -54,11 +54,11 @@ class TradeOff(ResultTable):
         """Return the largest true positive rate at each false positive rate."""
 
     def advantage(self) -> float:
-        """Return the largest difference between true and false positives."""
+        """Return the largest difference between true and false positive rates."""
         return float(self.excess(0.0))
 
     def accuracy(self, prior: float = 0.5) -> float:
-        """Return how often the best test is right, if the record takes part with this probability.
+        """Return the success rate of the best test at this prior probability of membership.
 
         ``1 − p + p δ(log((1 − p)/p))``.
         """
@@ -67,12 +67,12 @@ class TradeOff(ResultTable):
         return 1 - prior + prior * float(self.excess(odds))
 
     def replaced(self) -> float:
-        """Return the largest such difference where the two differ in *two* changes like these.
+        """Return the largest difference between the rates for *two* such changes, a replacement.
 
-        Replacing a record is removing it and adding another. With the release from neither in the
-        middle, a test that is right α of the time there has ``P(S) ≤ δ(ε) + e^ε α``, and so on once
-        more, so the difference is at most ``min_ε 2δ(ε) + e^ε − 1``. For Gaussian noise that is
-        ``2Φ(μ) − 1``, as it must be: the distance doubles.
+        Replacing a record is removing it and adding another. With the release from neither in
+        between, a test with false positive rate α there has ``P(S) ≤ δ(ε) + e^ε α``. Applying this
+        twice, the difference is at most ``min_ε 2δ(ε) + e^ε − 1``. For Gaussian noise that is
+        ``2Φ(μ) − 1``, since the distance doubles.
         """
         from scipy.optimize import minimize_scalar
 
@@ -86,11 +86,12 @@ class TradeOff(ResultTable):
 
 @dataclass(frozen=True)
 class PromisedTradeOff(TradeOff):
-    """All that (ε, δ)-differential privacy allows (Wasserman and Zhou 2010; Kairouz et al. 2015).
+    """The trade-off of (ε, δ)-differential privacy (Wasserman and Zhou 2010; Kairouz et al. 2015).
 
-    ``TPR = min(1, δ + e^ε·FPR, 1 − e^−ε (1 − δ − FPR))``. Three lines, so all tests are mixtures of
-    three: with probability δ the record is revealed, otherwise randomised response names it. The
-    middle corner has the false positive rate ``c = (1 − δ)/(1 + e^ε)`` and misses as often.
+    ``TPR = min(1, δ + e^ε·FPR, 1 − e^−ε (1 − δ − FPR))``. The curve has three lines, so all tests
+    are mixtures of three: with probability δ the record is revealed, otherwise randomised response
+    names it. The middle corner has the false positive rate ``c = (1 − δ)/(1 + e^ε)`` and the same
+    false negative rate.
 
     Examples
     --------
@@ -119,7 +120,7 @@ class PromisedTradeOff(TradeOff):
         return np.asarray(np.clip(np.maximum(np.maximum(middle, last), self.delta), 0.0, 1.0))
 
     def accuracy(self, prior: float = 0.5) -> float:
-        """Return how often the best test is right: ``max(1 − c, 1 − p + pδ, p + (1 − p)δ)``.
+        """Return the success rate of the best test: ``max(1 − c, 1 − p + pδ, p + (1 − p)δ)``.
 
         The first is randomised response; the others always name the likelier answer, unless the
         record is revealed.
@@ -129,9 +130,9 @@ class PromisedTradeOff(TradeOff):
         return max(1 - self.corner, rest + prior * self.delta, prior + rest * self.delta)
 
     def replaced(self) -> float:
-        """Return ``1 − e^−ε (1 − 2δ)``: the least is at −ε.
+        """Return ``1 − e^−ε (1 − 2δ)``; the minimum is at −ε.
 
-        It is below ``(e^2ε − 1 + 2δ')/(e^2ε + 1)``, what (2ε, δ')-privacy alone would allow.
+        It is below ``(e^2ε − 1 + 2δ')/(e^2ε + 1)``, the value for (2ε, δ')-privacy.
         """
         return float(np.clip(1 - math.exp(-self.epsilon) * (1 - 2 * self.delta), 0.0, 1.0))
 
@@ -145,7 +146,7 @@ class PromisedTradeOff(TradeOff):
 
 @dataclass(frozen=True)
 class GaussianTradeOff(TradeOff):
-    """Gaussian noise, with the two data sets ``μ`` apart: ``TPR = Φ(Φ⁻¹(FPR) + μ)``."""
+    """Gaussian noise, with the two data sets at distance ``μ``: ``TPR = Φ(Φ⁻¹(FPR) + μ)``."""
 
     mu: float
 
@@ -160,7 +161,7 @@ class GaussianTradeOff(TradeOff):
         return 1 - math.exp(epsilon) * (1 - gaussian_delta(-epsilon, self.mu))
 
     def accuracy(self, prior: float = 0.5) -> float:
-        """Return how often the best test is right."""
+        """Return the success rate of the best test."""
         check_prior(prior)
         return float(guessing.accuracy(self.mu, prior))
 
@@ -175,10 +176,10 @@ class GaussianTradeOff(TradeOff):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LossTradeOff(TradeOff):
-    """The trade-off of privacy loss distributions, which dp-accounting rounds towards more loss.
+    """The trade-off of dp-accounting's privacy loss distributions, rounded pessimistically.
 
-    ``removed`` has the losses of the release with the record against the one without it, ``added``
-    the other way round. Every number is an upper bound, off by the grid of the losses.
+    ``removed`` holds the losses of the release with the record against the one without it,
+    ``added`` the reverse. Every number is an upper bound, within the grid step of the losses.
     """
 
     removed: Any
@@ -233,12 +234,12 @@ def gaussian_losses(
         replace         (1 − q) N(0) + q N(μ)   and   (1 − q) N(0) + q N(−μ)
         group of k      Σ_j Bin(k, q)_j N(jμ)   and   N(0)
 
-    Proof for a replacement, of gradients ``g`` by ``g'``, neither longer than ``μ``: for any test φ
-    with ``N_0(φ) = y``, Neyman and Pearson's lemma gives ``N_g(φ) ≤ Φ(Φ⁻¹(y) + μ)`` and
-    ``N_g'(φ) ≥ Φ(Φ⁻¹(y) − μ)``. The half-line of probability y reaches both at once in the pair
-    above, so no ``P(φ) − e^ε Q(φ)`` exceeds the pair's, at any ε. One step's worst case may not be
-    composed in general (Lebeda et al. 2024); this one may, being the worst at every ε. A group is
-    the mixture of Ganesh 2024. Losses are rounded to a ``grid``, towards more loss.
+    Proof for a replacement of gradients ``g`` by ``g'`` of norm at most ``μ``: for any test φ with
+    ``N_0(φ) = y``, Neyman and Pearson's lemma gives ``N_g(φ) ≤ Φ(Φ⁻¹(y) + μ)`` and
+    ``N_g'(φ) ≥ Φ(Φ⁻¹(y) − μ)``. In the pair above, the half-line of probability y attains both at
+    once, so no ``P(φ) − e^ε Q(φ)`` exceeds the pair's, at any ε. In general the worst case of one
+    step cannot be composed (Lebeda et al. 2024); this one can, since it is the worst at every ε. A
+    group uses the mixture of Ganesh 2024. Losses are rounded pessimistically to a ``grid``.
     """
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import privacy_loss_distribution as losses
@@ -267,11 +268,11 @@ def gaussian_losses(
 def fixed_size_losses(noise_multiplier: float, sample_rate: float, steps: int) -> Any:
     """Return dp-accounting's losses of replacing a record in batches of a fixed size, composed.
 
-    Another record takes the place of one that is not drawn, so all gradients lie within twice the
-    clip of each other. With ``P = N(2μ)`` and ``Q = N(0)``, one step's ``δ(ε)`` is at most that of
-    ``(1 − q) Q + q P`` against Q for ε ≥ 0, and of P against ``(1 − q) P + q Q`` below (Zhu, Dong
-    and Wang 2022, theorem 11), each of which some data attain. The pair of distributions with this
-    ``δ(ε)`` dominates, and is composed.
+    Another record takes the place of one that is not drawn, so all gradients are within twice the
+    clipping norm of each other. With ``P = N(2μ)`` and ``Q = N(0)``, one step's ``δ(ε)`` is at
+    most that of ``(1 − q) Q + q P`` against Q for ε ≥ 0, and of P against ``(1 − q) P + q Q``
+    below (Zhu, Dong and Wang 2022, theorem 11), each of which some data attain. The pair of
+    distributions with this ``δ(ε)`` dominates each step, and is composed.
     """
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
     from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
@@ -291,8 +292,8 @@ def fixed_size_losses(noise_multiplier: float, sample_rate: float, steps: int) -
 def replacement_renyi(shift: float, sample_rate: float, orders: Sequence[float]) -> np.ndarray:
     """Return the Rényi divergence of replacing a record in one step, at every order.
 
-    ``(1/(α − 1)) log ∫ P^α Q^{1−α}`` of the pair that dominates it (:func:`gaussian_losses`), by
-    the trapezoid rule; ``shift`` is the clip over the noise. At order 2 it lies below
+    ``(1/(α − 1)) log ∫ P^α Q^{1−α}`` of its dominating pair (:func:`gaussian_losses`), by the
+    trapezoid rule; ``shift`` is the clipping norm over σ. At order 2 it lies below
     ``log(1 + q²/((1 − q)/A + q/B))``, ``A = 2(e^{μ²} − e^{−μ²})``, ``B = e^{4μ²} − 1``.
 
     Examples
@@ -330,19 +331,19 @@ def _replacement_renyi(shift: float, rate: float, order: float) -> float:
 
 
 def both_ways(losses: Any) -> tuple[Any, Any]:
-    """Return the losses with the record against those without it, and the other way round."""
+    """Return the losses of the release with the record against without it, and the reverse."""
     # Their public methods take the larger of both directions at each ε, which mixes two curves.
     return losses._pmf_remove, losses._pmf_add
 
 
 def check_prior(prior: Any) -> None:
-    """Refuse a base rate that is no probability, or leaves no doubt."""
+    """Refuse a base rate that is not strictly between 0 and 1."""
     if isinstance(prior, str) or not 0 < prior < 1:
         raise InputError("The prior must be a probability between 0 and 1.")
 
 
 def checked_rates(fpr: Any) -> np.ndarray:
-    """Return false positive rates as an array, or refuse them."""
+    """Return false positive rates as an array; refuse invalid ones."""
     rate = np.asarray(fpr, dtype=float)
     if not np.all((rate >= 0) & (rate <= 1)):
         raise InputError("A false positive rate must lie between 0 and 1.")
@@ -350,9 +351,9 @@ def checked_rates(fpr: Any) -> np.ndarray:
 
 
 def _lowest(height: Callable[[int], float], epsilon: np.ndarray, rate: float) -> float:
-    """Return the least ``δ(ε) + e^ε·FPR`` of a grid: it is convex in ``e^ε``, so halving finds it.
+    """Return the least ``δ(ε) + e^ε·FPR`` on a grid, by bisection; it is convex in ``e^ε``.
 
-    Where ε is far below zero the lines agree to the last digit, so ties lead upwards.
+    Far below zero the lines agree to the last digit, so ties go to larger ε.
     """
 
     def line(k: int) -> float:

@@ -1,7 +1,7 @@
-"""Risks, as probabilities that people understand, from how far a release moves.
+"""Membership- and attribute-inference risks as probabilities, from the distances between releases.
 
-A release with Gaussian noise under two candidate tables is one of two normal distributions of equal
-covariance, so all that any adversary can do follows from the distance between their means. This
-folder turns such distances into probabilities; it knows no model, and the release measures the
-distances.
+Under two candidate tables, a release with Gaussian noise has one of two normal distributions of
+equal covariance. The distance between their means determines the success rate of any adversary.
+This folder turns such distances into probabilities. It does not depend on a model: the release
+measures the distances.
 """

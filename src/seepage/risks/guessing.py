@@ -1,14 +1,14 @@
-"""How often the best guess is right, given how far apart the candidates put the release.
+"""Success rates of the best guess, given the distances between the candidates' releases.
 
-**Two candidates.** Whoever sees one draw from ``N(0, I)`` or ``N(μ, I)`` and says which it was
-has, at best, the trade-off curve of Dong, Roth and Su (2022), ``TPR(α) = Φ(Φ⁻¹(α) + μ)``: Gaussian
+**Two candidates.** The best test of ``N(0, I)`` against ``N(μ, I)`` from one draw has the
+trade-off curve of Dong, Roth and Su (2022), ``TPR(α) = Φ(Φ⁻¹(α) + μ)``: Gaussian
 differential privacy. For independent releases, squared distances add.
 
-**K candidates.** A release is one of ``N(w_k, I)`` with prior probabilities ``p_k``. By Bayes' rule
-the best guess is the candidate with the largest ``p_k N(θ; w_k, I)``, and is right with probability
+**K candidates.** A release is one of ``N(w_k, I)`` with prior probabilities ``p_k``. By Bayes'
+rule the best guess is the candidate with the largest ``p_k N(θ; w_k, I)``; its success rate is
 ``∫ max_k p_k N(θ; w_k, I) dθ``. This depends on the ``w_k`` only through their inner products (or
-their distances), is never below the best guess without the release, ``max_k p_k``, and grows with
-every distance.
+distances) and grows with every distance. It is never below the success rate without the release,
+``max_k p_k``.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def advantage(mu: Any) -> np.ndarray:
 
 
 def accuracy(mu: Any, prior: Any = 0.5) -> np.ndarray:
-    """Return how often the best test is right when the first alternative has this probability.
+    """Return the success rate of the best test when the first alternative has this probability.
 
-    ``pΦ(μ/2 + l/μ) + (1 − p)Φ(μ/2 − l/μ)`` with ``l = log(p/(1 − p))``; ``Φ(μ/2)`` for a coin.
+    ``pΦ(μ/2 + l/μ) + (1 − p)Φ(μ/2 − l/μ)`` with ``l = log(p/(1 − p))``; ``Φ(μ/2)`` at ``p = ½``.
 
     >>> accuracy([0.0, 1.0]).round(3).tolist()
     [0.5, 0.691]
@@ -60,12 +60,12 @@ def accuracy(mu: Any, prior: Any = 0.5) -> np.ndarray:
 
 
 def accuracy_beside(mu: Any, prior: Any, epsilon: Any, delta: Any = 0.0) -> np.ndarray:
-    """Return the same if figures that are (ε, δ)-differentially private are released beside.
+    """Return the same with additional (ε, δ)-differentially private figures.
 
-    Such figures tell two candidates apart no better than randomised response, which names the true
-    one with probability ``q = e^ε/(1 + e^ε)``, and with probability δ everything (Kairouz, Oh and
-    Viswanath 2015). It is seen first: what it names has then a prior of
-    ``pq/(pq + (1 − p)(1 − q))``.
+    Such figures distinguish two candidates no better than a mechanism that reveals the truth with
+    probability δ, and otherwise applies randomised response, true with probability
+    ``q = e^ε/(1 + e^ε)`` (Kairouz, Oh and Viswanath 2015). Its output is used first: it updates
+    the prior ``p`` to ``pq/(pq + (1 − p)(1 − q))``.
 
     >>> accuracy_beside([0.0, 1.0], 0.5, 0.45).round(3).tolist()
     [0.611, 0.709]
@@ -80,9 +80,10 @@ def accuracy_beside(mu: Any, prior: Any, epsilon: Any, delta: Any = 0.0) -> np.n
 
 
 def distance(right: Any, prior: Any, epsilon: float = 0.0, delta: float = 0.0) -> np.ndarray:
-    """Return the μ at which the best test is right this often: the inverse of :func:`accuracy`.
+    """Return the μ at which the best test has this success rate: the inverse of :func:`accuracy`.
 
-    With ε and δ that of :func:`accuracy_beside`: zero where the figures beside are enough.
+    With ε and δ, the inverse of :func:`accuracy_beside`: zero where those figures alone are
+    enough.
 
     >>> distance(accuracy(1.5, 0.9), 0.9).round(9).tolist()
     1.5
@@ -102,7 +103,7 @@ def distance(right: Any, prior: Any, epsilon: float = 0.0, delta: float = 0.0) -
 def _halved(
     below: Callable[[np.ndarray], Any], low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ends of intervals halved to rounding; ``below`` says if a root lies above."""
+    """Return intervals bisected to rounding; ``below`` is true where a root lies above a point."""
     for _ in range(120):
         middle = (low + high) / 2
         up = below(middle)
@@ -113,12 +114,12 @@ def _halved(
 def right_beside(
     right: Any, baseline: Any, levels: int, epsilon: float, delta: float = 0.0
 ) -> np.ndarray:
-    """Return how often a guess is right at most, with (ε, δ)-private figures beside the release.
+    """Return the largest success rate of a guess with additional (ε, δ)-private figures.
 
-    ``right`` and ``baseline`` are the probabilities with the release and without it. Of two levels
-    the distance follows from them, and :func:`accuracy_beside` is exact. Of more, the odds of the
-    best guess grow by no more than ``e^ε``, whatever was seen before, but where the figures reveal
-    everything, which they do with a probability of at most δ.
+    ``right`` and ``baseline`` are the success rates with the release and without it. For two
+    levels they determine the distance, and :func:`accuracy_beside` is exact. For more, the figures
+    raise the odds of the best guess by at most ``e^ε``, whatever was seen before, except where
+    they reveal everything, with probability at most δ.
 
     >>> right_beside(0.8, 0.5, 3, 0.45).round(3).tolist()
     0.863
@@ -148,10 +149,11 @@ def true_positive_rate(mu: Any, false_positive_rate: Any) -> np.ndarray:
 
 
 def rate_beside(rate: float, fpr: float, epsilon: float, delta: float = 0.0) -> float:
-    """Return a true positive rate with (ε, δ)-private figures beside the release, as above.
+    """Return a true positive rate with additional (ε, δ)-private figures.
 
-    Randomised response moves the threshold of the best test by ``±ε/μ``; the one at which false
-    positives keep their rate is found by halving. Where everything is revealed there are none:
+    Randomised response moves the threshold of the best test by ``±ε/μ``; bisection finds the
+    threshold that keeps the false positive rate. Where everything is revealed there are no false
+    positives:
     ``δ + (1 − δ) TPR(α/(1 − δ))``.
 
     >>> round(rate_beside(0.38, 0.01, 0.45), 3)
@@ -178,7 +180,7 @@ def rate_beside(rate: float, fpr: float, epsilon: float, delta: float = 0.0) -> 
 
 
 class Success(NamedTuple):
-    """Probabilities of the best guess, and their errors.
+    """Success rates of the best guess, and their errors.
 
     An error is zero up to rounding, or the 99.9 % limit of an integral's error.
     """
@@ -188,19 +190,19 @@ class Success(NamedTuple):
 
 
 def best_guess(gram: np.ndarray, prior: np.ndarray, precision: float = 1e-5) -> Success:
-    """Return how often the best guess is right.
+    """Return the success rate of the best guess.
 
     Parameters
     ----------
     gram
         Inner products of the whitened means of the candidates, ``(m, K, K)``; infinite on the
-        diagonal for a candidate that leaves no release at all, which is then certain to be guessed.
+        diagonal for a candidate without any release, which is then always recognised.
     prior
         The probabilities of the candidates, ``(m, K)`` or ``(K,)``.
     precision
-        The error to aim for where the integral has no closed form: with more than three
-        candidates. Beyond six it is only a target, and the error reached is returned; from 0.001
-        on, a way is taken whose work grows with their number, not with its square.
+        The target error where the integral has no closed form: with more than three candidates.
+        Beyond six it is only a target, and the error reached is returned. From 0.001
+        on, a method is used whose work is linear in the number of candidates, not quadratic.
 
     Examples
     --------
@@ -234,15 +236,15 @@ def best_guess(gram: np.ndarray, prior: np.ndarray, precision: float = 1e-5) -> 
 
 
 def guess_limit(apart: np.ndarray, prior: np.ndarray) -> np.ndarray:
-    """Return a limit to how often the best guess is right, from the distances of candidates.
+    """Return an upper bound on the success rate of the best guess, from the candidates' distances.
 
     For any candidate j, ``max_k p_k f_k ≤ p_j f_j + Σ_{k≠j} (p_k f_k − p_j f_j)₊``. The integral
-    of each difference is what a test between two candidates adds to always naming j, so::
+    of each difference is the gain of a test between two candidates over always naming j, so::
 
         right ≤ min_j  p_j + Σ_{k≠j} [(p_j + p_k) A(μ_jk, p_j/(p_j + p_k)) − p_j]
 
-    with A from :func:`accuracy`. For two candidates that is how often the guess is right; it grows
-    with every distance, so upper ends of distances will do.
+    with A from :func:`accuracy`. For two candidates the bound is exact. It grows with every
+    distance, so upper ends of distances may be used.
 
     Parameters
     ----------
@@ -269,7 +271,7 @@ def guess_limit(apart: np.ndarray, prior: np.ndarray) -> np.ndarray:
 
 
 def checked_prior(prior: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Return probabilities of this shape, one line for each record, or refuse them."""
+    """Return the prior as probabilities of this shape, one line per record, or refuse it."""
     values = np.asarray(prior, dtype=float)
     if values.shape not in (shape, shape[1:]):
         raise InputError(
@@ -283,7 +285,7 @@ def checked_prior(prior: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
 
 
 def _fewest(gram: np.ndarray, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Drop the candidates that are possible for no record."""
+    """Drop the candidates that have zero probability for every record."""
     kept = np.flatnonzero(prior.max(axis=0) > 0)
     if len(kept) == 0:
         kept = np.array([0])
@@ -293,10 +295,10 @@ def _fewest(gram: np.ndarray, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def _competition(
     gram: np.ndarray, prior: np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return when candidate k wins over the others, if it is the truth: ``U_l ≤ b_l`` for all l.
+    """Return when candidate k, if it is the truth, wins: ``U_l ≤ b_l`` for all l.
 
     ``U`` is normal with mean zero and the covariance ``⟨w_k − w_l, w_k − w_m⟩``. Of identical
-    candidates the likelier wins, or the first.
+    candidates the one with the larger prior wins, or the first.
 
     Returns the limits ``b (m, K − 1)``, the covariances and the candidates l.
     """
@@ -397,7 +399,7 @@ def _one_integral(gram: np.ndarray, prior: np.ndarray, precision: float) -> tupl
 def _scrambled(directions: int, points: int) -> np.ndarray:
     """Return scrambled Sobol points, one set for every repeat, (s, points, directions).
 
-    They are kept, since the integrals of many records use the same points.
+    They are cached, since the integrals of many records use the same points.
     """
     sets = [qmc.Sobol(directions, rng=np.random.default_rng(k)) for k in range(_SCRAMBLES)]
     return np.stack([one.random(points) for one in sets])
@@ -415,10 +417,10 @@ def _coordinates(gram: np.ndarray) -> np.ndarray:
 
 
 def _ordered(places: np.ndarray, prior: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the Cholesky factor of k's rivals and their limits, the hardest rivals first.
+    """Return the Cholesky factor of k's rivals and their limits, the strongest rivals first.
 
-    k wins over l where ``⟨w_l − w_k, Z⟩ ≤ b_l = log(p_k/p_l) + ‖w_l − w_k‖²/2``; the order is that
-    of Genz (1992): next comes the rival least likely to be beaten, given those before.
+    k wins over l where ``⟨w_l − w_k, Z⟩ ≤ b_l = log(p_k/p_l) + ‖w_l − w_k‖²/2``. The order is that
+    of Genz (1992): the next rival is the one least likely to be beaten, given those before.
     """
     away = np.delete(places, k, axis=0) - places[k]
     limits = math.log(prior[k]) - np.log(np.delete(prior, k)) + np.sum(away**2, axis=1) / 2
@@ -444,7 +446,7 @@ def _ordered(places: np.ndarray, prior: np.ndarray, k: int) -> tuple[np.ndarray,
 def _won_in_turn(
     rivals: list[tuple[np.ndarray, np.ndarray]], prior: np.ndarray, points: np.ndarray
 ) -> np.ndarray:
-    """Return how often the truth wins, over one rival after the other (Genz 1992), (s,)."""
+    """Return the probability that the truth wins over its rivals, one by one (Genz 1992), (s,)."""
     repeats, count, directions = points.shape
     total = np.zeros(repeats)
     for p, (L, limits) in zip(prior, rivals, strict=True):
@@ -461,9 +463,9 @@ def _won_in_turn(
 def _posterior(places: np.ndarray, prior: np.ndarray, points: np.ndarray) -> np.ndarray:
     """Return the mean of the largest posterior probability over releases, (s,).
 
-    ``∫ max_k p_k f_k = E max_k P(k | θ)`` with θ drawn as releases are: the first coordinate of a
-    point says which candidate is the truth, and the others are the noise. All candidates share the
-    draws, so that a point takes one product with ``w_k`` for each.
+    ``∫ max_k p_k f_k = E max_k P(k | θ)`` with θ drawn from the release's distribution: the first
+    coordinate of a point selects the true candidate, and the others are the noise. All candidates
+    share the draws, so each point needs one product with every ``w_k``.
     """
     repeats, count, directions = points.shape
     flat = points.reshape(repeats * count, directions)
@@ -476,7 +478,7 @@ def _posterior(places: np.ndarray, prior: np.ndarray, points: np.ndarray) -> np.
 
 
 def _won_on_lines(places: np.ndarray, prior: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Return the same, (s,), with the direction of most spread taken in closed form."""
+    """Return the same, (s,), with the direction of most spread integrated in closed form."""
     repeats, count, directions = points.shape
     normals = ndtri(np.clip(points, 1e-16, 1 - 1e-16)).reshape(repeats * count, directions)
     total = np.zeros(repeats)
@@ -488,7 +490,8 @@ def _won_on_lines(places: np.ndarray, prior: np.ndarray, points: np.ndarray) -> 
 def _interval(places: np.ndarray, prior: np.ndarray, k: int, normals: np.ndarray) -> np.ndarray:
     """Return the probability that k wins if it is the truth, given all coordinates but the first.
 
-    It wins over each rival below or above some point of the first coordinate: in an interval.
+    It wins over each rival on one side of some point of the first coordinate, hence in an
+    interval.
     """
     low, high = np.full(len(normals), -np.inf), np.full(len(normals), np.inf)
     for rival in range(len(places)):

@@ -1,17 +1,17 @@
-"""What has been released about each of some records or people, and how that adds up.
+"""The privacy loss of some records or people, and its composition.
 
-Four numbers each. **η**, the Fisher information loss. **μ**, how far apart releases with Gaussian
-noise lie with the record and without it, in standard deviations of the noise (Gaussian differential
-privacy, Dong, Roth and Su 2022). **ε** and **δ**, the differential privacy of everything else that
-was released. A number nobody knows is infinite: what is not known counts as everything.
+It consists of four numbers. **η**, the Fisher information loss. **μ**, the distance between
+releases with the record and without it, in standard deviations of Gaussian noise (Gaussian
+differential privacy, Dong, Roth and Su 2022). **ε** and **δ**, the differential privacy of all
+other releases. An unknown number is infinite: an unknown loss counts as full disclosure.
 
 *Independent releases*: information adds, ``η² = Σ η_k²``; so do squared distances, ``μ² = Σ μ_k²``;
 and ``ε = Σ ε_k``, ``δ = Σ δ_k``.
 
-*Several records of one person*, each known by itself: ``‖[J₁ … J_m]‖² ≤ Σ‖J_i‖²``, so
-``η² ≤ Σ η_i²``. By group privacy ``ε ≤ Σ ε_i`` and ``δ ≤ Σ_i δ_i exp(Σ_{j≠i} ε_j)``: the records
-are taken out one after the other. How far the release moves without all of them follows from no sum
-of its moves without each, so μ of more than one is unknown.
+*Several records of one person*, with a known loss each: ``‖[J₁ … J_m]‖² ≤ Σ‖J_i‖²``, so
+``η² ≤ Σ η_i²``. By group privacy ``ε ≤ Σ ε_i`` and ``δ ≤ Σ_i δ_i exp(Σ_{j≠i} ε_j)``, removing the
+records one after the other. The distance without all of them cannot be bounded by the
+distances without each, so μ of more than one record is unknown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from seepage.risks.guessing import accuracy_beside
 
 @dataclass(frozen=True, eq=False)
 class PrivacyLoss:
-    """The privacy loss of each of some records or people: one number of every kind for each.
+    """The privacy loss of some records or people, with one number of every kind for each.
 
     Examples
     --------
@@ -50,7 +50,7 @@ class PrivacyLoss:
     def of(
         cls, count: int, *, eta: Any = 0.0, mu: Any = 0.0, epsilon: Any = 0.0, delta: Any = 0.0
     ) -> PrivacyLoss:
-        """Return the loss of so many; a single number is that of each."""
+        """Return the loss of ``count`` records; a single number applies to each."""
         columns = {}
         for name, given in (("eta", eta), ("mu", mu), ("epsilon", epsilon), ("delta", delta)):
             try:
@@ -61,7 +61,7 @@ class PrivacyLoss:
                 raise InputError(f"{name} takes one number, or one for each of the {count:,} rows.")
             column = np.array(np.broadcast_to(values, (count,)))
             if not np.all(column >= 0):  # nan is not
-                raise InputError(f"{name} takes numbers of at least 0; np.inf if it is not known.")
+                raise InputError(f"{name} must be at least 0; use np.inf if it is not known.")
             columns[name] = column
         if np.any(columns["delta"] > 1):
             raise InputError("delta is a probability, between 0 and 1.")
@@ -76,11 +76,11 @@ class PrivacyLoss:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def at(self, rows: np.ndarray) -> PrivacyLoss:
-        """Return that of some rows."""
+        """Return the loss of some rows."""
         return PrivacyLoss(**{name: values[rows] for name, values in self.columns.items()})
 
     def where(self, mask: np.ndarray) -> PrivacyLoss:
-        """Return the same for those in a mask, and no loss for all others."""
+        """Return the loss of the rows in a mask, and no loss for the others."""
         return PrivacyLoss(
             **{name: np.where(mask, values, 0.0) for name, values in self.columns.items()}
         )
@@ -95,13 +95,13 @@ class PrivacyLoss:
         )
 
     def or_larger(self, other: PrivacyLoss) -> PrivacyLoss:
-        """Return the larger of two, number by number."""
+        """Return the elementwise maximum of two losses."""
         return PrivacyLoss(
             **{n: np.maximum(values, other.columns[n]) for n, values in self.columns.items()}
         )
 
     def largest(self, group: np.ndarray, groups: int) -> PrivacyLoss:
-        """Return the largest of every group: of one of its records, nobody knows which."""
+        """Return the largest loss within every group: it bounds that of any one of its records."""
         most = {}
         for name, values in self.columns.items():
             most[name] = np.zeros(groups)
@@ -109,7 +109,7 @@ class PrivacyLoss:
         return PrivacyLoss(**most)
 
     def together(self, group: np.ndarray, groups: int) -> PrivacyLoss:
-        """Return the loss of every group as a whole, if all of its records are one person's."""
+        """Return the loss of every group as a whole, for groups that are one person's records."""
         each = self.largest(group, groups)
         several = np.bincount(group, minlength=groups) > 1
         epsilon = np.bincount(group, self.epsilon, groups)
@@ -124,8 +124,9 @@ class PrivacyLoss:
         )
 
     def membership(self) -> np.ndarray:
-        """Return how often membership inference succeeds at most, by who knows everything else.
+        """Return the largest success rate of membership inference by an informed attacker.
 
-        As :func:`~seepage.risks.guessing.accuracy_beside` has it of figures with ε and δ.
+        Computed as in :func:`~seepage.risks.guessing.accuracy_beside`, with figures that have ε
+        and δ.
         """
         return accuracy_beside(self.mu, 0.5, self.epsilon, self.delta)

@@ -1,9 +1,10 @@
-"""How often the best guess is right among several normal distributions whose spreads differ too.
+"""The success rate of the best guess among normal distributions with different covariances.
 
-Candidate v puts the release at ``N(m_v, S_v)`` and has the probability ``p_v``. The best guess is
-right with ``E max_a P(v covered by a | release)``: the mean of a bounded quantity over draws of the
-release, given with an interval. With one spread for all, :mod:`seepage.risks.guessing` and
-:mod:`seepage.risks.tolerance` have closed forms or shorter ways.
+Under candidate v, with prior ``p_v``, the release is ``N(m_v, S_v)``. The success rate
+of the best guess is ``E max_a P(v covered by a | release)``: a mean of a bounded quantity over
+draws of the release, given with an interval. With a common covariance,
+:mod:`seepage.risks.guessing` and :mod:`seepage.risks.tolerance` have closed forms or faster
+methods.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from scipy.special import ndtri, softmax
 
 
 class AmongNormals(NamedTuple):
-    """The probability of the best guess, half the width of its 99 % interval, and of pairs."""
+    """The success rate of the best guess, half its 99 % interval, and that of pairs."""
 
     right: float
     error: float
@@ -32,22 +33,22 @@ def best_among(
     draws: int = 4000,
     rng: np.random.Generator,
 ) -> AmongNormals:
-    """Return how often the best guess among candidates is right.
+    """Return the success rate of the best guess among candidates.
 
     Parameters
     ----------
     means
         ``m_v``, (K, k).
     spreads
-        ``S_v``, (K, k, k), definite.
+        ``S_v``, (K, k, k), positive definite.
     prior
         ``p``, (K,).
     covered
-        Which candidates each guess covers, (guesses, K): the identity for a guess of one.
+        The candidates that each guess covers, (guesses, K): the identity if a guess names one.
     draws
-        How many releases to draw, spread evenly over the candidates, at least 32 of each.
+        The number of draws of the release, spread evenly over the candidates, at least 32 of each.
     rng
-        Where they come from.
+        The random generator of the draws.
 
     Examples
     --------

@@ -1,9 +1,9 @@
-"""How often the best guess of a number is right to within a tolerance, over a prior on a grid.
+"""The success rate of the best guess of a number to within a tolerance, for a prior on a grid.
 
-The number is one of ``v_1 < … < v_G`` with probabilities ``p``, and puts the release at ``w_v``
-plus standard normal noise. The best guess names the interval of width ``2t`` that holds most of the
-posterior, and is right with probability ``E max_a P(v_a ≤ v ≤ v_a + 2t | release)``: the mean of
-a bounded quantity over draws of the release, given with an interval.
+The number is one of ``v_1 < … < v_G`` with probabilities ``p``; the release is ``w_v`` plus
+standard normal noise. The best guess is the interval of width ``2t`` with the largest
+posterior probability. Its success rate is ``E max_a P(v_a ≤ v ≤ v_a + 2t | release)``: a mean of a
+bounded quantity over draws of the release, given with an interval.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from scipy.special import ndtri, softmax
 
 
 class Within(NamedTuple):
-    """Probabilities of the best guess, and half the width of their 99 % intervals."""
+    """Success rates of the best guess, and half the width of their 99 % intervals."""
 
     right: np.ndarray
     error: np.ndarray
 
 
 def windows(values: np.ndarray, tolerance: float) -> np.ndarray:
-    """Return which values each guess covers, ``(G, G)``: guess a all from ``v_a`` to ``v_a + 2t``.
+    """Return the values each guess covers, ``(G, G)``: guess a all from ``v_a`` to ``v_a + 2t``.
 
-    No other guess covers more, since it can be moved up until it starts at a value.
+    No other guess covers more, since any guess can be moved up until it starts at a value.
     """
     slack = 1e-9 * max(1.0, float(np.max(np.abs(values))))
     ahead = values[None, :] - values[:, None]
@@ -40,20 +40,20 @@ def best_within(
     draws: int = 2000,
     rng: np.random.Generator,
 ) -> Within:
-    """Return how often the best guess is right to within the tolerance.
+    """Return the success rate of the best guess to within the tolerance.
 
     Parameters
     ----------
     gram
-        Inner products of the whitened releases that the values of the grid lead to, ``(m, G, G)``.
+        Inner products of the whitened releases for the values of the grid, ``(m, G, G)``.
     prior
         The probabilities of the values, ``(G,)`` or ``(m, G)``.
     covered
         From :func:`windows`.
     draws
-        How many releases to draw for each record.
+        The number of draws of the release for each record.
     rng
-        Where they come from.
+        The random generator of the draws.
 
     Examples
     --------

@@ -1,13 +1,13 @@
-"""How well two normal distributions are told apart whose spreads differ too.
+"""The best test between two normal distributions with different covariances.
 
 The release is ``N(0, I)`` if the record is in the data and ``N(m, diag(1 + e))`` if it is not. By
-Neyman and Pearson the best test asks whether the log-likelihood ratio exceeds a threshold::
+Neyman and Pearson the best test compares the log-likelihood ratio with a threshold::
 
     λ(x) = ½ Σ_k [(x_k − m_k)²/(1 + e_k) − x_k² + log(1 + e_k)]
 
-Its probability of exceeding one is an integral. Along one coordinate it is exact, as λ is a
-quadratic there: differences of the normal distribution function. Over the others it is a mean over
-points of Sobol's sequence, always the same ones. With ``e = 0`` everything follows from ``‖m‖``, as
+The probability that λ exceeds a threshold is an integral. Along one coordinate, in which λ is
+quadratic, it is exact: differences of the normal distribution function. Over the others it is a
+mean over a fixed set of Sobol points. With ``e = 0`` everything follows from ``‖m‖``, as
 in :mod:`seepage.risks.guessing`.
 """
 
@@ -36,7 +36,7 @@ class TwoNormals:
     Parameters
     ----------
     shift
-        ``m``, (n, k); infinite in its first entry where the pair is told apart with certainty.
+        ``m``, (n, k); infinite in its first entry where the pair is distinguished with certainty.
     spread
         ``e``, (n, k), above −1.
     """
@@ -46,13 +46,13 @@ class TwoNormals:
 
     @classmethod
     def apart(cls, mu: np.ndarray) -> TwoNormals:
-        """Return pairs of equal spread at these distances."""
+        """Return pairs of equal covariance at these distances."""
         shift = np.asarray(mu, dtype=float)[:, None]
         return cls(shift, np.zeros_like(shift))
 
     @classmethod
     def joined(cls, parts: Sequence[TwoNormals]) -> TwoNormals:
-        """Return the pairs of several as one."""
+        """Return several sets of pairs as one."""
         size = max(part.shift.shape[1] for part in parts)
         shift = np.concatenate([_padded(part.shift, size) for part in parts])
         return cls(shift, np.concatenate([_padded(part.spread, size) for part in parts]))
@@ -69,7 +69,7 @@ class TwoNormals:
         return TwoNormals(shift, spread)
 
     def accuracy(self, prior: float = 0.5) -> np.ndarray:
-        """Return how often the best test is right if records take part with this probability.
+        """Return the success rate of the best test if records take part with this probability.
 
         >>> pairs = TwoNormals(np.array([[0.0]]), np.array([[3.0]]))  # deviations of 1 and of 2
         >>> pairs.accuracy().round(3).tolist()
@@ -88,7 +88,7 @@ class TwoNormals:
         return np.asarray(np.maximum(right, max(prior, 1 - prior)))
 
     def true_positive_rate(self, fpr: float) -> np.ndarray:
-        """Return the share of members found when this share of the others is taken for members."""
+        """Return the true positive rate at this false positive rate."""
         rate = guessing.true_positive_rate(self.distance, fpr)
         rows = self._uneven
         if len(rows) and 0 < fpr < 1:
@@ -103,7 +103,7 @@ class TwoNormals:
         return np.asarray(np.maximum(rate, fpr))
 
     def area(self) -> np.ndarray:
-        """Return the area under the curve of true against false positive rates, Φ(μ/√2)."""
+        """Return the area under the ROC curve; Φ(μ/√2) for equal covariances."""
         area = ndtr(self.distance / np.sqrt(2))
         rows = self._uneven
         if len(rows):
@@ -120,12 +120,12 @@ class TwoNormals:
 
     @property
     def distance(self) -> np.ndarray:
-        """``‖m‖``: the distance μ where spreads are equal."""
+        """``‖m‖``: the distance μ where covariances are equal."""
         return np.asarray(np.linalg.norm(self.shift, axis=1))
 
     @property
     def _uneven(self) -> np.ndarray:
-        """The pairs whose spreads differ."""
+        """The pairs with different covariances."""
         differ = np.any(self.spread != 0, axis=1)
         return np.flatnonzero(differ & np.isfinite(self.distance))
 
@@ -136,7 +136,7 @@ class TwoNormals:
 
 
 class _Tests:
-    """The best tests of some pairs: how often λ exceeds a threshold, which may be asked often."""
+    """The best tests of some pairs, with cached probabilities that λ exceeds a threshold."""
 
     def __init__(self, shift: np.ndarray, spread: np.ndarray) -> None:
         # The coordinate that says most is integrated exactly.
@@ -150,12 +150,12 @@ class _Tests:
         )
 
     def members(self, threshold: np.ndarray) -> np.ndarray:
-        """Return ``P(λ > t)`` with the record in the data."""
+        """Return ``P(λ > t)`` for the release with the record."""
         need = threshold[:, None] - self.inside
         return np.asarray(_quadratic_above(need, self.m, self.e, 0.0, 1.0).mean(axis=1))
 
     def others(self, threshold: np.ndarray) -> np.ndarray:
-        """Return ``P(λ > t)`` without it."""
+        """Return ``P(λ > t)`` for the release without the record."""
         need = threshold[:, None] - self.outside
         rates = _quadratic_above(need, self.m, self.e, self.m, np.sqrt(1 + self.e))
         return np.asarray(rates.mean(axis=1))

@@ -1,7 +1,7 @@
-"""Sources larger than memory: records that come in chunks, from Parquet files or a Dask cluster.
+"""Sources larger than memory: records read in chunks, from Parquet files or a Dask cluster.
 
-Both implement :class:`~seepage.tables.source.RowSource` and nothing else; what is asked of the
-chunks is not known here. ``glm.inputs`` turns what callers pass into a source.
+Both only implement :class:`~seepage.tables.source.RowSource`; they do not depend on the questions
+asked about the chunks. ``glm.inputs`` converts callers' arguments into a source.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from seepage.support.lazy import lazy_names
 
 if TYPE_CHECKING:
     from seepage.streams.disk.source import ParquetRows as ParquetRows
-    from seepage.streams.disk.source import parquet as parquet
     from seepage.tables.source import Chunk as Chunk
     from seepage.tables.source import RowSource as RowSource
 

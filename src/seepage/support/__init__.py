@@ -1,4 +1,4 @@
-"""What every folder needs and no idea owns: work in chunks, files, lazy imports, the number check.
+"""Helpers shared by all folders: work in chunks, files, lazy imports, number checks.
 
 Code here is short, knows nothing of data or models, and is used by several folders.
 """

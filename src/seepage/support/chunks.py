@@ -28,7 +28,7 @@ ACCELERATOR_CHUNK = 1 << 26
 
 
 def chunk_for(array: Array) -> int:
-    """Return how many numbers a chunk should hold where this array lives."""
+    """Return how many numbers a chunk should hold on this array's device."""
     where = "cpu" if is_numpy_array(array) else getattr(array.device, "type", "cpu")
     return CHUNK if where == "cpu" else ACCELERATOR_CHUNK
 
@@ -36,7 +36,7 @@ def chunk_for(array: Array) -> int:
 def row_slices(rows: int, width: int, *, chunk: int = CHUNK, what: str = "") -> Iterator[slice]:
     """Cut ``rows`` rows of ``width`` numbers each into slices of about ``chunk`` numbers.
 
-    With ``what``, a bar of that name shows the progress of long work.
+    With ``what``, a progress bar of that name appears for long work.
     """
     step = max(1, chunk // max(1, width))
     starts = range(0, rows, step)
@@ -45,9 +45,9 @@ def row_slices(rows: int, width: int, *, chunk: int = CHUNK, what: str = "") -> 
 
 
 def even_slices(rows: int, width: int, *, chunk: int = CHUNK) -> list[slice]:
-    """Cut rows into about equal slices of at most ``chunk`` numbers, as many for every core.
+    """Cut rows into nearly equal slices of at most ``chunk`` numbers.
 
-    A single slice stays one.
+    Every core gets the same number of slices; a single slice is not cut further.
     """
     step = max(1, chunk // max(1, width))
     count = -(-rows // step)
@@ -59,14 +59,14 @@ def even_slices(rows: int, width: int, *, chunk: int = CHUNK) -> list[slice]:
 
 
 def progress(items: Collection[Item], what: str) -> Iterator[Item]:
-    """Go through the items behind a bar that appears after two seconds, on a terminal only."""
+    """Iterate over items with a bar that appears after two seconds, on a terminal only."""
     yield from tqdm(items, desc=what, delay=2, disable=None, leave=False)
 
 
 def progress_over(
     items: Iterable[Item], total: int, what: str, size: Callable[[Item], int]
 ) -> Iterator[Item]:
-    """Go through items of several rows each behind a bar, as :func:`progress` does."""
+    """Iterate over items of several rows each with a progress bar, as :func:`progress` does."""
     with tqdm(total=total, desc=what, delay=2, disable=None, leave=False, unit_scale=True) as bar:
         for item in items:
             yield item
@@ -82,10 +82,10 @@ def by_rows(
     what: str = "",
     threads: bool = False,
 ) -> Array:
-    """Apply ``function`` to the slices of :func:`row_slices` and join what it returns.
+    """Apply ``function`` to the slices of :func:`row_slices` and concatenate the results.
 
-    ``threads`` spreads the slices over the processor's cores, as :func:`spread` does: for NumPy
-    arrays, and a function that may run on several slices at a time.
+    ``threads`` spreads the slices over the processor's cores, as :func:`spread` does; this needs
+    NumPy arrays and a function that is safe to run on several slices at a time.
     """
     cut = even_slices if threads else row_slices
     pieces = list(cut(rows, width, chunk=chunk))
@@ -98,13 +98,12 @@ def by_rows(
 def spread(
     function: Callable[[Item], Answer], pieces: Iterable[Item], workers: int | None = None
 ) -> Iterator[Answer]:
-    """Yield the function's answers on some pieces in order, several of them computed at a time.
+    """Yield the function's results on some pieces in order, with several computed in parallel.
 
     The caller's thread takes the pieces; ``workers`` threads compute, by default one for each core
-    (and none on a machine with one). Most of NumPy runs on one core, and matrix products are kept
-    to one meanwhile: spread over the cores, they would leave them idle in between. At most one
-    piece more than there are workers is in progress, also when an error or the caller ends the
-    work.
+    (and none on a machine with one). Most of NumPy uses one core. Matrix products are limited to
+    one core meanwhile, since parallel products would leave cores idle in between. At most one
+    piece more than there are workers is in progress, also after an error or an early stop.
     """
     if workers is None:
         workers = usable_cores()
@@ -123,33 +122,32 @@ def spread(
 
 @contextmanager
 def blas_on_one_core() -> Iterator[None]:
-    """Keep matrix products of NumPy and SciPy on one core each while this lasts.
+    """Limit matrix products of NumPy and SciPy to one core inside this context.
 
-    The buffers of their other threads, tens of megabytes, are then not touched; nor do these
-    threads wait for more work busily, which takes a core from what comes next for a tenth of a
-    second.
+    This avoids the buffers of their other threads, tens of megabytes, and their busy waiting,
+    which takes a core from the next step for a tenth of a second.
     """
     with _libraries().limit(limits=1, user_api="blas"):
         yield
 
 
 def small_on_one_core(matrix: Array) -> AbstractContextManager[None]:
-    """Keep the decomposition of a NumPy matrix on one core while this lasts, unless it is large."""
+    """Limit the decomposition of a small NumPy matrix to one core inside this context."""
     # Several cores take part from 64 rows or columns on, and are hardly faster up to 1024.
     small = is_numpy_array(matrix) and 64 <= max(matrix.shape) <= 1024
     return blas_on_one_core() if small else nullcontext()
 
 
 def give_back_memory() -> None:
-    """Give memory kept for reuse back to the system, if the C library can."""
+    """Return cached free memory to the system, if the C library can."""
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def share_one_heap() -> None:
-    """Have all threads of this process allocate from one heap, if the C library can.
+    """Make all threads of this process allocate from one heap, if the C library can.
 
-    By default each has its own, and keeps what it frees from the others.
+    By default each thread has its own heap, and memory freed there is not reused by other threads.
     """
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).mallopt(-8, 1)  # M_ARENA_MAX of glibc
@@ -161,7 +159,7 @@ def _libraries() -> ThreadpoolController:
 
 
 def _joined(parts: Iterable[Array], pieces: list[slice]) -> Array:
-    """Put the answers on slices into one array as they come, so that none is stored twice."""
+    """Copy the results on slices into one array as they arrive, so that none is stored twice."""
     out = None
     for piece, part in zip(pieces, parts, strict=True):
         if out is None:
@@ -173,6 +171,6 @@ def _joined(parts: Iterable[Array], pieces: list[slice]) -> Array:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1

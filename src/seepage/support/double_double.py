@@ -1,9 +1,9 @@
 """Sums and matrix products in twice the working precision, at the speed of ordinary products.
 
-A number in twice the precision is the unevaluated sum ``high + low`` of two floats. A product of
-two matrices is taken by Ozaki's scheme (Ozaki, Ogita, Oishi and Rump, 2012): each matrix is cut
-into slices of so few bits that ordinary products of slices are free of rounding, wherever the
-arrays live; the products are then added up, carrying along what each addition loses.
+A number in twice the precision is the unevaluated sum ``high + low`` of two floats. A matrix
+product uses Ozaki's scheme (Ozaki, Ogita, Oishi and Rump, 2012). Each matrix is cut into slices of
+so few bits that products of slices are exact in ordinary arithmetic, on any device; the products
+are then summed with their rounding errors.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Double:
         return cls(values, array_namespace(values).zeros_like(values))
 
     def each(self, change: Callable[[Array], Array]) -> Double:
-        """Return both parts changed alike, by what is free of rounding."""
+        """Return both parts changed by the same exact operation."""
         return Double(change(self.high), change(self.low))
 
     def __getitem__(self, which: Any) -> Double:
@@ -63,14 +63,14 @@ class Double:
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return ``a + b`` rounded, and what the rounding lost (Knuth)."""
+    """Return ``a + b`` rounded, and its rounding error (Knuth)."""
     total = a + b
     back = total - a
     return total, (a - (total - back)) + (b - back)
 
 
 def two_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return ``a · b`` rounded, and what the rounding lost (Dekker and Veltkamp)."""
+    """Return ``a · b`` rounded, and its rounding error (Dekker and Veltkamp)."""
     total = a * b
     (a1, a2), (b1, b2) = _halves(a), _halves(b)
     return total, ((a1 * b1 - total) + a1 * b2 + a2 * b1) + a2 * b2
@@ -79,8 +79,8 @@ def two_product(a: Array, b: Array) -> tuple[Array, Array]:
 def exponential(x: Double) -> Double:
     """Return ``eˣ``, elementwise, to some 30 digits.
 
-    ``x = k log 2 + 2⁹ t`` leaves a small ``t``, for which Taylor's series gives ``eᵗ − 1``;
-    ``(1 + p)² − 1 = 2p + p²``, nine times, and a power of two undo the reduction.
+    ``x = k log 2 + 2⁹ t`` leaves a small ``t``, for which Taylor's series gives ``eᵗ − 1``.
+    Applying ``(1 + p)² − 1 = 2p + p²`` nine times and a power of two undoes the reduction.
     """
     xp = array_namespace(x.high)
     log2, halvings = Double(0.6931471805599453, 2.3190468138462996e-17), 9
@@ -99,7 +99,7 @@ def exponential(x: Double) -> Double:
 def product(A: Double, B: Double) -> Double:
     """Return ``A B`` for matrices ``(m, k)`` and ``(k, p)``.
 
-    The error of an entry is about ``2⁻⁸⁰ k`` times the largest of the products it sums.
+    The error of an entry is about ``2⁻⁸⁰ k`` times the largest product in its sum.
     """
     xp = array_namespace(A.high)
     A, B = (M.each(lambda part: xp.astype(part, xp.float64, copy=False)) for M in (A, B))

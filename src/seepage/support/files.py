@@ -1,17 +1,17 @@
-"""Write files and folders completely or not at all, and never touch one not written here.
+"""Write files and folders completely or not at all, and replace only those written by seepage.
 
 They hold per-record numbers, so a file is readable by its owner only.
 
-A folder of results holds a manifest (:mod:`seepage.support.manifest`). Only a folder that is empty,
-or holds exactly what its manifest says, is replaced. The new one is written beside it
-under a hidden name; then the two exchange their names, which Linux does in one step
-(``renameat2``), so that whoever looks sees either the old folder or the new one. Where that is not
-possible (another system, a mounted folder, the working directory) the new files are written to a
-hidden folder inside; renaming it to :data:`_READY` says that they are complete, and they are then
-moved to their places, by the next run if this one is killed.
+A folder of results holds a manifest (:mod:`seepage.support.manifest`). Only a folder that is
+empty, or holds exactly the files of its manifest, is replaced. The new folder is written beside it
+under a hidden name. The two then exchange their names, in one step on Linux (``renameat2``), so
+that readers see either the old folder or the new one. Elsewhere (another system, a mounted folder,
+the working directory) the new files are written to a hidden folder inside. Renaming it to
+:data:`_READY` marks them as complete, and they are then moved to their places, by the next run if
+this one is killed.
 
-Before a name is given or exchanged, the files and folders behind it are on the disk (``fsync``), so
-that a power failure too leaves the old or the new.
+Files and folders are synced to disk (``fsync``) before a name is given or exchanged, so that a
+power failure also leaves the old or the new.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _READY = ".seepage-ready"  # a folder inside the results, its files still to be 
 
 
 def check_path(path: str | os.PathLike[str]) -> None:
-    """Refuse a path that the system itself cannot follow, such as a link that leads back to itself.
+    """Refuse a path that the system cannot resolve, such as a link that leads back to itself.
 
-    Whether there is anything at its end is another question: a file to be written is not there yet.
+    The path need not exist, since a file to be written does not exist yet.
     """
     place = Path(os.fsdecode(path))
     name = _shown(place.name)
@@ -70,13 +70,13 @@ def check_path(path: str | os.PathLike[str]) -> None:
 
 
 def check_input(path: str | os.PathLike[str]) -> None:
-    """Refuse a path to read from that cannot be followed, or whose name is not text."""
+    """Refuse an input path that cannot be resolved, or whose name is not text."""
     name = os.fsdecode(path)
     try:
         name.encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"The name {_shown(name)} is not UTF-8, so not every library can open it; rename the "
+            f"The name {_shown(name)} is not UTF-8, so some libraries cannot open it; rename the "
             "file or folder."
         ) from error
     check_path(path)
@@ -85,7 +85,7 @@ def check_input(path: str | os.PathLike[str]) -> None:
 def write_private(path: Path, write: Writer) -> None:
     """Let ``write`` fill a temporary file beside ``path`` (mode 0600), then rename it.
 
-    Leftovers of killed writers of the same file are removed.
+    Temporary files of killed writers of the same file are removed.
     """
     make_folders(path.parent)
     remove_half_written(path)
@@ -118,7 +118,7 @@ def write_private(path: Path, write: Writer) -> None:
 
 
 def make_folders(folder: Path) -> None:
-    """Make a folder and those above it, if missing, for their owner only, whatever the umask."""
+    """Make a folder and its missing parents, for their owner only, whatever the umask."""
     for missing in [f for f in (folder, *folder.parents) if not f.exists()][::-1]:
         with suppress(FileExistsError):  # another process was faster
             missing.mkdir()
@@ -126,7 +126,7 @@ def make_folders(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder written to the disk, where the system can do that."""
+    """Sync the names in a folder to the disk, where the system can do that."""
     with suppress(OSError):  # Windows opens no folder
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -136,12 +136,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text, whatever it holds, to a file that only its owner can read."""
+    """Write a text to a file that only its owner can read."""
     write_private(path, lambda file: file.write(text.encode("utf-8", "replace")))
 
 
 def remove_half_written(path: Path) -> None:
-    """Remove what killed writers of ``path`` left beside it; running ones keep theirs."""
+    """Remove temporary files of killed writers of ``path``; those of running writers stay."""
     ours = re.compile(re.escape(f".{path.name}.") + r"[a-z0-9_]{8}" + re.escape(HALF_WRITTEN))
     for left in path.parent.iterdir() if path.parent.is_dir() else ():
         if ours.fullmatch(left.name) and left.is_file() and not left.is_symlink():
@@ -152,10 +152,10 @@ def remove_half_written(path: Path) -> None:
 
 @contextmanager
 def open_if_deserted(path: Path) -> Iterator[bool]:
-    """Hold the lock of a file or folder while inside, if no living process holds it.
+    """Hold the lock of a file or folder inside this context, if no living process holds it.
 
     The system releases the lock of a dead process. Without locks (on Windows) nothing counts as
-    abandoned.
+    abandoned, so nothing is removed.
     """
     if fcntl is None:
         yield False
@@ -188,11 +188,11 @@ def hold(path: Path) -> int | None:
 
 @contextmanager
 def only_writer(path: Path) -> Iterator[None]:
-    """Wait until no other process or thread is in here for the same path.
+    """Wait until no other process or thread has entered this context for the same path.
 
     For code that reads a file, adds to it and writes it back. The lock is on a hidden file beside
-    ``path``, which stays there; the system releases it when a process dies. Without such locks (on
-    Windows) nobody waits.
+    ``path``, which is not removed; the system releases the lock when a process dies. Without such
+    locks (on Windows) there is no waiting.
     """
     make_folders(path.parent)
     handle = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -212,27 +212,27 @@ def whole_folder(
     complete: Callable[[Path], object] | None = None,
     sign: Sign | None = None,
 ) -> Iterator[Path]:
-    """Give an empty folder to fill, which replaces ``out`` when everything is written.
+    """Give an empty folder to fill, which replaces ``out`` when it is complete.
 
     Parameters
     ----------
     out
-        The folder of results; it must not exist, be empty, or be one of the same kind written
-        here before and unchanged since.
+        The folder of results; it must be new, empty, or an unchanged folder of the same kind
+        written by seepage.
     kind
-        What the folder holds, in one word for people: ``report``.
+        The kind of folder, in one word for people: ``report``.
     keep
-        Files and folders that must not change: the results are computed from them.
+        Input files and folders of the results, which must not change.
     complete
-        Called with the folder when everything is written in it, before it takes its place; if that
-        fails, it does not.
+        Called with the complete folder before it replaces ``out``; if it raises an error, ``out``
+        is not replaced.
     sign
-        What signs the manifest, if anything does.
+        The function that signs the manifest, if any.
 
     Raises
     ------
     InputError
-        If the folder holds anything else, or something to keep; nothing has been changed then.
+        If the folder holds other files, or one to keep; nothing has been changed then.
     """
     check_path(out)
     out = out.resolve()
@@ -268,7 +268,7 @@ def whole_folder(
 
 
 def check_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> None:
-    """Refuse a folder of results that would replace anything else."""
+    """Refuse a folder of results that would replace other files."""
     for path in (out, *keep):
         check_path(path)
     out = out.resolve()
@@ -292,8 +292,7 @@ def check_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> None:
     foreign = sorted(found - set(own) - {MANIFEST})
     if held is not None and held != kind:
         raise InputError(
-            f"{name} holds a {held}, which a {kind} must not replace; name another "
-            "folder with --out."
+            f"{name} holds a {held}, which a {kind} cannot replace; name another folder with --out."
         )
     if foreign:
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
@@ -313,20 +312,20 @@ def check_folder(out: Path, kind: str, keep: Sequence[Path] = ()) -> None:
             )
         if digest_of(path) != digest:
             raise InputError(
-                f"{_shown(file)} in {name} was changed since it was written, and is kept; "
-                "name another folder with --out, or remove the file."
+                f"{_shown(file)} in {name} was changed since it was written, so it is kept; name "
+                "another folder with --out, or remove the file."
             )
 
 
 def read_manifest(
     folder: Path, kind: str, wanted: Mapping[str, int] | None = None, key: bytes | None = None
 ) -> Manifest:
-    """Return the manifest of a folder after comparing every file with it.
+    """Return the manifest of a folder after checking every file against it.
 
-    A folder is refused that lacks a listed file or holds one that is not listed. ``wanted`` names
-    the files that it must list, and no others, each with the most bytes it may have, which is
-    looked at before any is read. A signature must be that of its own key; with a public ``key`` the
-    folder must be signed, and by that key.
+    A folder that lacks a listed file, or holds one that is not listed, is refused. ``wanted``
+    names the files that it must list, and no others, each with its largest allowed size, which is
+    checked before any file is read. A signature must match its own key; with a public ``key`` the
+    folder must be signed by that key.
     """
     check_input(folder)
     manifest, name = Manifest.of(folder), _shown(folder.name)
@@ -337,12 +336,13 @@ def read_manifest(
     for file in wanted or ():
         if file not in own:
             raise InputError(
-                f"The manifest of {name} does not list {_shown(file)}, so nobody can tell whether "
-                f"it is as it was written; {again}."
+                f"The manifest of {name} does not list {_shown(file)}, so its integrity cannot be "
+                f"checked; {again}."
             )
     if wanted is not None and (others := sorted(set(own) - set(wanted))):
         raise InputError(
-            f"The manifest of {name} lists {_shown(others[0])}, which no {kind} has; {again}."
+            f"The manifest of {name} lists {_shown(others[0])}, which is not part of a {kind}; "
+            f"{again}."
         )
     foreign = sorted(_files_of(folder) - set(own) - {MANIFEST})
     if foreign:
@@ -353,7 +353,7 @@ def read_manifest(
     for file, most in (wanted or {}).items():
         if (folder / file).is_file() and (size := (folder / file).stat().st_size) > most:
             raise InputError(
-                f"{_shown(file)} in {name} has {size / 1e6:,.0f} MB, and may have at most "
+                f"{_shown(file)} in {name} has {size / 1e6:,.0f} MB, above the limit of "
                 f"{most / 1e6:g} MB; {again}."
             )
     for file, digest in own.items():
@@ -364,7 +364,7 @@ def read_manifest(
             )
     signature = manifest.signature
     if signature is not None and not signature.fits(manifest.signed_bytes):
-        raise InputError(f"The signature of {name} is not that of its manifest; {again}.")
+        raise InputError(f"The signature of {name} does not match its manifest; {again}.")
     if key is not None and (signature is None or signature.key != key):
         signed = "is not signed" if signature is None else "is signed with another key"
         raise InputError(f"{name} {signed}, so its origin is unknown; {again} from its author.")
@@ -372,7 +372,7 @@ def read_manifest(
 
 
 def _files_of(folder: Path) -> set[str]:
-    """Return everything in a folder except plain folders and what is being written in it."""
+    """Return everything in a folder except plain folders and files being written."""
     paths = set()
     for root, folders, files in os.walk(folder):
         inside = Path(root)
@@ -384,7 +384,7 @@ def _files_of(folder: Path) -> set[str]:
 
 
 def _start(out: Path) -> tuple[Path, int | None]:
-    """Return a new folder to fill, with a lock that says it is in use."""
+    """Return a new folder to fill, with a lock that marks it as in use."""
     # Another folder can take the name of one that is neither mounted nor the working directory.
     fixed = out.is_mount() or not os.access(out.parent, os.W_OK) or Path.cwd().is_relative_to(out)
     inside = out.is_dir() and fixed
@@ -402,7 +402,7 @@ def _start(out: Path) -> tuple[Path, int | None]:
 
 
 def _take_place(new: Path, out: Path) -> None:
-    """Let a complete folder take the place of ``out``, once all of it is on the disk."""
+    """Replace ``out`` by a complete folder, once all of it is on the disk."""
     for inside in {new, *((new / name).parent for name in _files_of(new))}:
         sync_folder(inside)
     if not out.exists():
@@ -424,7 +424,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _move_into_place(out: Path) -> None:
-    """Move the files that are ready to their places; a second run resumes where it stopped."""
+    """Move completed files to their places; a second run resumes after an interruption."""
     ready = out / _READY
     before, after = Manifest.of(out).files, Manifest.of(ready).files
     if after:
@@ -442,7 +442,7 @@ def _move_into_place(out: Path) -> None:
 
 
 def _remove_leftovers(out: Path) -> None:
-    """Remove the folders that runs into ``out`` left when they were killed."""
+    """Remove the temporary folders of killed runs into ``out``."""
     ours = _being_written(out)
     for folder in (out.parent, out):
         for left in folder.iterdir() if folder.is_dir() else ():
@@ -453,12 +453,12 @@ def _remove_leftovers(out: Path) -> None:
 
 
 def _being_written(out: Path) -> re.Pattern[str]:
-    """Return the pattern of the names of folders that are to replace ``out``."""
+    """Return the pattern of the names of temporary folders for ``out``."""
     return re.compile(re.escape(f".{out.name}.") + r"[a-z0-9_]{8}" + re.escape(_NEW))
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder of ours; if it was complete, only the files its manifest lists."""
+    """Remove a folder written by seepage; if complete, only the files its manifest lists."""
     own = Manifest.of(folder).files
     if not own:
         shutil.rmtree(folder, ignore_errors=True)

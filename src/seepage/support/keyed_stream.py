@@ -1,10 +1,10 @@
-"""Random numbers that cannot be guessed: ChaCha20 under a 256-bit key, with a name for every use.
+"""Unpredictable random numbers: ChaCha20 under a 256-bit key, with a name for every use.
 
-Noise protects a release only while nobody can draw it again. General-purpose generators do not give
-that: torch's CPU generator keeps 32 bits of any seed, so the noise of a training step can be found
-by trying all of them, and the state of PCG64 or of the Mersenne Twister follows from its output.
-Here a stream is ChaCha20 (RFC 8439), which nobody is known to predict without the key. A run that
-stops can resume with the same numbers: they depend only on the key and the name.
+Noise protects a release only while nobody can reproduce it. General-purpose generators do not
+ensure that. torch's CPU generator keeps 32 bits of any seed, so the noise of a training step can
+be found by brute force; the state of PCG64 or of the Mersenne Twister can be computed from its
+output. Here a stream is ChaCha20 (RFC 8439), for which no feasible prediction without the key is
+known. A run that stops can resume with the same numbers: they depend only on the key and the name.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ KEY_BYTES = 32  # ChaCha20's 256 bits
 
 
 def grid_of(deviation: float) -> float:
-    """Return the grid that a noisy number is rounded to: a power of two, 2⁻¹² of its deviation.
+    """Return the grid to which a noisy number is rounded: a power of two, 2⁻¹² of its deviation.
 
-    The digits of a floating-point number beyond the grid depend on the number that the noise was
-    added to (Mironov 2012), and would reveal it. The rounding adds 5e-9 of the noise's variance.
+    The digits of a floating-point number beyond the grid depend on the noiseless number (Mironov
+    2012), and would leak it. The rounding adds 5e-9 of the noise's variance.
 
     Examples
     --------
@@ -35,7 +35,7 @@ def grid_of(deviation: float) -> float:
 
 
 class KeyedStream:
-    """Random numbers that are a function of a key, 32 bytes to be kept secret.
+    """Random numbers determined by a secret key of 32 bytes.
 
     Examples
     --------
@@ -58,23 +58,23 @@ class KeyedStream:
 
     @classmethod
     def of_seed(cls, seed: int) -> KeyedStream:
-        """Return the stream of a seed, whose every digit counts: for experiments, not releases."""
+        """Return the stream of a seed, all digits of which count; not for releases."""
         return cls(hashlib.blake2b(str(int(seed)).encode(), digest_size=KEY_BYTES).digest())
 
     def child(self, *name: str | int) -> KeyedStream:
         """Return the stream of this name: its key is a keyed hash (BLAKE2b) of the name.
 
-        Streams of different names look independent, and none reveals anything about the key.
+        Streams of different names are computationally independent, and none reveals the key.
         """
         named = json.dumps(name).encode()
         return KeyedStream(hashlib.blake2b(named, key=self.key, digest_size=KEY_BYTES).digest())
 
     def number(self) -> int:
-        """Return 63 bits of the stream, as a seed for generators that take no more."""
+        """Return 63 bits of the stream, as a seed for generators that accept no more."""
         return int(self.words(1)[0] >> np.uint64(1))
 
     def fingerprint(self) -> str:
-        """Return what identifies this stream but reveals none of its numbers."""
+        """Return an identifier of this stream that reveals none of its numbers."""
         return self.child("fingerprint").key.hex()[:16]
 
     def words(self, count: int) -> np.ndarray:
@@ -100,7 +100,7 @@ class KeyedStream:
         return both.reshape(-1)[:count].reshape(size)
 
     def laplace(self, *, size: int | tuple[int, ...]) -> np.ndarray:
-        """Return Laplace numbers of scale one: exponential ones with a random sign."""
+        """Return Laplace numbers of scale one: exponential numbers with a random sign."""
         count = int(np.prod(size))
         sizes, signs = self.words(2 * count).reshape(2, count)
         exponential = -np.log(((sizes >> np.uint64(11)) + 1.0) * 2.0**-53)

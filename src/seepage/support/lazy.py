@@ -1,7 +1,7 @@
-"""Imports the public names of a package when they are first used, so that importing it is quick.
+"""Lazy imports of a package's public names, so that importing the package is fast.
 
-And lets the objects of a low room use a function of a high one without importing it: the package's
-face, which may import everything, :func:`offer` s it, and who needs it asks for it by name.
+Objects of a lower package can also call a function of a higher one without importing it: the
+package's ``__init__``, which may import everything, registers it by :func:`offer`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the ``__getattr__`` and the ``__dir__`` of a package, and set its ``__all__``.
 
-    The package offers what it imports under ``if TYPE_CHECKING:``, one line for each public name:
-    type checkers follow those lines (and ``as`` tells them that the name is re-exported), and this
-    function reads from them where every name lives, so that there is no second list to keep in
-    step. ``known`` are the package's ``globals()``: a name stays there once it has been used.
+    The package's public names are those imported under ``if TYPE_CHECKING:``, one line each. Type
+    checkers read those lines (``as`` marks a re-export), and this function reads from them the
+    module of every name, so that no second list is needed. ``known`` are the package's
+    ``globals()``, where a name is cached once it has been used.
     """
     homes = _imports_for_type_checkers(Path(known["__file__"]))
     known["__all__"] = sorted(name for name in homes if not name.startswith("_"))

@@ -1,10 +1,10 @@
-"""Whose class an object has: a library's own, or somebody's class of the same name.
+"""Distinguishes a library's own classes from other classes of the same name.
 
-A class is a library's own if the module it says it comes from is loaded, belongs to that library
-and holds this very class. So no library has to be imported to ask: there is no object of a class
-that nobody has loaded.
+A class is a library's own if its stated module is loaded, belongs to that library and holds this
+very class. No library needs to be imported for that: an object's class is always
+loaded.
 
-A user's class that is derived from a library's own does the same as long as it overrides nothing.
+A subclass of a library's own class behaves the same as long as it overrides nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SEARCHES = ("GridSearchCV", "RandomizedSearchCV", "HalvingGridSearchCV", "Halvin
 
 @dataclass(frozen=True)
 class LibraryClass:
-    """The class of a library that an object has, itself or through a derived class."""
+    """The library class of an object, its own or an inherited one."""
 
     library: str
     name: str
@@ -44,19 +44,16 @@ class LibraryClass:
 
     @property
     def called(self) -> str:
-        """The class as people call it."""
+        """The usual name of the class."""
         return f"{_CALLED.get(self.library, self.library)}'s {self.name}"
 
     def other_than(self, thing: Any) -> str:
-        """Say what an object of this class does otherwise."""
-        return (
-            f"This {type(thing).__name__} has a method {self.overrides} of its own, other than "
-            f"{self.called}"
-        )
+        """Return a sentence on how an object of this class differs."""
+        return f"This {type(thing).__name__} overrides {self.overrides} of {self.called}"
 
 
 def library_of(cls: type) -> str | None:
-    """Return the top-level package whose own class this is; ``None`` if no module holds it."""
+    """Return the top-level package that owns this class; ``None`` if no module holds it."""
     held: Any = sys.modules.get(cls.__module__)
     for part in cls.__qualname__.split("."):
         held = getattr(held, part, None)
@@ -64,7 +61,7 @@ def library_of(cls: type) -> str | None:
 
 
 def library_class(thing: Any, libraries: Container[str]) -> LibraryClass | None:
-    """Return the nearest class of some libraries that an object's class is or is derived from."""
+    """Return the nearest class of some libraries among an object's class and its bases."""
     for cls in type(thing).__mro__[:-1]:
         library = library_of(cls)
         if library is not None and library in libraries:
@@ -73,11 +70,11 @@ def library_class(thing: Any, libraries: Container[str]) -> LibraryClass | None:
 
 
 def overridden(thing: Any, base: type) -> str | None:
-    """Return a name that means something else to an object than to its base class, if any does.
+    """Return a name that an object overrides in its base class, if any.
 
-    It compares what the two classes find under every name of the base, wherever in their lines of
-    ancestors it stands, and looks for methods replaced on the object alone. A derived class that
-    computes a fitted number (``mean_``) by itself overrides it too.
+    It compares the attribute of both classes under every name of the base, wherever it is
+    inherited from, and looks for methods replaced on the object itself. A subclass that
+    computes a fitted number (``mean_``) itself also overrides it.
     """
     cls = type(thing)
     if cls is not base:
@@ -98,9 +95,9 @@ def overridden(thing: Any, base: type) -> str | None:
 
 
 def own_name(thing: Any, library: str, names: Container[str] | None = None) -> str | None:
-    """Return which class of a library an object has, if nothing of it is overridden.
+    """Return the library class of an object, if it overrides nothing.
 
-    ``names`` are the classes that count; all do if it is left out.
+    ``names`` are the accepted classes; all by default.
     """
     known = library_class(thing, (library,))
     if known is None or known.overrides is not None:
@@ -115,17 +112,17 @@ def checked_name(thing: Any, library: str, names: Container[str]) -> str | None:
         return None
     if known.overrides is not None:
         raise InputError(
-            f"{known.other_than(thing)}, so what it does is not known here; use {known.called}, "
-            "or audit it by attack with sp.audit_estimator(model, X, y)."
+            f"{known.other_than(thing)}, so its behaviour is not known here; use {known.called}, "
+            "or audit it by attack with sp.audit(model, X, y)."
         )
     return known.name
 
 
 def is_pipeline(model: Any) -> bool:
-    """Say whether a model is a pipeline of scikit-learn; refuse one that overrides its methods."""
+    """Return whether a model is a scikit-learn pipeline; refuse one that overrides its methods."""
     return checked_name(model, "sklearn", ("Pipeline",)) is not None
 
 
 def is_search(model: Any) -> bool:
-    """Say whether a model is a search of scikit-learn; refuse one that overrides its methods."""
+    """Return whether a model is a scikit-learn search; refuse one that overrides its methods."""
     return checked_name(model, "sklearn", SEARCHES) is not None

@@ -1,9 +1,9 @@
 """A limit on the memory of a process (``ulimit -v``), under which libraries may end it themselves.
 
-OpenBLAS leaves with status 1 if it gets no memory for its buffers, which from a command that checks
-limits would mean that one is exceeded; without room for its threads it may hang. Nothing in Python
-can stop that. So under a limit the command runs in a child process, which says when it is going to
-end by itself; if it ends otherwise, the parent knows.
+If OpenBLAS gets no memory for its buffers it exits with status 1, the status of an exceeded limit;
+without memory for its threads it may hang. Nothing in Python can stop that. So under a memory
+limit the command runs in a child process that reports its regular end; without that report, the
+parent knows that it failed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ except ImportError:  # Windows has no such limits
 
 
 def memory_limit() -> int | None:
-    """Return how many bytes of addresses this process may use, if that is limited."""
+    """Return the limit on this process's address space in bytes, if there is one."""
     if resource is None:
         return None
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -27,17 +27,17 @@ def memory_limit() -> int | None:
 
 
 def least_memory() -> int:
-    """Return the bytes of addresses that loading the libraries takes, with some room.
+    """Return the address space in bytes that loading the libraries takes, with some margin.
 
-    Without threads 0.6 GB were needed when it was tried; every thread has a stack and buffers.
+    Without threads 0.6 GB were needed in a trial; every thread adds a stack and buffers.
     """
     return 10**9 + (os.cpu_count() or 1) * 10**8
 
 
 def run_in_child(run: Callable[[], object]) -> int | None:
-    """Run something that ends with ``SystemExit``; return the status, or ``None``.
+    """Run a function that ends with ``SystemExit``; return the status, or ``None``.
 
-    ``None`` if the process ended without it: a library gave up.
+    ``None`` if the process ended otherwise: a library aborted.
     """
     reading, writing = os.pipe()
     child = os.fork()

@@ -1,4 +1,4 @@
-"""Checks that settings are numbers, or one of a few words, with a sentence if they are not."""
+"""Checks that settings are numbers, or one of a few words, with clear error messages."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from seepage.errors import InputError, nearest
 
 
 def check_noise(value: Any) -> None:
-    """Raise unless a noise multiplier is a finite number above zero."""
+    """Raise an error unless a noise multiplier is a finite number above zero."""
     check_number(value, "noise_multiplier")
     if not float(value) > 0:
         raise InputError(
-            f"noise_multiplier must be above zero, not {value!r}: without noise a gradient gives "
-            "everything away."
+            f"noise_multiplier must be above zero, not {value!r}: without noise, gradients leak "
+            "everything."
         )
 
 
 def check_number(value: Any, name: str) -> None:
-    """Raise unless a setting is a finite number; text that looks like one does not count."""
+    """Raise an error unless a setting is a finite number; numeric text does not count."""
     try:
         good = not isinstance(value, str | bytes) and math.isfinite(float(value))
     except (TypeError, ValueError):
@@ -31,7 +31,7 @@ def check_number(value: Any, name: str) -> None:
 
 
 def check_choice(value: Any, name: str, choices: Collection[Any]) -> None:
-    """Raise unless a setting is one of a few; the sentence names the nearest of them."""
+    """Raise an error unless a setting is one of a few; the message names the nearest."""
     if value not in choices:
         *others, last = map(repr, choices)
         raise InputError(
@@ -40,28 +40,28 @@ def check_choice(value: Any, name: str, choices: Collection[Any]) -> None:
 
 
 def check_share(value: Any, name: str) -> None:
-    """Raise unless a setting is a number between 0 and 1, neither of which it may be."""
+    """Raise an error unless a setting is a number strictly between 0 and 1."""
     check_number(value, name)
     if not 0 < value < 1:
         raise InputError(f"{name} must lie between 0 and 1, but is {value!r}.")
 
 
 def check_count(value: Any, name: str, least: int = 1) -> None:
-    """Raise unless a setting is a whole number, this or above."""
+    """Raise an error unless a setting is a whole number, at least this large."""
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not (whole and value >= least):
         raise InputError(f"{name} must be at least {least} and a whole number, not {value!r}.")
 
 
 def check_not_negative(value: Any, name: str) -> None:
-    """Raise unless a setting is a finite number, zero or above."""
+    """Raise an error unless a setting is a finite number, zero or above."""
     check_number(value, name)
     if value < 0:
         raise InputError(f"{name} must not be negative, but is {value!r}.")
 
 
 def check_positive(value: Any, name: str) -> None:
-    """Raise unless an option is a finite number above zero."""
+    """Raise an error unless an option is a finite number above zero."""
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not (real and math.isfinite(value) and value > 0):
         raise InputError(f"{name} must be a finite number above zero, not {value!r}.")

@@ -1,4 +1,4 @@
-"""Room for numbers of every record: an array, or a file mapped into memory where they are many."""
+"""Storage for per-record numbers: an array, or a memory-mapped file for many of them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ IN_MEMORY = 1 << 26  # bytes up to which they are an array; beyond, a file is ma
 
 
 def room_for(*shape: int) -> np.ndarray:
-    """Return numbers of this shape, to be filled: in memory, or in a file mapped into it.
+    """Return an array of this shape to fill: in memory, or in a memory-mapped file.
 
     The file has no name: only this process can read it, and the system removes it when the last
-    reference to the numbers is gone or the process ends, in whatever way.
+    reference is dropped or the process ends.
     """
     size = 8 * math.prod(shape)
     if size <= IN_MEMORY:
@@ -30,14 +30,14 @@ def room_for(*shape: int) -> np.ndarray:
             return np.asarray(np.memmap(file, np.float64, "r+", shape=shape))
     except OSError as error:
         raise InputError(
-            f"The numbers of all records take {size / 1e9:.2g} GB of temporary space, which "
+            f"The per-record numbers take {size / 1e9:.2g} GB of temporary space, which "
             f"{tempfile.gettempdir()} does not have ({error.strerror or error}); name another "
             "folder in the environment variable TMPDIR."
         ) from error
 
 
 def _reserve(file: int, size: int) -> None:
-    """Take the space now: a page of a mapped file that finds the disk full ends the process."""
+    """Reserve the space now: writing a mapped page to a full disk would end the process."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file, 0, size)
         return
@@ -47,9 +47,9 @@ def _reserve(file: int, size: int) -> None:
 
 
 def computed(function: Callable[..., np.ndarray], *arrays: np.ndarray) -> np.ndarray:
-    """Return a function's answers on the entries of arrays, in room of their own.
+    """Return a function's results on the entries of arrays, in storage of their own.
 
-    It is asked about some entries at a time, so that what it computes on the way stays small.
+    It is called on some entries at a time, so that intermediate results stay small.
     """
     answers = room_for(len(arrays[0]))
     for start in range(0, len(answers), _AT_ONCE):
@@ -59,14 +59,14 @@ def computed(function: Callable[..., np.ndarray], *arrays: np.ndarray) -> np.nda
 
 
 def copied(values: np.ndarray) -> np.ndarray:
-    """Return the numbers in room of their own."""
+    """Return a copy of the numbers in storage of its own."""
     copy = room_for(*values.shape)
     copy[...] = values
     return copy
 
 
 def sorted_numbers(values: np.ndarray) -> np.ndarray:
-    """Return the numbers in ascending order, in room of their own."""
+    """Return the numbers in ascending order, in storage of their own."""
     ordered = copied(values)
     ordered.sort()
     return ordered

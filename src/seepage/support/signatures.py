@@ -1,8 +1,8 @@
-"""Ed25519 signatures: who wrote a folder, which checksums alone do not say.
+"""Ed25519 signatures, which show who wrote a folder, as checksums alone cannot.
 
 Keys are PEM files as OpenSSL writes them: ``openssl genpkey -algorithm ed25519 -out key.pem`` makes
 a private key, ``openssl pkey -in key.pem -pubout -out public.pem`` the public one that recipients
-need. Recipients must get the public key by another way than the folder.
+need. Recipients must get the public key through another channel than the folder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Sign = Callable[[bytes], "Signature"]
 
 @dataclass(frozen=True)
 class Signature:
-    """A signature, and the public key that it is to be checked with."""
+    """A signature, and the public key to verify it with."""
 
     key: bytes
     value: bytes
@@ -38,12 +38,12 @@ class Signature:
 
     @property
     def signer(self) -> str:
-        """The SHA-256 of the public key, by which people can compare it."""
+        """The SHA-256 of the public key, which people can compare."""
         return hashlib.sha256(self.key).hexdigest()
 
 
 def signing_with(path: Path) -> Sign:
-    """Return what signs with the private key in a PEM file."""
+    """Return the function that signs with the private key in a PEM file."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -53,13 +53,13 @@ def signing_with(path: Path) -> Sign:
         key = load_pem_private_key(content, password=None)
     except TypeError as error:  # it has a password
         raise InputError(
-            f"The private key {path.name!a} has a password; name a file without one, which only "
-            "you can read."
+            f"The private key {path.name!a} has a password; name a file without one that only you "
+            "can read."
         ) from error
     except (ValueError, UnsupportedAlgorithm) as error:
         raise InputError(f"{path.name!a} holds no private key; {make}.") from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise InputError(f"The key {path.name!a} is not of the kind Ed25519; {make}.")
+        raise InputError(f"The key {path.name!a} is not an Ed25519 key; {make}.")
     public = key.public_key().public_bytes_raw()
     return lambda message: Signature(public, key.sign(message))
 

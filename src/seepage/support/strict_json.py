@@ -1,6 +1,6 @@
-"""JSON that others may have written: read within bounds, and held to the fields one expects.
+"""JSON from other authors, read with size limits and checked for the expected fields.
 
-Every refusal is a ``ValueError`` whose text says what is wrong; whoever reads the file says where.
+Every error is a ``ValueError`` that says what is wrong; the caller adds the file.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ Field = tuple[Callable[[Any], bool], str]
 
 
 def read_json(path: Path, most: int = 8 * 10**6) -> Any:
-    """Return the content of a file of at most so many bytes; parsed it may take twenty times that.
+    """Return the content of a JSON file of at most ``most`` bytes.
 
-    A larger file is refused before more of it is read.
+    A larger file is refused before it is read further. Parsed content may take twenty times its
+    size.
     """
     with path.open("rb") as file:
         text = file.read(most + 1)
@@ -28,16 +29,16 @@ def read_json(path: Path, most: int = 8 * 10**6) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what a text says, if no object says anything twice and every number is finite."""
+    """Return the content of a JSON text; refuse repeated keys and numbers that are not finite."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         content = dict(pairs)
         if len(content) < len(pairs):
-            raise ValueError("it says something twice: the keys of an object must be different")
+            raise ValueError("it repeats a key: the keys of an object must be different")
         return content
 
     def refuse(constant: str) -> Any:
-        raise ValueError(f"it holds {constant}, which is no number")
+        raise ValueError(f"it holds {constant}, which is not a number")
 
     try:
         return json.loads(text, object_pairs_hook=once, parse_constant=refuse)
@@ -50,7 +51,7 @@ def parse_json(text: str | bytes) -> Any:
 def check_fields(
     content: Any, fields: Mapping[str, Field], what: str, optional: Collection[str] = ()
 ) -> None:
-    """Raise unless ``content`` is an object of exactly these fields, each with a possible value."""
+    """Raise an error unless ``content`` is an object of exactly these fields with valid values."""
     if not isinstance(content, dict):
         raise ValueError(f"{what} is not an object")
     for name in content:
@@ -66,12 +67,12 @@ def check_fields(
 
 
 def is_text(value: Any) -> bool:
-    """Whether a value is a text that can be written as UTF-8, so without half characters."""
+    """Return whether a value is text that can be written as UTF-8, without lone surrogates."""
     return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
 def is_finite(value: Any) -> bool:
-    """Whether a value is a number that double precision holds."""
+    """Return whether a value is a number that double precision can hold."""
     try:
         return type(value) in (int, float) and math.isfinite(float(value))
     except OverflowError:
@@ -79,17 +80,17 @@ def is_finite(value: Any) -> bool:
 
 
 def is_count(value: Any) -> bool:
-    """Whether a value is a whole number, zero or above."""
+    """Return whether a value is a whole number, zero or above."""
     return type(value) is int and value >= 0
 
 
 def is_digest(value: Any) -> bool:
-    """Whether a value is a SHA-256 in hexadecimal digits."""
+    """Return whether a value is a SHA-256 in hexadecimal digits."""
     return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
 
 
 def are_texts(value: Any) -> bool:
-    """Whether a value is a list of different texts."""
+    """Return whether a value is a list of different texts."""
     return isinstance(value, list) and all(map(is_text, value)) and len(set(value)) == len(value)
 
 

@@ -1,4 +1,4 @@
-"""Tables of text, for people who read them on a terminal."""
+"""Text tables for the terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from io import StringIO
 
 
 def text_table(rows: Iterable[Sequence[str]], heads: Sequence[str] = (), indent: int = 0) -> str:
-    """Return lines of cells, below their heads; folded on a terminal and never cut elsewhere.
+    """Return rows of cells below their headers, folded on a terminal and never cut elsewhere.
 
     >>> print(text_table([("fc1", "0.9")], ("layer", "bits")))
     layer  bits

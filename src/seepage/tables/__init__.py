@@ -1,5 +1,5 @@
-"""What comes in: tables as others made them, each a source of records.
+"""Input tables, each a source of records.
 
-What columns hold, what they are called, how they become numbers, and the source with one chunk (a
-table in memory). Nothing here knows a model or a measure.
+The type, name and encoding of columns, and the source with one chunk (a table in memory). Nothing
+here depends on a model or a measure.
 """

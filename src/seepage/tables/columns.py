@@ -1,8 +1,8 @@
-"""What a column holds and how it becomes numbers: its sums over pieces, its profile, its encoding.
+"""The type and encoding of a column: its sums over pieces, its profile, its features.
 
 A table in memory is one piece. Means and sums of squares of two pieces are combined as in Chan,
-Golub and LeVeque (1979), so that a scan is as accurate as a pass over the whole column with its
-mean known.
+Golub and LeVeque (1979), so a scan is as accurate as a pass over the whole column with its mean
+known.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows as they came, the file they are from, and the position of the first of them."""
+    """Some raw rows, the file they are from, and the position of the first of them."""
 
     batch: pa.RecordBatch | pa.Table
     file: str
@@ -64,7 +64,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the values, however they are stored."""
+    """Return the type of the values, whatever their storage."""
     if pa.types.is_dictionary(kind):
         return plain_type(kind.value_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
@@ -73,7 +73,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def decoded(column: Column) -> Column:
-    """Return a column with its values decoded, however they are stored."""
+    """Return a column with its values decoded, whatever their storage."""
     plain = plain_type(column.type)
     return column if plain == column.type else column.cast(plain)
 
@@ -81,8 +81,8 @@ def decoded(column: Column) -> Column:
 def plain_numbers(column: Column) -> Column:
     """Return a column of numbers with nulls for NaN, a single zero, and decimals as floats.
 
-    Other columns come back unchanged. Arrow distinguishes -0.0 from 0.0 when it counts or looks up
-    values; people who group by them do not.
+    Other columns are returned unchanged. Arrow distinguishes -0.0 from 0.0 when it counts or looks
+    up values; grouping should not.
     """
     if pa.types.is_decimal(column.type) or column.type == pa.float16():
         column = column.cast(pa.float64())
@@ -96,12 +96,12 @@ def plain_numbers(column: Column) -> Column:
 
 
 def floats(column: Column) -> np.ndarray:
-    """Return a column of numbers as floats, NaN in its gaps."""
+    """Return a numeric column as floats, with NaN for missing values."""
     return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
 
 
 def complete_rows(batch: pa.RecordBatch | pa.Table, needed: Iterable[str]) -> np.ndarray:
-    """Return which rows have a value in all of some columns, ``(n,)``."""
+    """Return which rows have a value in each of some columns, ``(n,)``."""
     whole = np.ones(batch.num_rows, dtype=bool)
     for name in needed:
         column = plain_numbers(batch.column(name))
@@ -112,7 +112,7 @@ def complete_rows(batch: pa.RecordBatch | pa.Table, needed: Iterable[str]) -> np
 
 @dataclass(frozen=True)
 class ColumnSums:
-    """What some rows of a column hold; two add up to what their rows hold together."""
+    """Sums over some rows of a column; the sums of two sets of rows add up."""
 
     rows: int = 0
     missing: int = 0  # how many of the rows have no value (or NaN)
@@ -131,7 +131,7 @@ class ColumnSums:
 
     @property
     def values(self) -> int:
-        """The number of rows that have a value."""
+        """The number of rows with a value."""
         return self.rows - self.missing
 
     @property
@@ -151,7 +151,7 @@ class ColumnSums:
         return spanned and self.whole and self.rows >= ENOUGH
 
     def with_gaps_filled(self, fill: float) -> ColumnSums:
-        """Return the sums with a number in place of every gap."""
+        """Return the sums with every missing value replaced by a number."""
         return replace(self, rows=self.values, missing=0) + ColumnSums(self.missing, 0, fill)
 
     def __add__(self, other: ColumnSums) -> ColumnSums:
@@ -194,7 +194,7 @@ def scan(pieces: Iterable[Piece]) -> Scan:
 
 
 def column_sums(column: Column) -> ColumnSums:
-    """Return what one piece of a column holds."""
+    """Return the sums over one piece of a column."""
     column = plain_numbers(decoded(column))
     rows, missing = len(column), column.null_count
     text = is_text(column.type)
@@ -224,7 +224,7 @@ def column_sums(column: Column) -> ColumnSums:
 
 @dataclass(frozen=True)
 class ColumnProfile:
-    """What a column is, and whether it can be used at all."""
+    """The type of a column, and whether it can be used."""
 
     rows: int
     missing: int  # how many of the rows have no value
@@ -247,9 +247,9 @@ def profile_column(
     counts_up: bool = False,
     column: Column | None = None,
 ) -> ColumnProfile:
-    """Return what a column is, given its sums and its type.
+    """Return the profile of a column, given its sums and its type.
 
-    ``as_codes`` takes numbers as codes of categories; ``counts_up`` says that its values are row
+    ``as_codes`` treats numbers as category codes; ``counts_up`` means that the values are row
     numbers. If the column itself is in memory, all values are counted, however many there are.
     """
     stored, rows, missing = plain_type(stored), sums.rows, sums.missing
@@ -272,7 +272,7 @@ def profile_column(
         return known if as_codes or levels is None else _profile_text(known, levels)
     integer = pa.types.is_integer(stored)
     if integer and not counts_up and max(abs(sums.least), abs(sums.most)) > 2.0**53:
-        return replace(known, refused="whole numbers beyond 2⁵³, which floats cannot tell apart")
+        return replace(known, refused="whole numbers beyond 2⁵³, which floats cannot represent")
     boolean = distinct == 2 or pa.types.is_boolean(stored)
     return replace(
         known,
@@ -285,7 +285,7 @@ def profile_column(
 
 
 def _profile_text(known: ColumnProfile, levels: Mapping[str, int] | pa.Array) -> ColumnProfile:
-    """Return what a column of text holds, from its different values and their counts."""
+    """Return the profile of a text column, from its distinct values and their counts."""
     if isinstance(levels, pa.Array):
         texts, counts = levels.field("values"), levels.field("counts").to_numpy()
     else:
@@ -307,14 +307,14 @@ def _profile_text(known: ColumnProfile, levels: Mapping[str, int] | pa.Array) ->
 
 
 def first_text(column: Column) -> int | None:
-    """Return the first row of a column of text that is not a number, or nothing."""
+    """Return the first row of a text column that is not a number, or ``None``."""
     row = int(pc.index(pc.match_substring_regex(decoded(column), _NUMBER), False).as_py())
     return None if row < 0 else row
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnEncoding:
-    """How one column becomes features."""
+    """The encoding of one column as features."""
 
     name: str
     kind: str  # ``numeric``, ``boolean`` or ``categorical``
@@ -331,7 +331,7 @@ class ColumnEncoding:
 
     @classmethod
     def of_two_values(cls, name: str, sums: ColumnSums) -> ColumnEncoding:
-        """Return the encoding of two values, their gaps filled with the more frequent one."""
+        """Return the encoding of two values; the more frequent one replaces missing values."""
         low, step = sums.least, (sums.most - sums.least) or 1.0
         high = (sums.levels or {}).get(sums.most, 0)
         often = 2 * high > sums.values
@@ -343,13 +343,13 @@ class ColumnEncoding:
 
     @classmethod
     def of_numbers(cls, name: str, sums: ColumnSums, fill: float | None = None) -> ColumnEncoding:
-        """Return the encoding of numbers, with a fill for their gaps."""
+        """Return the encoding of numbers, with a fill for missing values."""
         whole = sums if fill is None else sums.with_gaps_filled(fill)
         largest = max(abs(sums.least), abs(sums.most))
         if not (math.isfinite(whole.mean) and math.isfinite(whole.spread)):
             raise InputError(
-                f"The values of column {shown(name)} are too large for their spread to be "
-                f"computed (up to {largest:.2g}); write them in a larger unit."
+                f"The values of column {shown(name)} are too large for their standard deviation "
+                f"to be computed (up to {largest:.2g}); rescale the column to a larger unit."
             )
         filled = 0 if fill is None else sums.missing
         constant = whole.spread <= _ROUNDING * largest
@@ -360,7 +360,7 @@ class ColumnEncoding:
     def of_category(
         cls, name: str, stored: pa.DataType, sums: ColumnSums, fill_gaps: bool = False
     ) -> ColumnEncoding:
-        """Return the encoding of a category, its gaps filled with its most frequent level."""
+        """Return the encoding of a category; its most frequent level replaces missing values."""
         if sums.levels is None:
             raise InputError(
                 f"Column {name!r} has more than 1,000 different values; group the rare ones, or "
@@ -378,18 +378,18 @@ class ColumnEncoding:
 
     @property
     def fill_is(self) -> str:
-        """What the gaps are filled with, in words."""
+        """The replacement of missing values, in words."""
         return "median" if self.kind == "numeric" else "most frequent value"
 
     @property
     def fill_text(self) -> str:
-        """The value the gaps are filled with, for people to read."""
+        """The replacement of missing values, as text."""
         return (
             f"{self.fill:g}" if self.levels is None else shown(level_names(self.levels)[self.fill])
         )
 
     def width(self, drop_first: bool) -> int:
-        """Return the number of features the column becomes."""
+        """Return the number of features of the column."""
         return 1 if self.levels is None else len(self.levels) - int(drop_first)
 
     def titles(self, drop_first: bool) -> list[str]:
@@ -399,7 +399,7 @@ class ColumnEncoding:
         return [f"{self.name}={level}" for level in level_names(self.levels)[int(drop_first) :]]
 
     def write(self, piece: Piece, out: np.ndarray, scale: bool, drop_first: bool) -> None:
-        """Write the column of a piece into its place among the features, which holds zeros."""
+        """Write a piece of the column into its place among the features, which holds zeros."""
         if self.levels is None:
             # A matrix product is as fast with columns that lie together, so nothing is transposed.
             np.copyto(out[0], _numbers(piece, self.name, self.fill), casting="unsafe")
@@ -422,9 +422,9 @@ class ColumnEncoding:
 
 
 def category_spread(shares: np.ndarray) -> float:
-    """Return the root of the total variance of a category's one-hot code, ``√(1 − Σ p²)``.
+    """Return the square root of the total variance of a category's one-hot code, ``√(1 − Σ p²)``.
 
-    For two levels, where one says everything, that of the one: ``√(p (1 − p))``.
+    For two levels, which one indicator encodes, that of the indicator: ``√(p (1 − p))``.
     """
     total = max(0.0, 1.0 - float(shares @ shares))
     return float(np.sqrt(total / 2 if len(shares) == 2 else total))
@@ -432,7 +432,7 @@ def category_spread(shares: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class TableEncoding:
-    """How the columns of a table become features, labels and weights."""
+    """The encoding of a table's columns as features, labels and weights."""
 
     parts: tuple[ColumnEncoding, ...]  # how each column is encoded, in the order of the features
     # The columns of the labels and of the sample weights (or ``None``)
@@ -443,12 +443,12 @@ class TableEncoding:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that are read."""
+        """The columns to read."""
         weight = () if self.weight is None else (self.weight,)
         return tuple(dict.fromkeys([*(p.name for p in self.parts), self.target, *weight]))
 
     def places(self) -> list[tuple[ColumnEncoding, slice]]:
-        """Return every column with the place of its features."""
+        """Return every column with the position of its features."""
         found, start = [], 0
         for part in self.parts:
             stop = start + part.width(self.drop_first)
@@ -470,8 +470,9 @@ class TableEncoding:
     ) -> Chunk:
         """Return the rows of some pieces as one chunk.
 
-        The features lie column by column in memory, as they came: a matrix product is as fast that
-        way, and nothing is transposed. ``by_rows`` has them row by row, for a chunk that is kept.
+        The features lie column by column in memory, as read: matrix products are as fast that way,
+        and nothing is transposed. ``by_rows`` stores them row by row, for a chunk that is
+        kept.
         """
         rows, places = rows_in(pieces), self.places()
         width = places[-1][1].stop
@@ -501,7 +502,7 @@ class TableEncoding:
 def encode_columns(
     names: Sequence[str], schema: pa.Schema, scale: bool, scan: Callable[[Sequence[str]], Scan]
 ) -> tuple[ColumnEncoding, ...]:
-    """Return how columns are encoded; text and columns to be scaled take a scan."""
+    """Return the encoding of columns; text and columns to be scaled need a scan."""
     kinds = {name: plain_type(schema.field(name).type) for name in names}
     to_scan = [n for n in names if scale or is_text(kinds[n])]
     found = scan(to_scan) if to_scan else Scan()
@@ -509,14 +510,14 @@ def encode_columns(
 
 
 def _encoding(name: str, kind: pa.DataType, sums: ColumnSums | None) -> ColumnEncoding:
-    """Return how a column is encoded; numbers that were not scanned stay as they are."""
+    """Return the encoding of a column; numbers that were not scanned are not scaled."""
     if sums is not None and is_text(kind):
         return ColumnEncoding.of_category(name, kind, sums)
     if pa.types.is_boolean(kind):
         return ColumnEncoding(name, "boolean")
     if not is_number(kind):
         raise InputError(
-            f"Column {name!r} holds {kind}, which is neither numbers nor text; turn it into "
+            f"Column {name!r} holds {kind}, which is neither numeric nor text; turn it into "
             "numbers, or leave it out with columns=."
         )
     if sums is None:
@@ -546,7 +547,7 @@ def choose_columns(
         if wanted.count(name) > 1:
             raise InputError(f"Column {name!r} was named twice.")
     if not wanted:
-        raise InputError("No column is left for the features.")
+        raise InputError("No column is left for the features; name at least one with columns=.")
     return wanted
 
 
@@ -558,9 +559,12 @@ def refuse_repeated(names: Sequence[str]) -> None:
 
 
 def class_levels(sums: ColumnSums, kind: pa.DataType, target: str) -> np.ndarray:
-    """Return the different labels, sorted, from a scan."""
+    """Return the distinct labels of a scan, sorted."""
     if sums.missing:
-        raise InputError(f"The labels in column {target!r} have {sums.missing:,} gaps.")
+        raise InputError(
+            f"The labels in column {target!r} have {sums.missing:,} missing values; leave out "
+            "those rows."
+        )
     if sums.levels is None:
         raise InputError(
             f"Column {target!r} has more than 1,000 different values, too many to be "
@@ -575,13 +579,13 @@ def class_levels(sums: ColumnSums, kind: pa.DataType, target: str) -> np.ndarray
 
 
 def typed_levels(levels: Iterable[Any], stored: pa.DataType) -> pa.Array:
-    """Return the values of a scan in the form in which a column of this type looks them up."""
+    """Return the values of a scan in the type of the column, for lookup."""
     as_floats = pa.types.is_decimal(stored) or stored == pa.float16()  # see plain_numbers
     return pa.array(list(levels), pa.float64() if as_floats else plain_type(stored))
 
 
 def labels_of(column: Column, missing: str = "") -> np.ndarray:
-    """Return every value as text, (n,), one object per different value, however often it occurs."""
+    """Return every value as text, (n,), with one shared object per distinct value."""
     plain = plain_numbers(decoded(column))
     levels = pc.unique(plain.drop_null())
     texts = level_names(levels)
@@ -593,7 +597,7 @@ def labels_of(column: Column, missing: str = "") -> np.ndarray:
 
 
 def level_names(levels: pa.Array) -> list[str]:
-    """Return values as printable text, all different; whole numbers without a decimal point."""
+    """Return values as distinct printable texts; whole numbers without a decimal point."""
     if pa.types.is_floating(levels.type):
         return unique(f"{value:.15g}" for value in levels.to_pylist())
     if pa.types.is_boolean(levels.type):
@@ -602,19 +606,19 @@ def level_names(levels: pa.Array) -> list[str]:
 
 
 def _cells(piece: Piece, name: str, gaps: bool = False) -> pa.Array:
-    """Return a column of a piece, which has a value in every row unless gaps are allowed."""
+    """Return a column of a piece; refuse missing values unless they are allowed."""
     column = decoded(piece.batch.column(name))
     if column.null_count and not gaps:
         row = piece.first + int(pc.index(pc.is_null(column), True).as_py())
         raise InputError(
-            f"Column {name!r} has no value in row {row:,} of {piece.file}; fill the gaps, or leave "
-            "out those rows or the column."
+            f"Column {name!r} has no value in row {row:,} of {piece.file}; fill in missing "
+            "values, or leave out those rows or the column."
         )
     return column
 
 
 def _numbers(piece: Piece, name: str, fill: float | None = None) -> np.ndarray:
-    """Return a column of a piece as finite numbers, its gaps filled."""
+    """Return a column of a piece as finite numbers, with missing values filled in."""
     column = _cells(piece, name, gaps=fill is not None)
     if column.null_count or pa.types.is_decimal(column.type):
         numbers = floats(column)
@@ -628,7 +632,7 @@ def _numbers(piece: Piece, name: str, fill: float | None = None) -> np.ndarray:
     if row is not None:
         raise InputError(
             f"Column {name!r} holds NaN or infinity in row {piece.first + row:,} of {piece.file}; "
-            "drop such rows or fill the gaps."
+            "drop such rows or fill in missing values."
         )
     return numbers
 

@@ -1,7 +1,7 @@
-"""Columns of any table as it came: an array, or a frame of any library that narwhals knows.
+"""Columns of a raw table: an array, or a data frame of any library that narwhals supports.
 
-Models that are fitted again take the caller's own table, with its names and types; here its columns
-are read as numbers or text, and records are put together anew with some columns of others.
+Refitted models take the caller's own table, with its names and types. Here its columns are read as
+numbers or text, and records are built with some columns taken from other records.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from seepage.tables.source import as_numpy
 
 
 def is_frame(X: Any) -> bool:
-    """Say whether a table is a data frame, whose columns have names and types of their own."""
+    """Return whether a table is a data frame, whose columns have names and types."""
     return hasattr(X, "columns") or hasattr(X, "column_names")
 
 
 def columns_as_they_are(X: Any, text: Sequence[bool] | None = None) -> list[tuple[str, np.ndarray]]:
     """Return the name and the values of every column.
 
-    Numbers, truth values and dates (in days) are floats, NaN where there is a gap; anything else is
-    text, with ``None`` for a gap. ``text`` says which columns are text, where that is known: some
-    records of a column of objects may all be numbers.
+    Numbers, truth values and dates (in days) are floats, with NaN for missing values; anything
+    else is text, with ``None`` for missing values. ``text`` states which columns are text, where
+    that is known, since some records of an object column may all be numbers.
     """
     if is_frame(X):
         frame = _frame(X)
@@ -41,9 +41,9 @@ def columns_as_they_are(X: Any, text: Sequence[bool] | None = None) -> list[tupl
 
 
 def put_together(X: Any, rows: np.ndarray, holders: Sequence[np.ndarray]) -> Any:
-    """Return records made anew: in each column the values of the records at its ``holders``.
+    """Return new records: each column has the values of the records at its ``holders``.
 
-    ``rows`` are the records that they are like; a column whose holders are these is left alone.
+    ``rows`` are the records to start from; a column whose holders equal them is not changed.
     """
     if not is_frame(X):
         made = np.array(X[rows])
@@ -68,8 +68,8 @@ def _frame(X: Any) -> Any:
     except Exception as problem:
         line = (str(problem).strip().splitlines() or ["no reason given"])[0]
         raise InputError(
-            f"X is a {type(X).__name__} whose columns cannot be read ({line}); give it as a frame "
-            "in memory with a different name for every column."
+            f"X is a {type(X).__name__} whose columns cannot be read ({line}); pass an in-memory "
+            "data frame with a different name for every column."
         ) from problem
 
 
@@ -132,15 +132,15 @@ def _as_text(values: np.ndarray) -> np.ndarray:
 
 
 def as_labels(y: Any) -> np.ndarray:
-    """Return labels, (n,), as numbers, truth values or text, whatever they came as.
+    """Return labels, (n,), as numbers, truth values or text, whatever their input type.
 
-    A column of a frame, a frame of one column and objects of one kind will do.
+    A column of a frame, a frame of one column and an array of objects of one type are accepted.
     """
     if is_frame(y):
         frame = _frame(y)
         if len(frame.columns) != 1:
             raise InputError(
-                f"y is a table of {len(frame.columns)} columns; pass the one that is predicted."
+                f"y is a table of {len(frame.columns)} columns; pass the target column only."
             )
         y = frame.get_column(frame.columns[0])
     # Arrow's arrays of truth values are bits, which NumPy cannot take as they are
@@ -152,8 +152,8 @@ def as_labels(y: Any) -> np.ndarray:
     gaps = [_is_gap(cell) for cell in values.tolist()]
     if any(gaps):
         raise InputError(
-            f"y has no label in row {gaps.index(True)} ({sum(gaps)} gaps in all); leave such rows "
-            "out."
+            f"y has no label in row {gaps.index(True)} ({sum(gaps)} missing in all); leave such "
+            "rows out."
         )
     if values.dtype.kind != "O":
         return values

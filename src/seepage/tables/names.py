@@ -1,8 +1,8 @@
-"""Names that others chose (columns, categories): made unique, printable and short enough to show.
+"""Names of columns and categories, made unique, printable and short enough to show.
 
-Nothing here escapes for a web page or a shell; the code that writes one does that. Removed are the
-characters that no output can show safely: control codes, which move a terminal's cursor, and the
-marks that reverse the direction of the text around them.
+Escaping for a web page or a shell is left to the code that writes one. Characters that
+no output can show safely are removed: control codes, which move a terminal's cursor, and marks
+that reverse the direction of the surrounding text.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _UNSAFE = re.compile(
 
 
 def printable(name: str) -> str:
-    """Return a name without control codes, direction marks and surrounding space."""
+    """Return a name without control codes, direction marks and surrounding spaces."""
     return _UNSAFE.sub(" ", name).strip()
 
 
 def escaped(text: str) -> str:
-    r"""Return a text with its control codes and direction marks written out, as ``\x1b``."""
+    r"""Return a text with its control codes and direction marks written as ``\x1b``."""
     return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def unique(names: Iterable[str]) -> list[str]:
-    """Return the names in their order, repeated ones as ``name (2)``, ``name (3)``, …."""
+    """Return the names in order, with repeated ones as ``name (2)``, ``name (3)``, …."""
     wanted = list(names)
     taken = set(wanted)
     seen: set[str] = set()
@@ -54,7 +54,7 @@ def shown(name: object) -> str:
 
 
 def listed(names: Sequence[object], most: int = 5) -> str:
-    """Return the first names, quoted and separated by commas, and how many more there are."""
+    """Return the first names, quoted and separated by commas, and the number of further names."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(shown(name) for name in names[:most])}{more}"
 

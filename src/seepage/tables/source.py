@@ -1,6 +1,6 @@
-"""Where records come from: sources that give them in chunks; a table in memory is one chunk.
+"""Sources that give records in chunks; a table in memory is a source with one chunk.
 
-A table in memory is read without copying it, and answers come in the caller's own library.
+A table in memory is not copied, and results are in the caller's own array library.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class Chunk:
     X
         The features, ``(m, d)``, finite: float64, or the caller's own array of a table in memory.
     y
-        The labels as the caller knows them, ``(m,)``: numbers, or text as objects.
+        The caller's labels, ``(m,)``: numbers, or text as objects.
     weight
         The sample weights, ``(m,)``, or ``None``.
     start
         The position of the first row in the whole table.
     extra
-        Other columns that were asked for, such as the groups of the rows.
+        Further requested columns, such as the groups of the rows.
     gathered
-        Whether all rows of data read in chunks were brought together in it.
+        Whether it holds all rows of data that are read in chunks.
     """
 
     X: Array
@@ -65,27 +65,26 @@ class Chunk:
 class RowSource(ABC):
     """A table that is read in chunks; one in memory is a source with a single chunk.
 
-    It gives sums of a function over the chunks, and the function's answers one after another. A
+    It gives the sum of a function over the chunks, or the function's results one by one. The
     function depends on one chunk at a time, so that implementations may run it in any order, in
     threads, or on other machines.
 
     Attributes
     ----------
     names
-        The features.
+        The names of the features.
     attributes
-        The features that belong together, such as the one-hot columns of a category.
+        Features that form one attribute, such as the one-hot columns of a category.
     target, weighted
         The label's name, and whether the rows have sample weights.
     lazy
-        Whether numbers of every record are computed only when they are read: each takes a pass.
+        Whether per-record numbers are computed only when they are read, each by a pass.
     manner
-        How the rows are read, for the end of a sentence.
+        The way rows are read, for the end of a sentence.
     dtype
         The type of the features.
     index, library
-        The caller's row labels (``None``: rows are known by their position), and the library of
-        the answers.
+        The caller's row labels (``None`` for row positions), and the library of the results.
     """
 
     names: tuple[str, ...]
@@ -105,51 +104,51 @@ class RowSource(ABC):
     @property
     @abstractmethod
     def classes(self) -> np.ndarray:
-        """The different labels, sorted."""
+        """The distinct labels, sorted."""
 
     @abstractmethod
     def each(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Iterator[Answer]:
-        """Yield the function's answer on every chunk, in the order of the rows.
+        """Yield the function's result on every chunk, in the order of the rows.
 
         Parameters
         ----------
         function
             Called with one :class:`Chunk`.
         what
-            The name of the bar that shows the progress.
+            The name of the progress bar.
         extra
-            Further columns that the chunks should carry.
+            Further columns for the chunks to carry.
         """
 
     def total(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Answer:
-        """Return the sum (by ``+``) of the function's answers over all chunks."""
+        """Return the sum (by ``+``) of the function's results over all chunks."""
         return reduce(add, self.each(function, what, extra))
 
     def whole(self, what: str) -> Table:
-        """Return all rows as a table in memory, or say that ``what`` needs it."""
+        """Return all rows as a table in memory, or raise an error that ``what`` needs it."""
         raise InputError(
-            f"This needs {what} in memory, but the data are read in chunks; take the rows it is "
-            "about into memory first."
+            f"This needs {what} in memory, but the data are read in chunks; load the rows in "
+            "question into memory first."
         )
 
     def taken(self, most: float, extra: Sequence[str] = ()) -> Chunk | None:
-        """Return all rows as one chunk, if they take at most so many bytes.
+        """Return all rows as one chunk, if they take at most this many bytes.
 
-        ``None`` if they do not, or if they stay on other machines.
+        ``None`` if they take more, or if they stay on other machines.
         """
         if 8 * len(self) * len(self.names) > most:
             return None
         return self.joined("rows", extra)
 
     def holding(self, sets: np.ndarray) -> Iterator[tuple[Chunk, np.ndarray, np.ndarray]]:
-        """Yield chunks that hold whole sets of rows, wherever these rows lie.
+        """Yield chunks that hold whole sets of rows, wherever those rows are.
 
-        With each, the sets by their positions in the chunk, and which of all sets these are. As
-        many are read in a pass as memory is given to.
+        Each comes with the positions of its sets in the chunk, and their numbers among all sets.
+        As many sets are read in a pass as fit in memory.
         """
         sizes = np.cumsum([len(rows) for rows in sets])
         room = max(1, _ROWS_HELD // max(1, len(self.names)))
@@ -175,20 +174,20 @@ class RowSource(ABC):
         return model.fit(self)
 
     def parted(self, chosen: np.ndarray) -> tuple[RowSource, RowSource, float]:
-        """Return all rows but those at some positions, these, and the share that the first count.
+        """Return the source without some rows, those rows, and the share that remains.
 
-        The share is one where the others are left out; where they stay with weight zero, less.
+        The share is one where the rows are dropped, and less where they stay with weight zero.
         """
         rest, held_out = (partial(_kept, chosen=chosen, held_out=part) for part in (False, True))
         left = len(self) - len(chosen)
         return ChangedSource(self, rest, left), ChangedSource(self, held_out, len(chosen)), 1.0
 
     def less(self, centre: Array) -> RowSource:
-        """Return the rows less a centre, column by column."""
+        """Return the rows centred, column by column."""
         return ChangedSource(self, partial(_shifted, centre=centre), len(self))
 
     def prepare(self, work: Callable[[], object]) -> None:
-        """Do what the answers on all chunks share, once, before any is read."""
+        """Do the work that all chunks share, once, before any is read."""
         work()
 
     def write(self, function: Callable[[Chunk], pa.Table], path: Path, what: str) -> None:
@@ -198,8 +197,8 @@ class RowSource(ABC):
         write_tables(self.each(function, what), path)
 
     def lazily(self, function: Callable[[Chunk], np.ndarray], width: int | None, what: str) -> Any:
-        """Return the answers on all rows, ``(n,)`` or ``(n, width)``, as a dask array."""
-        raise InputError("Only Dask data have their numbers as a dask array: use chunks().")
+        """Return the results on all rows, ``(n,)`` or ``(n, width)``, as a dask array."""
+        raise InputError("Only Dask data can be returned as a dask array; use chunks() instead.")
 
 
 def _itself(chunk: Chunk) -> Chunk:
@@ -208,7 +207,7 @@ def _itself(chunk: Chunk) -> Chunk:
 
 @dataclass(frozen=True)
 class AnswerIfAny:
-    """The answer on some rows, or none if there was no row; two add up to one."""
+    """The result on some rows, or nothing if there was none; two can be added."""
 
     given: tuple[Any, ...]
 
@@ -219,10 +218,10 @@ class AnswerIfAny:
 
 
 class ChangedSource(RowSource):
-    """Another source whose chunks are changed on the way: shifted, or without some of their rows.
+    """A source whose chunks are changed on reading: shifted, or without some of their rows.
 
-    ``change`` gives the changed chunk, or nothing where no row of it is left; ``rows`` says how
-    many there are in all.
+    ``change`` gives the changed chunk, or ``None`` where no row is left; ``rows`` is the total
+    number of rows.
     """
 
     def __init__(
@@ -237,20 +236,20 @@ class ChangedSource(RowSource):
 
     @property
     def classes(self) -> np.ndarray:
-        """The different labels of the whole source, sorted."""
+        """The distinct labels of the whole source, sorted."""
         return self._source.classes
 
     def each(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Iterator[Answer]:
-        """Yield the function's answer on what is left of every chunk, if anything."""
+        """Yield the function's result on the remaining rows of every chunk that has any."""
         for answers in self._source.each(self._ask(function), what, extra):
             yield from answers.given
 
     def total(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Answer:
-        """Return the sum of the function's answers on what is left."""
+        """Return the sum of the function's results on the remaining rows."""
         answer: Answer = self._source.total(self._ask(function), what, extra).given[0]
         return answer
 
@@ -266,7 +265,7 @@ def _of_changed(
 
 
 def _kept(chunk: Chunk, chosen: np.ndarray, held_out: bool) -> Chunk | None:
-    """Return the rows of a chunk whose positions were chosen, or the others."""
+    """Return the rows of a chunk at the chosen positions, or the other rows."""
     kept = np.isin(np.arange(chunk.start, chunk.start + len(chunk)), chosen) == held_out
     if not kept.any():
         return None
@@ -281,7 +280,7 @@ def _shifted(chunk: Chunk, centre: np.ndarray) -> Chunk:
 
 @dataclass(frozen=True)
 class Table:
-    """A two-dimensional table of numbers, with what it takes to answer in the caller's terms."""
+    """A two-dimensional table of numbers, with the caller's names, index and library."""
 
     # The numbers, ``(n, d)``: a NumPy array, or a torch tensor on the caller's device
     values: Array
@@ -295,7 +294,7 @@ class Table:
         return int(self.values.shape[0])
 
     def total(self, function: Callable[[Chunk], Answer], what: str) -> Answer:
-        """Return a function's answer on the table, which is one chunk."""
+        """Return a function's result on the table, which is one chunk."""
         return MemorySource(self).total(function, what)
 
 
@@ -307,7 +306,7 @@ class MemorySource(RowSource):
     table
         The table.
     y, sample_weight
-        Its labels and sample weights, as the caller gave them.
+        Its labels and sample weights, as passed by the caller.
     """
 
     lazy, manner = False, ""
@@ -327,21 +326,21 @@ class MemorySource(RowSource):
         return self.table
 
     def holding(self, sets: np.ndarray) -> Iterator[tuple[Chunk, np.ndarray, np.ndarray]]:
-        """Yield the only chunk, which holds all sets as they are."""
+        """Yield the only chunk, with all sets unchanged."""
         yield Chunk(self.table.values, self.y, self.sample_weight, 0), sets, np.arange(len(sets))
 
     def prepare(self, work: Callable[[], object]) -> None:
-        """Do nothing: one chunk shares with no other."""
+        """Do nothing, since there is only one chunk."""
 
     @property
     def classes(self) -> np.ndarray:
-        """The different labels, sorted."""
+        """The distinct labels, sorted."""
         return distinct(as_numpy(self.y))[0]
 
     def each(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Iterator[Answer]:
-        """Yield the function's answer on the only chunk."""
+        """Yield the function's result on the only chunk."""
         beside = {name: self._column(name) for name in extra}
         yield function(Chunk(self.table.values, self.y, self.sample_weight, 0, beside))
 
@@ -351,7 +350,7 @@ class MemorySource(RowSource):
 
 
 def check_column(name: str, known: Sequence[str]) -> None:
-    """Refuse a name that no column has."""
+    """Refuse an unknown column name."""
     if name not in known:
         raise InputError(f"There is no column {name!r}{nearest(name, known)}.")
 
@@ -365,7 +364,7 @@ def column_names(X: Any) -> list[Any] | None:
 
 
 def check_names(X: Any) -> None:
-    """Refuse a data frame with names of columns that are not text."""
+    """Refuse a data frame with column names that are not text."""
     if not all(isinstance(name, str) for name in column_names(X) or ()):
         raise InputError("Column names of X must be text; rename those that are not.")
 
@@ -435,7 +434,7 @@ def _read_frame(X: Any) -> Table:
 
 
 def own_index(X: Any) -> np.ndarray | None:
-    """Return the index of a pandas table, if it is more than the row numbers."""
+    """Return the index of a pandas table, unless it is only row numbers."""
     if library_class(X, ("pandas",)) is None:
         return None
     index, n = X.index, len(X)
@@ -457,12 +456,12 @@ def check_finite(table: Table) -> None:
         more = f" and {len(named) - 5} more columns" if len(named) > 5 else ""
         raise InputError(
             f"X contains NaN or infinity in {', '.join(map(repr, named[:5]))}{more} (first in row "
-            f"{start + row}); drop those rows or fill the gaps before the audit."
+            f"{start + row}); drop those rows or fill in missing values before the audit."
         )
 
 
 def first_not_finite(values: Array) -> int | None:
-    """Return the first row that holds NaN or infinity, or nothing."""
+    """Return the first row that holds NaN or infinity, or ``None``."""
     xp = array_namespace(values)
     # One sum is far cheaper than a mask, and is finite unless something is wrong.
     if bool(xp.isfinite(xp.sum(values))):
@@ -488,12 +487,14 @@ def read_vector(y: Any, table: Table, what: str) -> Array:
         vector = vector[:, 0]
     check_length(vector, table, what)
     if not bool(xp.all(xp.isfinite(vector))):
-        raise InputError(f"{what} contains NaN or infinity; drop those rows or fill the gaps.")
+        raise InputError(
+            f"{what} contains NaN or infinity; drop those rows or fill in missing values."
+        )
     return vector
 
 
 def check_length(vector: Any, table: Sized, what: str) -> None:
-    """Raise unless ``vector`` is one-dimensional with one entry per row of the table."""
+    """Raise an error unless ``vector`` is one-dimensional with one entry per row of the table."""
     shape = tuple(np.shape(vector)) if not hasattr(vector, "shape") else tuple(vector.shape)
     if len(shape) != 1:
         raise InputError(f"{what} must be one-dimensional, but its shape is {shape}.")
@@ -515,9 +516,9 @@ def row_labels(values: Any) -> np.ndarray | None:
 
 
 def check_order(labels: np.ndarray | None, table: Any, what: str) -> None:
-    """Refuse row labels that are those of a table in another order, or other ones.
+    """Refuse row labels that differ from the table's, or are in another order.
 
-    A table whose labels are the row numbers takes other labels by position, as after
+    A table whose labels are the row numbers accepts other labels by position, as after
     ``reset_index``; so does a table without labels.
     """
     index = row_labels(table)
@@ -548,9 +549,9 @@ def as_numpy(values: Any) -> np.ndarray:
 
 
 def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the different values in ascending order, and the position of each value among them.
+    """Return the distinct values in ascending order, and the position of each value among them.
 
-    Like ``numpy.unique``, but text is looked up, which takes a fraction of the time of sorting.
+    Like ``numpy.unique``, but text is hashed, which takes a fraction of the time of sorting.
     """
     if values.dtype.kind != "O":
         known, places = np.unique(values, return_inverse=True)
@@ -561,7 +562,7 @@ def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def looked_up(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the different texts, floats or objects in order of appearance, and positions."""
+    """Return the distinct texts, floats or objects in order of appearance, and positions."""
     import pyarrow as pa
 
     with suppress(ValueError, TypeError):  # objects that Arrow does not know
@@ -578,7 +579,7 @@ def looked_up(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def place_like(values: Any, like: Array) -> Array:
-    """Return values as an array in the library, on the device and of the type of another."""
+    """Return values as an array of the same library, device and type as another."""
     xp = array_namespace(like)
     if is_torch_array(values) and is_torch_array(like):
         return xp.asarray(values.detach(), dtype=like.dtype, device=device(like))
@@ -590,7 +591,7 @@ def place_like(values: Any, like: Array) -> Array:
 def build_frame(columns: Mapping[str, Any], library: str) -> Any:
     """Return named columns as a data frame of the given library.
 
-    Arrays and tensors have no data frame of their own; their answer is a ``pyarrow.Table``.
+    For arrays and tensors, which have no data frame, it is a ``pyarrow.Table``.
     """
     import narwhals.stable.v1 as nw
 

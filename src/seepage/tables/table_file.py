@@ -1,4 +1,4 @@
-"""Write tables one after another to a Parquet file that appears complete or not at all."""
+"""Write tables one after another to a Parquet file, completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def write_tables(tables: Iterator[pa.Table], path: Path) -> None:
-    """Write tables of one schema as they come, to a file that only its owner can read.
+    """Write tables of one schema in sequence to a file that only its owner can read.
 
-    If the disk is full or the folder cannot be written to, nothing is left behind.
+    If the disk is full or the folder is not writable, no partial file remains.
     """
     try:
         write_private(path, partial(write_each, tables))
@@ -36,7 +36,7 @@ def write_frame(table: pa.Table, path: str | os.PathLike[str]) -> Path:
 
 
 def file_to_write(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a file, or say that it is a folder or cannot be followed."""
+    """Return the path of a file; refuse a folder or a path that cannot be resolved."""
     check_path(path)
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder; name the Parquet file to write.")
@@ -44,7 +44,7 @@ def file_to_write(path: str | os.PathLike[str]) -> Path:
 
 
 def write_each(tables: Iterator[pa.Table], file: BinaryIO) -> None:
-    """Write tables of one schema, one after another, to an open file."""
+    """Write tables of one schema in sequence to an open file."""
     import pyarrow.parquet as pq
 
     first = next(tables)

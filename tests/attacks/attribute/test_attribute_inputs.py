@@ -108,13 +108,13 @@ def test_codes_that_no_level_has():
 
 def test_knowing_nothing():
     X, y, attribute = _known()
-    with pytest.raises(sp.InputError, match="This Prior knows nothing yet; call fit"):
+    with pytest.raises(sp.InputError, match="This Prior has not been fitted; call fit"):
         Prior(attribute).predict(X, y)
 
 
 def test_other_tables_than_the_one_known():
     X, y, attribute = _known()
-    with pytest.raises(sp.InputError, match="X has 3 columns, but the adversary learnt from 5"):
+    with pytest.raises(sp.InputError, match="X has 3 columns, but the adversary was fitted on 5"):
         Prior(attribute).fit(X, y).predict(X[:, :3], y)
     with pytest.raises(sp.InputError, match="is encoded in columns"):
         Prior(attribute).fit(X[:, :2], y)
@@ -195,7 +195,7 @@ def test_white_box_models_it_cannot_refit():
     from sklearn.tree import DecisionTreeRegressor
 
     X, y, attribute = _known()
-    with pytest.raises(sp.InputError, match="no derivative to measure"):
+    with pytest.raises(sp.InputError, match="FIL is undefined"):
         WhiteBox(attribute, DecisionTreeRegressor()).fit(X, y)
     softmax = WhiteBox(attribute, sp.glm.SoftmaxRegression(0.1))
     with pytest.raises(sp.InputError, match="a margin for each class"):

@@ -1,4 +1,4 @@
-"""Paper 001's attack on the warfarin data: accuracy by decile of the leakage."""
+"""The attack of Hannun et al. 2021 on the warfarin data: accuracy by decile of the leakage."""
 
 import numpy as np
 import pytest

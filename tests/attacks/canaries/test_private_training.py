@@ -31,7 +31,7 @@ def trainer(**options):
         "sample_rate": 0.6,
         "expected_batch": 40,
         "noise_multiplier": 2.0,
-        "learning_rate": 0.5,
+        "lr": 0.5,
     }
     return sp.nn.PrivateSGD(net, "cross_entropy", **how | options)
 
@@ -179,7 +179,7 @@ def test_a_loop_of_opacus_without_its_noise_is_caught():
     [
         (
             lambda X, y: (trainer(sample_rate=None, expected_batch=None, batch_size=40), X, y),
-            "promises nothing",
+            "does not promise",
         ),
         (lambda X, y: (trainer(checkpoint="x.safetensors"), X, y), "leave out the checkpoint"),
         (lambda X, y: (trainer(), X.long(), y), "give your own"),

@@ -30,7 +30,7 @@ def table_network(classes=3):
 
 X, Y = torch.rand(4, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 1, 0])
 TABLE = {"shape": (6,), "total_variation": 0}
-IMAGES = {"shape": (1, 8, 8), "total_variation": 0, "cost": "euclidean", "optimiser": "lbfgs"}
+IMAGES = {"shape": (1, 8, 8), "total_variation": 0, "cost": "euclidean", "optimizer": "lbfgs"}
 
 
 @pytest.mark.slow

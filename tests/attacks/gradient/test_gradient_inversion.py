@@ -110,10 +110,10 @@ def test_simulated_gradients_are_those_of_autograd(name, clip, b):
     "options",
     sampled(
         [
-            {"cost": "euclidean", "optimiser": "lbfgs", "total_variation": 0, "steps": 200},
-            {"cost": "cosine", "optimiser": "lbfgs", "total_variation": 0, "steps": 200},
+            {"cost": "euclidean", "optimizer": "lbfgs", "total_variation": 0, "steps": 200},
+            {"cost": "cosine", "optimizer": "lbfgs", "total_variation": 0, "steps": 200},
             {"steps": 200},
-            {"cost": "euclidean", "optimiser": "adam", "total_variation": 0, "steps": 200},
+            {"cost": "euclidean", "optimizer": "adam", "total_variation": 0, "steps": 200},
         ],
         0,
         2,
@@ -135,7 +135,7 @@ def test_clipping_does_not_help_and_noise_does():
     net, x, y = small_cnn(), smooth_images(4), torch.tensor([0, 1, 1, 0])
     clip = sp.nn.HardClip(0.1)
     adversary = sp.attacks.GradientInversion(
-        net, shape=(1, 12, 12), optimiser="lbfgs", total_variation=0, steps=100
+        net, shape=(1, 12, 12), optimizer="lbfgs", total_variation=0, steps=100
     )
     similar = []
     for noise in (0.0, sp.privacy.analytic_gaussian_sigma(1.0, 1e-5)):
@@ -167,7 +167,7 @@ def test_chest_x_rays_come_back_unless_noise_is_added():
         nn.Linear(1176, 2),
     )
     adversary = sp.attacks.GradientInversion(
-        net, shape=(1, 28, 28), cost="euclidean", optimiser="lbfgs", total_variation=0, steps=100
+        net, shape=(1, 28, 28), cost="euclidean", optimizer="lbfgs", total_variation=0, steps=100
     )
     plain = sp.attacks.release_gradients(net, "cross_entropy", x, y)
     assert adversary.reconstruct(plain).quality(x).ssim.min() > 0.95
@@ -181,7 +181,7 @@ def test_chest_x_rays_come_back_unless_noise_is_added():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a graphics card")
 def test_it_runs_on_a_graphics_card():
     net, x, y = small_cnn().cuda(), smooth_images(4).cuda(), torch.tensor([0, 1, 1, 0]).cuda()
-    for b, options in ((1, {"steps": 300}), (2, {"optimiser": "lbfgs", "steps": 50})):
+    for b, options in ((1, {"steps": 300}), (2, {"optimizer": "lbfgs", "steps": 50})):
         seen = sp.attacks.release_gradients(net, "cross_entropy", x, y, batch_size=b)
         adversary = sp.attacks.GradientInversion(net, shape=(1, 12, 12), **options)
         found = adversary.reconstruct(seen)
@@ -200,7 +200,7 @@ def test_a_batch_is_found_in_whatever_order():
         net,
         shape=(1, 12, 12),
         cost="euclidean",
-        optimiser="lbfgs",
+        optimizer="lbfgs",
         total_variation=0,
         steps=600,
         tolerance=1e-12,
@@ -233,7 +233,7 @@ def test_matching_undoes_any_order():
 def test_the_same_seed_gives_the_same_images_in_any_company():
     net, x, y = small_cnn(), smooth_images(3), torch.tensor([0, 1, 1])
     seen = sp.attacks.release_gradients(net, "cross_entropy", x, y)
-    options = {"shape": (1, 12, 12), "optimiser": "lbfgs", "steps": 30, "restarts": 2}
+    options = {"shape": (1, 12, 12), "optimizer": "lbfgs", "steps": 30, "restarts": 2}
     adversary = sp.attacks.GradientInversion(net, **options)
     together = adversary.reconstruct(seen).records
     torch.testing.assert_close(adversary.reconstruct(seen).records, together, rtol=0, atol=0)
@@ -251,7 +251,7 @@ def test_chunks_change_nothing(monkeypatch):
         seen = sp.attacks.release_gradients(
             net, "cross_entropy", x, y, clip=sp.nn.SmoothClip(1.0), noise_multiplier=0.1
         )
-        options = {"shape": (1, 12, 12), "optimiser": "lbfgs", "steps": 15}
+        options = {"shape": (1, 12, 12), "optimizer": "lbfgs", "steps": 15}
         return seen, sp.attacks.GradientInversion(net, **options).reconstruct(seen, labels=y)
 
     whole = attacked()
@@ -280,7 +280,7 @@ def test_it_stops_when_all_are_solved():
     net, x, y = small_cnn(), smooth_images(3), torch.tensor([0, 1, 1])
     seen = sp.attacks.release_gradients(net, "cross_entropy", x, y)
     found = sp.attacks.GradientInversion(
-        net, shape=(1, 12, 12), optimiser="lbfgs", total_variation=0, steps=5000, tolerance=1e-6
+        net, shape=(1, 12, 12), optimizer="lbfgs", total_variation=0, steps=5000, tolerance=1e-6
     ).reconstruct(seen)
     assert found.solved.all()
     assert found.steps.max() < 500

@@ -71,7 +71,7 @@ def released(net, **options):
     ("options", "words"),
     [
         ({"cost": "angle"}, "cost must be"),
-        ({"optimiser": "sgd"}, "optimiser must be"),
+        ({"optimizer": "sgd"}, "optimizer must be"),
         ({"shape": ()}, "shape must be"),
         ({"total_variation": 0.1}, "no neighbouring pixels"),
         ({"total_variation": -1.0}, "must not be negative"),

@@ -38,7 +38,7 @@ OPTIMISERS = {
 }
 TRAININGS = {
     "sgd": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01},
-    "adam": {"lr": 0.1, "optimiser": "adam", "eps": 0.01},
+    "adam": {"lr": 0.1, "optimizer": "adam", "eps": 0.01},
 }
 
 
@@ -74,7 +74,7 @@ def test_local_steps_that_are_modelled_give_images_where_a_division_gives_none()
     seen = sp.attacks.release_updates(net, "cross_entropy", x, y, training=training)
     assert repr(seen) == "<3 released updates, after 5 local steps>"
     adversary = sp.attacks.GradientInversion(
-        net, shape=(1, 12, 12), cost="euclidean", optimiser="lbfgs", total_variation=0, steps=200
+        net, shape=(1, 12, 12), cost="euclidean", optimizer="lbfgs", total_variation=0, steps=200
     )
     found = adversary.reconstruct(seen)
     assert found.labels.flatten().tolist() == [0, 2, 1]
@@ -94,7 +94,7 @@ def test_a_clients_records_come_back_from_its_batches():
     training = sp.layers.LocalTraining(lr=0.2, epochs=3, batch_size=1, momentum=0.5)
     seen = sp.attacks.release_updates(net, "cross_entropy", x, y, training=training, batch_size=2)
     adversary = sp.attacks.GradientInversion(
-        net, shape=(6,), cost="euclidean", optimiser="lbfgs", total_variation=0, steps=400
+        net, shape=(6,), cost="euclidean", optimizer="lbfgs", total_variation=0, steps=400
     )
     found = adversary.reconstruct(seen, labels=y.reshape(2, 2))
     assert np.abs(found.matched(x) - x.numpy()).max() < 0.02
@@ -119,8 +119,8 @@ def test_noise_is_repeatable_and_on_every_entry():
 
 def test_what_cannot_be_is_refused_with_the_reason():
     net, x, y = network(), images(4), torch.tensor([0, 1, 2, 0])
-    adam = sp.layers.LocalTraining(lr=0.1, epochs=2, optimiser="adam")
-    with pytest.raises(InputError, match="says how the client trains"):
+    adam = sp.layers.LocalTraining(lr=0.1, epochs=2, optimizer="adam")
+    with pytest.raises(InputError, match=r"describes the client.s training"):
         sp.attacks.release_updates(net, "cross_entropy", x, y, training="sgd")
     with pytest.raises(InputError, match="noise must not be negative"):
         sp.attacks.release_updates(net, "cross_entropy", x, y, training=adam, noise=-1.0)

@@ -221,3 +221,43 @@ def test_pipelines_and_searches_are_released(table):
     leaving = sp.Release.of(released)
     told = {item.name: item for item in leaving.items}
     assert told["learnt by StandardScaler"].protection == "declared"
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_a_loaded_model_predicts_and_leaks_as_the_saved_one(case, table, tmp_path):
+    model, columns, target = CASES[case]
+    X, y = table[columns], table[target]
+    fitted = model.fit(X, y)
+    read = sp.load(sp.save(fitted, tmp_path / "model.json"))
+    ask = "predict_proba" if hasattr(fitted, "predict_proba") else "predict"
+    np.testing.assert_allclose(getattr(read, ask)(X), getattr(fitted, ask)(X), rtol=1e-9)
+    ours, theirs = (sp.leakage(m, X, y, noise=0.5).records() for m in (read, fitted))
+    np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (
+            {"columns": [{"name": "age", "kind": "numeric", "centre": 1.0, "unit": 1.0}]},
+            "1 column for 2 coefficients",
+        ),
+        ({"columns": [{"name": 3, "centre": 1.0, "unit": 1.0}] * 2}, "columns"),
+        ({"code": "import os"}, "which no model has"),
+        ({"coefficients": ["a", "b"]}, "list of numbers"),
+    ],
+)
+def test_what_a_model_file_does_not_hold_is_refused(change, complaint, table, tmp_path):
+    X, y = table[NUMBERS], table["dose"]
+    path = sp.save(make_pipeline(StandardScaler(), Ridge()).fit(X, y), tmp_path / "model.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(sp.InputError, match=complaint):
+        sp.load(path)
+
+
+def test_neither_a_pickle_nor_a_folder_is_loaded(tmp_path):
+    (tmp_path / "model.pkl").write_bytes(b"x")
+    with pytest.raises(sp.InputError, match="may hold a program"):
+        sp.load(tmp_path / "model.pkl")
+    with pytest.raises(sp.InputError, match=r"sp\.load_release"):
+        sp.load(tmp_path)

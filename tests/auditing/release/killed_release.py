@@ -192,7 +192,7 @@ class Training:
         def run(checkpoint: Path) -> list[list[float]]:
             torch.manual_seed(0)
             net = nn.Sequential(nn.Linear(3, 2))
-            given = {"steps": self.steps, "batch_size": 10, "learning_rate": 0.1, "seed": 7}
+            given = {"steps": self.steps, "batch_size": 10, "lr": 0.1, "seed": 7}
             trainer = PrivateSGD(
                 net, "cross_entropy", checkpoint=checkpoint, checkpoint_every=2, **given
             )

@@ -128,7 +128,7 @@ FORGERIES = {
     ),
     "a file more, listed": (
         lambda f: relisted(f, "run.sh", b"rm -r ."),
-        "lists 'run.sh', which no release has",
+        "lists 'run.sh', which is not part of a release",
     ),
     "a folder more": (lambda f: (f / "x").symlink_to(f), "'x' in 'out' is not in the manifest"),
     "a file behind a link": (linked, "'model-card.md' in 'out' is missing or not as"),
@@ -153,7 +153,7 @@ FORGERIES = {
     ),
     "a false signature": (
         manifest(lambda m: m.update(signature={"key": SOMEBODY, "value": "0" * 128})),
-        "The signature of 'out' is not that of its manifest",
+        "The signature of 'out' does not match its manifest",
     ),
     "a signature too short": (manifest(lambda m: m.update(signature={"key": "00"})), NO_RELEASE),
     # the list
@@ -169,9 +169,9 @@ FORGERIES = {
         text('"value": null', '"value": ' + "[" * 10**5 + "]" * 10**5),
         "it is nested too deeply",
     ),
-    "a list of a terabyte": (sparse("release.json", 10**12), "may have at most 8 MB"),
-    "a card of a terabyte": (sparse("model-card.md", 10**12), "may have at most 8 MB"),
-    "a model of a terabyte": (sparse("model.safetensors", 10**12), "may have at most 256 MB"),
+    "a list of a terabyte": (sparse("release.json", 10**12), "above the limit of 8 MB"),
+    "a card of a terabyte": (sparse("model-card.md", 10**12), "above the limit of 8 MB"),
+    "a model of a terabyte": (sparse("model.safetensors", 10**12), "above the limit of 256 MB"),
     "many digits": (text("50.0", "5" * 5000), "cannot be read"),
     "a field more": (listing(lambda c: c.update(more=1)), "the list has the unknown field 'more'"),
     "a field less": (listing(lambda c: c.pop("leaves")), "the list does not say 'leaves'"),
@@ -192,11 +192,11 @@ FORGERIES = {
     "unit −1": (column(0, unit=-1), "'unit' of column 1 must be a finite number above zero"),
     "unit as text": (column(0, unit="1"), "'unit' of column 1 must be"),
     "unit true": (column(0, unit=True), "'unit' of column 1 must be"),
-    "unit NaN": (text("10.0", "NaN"), "it holds NaN, which is no number"),
+    "unit NaN": (text("10.0", "NaN"), "it holds NaN, which is not a number"),
     "unit that overflows": (text("10.0", "1e999"), "'unit' of column 1 must be"),
     "unit that is too long": (text("10.0", "9" * 400), "'unit' of column 1 must be"),
     "centre that is too long": (column(0, centre=10**400), "'centre' of column 1 must be a finite"),
-    "a field twice": (text('"unit": 10.0', '"unit": 10.0, "unit": 1'), "it says something twice"),
+    "a field twice": (text('"unit": 10.0', '"unit": 10.0, "unit": 1'), "it repeats a key"),
     "no known kind": (column(0, kind="angle"), "must be numeric, boolean or categorical"),
     "kind that is a list": (column(0, kind=[]), "must be numeric, boolean or categorical"),
     "levels twice": (
@@ -333,7 +333,7 @@ def test_a_signature_says_who_wrote_a_folder(folder, keys):
     # A forger who changes the card and its checksum cannot sign; with another key he can, unseen
     # by those who have no key to compare with.
     relisted(out, "model-card.md", b"# All is well\n")
-    with pytest.raises(InputError, match="The signature of 'signed' is not that of its manifest"):
+    with pytest.raises(InputError, match="The signature of 'signed' does not match its manifest"):
         sp.load_release(out)
     again = json.loads((out / "manifest.json").read_text())
     del again["signature"]
@@ -357,7 +357,7 @@ def test_what_is_signed_can_be_checked_by_other_programs(folder, keys):
     ("name", "complaint"),
     [
         ("locked.pem", "has a password"),
-        ("curve.pem", "is not of the kind Ed25519"),
+        ("curve.pem", "is not an Ed25519 key"),
         ("none.pem", "holds no private key"),
         ("ours.pub", "holds no private key"),
         ("missing.pem", "cannot be read: No such file"),

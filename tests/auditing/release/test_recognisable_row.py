@@ -28,14 +28,14 @@ def run(tmp_path, monkeypatch):
 def distance_of_refits(raw: pa.Table, coded, l2: float, sigma: float, row: int) -> float:
     """Return how far the released numbers move without a row, in units of the noise.
 
-    By normal equations: the scaling and nλ stay, and the intercept is not penalised.
+    By normal equations: the scaling and λ stay, and the intercept is not penalised.
     """
     columns = [(np.asarray(raw.column(c.name)) - c.centre) / c.unit for c in coded]
     X, y = np.column_stack([*columns, np.ones(len(raw))]), np.asarray(raw.column("los"))
-    penalty = len(raw) * l2 * np.diag([1.0] * len(columns) + [0.0])
+    penalty = l2 * np.diag([1.0] * len(columns) + [0.0])  # of each record
 
     def fit(kept):
-        return np.linalg.solve(X[kept].T @ X[kept] + penalty, X[kept].T @ y[kept])
+        return np.linalg.solve(X[kept].T @ X[kept] + len(kept) * penalty, X[kept].T @ y[kept])
 
     every = np.arange(len(raw))
     return float(np.linalg.norm(fit(every) - fit(np.delete(every, row)))) / sigma

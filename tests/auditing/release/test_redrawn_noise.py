@@ -131,9 +131,24 @@ def test_a_replacement_that_needs_more_noise_refutes_epsilon_and_not_delta():
     """By the smallest label the patient with the extreme dose would need twice as large a σ."""
     raw = extreme_patients(230)
     procedure = Procedure(target="response", domain=["age=0:120", "dose=0:150"])
-    found = list(attack_release(procedure, raw, releases=200))
+    listed = listing_of(procedure, raw)
+    found = list(attack_release(procedure, raw, releases=200, listed=listed))
     tests = [a for a in found if not a.disclosed]
     assert not any(a.exceeds(1 - 1e-4) for a in tests)
+    assert all(a.stated >= a.of_pair * (1 - 1e-9) for a in tests)
+    # An entry that leaves δ out, as the ε of the table alone would, is caught; one that says
+    # nothing of replacements states nothing.
+    (entry,) = listed.entries
+    assert entry.about["replaced"]["with another label"]["delta"] > 0.8
+    for wrong, beaten in (
+        ({"with another label": {"epsilon": 0.4, "delta": 0.0}}, True),
+        ({}, False),
+    ):
+        about = {**entry.about, "replaced": wrong}
+        forged = replace(listed, entries=(replace(entry, about=about),))
+        again = list(attack_release(procedure, raw, releases=200, listed=forged))
+        (worst,) = [a for a in again if a.refutes_epsilon(1 - 1e-4)]
+        assert (worst.seen_at_least(1 - 1e-4) > worst.stated) == beaten
     refuted = [a for a in tests if a.refutes_epsilon(1 - 1e-4)]
     assert {a.change for a in refuted} == {"with another label"}
     (worst,) = refuted

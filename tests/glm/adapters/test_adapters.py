@@ -232,7 +232,7 @@ REFUSED = {
     "hinge": (
         LinearSVC(loss="hinge", fit_intercept=False, dual=True),
         TWO,
-        "loss='hinge' and penalty='l2' is not supported: its objective has kinks",
+        "loss='hinge' and penalty='l2' is not supported: its objective is not differentiable",
     ),
     "a-model-for-each-class": (
         LinearSVC(fit_intercept=False, dual=False),
@@ -264,7 +264,7 @@ def test_one_versus_rest_is_refused():
 def test_softmax_of_two_classes_is_refused():
     model = linear_model.LogisticRegression().fit(X, TWO)
     model.multi_class = "multinomial"
-    with pytest.raises(InputError, match="two sets of coefficients that say the same"):
+    with pytest.raises(InputError, match="two redundant sets of coefficients"):
         describe(model, read_table(X), TWO)
 
 
@@ -281,7 +281,7 @@ def test_penalty_as_older_scikit_learn_states_it(penalty):
 
 
 def test_anything_else_is_refused():
-    with pytest.raises(InputError, match=r"dict of builtins is not supported.*sp\.audit_estimator"):
+    with pytest.raises(InputError, match=r"dict of builtins is not supported.*sp\.audit\("):
         describe({"w": 1}, read_table(X), TWO)
     with pytest.raises(InputError, match="not fitted yet"):
         describe(linear_model.Ridge(), read_table(X), REAL)
@@ -334,7 +334,7 @@ def test_statsmodels_with_data_frames():
     assert describe(results, read_table(frame), COUNTS).feature_names == ("a", "b", "c")
     with pytest.raises(InputError, match="The columns of X are b, a, c"):
         describe(results, read_table(frame[["b", "a", "c"]]), COUNTS)
-    with pytest.raises(InputError, match="carries weights of its own"):
+    with pytest.raises(InputError, match="has its own weights"):
         describe(results, read_table(frame), COUNTS, WEIGHTS)
     with pytest.raises(InputError, match="X has 2 columns"):
         describe(results, read_table(frame[["a", "b"]]), COUNTS)

@@ -23,7 +23,7 @@ from seepage.glm import (
 def known_reasons(estimator):
     """The one check that contradicts what the estimators promise, with the promise."""
     if estimator.l2:
-        reason = "the penalty is nλ with n the number of rows, whatever the weights (paper 001)"
+        reason = "the penalty is nλ with n the number of rows, whatever the weights"
     else:
         reason = "the check has more columns than rows, which is refused without L2"
     return {"check_sample_weight_equivalence_on_dense_data": reason}

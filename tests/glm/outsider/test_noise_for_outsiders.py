@@ -119,7 +119,7 @@ def test_what_no_noise_meets_and_what_needs_none_is_said(table, model):
     for wrong in ({"right": 0.5}, {"right": 1.0}, {}, {"right": 0.6, "eta": 1.0}):
         with pytest.raises(sp.InputError):
             sp.calibrate(leak, **wrong)
-    with pytest.raises(sp.InputError, match="no noise to be scaled"):
+    with pytest.raises(sp.InputError, match="no noise to scale"):
         sp.calibrate(sp.leakage(model, *table, attacker=OUTSIDER), right=0.6)
     X, y = table[0].copy(), table[1]
     X[:, 2] = np.arange(300) == 5

@@ -195,7 +195,7 @@ def test_more_classes_and_a_raw_column_are_guessed():
     assert np.all(np.asarray(found.informed) == 1)
     assert len(found.top(3)) == 3
     assert np.array_equal(found.top(3).informed.right.labels(), found.top(3).right.labels())
-    assert "who knows all the rest: 100.0" in repr(found.top(3))
+    assert "attacker who knows all other records: 100.0" in repr(found.top(3))
     # A flag before and after a scaler is the same flag.
     X, y = drawn()
     raw = pd.DataFrame(X, columns=["age", "smokes", "rare"])
@@ -413,7 +413,7 @@ def test_what_cannot_be_said_is_refused():
     X, y = drawn(80)
     model = sp.glm.LinearRegression(l2=L2, fit_intercept=True).fit(X, y)
     leak = sp.leakage(model, X, y, attacker=OUTSIDER)
-    with pytest.raises(InputError, match="Outside of a group"):
+    with pytest.raises(InputError, match="Outside a group"):
         leak.groups(np.arange(80) < 60)
     with pytest.raises(InputError, match="there are membership"):
         leak.dataset()
@@ -443,5 +443,5 @@ def test_guesses_and_groups_are_refused_for_named_records():
     model = sp.glm.LinearRegression(l2=0.02).fit(X, y)
     leak = sp.leakage(model, X, y, attacker=sp.Attacker(knows=np.arange(20)))
     for ask in (lambda: leak.within(0, 1.0), lambda: leak.groups(np.arange(80) % 2)):
-        with pytest.raises(sp.InputError, match="a share of the others"):
+        with pytest.raises(sp.InputError, match="a share of the other records"):
             ask()

@@ -417,7 +417,7 @@ def test_coarse_digits_are_not_counted_as_protection():
     )
     np.testing.assert_allclose(np.asarray(coarse), np.asarray(fine), rtol=1e-6)
     assert "vary by less than a printed step" in " ".join(coarse.mu.assumptions)
-    assert "promises nothing" in " ".join(fine.mu.assumptions)
+    assert "not a guarantee" in " ".join(fine.mu.assumptions)
     assert "No tables on resampled people" in " ".join(fine.mu.assumptions)
 
 
@@ -600,7 +600,7 @@ def test_what_cannot_be_read_is_refused():
     with pytest.raises(InputError, match="same label"):
         sp.RegressionTable(fitted(twice, pd.Series(y, index=twice.index)))
     table = sp.RegressionTable(fitted(X, y))
-    with pytest.raises(InputError, match="who does not know all others"):
+    with pytest.raises(InputError, match="who does not know all other records"):
         table.membership(sp.Attacker())
     with pytest.raises(InputError, match="practically everybody"):
         table.membership(sp.Attacker(knows=0.9))

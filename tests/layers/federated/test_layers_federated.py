@@ -136,7 +136,7 @@ def test_fedavg_averages_running_statistics_by_record_counts(together):
 def test_clients_train_by_epochs_with_the_optimiser_they_are_given(optimiser):
     net, data = far_apart()
     seen = []
-    options = {"method": "fedavg", "local_epochs": 3, "batch_size": 60, "optimiser": optimiser}
+    options = {"method": "fedavg", "local_epochs": 3, "batch_size": 60, "optimizer": optimiser}
     run = simulate(net, LOSS, data, rounds=2, observe=seen.append, **options)
     state = copy.deepcopy(net.state_dict())
     for _ in range(2):
@@ -312,7 +312,7 @@ def test_recorded_updates_are_the_gradients_of_the_batches():
     [
         ({"method": "fedprox"}, "method must be"),
         ({"local_steps": 2}, "use method='fedavg'"),
-        ({"optimiser": torch.optim.Adam}, "neither epochs nor an optimiser"),
+        ({"optimizer": torch.optim.Adam}, "neither epochs nor an optimiser"),
         ({"local_epochs": 1}, "neither epochs nor an optimiser"),
         ({"method": "fedavg", "local_epochs": 0}, "at least 1"),
         ({"method": "fedavg", "local_epochs": 2, "local_steps": 2}, "not both"),

@@ -127,7 +127,7 @@ def test_names_that_layers_cannot_have():
             record_gradients(network(), "cross_entropy", [batch()], layers=layers)
     net = nn.Sequential()
     net.add_module("all layers", nn.Linear(3, 2))
-    with pytest.raises(InputError, match="stands for all layers taken together"):
+    with pytest.raises(InputError, match="reserved for all layers together"):
         record_gradients(net, "cross_entropy", [batch()])
 
 
@@ -200,7 +200,7 @@ def test_metrics_are_an_entry_that_clipping_does_not_reach():
     assert clipped["client metrics"].tolist() == [[7, 1], [8, 1], [0, 0]]
     assert seen.rows([0]).metrics["loss"].tolist() == [7.0]
     assert seen.without("client metrics").with_metrics().layers == ("fc",)
-    with pytest.raises(InputError, match="stands for what is sent along"):
+    with pytest.raises(InputError, match="reserved for metrics sent"):
         replace(seen, blocks={"client metrics": seen["fc"]})
 
 

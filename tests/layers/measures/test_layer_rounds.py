@@ -159,7 +159,7 @@ def test_what_cannot_be_asked():
     seen = recorded(noise(0))
     with pytest.raises(InputError, match="several values of the property"):
         since_when(seen, ROUND % 2)
-    with pytest.raises(InputError, match="does not say which client"):
+    with pytest.raises(InputError, match="does not identify the client"):
         standing_out(replace(seen, nodes=None))
     with pytest.raises(InputError, match="All updates come from one client"):
         standing_out(replace(seen, nodes=np.zeros(len(CLIENT))))

@@ -242,7 +242,7 @@ def test_recalibration_makes_boasting_modest_and_keeps_constants():
         ({"groups": np.array(["a", 1] * 20, object)}, "groups mixes kinds"),
         ({"seed": -1}, "seed must lie between 0"),
         ({"gradients": {0: np.ones((40, 2))}}, "strings; call it '0'"),
-        ({"gradients": {"all layers": np.ones((40, 2))}}, "stands for all layers taken together"),
+        ({"gradients": {"all layers": np.ones((40, 2))}}, "reserved for all layers together"),
         ({"gradients": {"a": [[1.0], [1.0, 2.0]]}}, "not a table of numbers"),
         ({"gradients": [["x"]] * 40}, "not a table of numbers"),
     ],

@@ -390,7 +390,7 @@ def stacked(output: list[Tensor], target: Tensor) -> Tensor:
         (Fickle(lambda n: 1 + (n > 3)), "cross_entropy", "more often than on its first run"),
         (Fickle(lambda n: 2 - (n > 3)), "cross_entropy", "less often than on its first run"),
         (Elsewhere(), "cross_entropy", "belongs to another module, and its use has no rule"),
-        (Piled(), stacked, "power are used by exp, .* cannot be told apart by axis"),
+        (Piled(), stacked, "power are used by exp, .* have no identifiable axis"),
         (Unseen(), "cross_entropy", "no rule for per-record gradients"),
         (Kept(), "cross_entropy", "keeps the parameter 'inner.bias' in a list"),
         (Hooked(), "cross_entropy", "give other gradients than single records do"),

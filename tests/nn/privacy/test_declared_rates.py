@@ -35,7 +35,7 @@ def identity_net(width):
 def trained(records, **options):
     """Return a run of one step on orthogonal records of norm 1, the accountant's and the sum."""
     net, loss = identity_net(11)
-    given = {"steps": 1, "learning_rate": 1.0, "noise_multiplier": 0.8, "method": "derivative"}
+    given = {"steps": 1, "lr": 1.0, "noise_multiplier": 0.8, "method": "derivative"}
     run = sp.nn.PrivateSGD(net, loss, **given | options)
     run.fit(torch.eye(11)[:records], torch.zeros(records))
     return run
@@ -73,7 +73,7 @@ def test_a_batch_size_promises_nothing_about_one_record_more():
     assert run.privacy(1e-3).relation == "replace one record"
     assert "one record more or less is not protected" in run.privacy(1e-3).conditions[0]
     for ask in (lambda name: run.privacy(1e-3, neighbours=name), run.membership):
-        with pytest.raises(sp.InputError, match="nothing about adding or removing a record"):
+        with pytest.raises(sp.InputError, match="no guarantee for adding or removing a record"):
             ask("add-or-remove")
     kept = trained(11, sample_rate=q, expected_batch=10).accountant_
     assert kept.privacy(1e-3).relation == "add or remove one record"

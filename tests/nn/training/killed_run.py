@@ -24,7 +24,7 @@ def trainer(checkpoint, **options):
     given = {
         "steps": STEPS,
         "batch_size": 30,
-        "learning_rate": 0.5,
+        "lr": 0.5,
         "clip": "smooth",
         "momentum": 0.5,
         "weight_decay": 1e-3,

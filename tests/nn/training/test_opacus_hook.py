@@ -79,7 +79,7 @@ def test_epsilon_is_that_of_opacus(mode, method):
     promised = accountant.privacy(1e-3)
     assert promised.relation == "replace one record"
     assert promised.epsilon > found.epsilon
-    with pytest.raises(InputError, match="nothing about adding or removing a record"):
+    with pytest.raises(InputError, match="no guarantee for adding or removing a record"):
         accountant.privacy(1e-3, neighbours="add-or-remove")
     assert accountant.steps == 10
     drawn = accountant.measured().numpy()

@@ -213,7 +213,7 @@ def test_parameters_of_which_only_one_side_knows_are_refused():
 def test_labels_that_weigh_on_the_whole_batch_are_not_asked_about():
     weighted = nn.CrossEntropyLoss(torch.tensor([0.1, 0.9]))
     run = Run()
-    with pytest.raises(InputError, match="a label shows in the gradients of all other records"):
+    with pytest.raises(InputError, match="a label affects the gradients of all other records"):
         sp.nn.attach(run.optimizer, run.module, weighted, run.loader, view=sp.nn.Label())
 
 

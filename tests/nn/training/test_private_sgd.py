@@ -160,7 +160,7 @@ def test_numbers_of_numpy_and_clips_can_be_stored(tmp_path):
         path,
         steps=np.int64(4),
         batch_size=np.int64(30),
-        learning_rate=np.float32(0.5),
+        lr=np.float32(0.5),
         noise_multiplier=torch.tensor(1.0),
         seed=np.int64(7),
         clip=HardClip(np.float32(0.5)),
@@ -194,7 +194,7 @@ def test_checkpoints_of_earlier_versions_are_refused(whole, tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"learning_rate": 0.1}, "its learning_rate is 0.5, not 0.1"),
+        ({"lr": 0.1}, "its lr is 0.5, not 0.1"),
         ({"seed": 8}, "its seed or key is"),
         ({"sketch": 3}, "its accounting"),
         ({"noise_multiplier": 2.0}, "its noise_multiplier"),
@@ -293,7 +293,7 @@ def test_the_update_is_the_stated_one(sampling, clip):
         "cross_entropy",
         steps=2,
         batch_size=20,
-        learning_rate=0.4,
+        lr=0.4,
         momentum=0.6,
         weight_decay=0.1,
         noise_multiplier=0.3,
@@ -369,14 +369,14 @@ def test_targets_without_classes_have_no_accuracy():
     [
         ({"steps": 0}, "at least one"),
         ({"checkpoint_every": 0}, "at least one"),
-        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"lr": 0.0}, "lr"),
         ({"momentum": 1.0}, "momentum"),
         ({"probs": 3}, r"no option 'probs' \(did you mean 'probes'"),
         ({"sampler": "poisson"}, "no option 'sampler'"),
         ({"n": 300}, "no option 'n'"),
         ({"noise_multiplier": "1"}, "noise_multiplier must be a finite number, not '1'"),
         ({"noise_multiplier": 0.0}, "above zero"),
-        ({"learning_rate": "0.1"}, "learning_rate must be a finite number"),
+        ({"lr": "0.1"}, "lr must be a finite number"),
     ],
 )
 def test_bad_settings_of_a_trainer_are_refused(change, words):

@@ -35,7 +35,7 @@ def data():
 def trained(**options):
     torch.manual_seed(0)  # the network's start: nothing of the noise
     net = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 3))
-    given = {"steps": 2, "batch_size": SIZE, "learning_rate": RATE, "evaluate_every": 1}
+    given = {"steps": 2, "batch_size": SIZE, "lr": RATE, "evaluate_every": 1}
     return sp.nn.PrivateSGD(net, "cross_entropy", **given | options)
 
 

@@ -54,7 +54,7 @@ def again(**settings):
     torch.manual_seed(rank)  # another network in the second process; the first one's counts
     fresh = nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10)).double()
     kind = {} if "batch_size" in settings else {"sample_rate": 0.11, "expected_batch": 200}
-    given = {"steps": 23, "learning_rate": 2.0} | kind | settings
+    given = {"steps": 23, "lr": 2.0} | kind | settings
     return sp.nn.PrivateSGD(fresh, "cross_entropy", **given)
 
 longer = again(seed=1, checkpoint="run.safetensors").fit(X, y, X, y)
@@ -148,7 +148,7 @@ def _trained(namespace, **settings):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10)).double()
     kind = {} if "batch_size" in settings else {"sample_rate": 0.11, "expected_batch": 200}
-    given = {"learning_rate": 2.0} | kind | settings
+    given = {"lr": 2.0} | kind | settings
     trainer = namespace["sp"].nn.PrivateSGD(net, "cross_entropy", **given)
     return trainer.fit(namespace["X"], namespace["y"])
 

@@ -52,7 +52,7 @@ def weights(run: sp.nn.PrivateSGD) -> Tensor:
 def test_the_own_update_is_momentum_with_weight_decay(monkeypatch: Any) -> None:
     """``w ← w − ρ v``, ``v ← m v + g + λ w``, by hand, from the noisy gradients of the run."""
     X, y = data()
-    run = trainer(learning_rate=0.5, momentum=0.9, weight_decay=0.01)
+    run = trainer(lr=0.5, momentum=0.9, weight_decay=0.01)
     w = {name: p.detach().clone() for name, p in run.net.named_parameters() if p.requires_grad}
     v = {name: torch.zeros_like(value) for name, value in w.items()}
     take = PrivateUpdate.take

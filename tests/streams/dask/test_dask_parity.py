@@ -295,7 +295,7 @@ def test_files_that_the_client_cannot_see_are_missed(tmp_path, monkeypatch):
     monkeypatch.setattr(
         tasks, "write_tables", lambda tables, path: plain(tables, elsewhere / path.name)
     )
-    with pytest.raises(sp.InputError, match=r"part-000000\.parquet where this machine cannot see"):
+    with pytest.raises(sp.InputError, match=r"part-000000\.parquet where this machine cannot find"):
         leak.rows().write(tmp_path / "rows")
     assert [path.name for path in tmp_path.iterdir()] == ["another machine"]
 

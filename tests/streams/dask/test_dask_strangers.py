@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from distributed import Client, Security
 
+from seepage import parquet
 from seepage.errors import InputError
-from seepage.streams import parquet
 from seepage.streams.dask import spread_files
 from seepage.streams.dask.spread_files import on_cluster
 from seepage.streams.disk.files import open_batches
@@ -92,7 +92,7 @@ def test_folders_of_keys_are_not_spread(tmp_path):
     for key in (1, 2):
         (tmp_path / f"key={key}").mkdir()
         pq.write_table(pa.table({"x": [1.0, 2.0]}), tmp_path / f"key={key}" / "a.parquet")
-    with pytest.raises(InputError, match="key=value cannot be spread over a cluster"):
+    with pytest.raises(InputError, match=r"key=value\) cannot be spread over a cluster"):
         spread_files.SpreadFiles(open_batches(tmp_path), None)
 
 

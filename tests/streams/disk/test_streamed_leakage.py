@@ -19,7 +19,7 @@ from sklearn.linear_model import PoissonRegressor, Ridge
 import seepage as sp
 import seepage.streams.disk.source as reading
 from sampled import sampled
-from seepage.streams import parquet
+from seepage import parquet
 from seepage.tables.columns import Piece
 
 KINDS = {
@@ -114,7 +114,7 @@ def test_unscaled_and_on_the_simplex(table, folder):
 
 def test_a_dropped_level_is_no_simplex(table, folder):
     ours, _ = both(table, folder, "linear")
-    with pytest.raises(sp.InputError, match="'city' do not add up to the same"):
+    with pytest.raises(sp.InputError, match="'city' do not have the same sum"):
         ours.rows("city", simplex=True)
 
 

@@ -16,7 +16,7 @@ from pyarrow.dataset import dataset
 from sklearn import linear_model as lm
 
 import seepage as sp
-from seepage.streams import parquet
+from seepage import parquet
 from seepage.tables.table_file import write_tables
 
 TWO = ["age", "height"]
@@ -160,7 +160,7 @@ def test_columns_that_cannot_be_used(tmp_path, options, words):
 def test_no_file_no_folder_no_rows(tmp_path):
     with pytest.raises(sp.InputError, match="There is no file or folder"):
         parquet(tmp_path / "none", target="y")
-    with pytest.raises(sp.InputError, match=r"has no Parquet file \(\.parquet\) in it"):
+    with pytest.raises(sp.InputError, match=r"contains no Parquet file \(\.parquet\)"):
         parquet(tmp_path, target="y")
     pq.write_table(pa.table({"x": [1.0], "y": [1.0]}).slice(1), tmp_path / "a.parquet")
     with pytest.raises(sp.InputError, match="have no rows"):
@@ -180,7 +180,7 @@ def test_labels_that_are_no_classes(folder):
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        (["a", None] * 600, "The labels in column 'y' have 600 gaps."),
+        (["a", None] * 600, "The labels in column 'y' have 600 missing values"),
         (list(range(1200)), "Column 'y' has more than 1,000 different values, too many to be"),
     ],
 )
@@ -196,7 +196,7 @@ def test_models_that_need_their_rows_in_memory(folder):
     table = people().select(TWO).to_pandas()
     amount, bought = (people().column(name).to_pandas() for name in ("amount", "bought"))
     cases = {
-        "LogisticRegression with class_weight is not supported on data that are read in chunks": (
+        "LogisticRegression with class_weight is not supported on data read in chunks": (
             lm.LogisticRegression(class_weight="balanced").fit(table, bought),
             "bought",
         ),
@@ -204,11 +204,11 @@ def test_models_that_need_their_rows_in_memory(folder):
             sm.OLS(amount, table).fit(),
             "amount",
         ),
-        "RidgeClassifier is not supported on data that are read in chunks": (
+        "RidgeClassifier is not supported on data read in chunks": (
             lm.RidgeClassifier().fit(table, bought),
             "bought",
         ),
-        "Lasso is not supported on data that are read in chunks": (
+        "Lasso is not supported on data read in chunks": (
             lm.Lasso(1e-6).fit(table, amount),
             "amount",
         ),
@@ -270,7 +270,7 @@ def test_dependent_constant_and_separable(tmp_path):
         sp.glm.LogisticRegression,
         sp.glm.PoissonRegression,
     )
-    with pytest.raises(sp.InputError, match="'a', 'b' and 'sum' depend linearly"):
+    with pytest.raises(sp.InputError, match="'a', 'b' and 'sum' are linearly dependent"):
         fit(linear, ["a", "b", "sum"], "flat")
     with pytest.raises(sp.InputError, match="'flat' is constant, and so is the intercept"):
         fit(linear, ["a", "flat"], "b", fit_intercept=True)

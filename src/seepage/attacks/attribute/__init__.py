@@ -1,6 +1,5 @@
-"""Adversaries who guess a nominal attribute of records whose other columns they know.
+"""Attribute-inference attacks on a nominal attribute of records whose other columns are known.
 
-The attribute (``nominal``), what all adversaries share and how they are scored (``adversary``), and
-each of them: those who ignore the release, the black box, and the white box with its candidate
-models.
+The attribute is defined in ``nominal`` and the base class in ``adversary``. The adversaries are the
+baselines, the black box, and the white box with its candidate models.
 """

@@ -1,4 +1,4 @@
-"""What all attribute-inversion adversaries share: learn what is known, guess, and be scored."""
+"""Base class of attribute-inference adversaries, and the outcome of their attacks."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from seepage.tables.source import (
 
 
 class AttributeInversion(ABC):
-    """An adversary who guesses a nominal attribute of records from everything else about them.
+    """An adversary who infers a nominal attribute of records from their other columns.
 
-    ``fit`` takes what the adversary knows; ``predict`` guesses the level of every target row, and
-    never looks at the attribute's own columns there; ``attack`` compares the guesses with the truth
-    in these columns. A subclass scores how well each level explains the release.
+    ``fit`` takes the data that the adversary knows; ``predict`` guesses the level of every target
+    row, and never looks at the attribute's own columns there; ``attack`` compares the guesses with
+    the truth in these columns. A subclass scores how well each level explains the release.
 
     Parameters
     ----------
@@ -56,9 +56,9 @@ class AttributeInversion(ABC):
         return self
 
     def _prepare(self, release: Any) -> tuple[Any, int]:
-        """Return what scoring needs from the release or releases, and their number.
+        """Return the quantities that scoring needs from the releases, and the number of releases.
 
-        For an adversary who ignores them, one guess stands for all.
+        An adversary who ignores the releases makes one guess for all of them.
         """
         return None, 1
 
@@ -87,7 +87,7 @@ class AttributeInversion(ABC):
         -------
         numpy.ndarray
             The position of the guessed level in ``attribute.levels``, (n,); (T, n) for
-            :class:`Releases`. Among levels that explain the release equally well, the first.
+            :class:`Releases`. Ties go to the first level.
         """
         guesses = self._guess(X, y, release)
         if isinstance(release, Releases):
@@ -107,8 +107,8 @@ class AttributeInversion(ABC):
         """Return the guessed levels, (T, n)."""
         if not hasattr(self, "n_features_in_"):
             raise InputError(
-                f"This {type(self).__name__} knows nothing yet; call fit with the data it knows "
-                "first."
+                f"This {type(self).__name__} has not been fitted; call fit with the adversary's "
+                "data first."
             )
         table, labels = self._read_targets(X, y)
         prepared, trials = self._prepare(release)
@@ -128,7 +128,7 @@ class AttributeInversion(ABC):
         table = read_table(X, check=False)
         if table.values.shape[1] != self.n_features_in_:
             raise InputError(
-                f"X has {table.values.shape[1]} columns, but the adversary learnt from "
+                f"X has {table.values.shape[1]} columns, but the adversary was fitted on "
                 f"{self.n_features_in_}; pass rows of the same table."
             )
         labels = as_numpy(y)
@@ -158,7 +158,7 @@ class Accuracy:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class InversionResult(ResultNumbers):
-    """Which guesses of an adversary were right, for every release and record.
+    """Outcome of an attribute-inference attack: the right guesses by release and record.
 
     The per-record accuracies depend on the data and are themselves sensitive: do not publish them.
 
@@ -205,18 +205,18 @@ class InversionResult(ResultNumbers):
     def interval(self) -> ConfidenceInterval:
         """The 95 % confidence interval of :attr:`accuracy`, over releases and records.
 
-        :mod:`seepage.attacks.intervals` says what it accounts for.
+        Its formula is in :mod:`seepage.attacks.intervals`.
         """
         return accuracy_interval(self.hits)
 
     @property
     def row_accuracy(self) -> np.ndarray:
-        """The share of the releases that give each record away, (n,)."""
+        """The share of releases from which each record's attribute is guessed correctly, (n,)."""
         return np.asarray(self.hits.mean(axis=0))
 
     @property
     def trial_accuracy(self) -> np.ndarray:
-        """The share of the records that each release gives away, (T,)."""
+        """The share of records whose attribute is guessed correctly from each release, (T,)."""
         return np.asarray(self.hits.mean(axis=1))
 
     def by(self, groups: Any) -> list[Accuracy]:

@@ -1,10 +1,10 @@
-"""Guesses of every column of records from any model that can be fitted again.
+"""Attribute inference for every column of a table, from any model that can be refitted.
 
-The attacker holds the model, knows the label and all other columns of a record, and asks which
-value ``k`` of one column the model's answer suits best. What anybody can guess without the model
-comes from other records: a forest fitted on them gives ``q(k)``, the probability of each value
-given the other columns and the label. What the model adds to that is attribute inference beyond
-imputation (Jayaraman and Evans 2022).
+The attacker has the model, the label and all other columns of a record, and infers which value
+``k`` of one column fits the model's output best. The baseline without the model is imputation from
+other records: a forest fitted on them gives ``q(k)``, the probability of each value given the other
+columns and the label. The gain over it is attribute inference beyond imputation (Jayaraman and
+Evans 2022).
 
 The evidence of the model is membership inference for each candidate record (Yeom et al. 2018), with
 the likelihood ratio of Carlini et al. (2022). Let ``ℓ(k)`` be the log-odds that the attacked model
@@ -15,12 +15,12 @@ are normal, the log-likelihood ratio is ``(δ/σ²)(ℓ(k) − μ(k))`` up to a 
 
     argmax_k  log q(k) + (δ/σ²)(ℓ(k) − μ(k))
 
-Every model is attacked in turn, with all others as shadow models. Each record is a member of half
-of them: how much more often it is guessed by models that had it is what a model leaks about its own
-records; the rest is what it, or anybody, knows about people like them.
+Every model is attacked in turn, with all other models as shadow models. Each record is a member of
+half of them: the rise in accuracy with models fitted on it is the leakage about training records;
+the rest is inference from the population.
 
-A column of text, or of few numbers, is guessed by its values. Another column of numbers or dates is
-cut into bands of equally many records, and a guess is right if it is in the right band.
+For a column of text, or of few numbers, the attacker guesses the value. Another column of numbers
+or dates is cut into bands of equally many records, and a guess is right if it is in the right band.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GuessedColumn:
 
 @dataclass(frozen=True, eq=False)
 class GuessingPlan:
-    """Which columns of which records are guessed, and what the attacker guesses without a model.
+    """The columns and records to guess, and the attacker's guesses without a model.
 
     Parameters
     ----------
@@ -97,10 +97,10 @@ def plan_guesses(
     queries: int = 40_000,
     fewest: int = 60,
 ) -> GuessingPlan:
-    """Choose what is guessed; at most about as many predictions of each model as ``queries`` says.
+    """Choose columns and records to guess, within about ``queries`` predictions of each model.
 
     ``together`` names the columns of each attribute, where it has several; ``fewest`` records are
-    attacked, or half of the table: the attacker learns from the others.
+    attacked, or half of the table: the attacker learns from the other half.
     """
     table = columns_as_they_are(X)
     found = [
@@ -143,7 +143,7 @@ def plan_guesses(
 def _unique(table: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]:
     names = [name for name, _ in table]
     if len(set(names)) < len(names):
-        raise InputError("Two columns of X have one name; give each a name of its own.")
+        raise InputError("Two columns of X have the same name; rename one.")
     return table
 
 
@@ -208,7 +208,7 @@ def _without_model(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ColumnGuesses(SummaryTable):
-    """How often one column of records was guessed, without a model and with each of many.
+    """How often one column was guessed correctly, without a model and with each of many models.
 
     The hits of single records depend on the data and are themselves sensitive: do not publish them.
 
@@ -225,7 +225,7 @@ class ColumnGuesses(SummaryTable):
     inside
         Whether the model was fitted on the record, ``(M, m)``.
     kind
-        ``attack``: this much can be guessed, never that no more can be.
+        ``attack``: a lower limit on what can be guessed, never an upper one.
     """
 
     name: str
@@ -249,7 +249,7 @@ class ColumnGuesses(SummaryTable):
 
     @property
     def baseline(self) -> float:
-        """The share of right guesses without the model: other columns, label, other records."""
+        """The share of right guesses without the model, by imputation from other records."""
         return float(self.alone.mean())
 
     @property
@@ -261,13 +261,13 @@ class ColumnGuesses(SummaryTable):
     def with_model(self) -> Contrast:
         """The share of right guesses with the model: members, non-members and the difference.
 
-        The difference is what a model leaks about the records that it was fitted on.
+        The difference is the leakage about training records.
         """
         return contrast(self.hits.astype(float), self.inside)
 
     @property
     def gained(self) -> Contrast:
-        """The same, less the share of right guesses without the model, record by record."""
+        """The same, less the share of right guesses without the model."""
         return contrast(self.hits.astype(float) - self.alone, self.inside)
 
     def by(self, groups: Any) -> dict[Hashable, ColumnGuesses]:
@@ -302,7 +302,7 @@ class ColumnGuesses(SummaryTable):
 def guess_columns(
     plan: GuessingPlan, answers: Sequence[list[np.ndarray]], signals: np.ndarray, inside: np.ndarray
 ) -> tuple[ColumnGuesses, ...]:
-    """Return how often each column is guessed with each model, the others being its shadows.
+    """Return how often each column is guessed with each model, the others as shadow models.
 
     Parameters
     ----------
@@ -343,7 +343,7 @@ def guess_columns(
 
 
 def _weight(odds: np.ndarray, inside: np.ndarray) -> float:
-    """Return ``δ/σ²`` of shadow models, (M, n): zero if they know their members no better."""
+    """Return ``δ/σ²`` of shadow models, (M, n): zero if members do not score higher."""
     counts = (~inside).sum(axis=0)
     mean = np.where(inside, 0.0, odds).sum(axis=0) / np.maximum(counts, 1)
     apart = odds - mean

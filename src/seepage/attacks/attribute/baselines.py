@@ -11,7 +11,7 @@ from seepage.errors import InputError
 
 
 class Prior(AttributeInversion):
-    """Guesses the most frequent level for everybody: ``argmax_k p(k)`` (paper 001, section 6.4).
+    """Guesses the most frequent level for every record, ``argmax_k p(k)`` (Hannun et al. 2021).
 
     Parameters
     ----------
@@ -34,13 +34,13 @@ class Prior(AttributeInversion):
 
 
 class Ideal(AttributeInversion):
-    """Guesses with a classifier trained on the attribute: what the data alone give away.
+    """Guesses with a classifier trained on the attribute: imputation without the model.
 
     No model is attacked; the other columns and the label suffice. An attack on a release that does
-    no better reveals nothing beyond what people like the target reveal.
+    no better reveals nothing beyond imputation from similar records.
 
-    Give ``fit`` other rows than those attacked (half of the table, or a test set): a classifier
-    that has seen a row knows the answer, and its accuracy there is too high.
+    Give ``fit`` other rows than those attacked (half of the table, or a test set): accuracy on the
+    classifier's own training rows is too high.
 
     Parameters
     ----------

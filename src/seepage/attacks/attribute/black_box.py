@@ -1,4 +1,4 @@
-"""The adversary who can only query the released model for predictions."""
+"""Black-box attribute inference: the adversary only queries the released model for predictions."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class BlackBox(AttributeInversion):
     """Guesses the level under which the released model predicts the target's label best.
 
     With ``f`` the released model, ``p`` the level's frequency and ``x_k`` the target's row with
-    level k, the guess is ``argmax_k p(k) π(y, f(x_k))`` (paper 001, equation 31; Fredrikson et al.
-    2014). The performance ``π`` is the publisher's statement about the model:
+    level k, the guess is ``argmax_k p(k) π(y, f(x_k))`` (Hannun et al. 2021, after Fredrikson et
+    al. 2014). The performance ``π`` is published with the model:
 
     - regression: the Gaussian density of ``y`` around ``f(x_k)`` with the standard error
       ``s² = Σ (f(x) − y)² / (n − d)``;
     - classification: the confusion matrix, as the share of the records predicted ``f(x_k)`` whose
       class is ``y``. (One record is added to each prediction, divided over the classes by
-      frequency, so that a prediction that was never made tells nothing about the class.)
+      frequency, so that a prediction that never occurs is uninformative about the class.)
 
-    Both are computed for each release on the rows given to ``fit``, as are the frequencies: those
-    on which the publisher states the model's performance.
+    Both are computed for each release on the rows given to ``fit``, as are the frequencies: the
+    rows on which the publisher measured performance.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The models that a training set would have given, had one record had another level.
+"""Refitted models for every candidate level of one record's attribute.
 
 Let row i be ``x`` with the level it has and ``x' = x + δ`` with another; let ``r`` be the slope of
 its loss, ``a`` the curvature and ``ω`` its weight, ``r'`` and ``a'`` those at ``x'``. At the
@@ -18,8 +18,8 @@ Other families take two such steps. The first leaves the gradient::
 
     ρ = ½ Σ_{j≠i} ω_j (∂a_j/∂m) (x_jᵀΔ)² x_j  +  ω (r(m' + x'ᵀΔ) − r' − a' x'ᵀΔ) x'  + O(Δ³)
 
-whose sum over the other rows is one tensor of third derivatives applied to ``Δ`` twice: no
-candidate needs a pass over the data. The second step is ``−H'⁻¹ρ``, with the same rank-two update,
+whose sum over the other rows is one tensor of third derivatives applied to ``Δ`` twice: candidates
+need no pass over the data. The second step is ``−H'⁻¹ρ``, with the same rank-two update,
 and leaves terms of third order. On a large table these are negligible for most rows; the others,
 and all rows of a small table, are refitted.
 """
@@ -148,7 +148,7 @@ class CandidateModels:
         return change._replace(step=step)
 
     def _refuse(self, row: int, level: int) -> NoReturn:
-        """Say that a changed table has no unique minimiser."""
+        """Raise: a changed table has no unique minimiser."""
         raise InputError(
             f"With {self.attribute.levels[level]!r} for {self.attribute.name!r} in row {row} the "
             "columns are linearly dependent, or the classes separable, so the model has no unique "
@@ -184,7 +184,7 @@ class CandidateModels:
     def _two_steps(
         self, rows: np.ndarray, levels: np.ndarray, third: tuple[np.ndarray, list[np.ndarray]]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the differences after two steps, (b, K, P), and where they are too far off."""
+        """Return the differences after two steps, (b, K, P), and a mask of those too inaccurate."""
         change, columns = self.rank_two(rows, levels), list(self.attribute.columns)
         weights, tensor = third
         along = np.einsum("bp,bkp->bk", change.x, change.step)  # xᵀΔ and x'ᵀΔ

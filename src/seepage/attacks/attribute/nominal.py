@@ -1,4 +1,4 @@
-"""A nominal attribute as a model sees it: its columns, and the code of each level in them."""
+"""A nominal attribute: its columns in the encoded table, and the code of each level."""
 
 from __future__ import annotations
 

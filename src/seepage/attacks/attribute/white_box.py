@@ -1,4 +1,4 @@
-"""The adversary who sees the released parameters and knows all data but the value sought."""
+"""White-box attribute inference: sees the released parameters and knows all other data."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from seepage.tables.source import Table, as_numpy
 
 
 class WhiteBox(AttributeInversion):
-    """Guesses the level whose refit lies nearest the released parameters (paper 001, equation 30).
+    """Guesses the level whose refit lies nearest the released parameters (Hannun et al. 2021).
 
     With ``w'`` the release and ``w_k`` the parameters that the training data would have given with
-    level k in the target's row, the guess is ``argmin_k ‖w' − w_k‖``: under Gaussian noise of one
-    standard deviation σ the most likely level. With ``prior=True`` it is the most probable one,
-    ``argmin_k ‖w' − w_k‖² − 2σ² log p(k)``.
+    level k in the target's row, the guess is ``argmin_k ‖w' − w_k‖``: the maximum-likelihood level
+    under Gaussian noise with one standard deviation σ. With ``prior=True`` it is the posterior
+    mode, ``argmin_k ‖w' − w_k‖² − 2σ² log p(k)``.
 
     The adversary knows everything but the attribute of the record under attack: all records, how
     the model is trained, its penalty and its sample weights (which are the same in every refit).
-    All records are attacked, each as if all others were known: the guess about a record does not
-    depend on the level it has. The n·K refits are not run: for linear regression they come from
+    All records are attacked, each as if all other records were known: the guess about a record does
+    not depend on its true level. The n·K refits are not run: for linear regression they come from
     rank-two updates of one solution, for other families from two warm Newton steps (or a refit, for
     rows where two are not enough).
 
@@ -77,7 +77,7 @@ class WhiteBox(AttributeInversion):
         self.prior = prior
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, rows: Any = None) -> Self:
-        """Learn the training data and compute the candidate models.
+        """Store the training data and compute the candidate models.
 
         Parameters
         ----------

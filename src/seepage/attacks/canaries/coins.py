@@ -1,4 +1,4 @@
-"""Canaries: records that take part by fair coins, and what guesses about the coins show."""
+"""Canaries: records included by fair coin flips, and the ε that guesses about them refute."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from seepage.attacks.canaries.one_run import epsilon_lower_bound
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.support.keyed_stream import KeyedStream
 from seepage.support.number_check import check_count, check_not_negative, check_share
 from seepage.tables.result_table import SummaryTable
@@ -25,21 +25,22 @@ CONDITIONS = (
 
 @dataclass(frozen=True, repr=False)
 class CanaryAudit(SummaryTable):
-    """What the guesses about the canaries of one run show: an ε that it exceeds.
+    """A lower bound on ε from the guesses about the canaries of one run.
 
     Parameters
     ----------
     correct, guesses, abstentions
-        How many guesses were right, of how many, and how many canaries were not guessed.
+        The numbers of right guesses, of all guesses, and of canaries not guessed.
     delta, confidence
         The δ of the bound, and its confidence.
     promised
-        The ε that was promised at this δ, for adding or removing one record; ``None`` if nothing
-        was.
+        The ε that was promised at this δ, for adding or removing one record; ``None`` without a
+        promise.
     experiment
-        Where the run's noise came from, if that makes it an experiment; otherwise empty.
+        The source of the run's noise, if repeatable noise makes the run an experiment; otherwise
+        empty.
     kind
-        ``attack``: this much can be told, never that no more can be.
+        ``attack``: a lower bound on ε, never an upper one.
 
     Examples
     --------
@@ -86,12 +87,12 @@ class CanaryAudit(SummaryTable):
 
     @property
     def refuted(self) -> bool:
-        """Whether the run shows more than was promised."""
+        """Whether the lower bound exceeds the promised ε."""
         return self.promised is not None and self.epsilon > self.promised
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """What the bound rests on."""
+        """The assumptions of the bound."""
         return (*CONDITIONS, *((self.experiment,) if self.experiment else ()))
 
     def __str__(self) -> str:
@@ -112,16 +113,17 @@ class CanaryAudit(SummaryTable):
         )
 
 
+@accepts_other_names
 class Canaries:
-    """Some records, each of which takes part in a run by its own fair coin.
+    """Records included in a run by independent fair coins.
 
     Parameters
     ----------
     count
-        How many there are.
+        The number of canaries.
     guesses
-        How many of their coins are guessed: half of them as taking part, half as not. Fixed before
-        the run, since choosing it afterwards would be choosing the answer; by default a fifth. The
+        The number of canaries guessed: half as included, half as excluded. Fix it before the run,
+        since choosing it afterwards would invalidate the bound; by default a fifth. The
         best number depends on the noise.
     seed
         Fixes the coins, so that an experiment can be repeated.
@@ -129,7 +131,7 @@ class Canaries:
     Attributes
     ----------
     included
-        Whether each takes part. Whoever scores the canaries must not see it.
+        Whether each canary is included. The scoring must not use it.
 
     Examples
     --------
@@ -146,7 +148,9 @@ class Canaries:
         self.guesses = max(2, count // 5) if guesses is None else guesses
         check_count(self.guesses, "guesses")
         if self.guesses > count:
-            raise InputError(f"{count} canaries cannot take {self.guesses} guesses; ask for fewer.")
+            raise InputError(
+                f"{count} canaries do not allow {self.guesses} guesses; ask for fewer."
+            )
         stream = KeyedStream.fresh() if seed is None else KeyedStream.of_seed(seed)
         self.included = np.asarray(stream.child("canaries").words(count) >> np.uint64(63), bool)
 
@@ -162,9 +166,9 @@ class Canaries:
         promised: float | None = None,
         experiment: str = "",
     ) -> CanaryAudit:
-        """Guess the canaries with the highest scores as taking part, the lowest as not.
+        """Guess the canaries with the highest scores as included, the lowest as excluded.
 
-        ``scores``, one per canary, are higher where it is more likely that the canary took part.
+        ``scores``, one per canary, are higher where the canary is more likely to be included.
         """
         check_share(confidence, "confidence")
         values = as_numpy(scores).astype(float)
@@ -188,7 +192,7 @@ class Canaries:
         )
 
     def chosen(self, records: Sequence[Any]) -> list[Any]:
-        """Return those of some records, one per canary, that take part."""
+        """Return the included ones of some records, one per canary."""
         if len(records) != len(self):
             raise InputError(f"There are {len(self)} canaries, but {len(records)} records.")
         return [record for record, is_in in zip(records, self.included, strict=True) if is_in]

@@ -7,7 +7,7 @@ removing one record, then (their main theorem, with ``W ~ Binomial(r, e^ε/(1 + 
     P[v or more right] ≤ P[W ≥ v] + 2mδ · max_{1 ≤ i ≤ v} P[v > W ≥ v − i]/i
 
 An ε at which this is below 5 % is refuted with 95 % confidence. The coins of the canaries are
-independent, so that one run with many of them does what many runs with one would.
+independent, so one run with many canaries replaces many runs with one canary each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from seepage.support.number_check import check_count, check_not_negative, check_
 def chance_of_guesses(
     correct: int, guesses: int, *, abstentions: int = 0, epsilon: float, delta: float
 ) -> float:
-    """Return the most probable that so many right guesses can be under (ε, δ), at most 1.
+    """Return the largest probability of this many right guesses under (ε, δ), at most 1.
 
     The number of guesses must not have been chosen by looking at the coins.
 
@@ -52,10 +52,10 @@ def epsilon_lower_bound(
     delta: float,
     confidence: float = 0.95,
 ) -> float:
-    """Return the ε that the guesses refute: no run that promises less is likely to be guessed so.
+    """Return the largest ε that the guesses refute at the given confidence.
 
     A procedure whose true ε is below the answer gives such a bound with a probability of at most
-    ``1 − confidence``. A small answer proves nothing: another attacker may guess better.
+    ``1 − confidence``. A small bound is no evidence of privacy: another attacker may guess better.
 
     Parameters
     ----------

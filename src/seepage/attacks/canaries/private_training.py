@@ -1,15 +1,16 @@
 """Canaries in one run of private SGD, by an attacker who sees every noisy gradient.
 
-A step releases ``ĝ = (Σ_i b_i g̃_i + Σ_j c_j g̃_j + N(0, s²))/D``: the records that were drawn and
-the canaries that were, with ``b`` and ``c`` zero or one. The attacker knows the parameters, so all
-clipped gradients, but not who was drawn. She subtracts the mean of what she knows, and estimates
-the ``c_j`` by the best linear predictor: with the canaries' gradients in the rows of ``G``, and
-the rate ``p`` at which a canary takes part in a step (half of the sample rate)::
+A step releases ``ĝ = (Σ_i b_i g̃_i + Σ_j c_j g̃_j + N(0, s²))/D``: the sums over the drawn records
+and the drawn canaries, with ``b`` and ``c`` zero or one. The attacker knows the parameters, so all
+clipped gradients, but not which records were drawn. The attacker subtracts the expected sum of the
+known records, and estimates the ``c_j`` by the best linear predictor: with the canaries' gradients
+in the rows of ``G``, and the rate ``p`` at which a canary takes part in a step (half of the sample
+rate)::
 
     ĉ = (G Gᵀ + s²/(p(1 − p)) I)⁻¹ G (D ĝ − q Σ_i g̃_i − p Σ_j g̃_j)
 
-Her score of a canary is the sum of its ``ĉ`` over the steps. A product with ``G Gᵀ`` costs as much
-as the canaries squared times the parameters, at every step.
+The score of a canary is the sum of its ``ĉ`` over the steps. Each step costs the number of canaries
+squared times the number of parameters, for ``G Gᵀ``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.canaries.coins import Canaries, CanaryAudit
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.nn.accounting.processes import world_size
 from seepage.nn.gradients.norms import record_gradients
 from seepage.nn.jacobian.engine import Engine
@@ -40,7 +41,7 @@ Follow = Callable[[Any, nn.Module, Any], None]  # of an optimiser, its network a
 
 @dataclass(frozen=True)
 class StepFacts:
-    """What an attacker knows of the step that is about to be taken.
+    """Facts about the next step that the attacker knows.
 
     Parameters
     ----------
@@ -49,7 +50,7 @@ class StepFacts:
     noise
         The standard deviation of the noise on the sum.
     sample_rate
-        The probability that a record takes part.
+        The probability that a record is drawn into the batch.
     divisor
         What the noisy sum is divided by.
     """
@@ -61,7 +62,7 @@ class StepFacts:
 
 
 class GradientScores:
-    """Scores canaries by the noisy gradients that an optimiser steps along.
+    """Scores canaries by the noisy gradients of an optimiser's steps.
 
     ``scores`` are the sums of ``ĉ`` so far, one per canary.
     """
@@ -74,7 +75,7 @@ class GradientScores:
     def follow(
         self, optimizer: torch.optim.Optimizer, net: nn.Module, facts: Callable[[], StepFacts]
     ) -> None:
-        """Score at every step from now on, before the parameters move."""
+        """Score the canaries at every later step, before the parameters are updated."""
         engine = Engine(net, self.loss)
         optimizer.register_step_pre_hook(lambda *_: self._see(engine, facts()))
 
@@ -99,6 +100,7 @@ class GradientScores:
         self.steps += 1
 
 
+@accepts_other_names
 def audit_private_sgd(
     trainer: PrivateSGD,
     X: Any,
@@ -110,9 +112,9 @@ def audit_private_sgd(
     confidence: float = 0.95,
     seed: int | None = None,
 ) -> CanaryAudit:
-    """Train once with canaries among the records, and return what they show beside the promise.
+    """Train once with canaries among the records; return the lower bound on ε beside the promise.
 
-    The network is then trained on canaries too: an experiment, not a model to release.
+    The network is also trained on canaries, so do not release it.
 
     Parameters
     ----------
@@ -144,8 +146,8 @@ def audit_private_sgd(
     divisor = trainer.expected_batch
     if divisor is None:
         raise InputError(
-            "Canaries are about adding or removing a record, about which a batch_size promises "
-            "nothing; audit a trainer with sample_rate and expected_batch."
+            "Canaries test privacy for adding or removing a record, which a fixed batch_size does "
+            "not promise; audit a trainer with sample_rate and expected_batch."
         )
     if trainer.checkpoint is not None or world_size() > 1:
         raise InputError(
@@ -155,7 +157,7 @@ def audit_private_sgd(
     known, made, coins = _prepared(X, y, canaries, guesses, seed)
     scores = GradientScores(trainer.loss, known, made)
     rates = {"momentum": trainer.momentum, "weight_decay": trainer.weight_decay}
-    own = trainer.optimizer or partial(torch.optim.SGD, lr=trainer.learning_rate, **rates)
+    own = trainer.optimizer or partial(torch.optim.SGD, lr=trainer.lr, **rates)
 
     def facts() -> StepFacts:
         accountant = trainer.accountant_
@@ -184,6 +186,7 @@ def audit_private_sgd(
     )
 
 
+@accepts_other_names
 def audit_opacus(
     train: Callable[[Tensor, Tensor, Follow], float | None],
     loss: str | nn.Module | Loss,
@@ -198,9 +201,9 @@ def audit_opacus(
 ) -> CanaryAudit:
     """Run a training loop of Opacus with canaries among its records.
 
-    Opacus's sample rate is the batch size over the number of records: one canary more changes
-    everybody's, about which its ε promises nothing. If few records are drawn in large batches, a
-    promise may be refuted for this reason.
+    Opacus's sample rate is the batch size over the number of records: one more canary changes it
+    for every record, which its ε does not cover. With few records and large batches, a promised ε
+    may be refuted for this reason alone.
 
     Parameters
     ----------
@@ -272,7 +275,7 @@ def _crafted(X: Tensor, y: Tensor, count: int, seed: int | None) -> Records:
 
 
 def _joined(known: Records, canaries: Records, coins: Canaries) -> Records:
-    """Return the training data: all records, and the canaries whose coins say so."""
+    """Return the training data: all records and the included canaries."""
     included = torch.from_numpy(coins.included)
     inputs, targets = (
         torch.cat([old, new[included].to(old)]) for old, new in zip(known, canaries, strict=True)

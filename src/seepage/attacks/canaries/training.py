@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from seepage.attacks.canaries.coins import Canaries, CanaryAudit
+from seepage.errors import accepts_other_names
 
 
+@accepts_other_names
 def audit_training(
     train: Callable[[list[Any]], Any],
     score: Callable[[Any, Any], float],
@@ -29,11 +31,11 @@ def audit_training(
     train
         Trains a model on a list of records and returns it.
     score
-        A number of a model and a canary, higher if the canary was more likely in the data: minus
-        its loss, for instance.
+        Scores a canary by a model, higher if the canary was more likely in the data: minus its
+        loss, for instance.
     canaries
-        The canaries, at least ten and better a thousand: records that stand out, in the form of the
-        others. Each takes part by its own fair coin.
+        The canaries, at least ten and better a thousand: atypical records in the form of the other
+        records. Each is included by its own fair coin.
     delta
         The δ of the bound.
     records

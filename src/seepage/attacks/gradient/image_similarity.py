@@ -1,4 +1,4 @@
-"""How alike two images are: PSNR, structural similarity (SSIM), and Haar wavelets (HaarPSI)."""
+"""Image similarity: PSNR, structural similarity (SSIM), and Haar wavelets (HaarPSI)."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def haarpsi(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ImageQuality(RankedResult):
-    """How similar images are to their originals; one number per image and measure.
+    """Similarity of images to their originals: one number per image and measure.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ class ImageQuality(RankedResult):
 
 
 def compare_images(images: Any, originals: Any, data_range: float | None = None) -> ImageQuality:
-    """Return how similar images, (n, channels, height, width) or (n, height, width), are to others.
+    """Return the similarity of images, (n, [channels,] height, width), to others.
 
     PSNR of the squared error over all channels, and SSIM as the mean over them. HaarPSI of three
     channels is that of a colour image, and of any other number the mean over them. SSIM needs 11
@@ -258,7 +258,7 @@ def compare_images(images: Any, originals: Any, data_range: float | None = None)
 def _check_images(
     image: Any, reference: Any, data_range: float | None
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return both images as real numbers and the range, or refuse to compare them."""
+    """Return both images as real numbers, and the pixel range; raise if they cannot be compared."""
     given = as_numpy(image), as_numpy(reference)
     full = _pixel_range(*given, data_range)
     a, b = (side.astype(float) for side in given)
@@ -293,7 +293,7 @@ def _pixel_range(image: np.ndarray, reference: np.ndarray, data_range: float | N
     if all(side.dtype.kind in "fb" for side in (image, reference)):
         return 1.0
     raise InputError(
-        f"The range of a pixel does not follow from images of type {' and '.join(sorted(kinds))}; "
+        f"The pixel range is not defined for images of type {' and '.join(sorted(kinds))}; "
         "bring both to the same scale and give data_range."
     )
 

@@ -21,7 +21,7 @@ from seepage.attacks.gradient.labels import is_plain_cross_entropy, recover_labe
 from seepage.attacks.gradient.minimisers import Descent, QuasiNewton
 from seepage.attacks.gradient.releases import GradientReleases
 from seepage.attacks.gradient.simulation import COSTS, GradientCost
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.nn.gradients.network_checks import refuse_modes
 from seepage.nn.problem.problem import Loss
 from seepage.support.chunks import ACCELERATOR_CHUNK, progress, row_slices
@@ -32,9 +32,9 @@ from seepage.tables.source import as_numpy, build_frame
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GradientReconstruction(ResultNumbers):
-    """Records as an adversary reconstructed them from gradients.
+    """Records that an adversary reconstructed from gradients.
 
-    They are as sensitive as the data: keep them to yourself.
+    They are as sensitive as the data: do not publish them.
 
     Parameters
     ----------
@@ -47,12 +47,12 @@ class GradientReconstruction(ResultNumbers):
     steps
         How many steps each release took.
     solved
-        Whether the mismatch fell under the tolerance. It does not mean that the record was found:
-        many records match a gradient that says little.
+        Whether the mismatch fell under the tolerance. It does not mean that the record was
+        recovered: many records may match one gradient.
     labels_known
         Whether the adversary was given the labels.
     kind
-        ``attack``: a demonstration that this much can be found, never that no more can be.
+        ``attack``: a lower limit on what can be reconstructed, never an upper one.
     """
 
     records: Tensor
@@ -146,13 +146,14 @@ class GradientReconstruction(ResultNumbers):
         )
 
 
+@accepts_other_names
 @dataclass(eq=False, repr=False)
 class GradientInversion:
-    """Minimises the mismatch of gradients, plus roughness, over candidate records.
+    """Minimises the mismatch of gradients, plus total variation, over candidate records.
 
-    ``1 − ⟨g(x), t⟩/(‖g(x)‖‖t‖) + α TV(x)`` over x in a box by Adam on the signs of the slopes
+    ``1 − ⟨g(x), t⟩/(‖g(x)‖‖t‖) + α TV(x)`` over x in a box by Adam on the signs of the gradient
     (Geiping, Bauermeister, Dröge and Moeller 2020, "Inverting gradients"), or, with
-    ``cost="euclidean", optimiser="lbfgs", total_variation=0``, the ``‖g(x) − t‖²`` of Zhu, Liu and
+    ``cost="euclidean", optimizer="lbfgs", total_variation=0``, the ``‖g(x) − t‖²`` of Zhu, Liu and
     Han (2019, "Deep leakage from gradients"), where ``t`` is the observed gradient and ``g`` its
     simulation, clipped in the same way or after the same local steps. All releases are attacked at
     once, each from several starting points; solved ones drop out.
@@ -165,10 +166,11 @@ class GradientInversion:
         The shape of one record, such as (1, 28, 28).
     cost
         ``"cosine"`` or ``"euclidean"``.
-    optimiser
+    optimizer
         ``"signed_adam"``, ``"adam"`` or ``"lbfgs"``.
     total_variation
-        The weight α of the roughness; for images only, whose last two axes are height and width.
+        The weight α of the total variation; for images only, whose last two axes are height and
+        width.
     steps
         The largest number of evaluations.
     step_size
@@ -192,7 +194,7 @@ class GradientInversion:
     >>> x, y = torch.rand(3, 4), torch.tensor([0, 1, 1])
     >>> seen = sp.attacks.release_gradients(net, "cross_entropy", x, y)
     >>> adversary = sp.attacks.GradientInversion(
-    ...     net, shape=(4,), cost="euclidean", optimiser="lbfgs", total_variation=0
+    ...     net, shape=(4,), cost="euclidean", optimizer="lbfgs", total_variation=0
     ... )
     >>> found = adversary.reconstruct(seen)
     >>> found.labels.flatten().tolist(), float((found.records[:, 0] - x).abs().max()) < 1e-3
@@ -204,7 +206,7 @@ class GradientInversion:
     _: KW_ONLY
     shape: tuple[int, ...]
     cost: str = "cosine"
-    optimiser: str = "signed_adam"
+    optimizer: str = "signed_adam"
     total_variation: float = 1e-4
     steps: int = 1000
     step_size: float = 0.1
@@ -216,7 +218,7 @@ class GradientInversion:
     def __post_init__(self) -> None:
         self.shape = _record_shape(self.shape)
         check_choice(self.cost, "cost", COSTS)
-        check_choice(self.optimiser, "optimiser", ("signed_adam", "adam", "lbfgs"))
+        check_choice(self.optimizer, "optimizer", ("signed_adam", "adam", "lbfgs"))
         check_not_negative(self.total_variation, "total_variation")
         if self.total_variation and (len(self.shape) < 2 or min(self.shape[-2:]) < 2):
             raise InputError(
@@ -230,12 +232,12 @@ class GradientInversion:
             )
 
     def reconstruct(self, releases: GradientReleases, labels: Any = None) -> GradientReconstruction:
-        """Return the records that explain the releases best.
+        """Return the records whose simulated gradients match the releases best.
 
         Parameters
         ----------
         releases
-            The observed gradients, with what the adversary knows of them.
+            The observed gradients, with their batch size, clipping and noise.
         labels
             The labels where the adversary knows them, (releases, batch size), or (releases,) for
             single records; by default read off the last layer's gradient. These come in ascending
@@ -247,7 +249,7 @@ class GradientInversion:
         silent = torch.nonzero((targets == 0).all(1)).flatten()
         if len(silent):
             raise InputError(
-                f"The gradient of release {int(silent[0])} is zero in every entry, so it tells "
+                f"The gradient of release {int(silent[0])} is zero in every entry and reveals "
                 "nothing; leave it out."
             )
         known = labels is not None
@@ -319,9 +321,9 @@ class GradientInversion:
         return _BestCandidates(point, evaluation.total, evaluation.match)
 
     def _minimiser(self, starts: Tensor) -> Descent | QuasiNewton:
-        if self.optimiser == "lbfgs":
+        if self.optimizer == "lbfgs":
             return QuasiNewton(starts)
-        signed = self.optimiser == "signed_adam"
+        signed = self.optimizer == "signed_adam"
         return Descent(starts, self.step_size, self.steps, self.bounds, signed=signed)
 
     def _starts(self, rows: slice, d: int, like: Tensor) -> Tensor:

@@ -21,10 +21,10 @@ def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) 
     """Return the labels of every release, (releases, batch size), in ascending order.
 
     For one record, the class with the lowest entry of the bias's gradient; without a bias, the
-    class whose row of the weight's gradient points against all others. For a batch, class c has
-    ``b(p̄_c − g_c)`` records, with ``p̄`` the network's mean probabilities, approximated by those
-    at the adversary's own records; labels are assigned to match these numbers most closely, with at
-    least one for every class whose entry is negative.
+    class whose row of the weight's gradient has negative inner products with all other rows. For a
+    batch, class c has ``b(p̄_c − g_c)`` records, with ``p̄`` the network's mean probabilities,
+    approximated by those at the adversary's own records; labels are assigned to match these numbers
+    most closely, with at least one for every class whose entry is negative.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) 
         The network, whose last linear layer outputs the classes.
     releases
         The observed gradients. Clipping shrinks ``g``, noise blurs it, and local steps change it:
-        the labels are then a guess.
+        the labels are then estimates.
     outputs
         The network's outputs for some of the adversary's own records, (m, classes).
 
@@ -92,7 +92,8 @@ def _given_out(entries: Tensor, likely: Tensor, b: int) -> Tensor:
 def is_plain_cross_entropy(loss: str | nn.Module | Loss) -> bool:
     """Return whether the gradient of a loss at the outputs is ``p − e_y`` for every record.
 
-    Class weights, smoothed labels and ignored labels change it, and so the labels read off it.
+    Class weights, smoothed labels and ignored labels change this gradient, so the labels would be
+    wrong.
     """
     if isinstance(loss, nn.CrossEntropyLoss):
         usual = nn.CrossEntropyLoss()

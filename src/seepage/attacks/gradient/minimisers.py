@@ -16,8 +16,8 @@ class QuasiNewton:
     """Limited-memory BFGS (Liu and Nocedal 1989) with backtracking, from (G, R, d) starts.
 
     There are R starting points for each of G releases. One evaluation of all problems is one trial
-    step for each: if it lowers the cost enough it is taken, and a new direction follows; if not,
-    the next trial is shorter. No problem waits for the line search of another.
+    step for each: a step that lowers the cost enough is accepted and a new direction chosen;
+    otherwise the next trial step is shorter. No problem waits for the line search of another.
     """
 
     def __init__(self, start: Tensor) -> None:
@@ -35,7 +35,7 @@ class QuasiNewton:
         self.stuck = torch.zeros(groups, tries, dtype=torch.bool, device=start.device)
 
     def tell(self, costs: Tensor, slopes: Tensor) -> None:
-        """Judge the trial step by costs (G, R) and slopes (G, R, d) at ``point``; set the next."""
+        """Accept or shorten the trial step, by costs (G, R) and slopes (G, R, d) there."""
         begun = torch.isfinite(self._cost)
         promised = (self._slopes * self._direction).sum(2)
         sound = torch.isfinite(costs) & torch.isfinite(slopes).all(2)
@@ -74,7 +74,7 @@ class QuasiNewton:
         self._next[g, r] = (place + 1) % _MEMORY
 
     def _downhill(self) -> Tensor:
-        """Return the quasi-Newton direction by the two loops over the remembered steps."""
+        """Return the quasi-Newton direction by the two-loop recursion over the stored steps."""
         q = self._slopes.clone()
         shares = []
         for age in range(_MEMORY):
@@ -89,7 +89,7 @@ class QuasiNewton:
         return -q
 
     def _scale(self) -> Tensor:
-        """Return the curvature along the latest step; a first step of length one without any."""
+        """Return the curvature along the latest step; without one, that of a unit step."""
         _, change, inverse = self._recalled(0)
         known = inverse > 0
         squared = torch.where(known, inverse * change.square().sum(2), 1.0)

@@ -1,4 +1,4 @@
-"""What a gradient inversion attack sees: the gradients or updates that training releases."""
+"""Input of a gradient inversion attack: the gradients or updates that training releases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.gradient.simulation import SimulatedGradients, SimulatedUpdates
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.local_training import LocalTraining, check_training
 from seepage.nn.problem.clipping import Clip, NoClip
 from seepage.nn.problem.problem import Loss
@@ -22,7 +22,7 @@ from seepage.tables.source import as_numpy
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GradientReleases:
-    """Released gradients, each the mean over the records of one batch, and how they were defended.
+    """Released gradients, each the mean over one batch, with their clipping and noise.
 
     ``(Σ_i g_i/φ(‖g_i‖) + N(0, (σC)² I))/b``: gradients of single records (b = 1), updates of
     federated clients, or steps of private SGD. Gradients recorded elsewhere can be put into this
@@ -116,7 +116,7 @@ class GradientReleases:
         return f"<{len(self):,} released gradients{each}, {self.clip}{noise}>"
 
     def simulated(self, net: nn.Module, loss: str | nn.Module | Loss) -> SimulatedGradients:
-        """Return the function that simulates this release for an adversary's own records."""
+        """Return the function that simulates this release for candidate records."""
         if self.training is not None:
             return SimulatedUpdates(net, loss, self.training, self.batch_size)
         return SimulatedGradients(net, loss, self.clip, self.batch_size)
@@ -141,6 +141,7 @@ def _check_clip(clip: Any) -> None:
         )
 
 
+@accepts_other_names
 def release_gradients(
     net: nn.Module,
     loss: str | nn.Module | Loss,
@@ -152,7 +153,7 @@ def release_gradients(
     noise_multiplier: float = 0.0,
     seed: int = 0,
 ) -> GradientReleases:
-    """Return the gradients that would be released for some records, in batches.
+    """Return the gradients that training on some records would release, in batches.
 
     Parameters
     ----------
@@ -189,6 +190,7 @@ def release_gradients(
     return GradientReleases(_seen(simulated, x, y, noise, seed), batch_size, used, noise)
 
 
+@accepts_other_names
 def release_updates(
     net: nn.Module,
     loss: str | nn.Module | Loss,
@@ -200,7 +202,7 @@ def release_updates(
     noise: float = 0.0,
     seed: int = 0,
 ) -> GradientReleases:
-    """Return the updates that clients who train on some records each would send.
+    """Return the updates that clients would send after training on some records each.
 
     Parameters
     ----------
@@ -234,7 +236,7 @@ def release_updates(
 
 
 def _records(net: nn.Module, x: Any, y: Any, batch_size: Any) -> tuple[Tensor, Tensor]:
-    """Return the records of releases as tensors, or refuse them."""
+    """Return the records of releases as tensors; raise if they are invalid."""
     x, y, _ = as_tensors(net, x, y)
     if not isinstance(x, Tensor):
         raise InputError(

@@ -60,7 +60,7 @@ class SimulatedGradients:
         return self.problem.detached()
 
     def prepare(self, x: Tensor, y: Tensor) -> None:
-        """Trace the network with records like these."""
+        """Trace the network on example records."""
         self._network: WatchedNetwork = self._validator.watched(x, y)
 
     def held(self) -> int:
@@ -197,7 +197,8 @@ class GradientCost:
     """The cost of candidates for some releases: ``"cosine"`` or ``"euclidean"``.
 
     ``targets`` are the observed gradients, (G, size), ``labels`` those of the records, (G, b, …),
-    and ``shape`` is that of one record; ``total_variation`` weighs the candidates' roughness.
+    and ``shape`` is that of one record; ``total_variation`` is the weight of the candidates' total
+    variation.
     """
 
     simulated: SimulatedGradients
@@ -208,7 +209,7 @@ class GradientCost:
     total_variation: float
 
     def keep(self, which: Tensor) -> None:
-        """Keep only some of the releases."""
+        """Select some of the releases."""
         self.targets, self.labels = self.targets[which], self.labels[which]
 
     def evaluate(self, candidates: Tensor) -> Evaluation:

@@ -1,37 +1,43 @@
-"""Membership inference against any estimator: shadow models, scores, and their success.
+"""Membership inference against any model: reference models, scores, and their success.
 
-Every model, attacked or shadow, is fitted on a random half of the records. Each attacked model is
-tested on the records it was fitted on and the others, with all other models as shadows.
+Every model, attacked or reference, is fitted on a random half of the records, unless reference
+models are given. Each attacked model is tested on the records it was fitted on and the others.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import expit, logit, ndtri
+from scipy.special import expit, logit, ndtri, stdtrit
 from scipy.stats import beta, binom
 
-from seepage.attacks.halves import fit_halves, random_halves
+from seepage.attacks.halves import random_halves
 from seepage.attacks.intervals import ConfidenceInterval, area_under_curve
-from seepage.attacks.membership.scores import lira, rmia
+from seepage.attacks.membership.references import given_answers, trained_answers
+from seepage.attacks.membership.scores import intervals, offline_constant, score
 from seepage.attacks.membership.signals import (
+    ModelAnswers,
+    Questions,
+    as_log_odds,
     as_probabilities,
     check_estimator,
-    confidence,
+    count_records,
+    is_network,
     log_odds,
 )
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.support.number_check import check_choice, check_count, check_share
 from seepage.tables.result_table import SummaryTable
 from seepage.tables.source import as_numpy
 
-_METHODS = ("lira", "rmia")
+_METHODS = {"lira": "LiRA", "rmia": "RMIA"}
 
 
 class Rate(NamedTuple):
@@ -39,6 +45,17 @@ class Rate(NamedTuple):
 
     rate: float
     interval: ConfidenceInterval
+
+
+class ExposedRecord(NamedTuple):
+    """A record's position, its score, and the score's 95 % interval over reference models.
+
+    The interval is None with fewer than eight reference models, and for a mean over models.
+    """
+
+    record: int
+    score: float
+    interval: ConfidenceInterval | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -57,12 +74,24 @@ class MembershipInferenceResult(SummaryTable):
         Whether it was, ``(T, n)``.
     kind
         ``attack``: this much can be told, never that no more can be.
+    references
+        How many reference models there were.
+    constant
+        The constant ``a`` of RMIA offline, chosen on the reference models; None otherwise.
+    reach
+        Half the width of a 95 % interval of each score over further reference models, ``(T, n)``;
+        None with fewer than eight, from which none is claimed.
+
+    A score is NaN where no reference model of a needed kind exists; such a record is not counted.
     """
 
     method: str
     scores: np.ndarray
     members: np.ndarray
     kind: str = "attack"
+    references: int = 0
+    constant: float | None = None
+    reach: np.ndarray | None = None
 
     mark = (0.5, "chance (AUC)")
 
@@ -105,8 +134,9 @@ class MembershipInferenceResult(SummaryTable):
         allow to the boldest.
         """
         check_share(fpr, "fpr")
-        outside = np.sort(self.scores[~self.members])[::-1]
-        inside = self.scores[self.members]
+        known = np.isfinite(self.scores)
+        outside = np.sort(self.scores[~self.members & known])[::-1]
+        inside = self.scores[self.members & known]
         models = len(self.scores)
         out_count, in_count = len(outside) // models, len(inside) // models
         middle = float(np.mean(inside > _threshold(outside, fpr)))
@@ -122,13 +152,43 @@ class MembershipInferenceResult(SummaryTable):
             ),
         )
 
+    def roc(self, fprs: Sequence[float] = (0.001, 0.01, 0.1)) -> dict[float, Rate]:
+        """Return the true positive rates at some false positive rates, as :meth:`tpr` does.
+
+        Below one over the number of non-members a rate says little; its interval shows it.
+        """
+        return {float(fpr): self.tpr(fpr) for fpr in fprs}
+
+    def exposed(self, count: int = 10) -> list[ExposedRecord]:
+        """Return the members that the attack recognises best, the most exposed first.
+
+        With several attacked models, the mean score over those that had the record.
+        """
+        check_count(count, "count")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # the mean of no scores
+            mean = np.nanmean(np.where(self.members, self.scores, np.nan), axis=0)
+        order = np.argsort(-np.where(np.isfinite(mean), mean, -np.inf), kind="stable")
+        ranked = [int(row) for row in order[:count] if np.isfinite(mean[row])]
+        if self.reach is None or len(self.scores) > 1:
+            return [ExposedRecord(row, float(mean[row]), None) for row in ranked]
+        reach = self.reach[0]
+        return [
+            ExposedRecord(
+                row,
+                float(mean[row]),
+                ConfidenceInterval(float(mean[row] - reach[row]), float(mean[row] + reach[row])),
+            )
+            for row in ranked
+        ]
+
     def record_scores(self) -> np.ndarray:
         """Return how much more evidence there is for each record when it is a member, (n,).
 
         The difference of its mean scores as member and non-member, in units of the non-members'
         spread; NaN if it was always a member, or never.
         """
-        spread = float(np.std(self.scores[~self.members])) or 1.0
+        spread = float(np.nanstd(self.scores[~self.members])) or 1.0
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # the mean of no scores
             inside = self.scores.mean(axis=0, where=self.members)
@@ -144,30 +204,46 @@ class MembershipInferenceResult(SummaryTable):
         )
 
     def _areas(self) -> list[tuple[float, ConfidenceInterval]]:
+        known = np.isfinite(self.scores)
         return [
-            area_under_curve(score, member)
-            for score, member in zip(self.scores, self.members, strict=True)
+            area_under_curve(values[some], member[some])
+            for values, member, some in zip(self.scores, self.members, known, strict=True)
         ]
 
 
+@accepts_other_names
 @dataclass(eq=False, repr=False)
 class MembershipInference:
-    """Tell who was in the data of a scikit-learn estimator, by LiRA or RMIA.
+    """Tell who was in the data of an estimator or a network, by LiRA or RMIA.
 
     Parameters
     ----------
     estimator
-        Any classifier or regressor with ``fit`` and ``predict`` (probabilities help); it is cloned.
+        Any classifier or regressor with ``fit`` and ``predict`` (probabilities help), which is
+        cloned; or a training function ``train(X, y)`` that returns a trained model (a torch module,
+        a model of Hugging Face, anything with ``predict``); ``train(X)`` if ``y`` is None.
+        Not needed where reference models are given.
     method
-        ``"lira"`` or ``"rmia"``.
+        ``"lira"`` or ``"rmia"``. With a few reference models RMIA is the stronger one.
     online
-        Whether shadow models fitted *with* the record in question are used as well.
+        Whether reference models fitted *with* the record in question are used as well.
     shadows
-        How many shadow models to fit.
+        How many reference models to fit: from one (offline) or two (online) up.
     jobs
         How many to fit at a time, in separate processes; −1 for one per core.
     seed
-        The seed of the random halves.
+        The seed of the random halves; torch is seeded before each training function.
+    loss
+        The loss of a network, as for :func:`seepage.nn.leakage`. By default its own for a model
+        that computes one from labels among its inputs, otherwise the cross-entropy.
+    queries
+        Augmentations: functions from records to records, such as a mirror image. Every model is
+        asked about the records themselves and each of these, and the scores are averaged.
+    folder
+        Where the answers of each reference model are kept. A run that was stopped goes on there.
+    load
+        A function from the path of a checkpoint to a model. By default ``.safetensors`` files, and
+        folders for ``from_pretrained``, are read as models of the attacked one's kind.
 
     Examples
     --------
@@ -178,48 +254,194 @@ class MembershipInference:
     >>> attack = sp.attacks.MembershipInference(DecisionTreeClassifier(random_state=0), shadows=8)
     >>> attack.run(X, y).auc > 0.6
     True
+
+    A network, with two reference models that are given:
+
+    >>> import torch
+    >>> def train(X, y):
+    ...     layers = torch.nn.Linear(5, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2)
+    ...     net = torch.nn.Sequential(*layers)
+    ...     optimizer = torch.optim.Adam(net.parameters(), 0.01)
+    ...     for _ in range(200):
+    ...         optimizer.zero_grad()
+    ...         torch.nn.functional.cross_entropy(net(X), y).backward()
+    ...         optimizer.step()
+    ...     return net
+    >>> _ = torch.manual_seed(0)
+    >>> X, y = torch.tensor(X).float(), torch.tensor(y)
+    >>> members = rng.permutation(200) < 100
+    >>> had = np.stack([rng.permutation(200) < 100, rng.permutation(200) < 100])
+    >>> references = [train(X[half], y[half]) for half in had]
+    >>> attack = sp.attacks.MembershipInference(method="rmia", online=False)
+    >>> result = attack.against(train(X[members], y[members]), X, y, members, references, had)
+    >>> result.auc > 0.6, result.reach is None
+    (True, True)
     """
 
-    estimator: Any
+    estimator: Any = None
     _: KW_ONLY
     method: str = "lira"
     online: bool = True
     shadows: int = 32
     jobs: int = 1
     seed: int = 0
+    loss: Any = None
+    queries: Sequence[Callable[[Any], Any]] = ()
+    folder: str | os.PathLike[str] | None = None
+    load: Callable[[Path], Any] | None = None
 
     def __post_init__(self) -> None:
-        check_estimator(self.estimator)
         check_choice(self.method, "method", _METHODS)
-        check_count(self.shadows, "shadows", 4)
+        check_count(self.shadows, "shadows", 2 if self.online else 1)
+        if is_network(self.estimator):
+            raise InputError(
+                "A trained network cannot be trained again by itself; give a training function, "
+                "sp.attacks.MembershipInference(train).against(net, X, y, members), or reference "
+                "models, sp.attacks.MembershipInference().against(net, X, y, members, references, "
+                "had). What one private step leaks is measured by sp.nn.leakage."
+            )
+        function = callable(self.estimator) and not isinstance(self.estimator, type)
+        if self.estimator is not None and (hasattr(self.estimator, "fit") or not function):
+            check_estimator(self.estimator)
 
-    def run(self, X: Any, y: Any, *, targets: int = 4) -> MembershipInferenceResult:
-        """Fit shadows and ``targets`` models to attack, all on random halves of the records."""
-        signals, inside = self._shadow_fits(X, y, self.shadows + targets)
-        return _attacked(signals, inside, targets, self.method, self.online)
+    def run(self, X: Any, y: Any = None, *, targets: int = 4) -> MembershipInferenceResult:
+        """Train reference models and ``targets`` models to attack, all on random halves.
 
-    def against(self, model: Any, X: Any, y: Any, members: Any) -> MembershipInferenceResult:
-        """Attack one fitted model, with shadow models fitted on random halves of the given records.
-
-        ``members`` says which of the records the model was fitted on.
+        With fewer than 16 reference models every attacked model meets exactly these; from 16 up the
+        other attacked models serve as reference models, too.
         """
-        y, members = as_numpy(y), as_numpy(members).astype(bool)
+        check_count(targets, "targets")
+        n = count_records(X, y)
+        few = self.shadows < 16
+        if few:  # the halves of attacked models must say nothing about those of the others
+            apart = [_halves(n, 1, self.seed + 1 + k) for k in range(targets)]
+            inside = np.concatenate([*apart, _halves(n, self.shadows, self.seed)])
+        else:
+            inside = random_halves(n, self.shadows + targets, self.seed)
+        answers = self._trained(X, y, inside)
+        results = []
+        for k in range(targets):
+            others = [i for i in range(targets if few else 0, len(inside)) if i != k]
+            odds = as_log_odds([answers[k], *(answers[i] for i in others)], inside[others])
+            results.append(self._attacked(odds, inside[others]))
+        return self._result(results, inside[:targets], len(inside) - (targets if few else 1))
+
+    def against(
+        self,
+        model: Any,
+        X: Any,
+        y: Any,
+        members: Any,
+        references: Sequence[Any] | None = None,
+        had: Any = None,
+    ) -> MembershipInferenceResult:
+        """Attack one trained model.
+
+        Parameters
+        ----------
+        model
+            The model: an estimator, a torch module, a model of Hugging Face.
+        X, y
+            Records it was trained on, and others.
+        members
+            Which of the records it was trained on; used to count successes alone.
+        references
+            Reference models, or paths of their checkpoints. None trains them on random halves of
+            the records.
+        had
+            Which records each reference model was trained on, ``(M, n)``; None: on none of them,
+            which allows offline attacks only.
+        """
+        n = count_records(X, y)
+        members = as_numpy(members).astype(bool)
+        if members.shape != (n,):
+            raise InputError(f"members must say yes or no for each of the {n} records.")
         if members.all() or not members.any():
             raise InputError(
                 "The attack needs records that the model was fitted on and others; give both."
             )
-        signals, inside = self._shadow_fits(X, y, self.shadows)
-        target = confidence(model, X, y)
-        scores = _scores(target, signals, inside, self.method, self.online)
-        return _result(scores[None, :], members[None, :], self.method, self.online)
+        questions = self._questions(X, y)
+        if references is None:
+            inside = _halves(n, self.shadows, self.seed)
+            answers = self._trained(X, y, inside)
+        else:
+            inside = self._memberships(had, len(references), n)
+            answers = given_answers(references, questions, self.load, model)
+        odds = as_log_odds([questions(model), *answers], inside)
+        return self._result([self._attacked(odds, inside)], members[None, :], len(inside))
 
-    def _shadow_fits(self, X: Any, y: Any, models: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the signals of models for all records, and each model's members, a random half."""
-        labels = as_numpy(y)
-        inside = random_halves(len(labels), models, self.seed)
-        ask = partial(confidence, X=X, y=labels)
-        fits = fit_halves(self.estimator, X, labels, inside, ask, jobs=self.jobs)
-        return np.stack(fits), inside
+    def _memberships(self, had: Any, models: int, records: int) -> np.ndarray:
+        """Return which records each given reference model had."""
+        if not models:
+            raise InputError("references is empty; give at least one model.")
+        if had is None:
+            if self.online:
+                raise InputError(
+                    "An online attack needs reference models with and without each record; say "
+                    "which records each one had (had=), or pass online=False."
+                )
+            return np.zeros((models, records), dtype=bool)
+        inside = as_numpy(had).astype(bool)
+        if inside.shape != (models, records):
+            raise InputError(
+                f"had must have the shape ({models}, {records}), a row for each reference model, "
+                f"but has {inside.shape}."
+            )
+        sides = [~inside, inside] if self.online else [~inside]
+        if not any(np.all([side.any(axis=0) for side in sides], axis=0)):
+            raise InputError(
+                "No record has the reference models that this attack needs: without it, and with "
+                "it if online; give others, or pass online=False."
+            )
+        return inside
+
+    def _questions(self, X: Any, y: Any) -> Questions:
+        return Questions(X, y, self.loss, tuple(self.queries))
+
+    def _trained(self, X: Any, y: Any, inside: np.ndarray) -> list[ModelAnswers]:
+        if self.estimator is None:
+            raise InputError(
+                "There is nothing to train reference models with; give an estimator or a training "
+                "function, MembershipInference(train), or references to against()."
+            )
+        return trained_answers(
+            self.estimator,
+            self._questions(X, y),
+            inside,
+            jobs=self.jobs,
+            folder=self.folder,
+            seed=self.seed,
+        )
+
+    def _attacked(self, odds: np.ndarray, inside: np.ndarray) -> _Attack:
+        """Attack the first of some models, ``(1 + M, n, Q)``, with the others as references."""
+        target, references = odds[0], odds[1:]
+        constant = None
+        if self.method == "rmia" and not self.online:
+            constant = offline_constant(references, inside)
+        settings: dict[str, Any] = {"method": self.method, "online": self.online}
+        if constant is not None:
+            settings["constant"] = constant
+        scores = score(target, references, inside, **settings)
+        reach = None
+        if len(inside) >= 8:  # a jackknife over fewer models says too little
+            quantile = float(stdtrit(len(inside) - 1, 0.975))
+            reach = intervals(target, references, inside, quantile=quantile, **settings)
+        return _Attack(scores, reach, constant)
+
+    def _result(
+        self, attacks: Sequence[_Attack], members: np.ndarray, references: int
+    ) -> MembershipInferenceResult:
+        constants = [attack.constant for attack in attacks if attack.constant is not None]
+        reaches = [attack.reach for attack in attacks if attack.reach is not None]
+        return MembershipInferenceResult(
+            _name(self.method, self.online),
+            np.stack([attack.scores for attack in attacks]),
+            members,
+            references=references,
+            constant=float(np.mean(constants)) if constants else None,
+            reach=np.stack(reaches) if reaches else None,
+        )
 
 
 def attack_all(
@@ -237,40 +459,36 @@ def attack_all(
     targets
         How many of the models are attacked, each with all others as shadows.
     """
-    return tuple(
-        _attacked(signals, inside, targets, method, online)
-        for method in _METHODS
-        for online in (True, False)
-    )
+    attacks = []
+    for method in _METHODS:
+        for online in (True, False):
+            scores = []
+            for k in range(targets):
+                others, had = np.delete(signals, k, axis=0), np.delete(inside, k, axis=0)
+                outside = others[~had]
+                odds = log_odds(as_probabilities(np.stack([signals[k], *others]), outside))
+                one, *rest = odds[..., None]
+                scores.append(score(one, np.stack(rest), had, method=method, online=online))
+            name = _name(method, online)
+            attacks.append(MembershipInferenceResult(name, np.stack(scores), inside[:targets]))
+    return tuple(attacks)
 
 
-def _attacked(
-    signals: np.ndarray, inside: np.ndarray, targets: int, method: str, online: bool
-) -> MembershipInferenceResult:
-    """Attack the first models, each with all others as shadows."""
-    scores = []
-    for k in range(targets):
-        others, had = np.delete(signals, k, axis=0), np.delete(inside, k, axis=0)
-        scores.append(_scores(signals[k], others, had, method, online))
-    return _result(np.stack(scores), inside[:targets], method, online)
+class _Attack(NamedTuple):
+    """The attack on one model."""
+
+    scores: np.ndarray
+    reach: np.ndarray | None
+    constant: float | None
 
 
-def _scores(
-    target: np.ndarray, shadows: np.ndarray, inside: np.ndarray, method: str, online: bool
-) -> np.ndarray:
-    outside = shadows[~inside]
-    p, q = as_probabilities(target, outside), as_probabilities(shadows, outside)
-    if method == "rmia":
-        return rmia(p, q, inside, online=online)
-    return lira(log_odds(p), log_odds(q), inside, online=online)
+def _name(method: str, online: bool) -> str:
+    return f"{_METHODS[method]}, {'online' if online else 'offline'}"
 
 
-def _result(
-    scores: np.ndarray, members: np.ndarray, method: str, online: bool
-) -> MembershipInferenceResult:
-    name = {"lira": "LiRA", "rmia": "RMIA"}[method]
-    how = "online" if online else "offline"
-    return MembershipInferenceResult(f"{name}, {how}", scores, members)
+def _halves(records: int, models: int, seed: int) -> np.ndarray:
+    """Return random halves; a single one is not all of the records."""
+    return random_halves(records, max(2, models), seed)[:models]
 
 
 def _threshold(descending: np.ndarray, fpr: float) -> float:

@@ -1,22 +1,32 @@
 """Evidence that a record was in the data: LiRA and RMIA, online and offline.
 
-*LiRA* (Carlini et al. 2022): over shadow models with the record, and over those without, the
+*LiRA* (Carlini et al. 2022): over reference models with the record, and over those without, the
 log-odds of its own class are approximately normal; the score is the log-likelihood ratio or,
-without shadow models that have the record (offline), how far the attacked model lies above those
+without reference models that have the record (offline), how far the attacked model lies above those
 without it.
 
-*RMIA* (Zarifzadeh, Liu and Shokri 2024): how much better the model knows the record than shadow
+*RMIA* (Zarifzadeh, Liu and Shokri 2024): how much better the model knows the record than reference
 models do, ``p(x|θ)/p(x)``, against the same ratio of every other record of the population: the
-score is the share of them that it beats by a factor γ.
+score is the share of them that it beats by a factor γ. Offline, ``½((1 + a)p_out + 1 − a)`` stands
+for ``p(x)``; the constant ``a`` is chosen on the reference models alone.
+
+A record without a reference model of a kind that the score needs has the score NaN.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from scipy.special import expit
+from scipy.stats import rankdata
 
 
 def lira(
-    target: np.ndarray, shadows: np.ndarray, inside: np.ndarray, *, online: bool = True
+    target: np.ndarray,
+    shadows: np.ndarray,
+    inside: np.ndarray,
+    *,
+    online: bool = True,
+    own_variance: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return LiRA's scores, ``(n,)``: the higher, the likelier the record is a member.
 
@@ -25,16 +35,20 @@ def lira(
     target
         The log-odds of every record's own class under the attacked model, ``(n,)``.
     shadows
-        The same under shadow models, ``(M, n)``.
+        The same under reference models, ``(M, n)``.
     inside
-        Whether each shadow model had each record, ``(M, n)``.
+        Whether each reference model had each record, ``(M, n)``.
     online
-        Whether shadow models with the record are used as well.
+        Whether reference models with the record are used as well.
+    own_variance
+        Which records get a variance of their own, on either side, ``(2, n)``: without, with; by
+        default those with 16 models on the side.
     """
-    mean_out, spread_out = _moments(shadows, ~inside)
+    own = (None, None) if own_variance is None else own_variance
+    mean_out, spread_out = _moments(shadows, ~inside, own[0])
     if not online:
         return np.asarray((target - mean_out) / np.sqrt(spread_out))
-    mean_in, spread_in = _moments(shadows, inside)
+    mean_in, spread_in = _moments(shadows, inside, own[1])
     return np.asarray(
         (target - mean_out) ** 2 / (2 * spread_out)
         - (target - mean_in) ** 2 / (2 * spread_in)
@@ -49,29 +63,128 @@ def rmia(
     *,
     online: bool = True,
     gamma: float = 2.0,
+    constant: float = 0.3,
 ) -> np.ndarray:
     """Return RMIA's scores, ``(n,)``, from probabilities instead of log-odds."""
     out = _mean(shadows, ~inside)
-    # Offline, ½((1 + a)p_out + 1 − a) stands for the mean, with RMIA's a = 0.3.
-    usual = 0.5 * (out + _mean(shadows, inside) if online else 1.3 * out + 0.7)
+    if online:
+        usual = 0.5 * (out + _mean(shadows, inside))
+    else:
+        usual = 0.5 * ((1 + constant) * out + 1 - constant)
     ratio = target / np.maximum(usual, 1e-12)
-    beaten = np.searchsorted(np.sort(ratio), ratio / gamma, side="right")
+    known = np.sort(ratio[np.isfinite(ratio)])
+    if not len(known):
+        return np.full(len(ratio), np.nan)
+    beaten = np.searchsorted(known, ratio / gamma, side="right") / len(known)
     # The share of beaten records has many ties; the ratio itself decides between them.
-    return np.asarray(beaten / len(ratio) + 1e-9 * ratio / ratio.max())
+    return np.where(np.isfinite(ratio), beaten + 1e-9 * ratio / known[-1], np.nan)
+
+
+def score(
+    target: np.ndarray,
+    references: np.ndarray,
+    inside: np.ndarray,
+    *,
+    method: str,
+    online: bool,
+    constant: float = 0.3,
+    own_variance: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return the scores from log-odds by query, ``(n, Q)`` and ``(M, n, Q)``: their mean over them.
+
+    LiRA's queries are independent normal ones in the paper, so that the log-likelihood ratios add
+    up; the scores of RMIA are averaged.
+    """
+    scores = []
+    for query in range(target.shape[1]):
+        mine, theirs = target[:, query], references[..., query]
+        if method == "rmia":
+            probabilities = expit(mine), expit(theirs)
+            scores.append(rmia(*probabilities, inside, online=online, constant=constant))
+        else:
+            scores.append(lira(mine, theirs, inside, online=online, own_variance=own_variance))
+    return np.asarray(np.mean(scores, axis=0))
+
+
+def offline_constant(references: np.ndarray, inside: np.ndarray) -> float:
+    """Return the ``a`` of RMIA with which reference models tell each other's members apart best.
+
+    Each of at most eight reference models, ``(M, n, Q)``, is attacked offline by the others; the
+    attacked model is not used. With fewer than two, or without members in them, it is 0.3.
+    """
+    usual = 0.3  # the paper's, for CIFAR-10
+    usable = [k for k in range(len(inside)) if inside[k].any() and not inside[k].all()]
+    if len(inside) < 2 or not usable:
+        return usual
+    candidates = np.arange(11) / 10
+    totals = np.zeros(len(candidates))
+    for k in usable[:8]:
+        others, had = np.delete(references, k, axis=0), np.delete(inside, k, axis=0)
+        for place, a in enumerate(candidates):
+            values = score(
+                references[k], others, had, method="rmia", online=False, constant=float(a)
+            )
+            totals[place] += _area(values, inside[k])
+    best = np.flatnonzero(totals >= totals.max() - 1e-9)
+    return float(candidates[best[np.argmin(np.abs(candidates[best] - usual))]])
+
+
+def intervals(
+    target: np.ndarray,
+    references: np.ndarray,
+    inside: np.ndarray,
+    *,
+    method: str,
+    online: bool,
+    quantile: float,
+    constant: float = 0.3,
+) -> np.ndarray:
+    """Return how far each record's score may be off for want of reference models, ``(n,)``.
+
+    The jackknife: ``q √((M − 1)/M Σ_m (s₋ₘ − s̄)²)``, with ``s₋ₘ`` the score without model ``m``.
+    """
+    own = np.stack([(~inside).sum(axis=0), inside.sum(axis=0)]) >= 16
+    without = np.stack(
+        [
+            score(
+                target,
+                np.delete(references, k, axis=0),
+                np.delete(inside, k, axis=0),
+                method=method,
+                online=online,
+                constant=constant,
+                own_variance=own,
+            )
+            for k in range(len(inside))
+        ]
+    )
+    count = len(inside)
+    squares = np.sum((without - without.mean(axis=0)) ** 2, axis=0)
+    return np.asarray(quantile * np.sqrt((count - 1) / count * squares))
+
+
+def _area(scores: np.ndarray, members: np.ndarray) -> float:
+    """Return the area under the ROC curve of the records that have a score."""
+    known = np.isfinite(scores)
+    ranks, who = rankdata(scores[known]), members[known]
+    n, m = int(who.sum()), int((~who).sum())
+    return float((ranks[who].sum() - n * (n + 1) / 2) / (n * m)) if n and m else 0.5
 
 
 def _mean(values: np.ndarray, which: np.ndarray) -> np.ndarray:
     counts = which.sum(axis=0)
     mean = np.where(which, values, 0.0).sum(axis=0) / np.maximum(counts, 1)
-    return np.asarray(np.where(counts > 0, mean, values.mean(axis=0)))
+    return np.asarray(np.where(counts > 0, mean, np.nan))
 
 
-def _moments(values: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _moments(
+    values: np.ndarray, which: np.ndarray, own: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
     """Return each record's mean and variance; with few models, one variance for all."""
     counts = which.sum(axis=0)
     mean = _mean(values, which)
     squares = np.where(which, (values - mean) ** 2, 0.0).sum(axis=0)
     pooled = float(squares.sum()) / max(1, int(np.maximum(counts - 1, 0).sum()))
-    own = squares / np.maximum(counts - 1, 1)
-    variance = np.where(counts >= 16, own, pooled)
+    apart = squares / np.maximum(counts - 1, 1)
+    variance = np.where(counts >= 16 if own is None else own, apart, pooled)
     return mean, np.asarray(np.maximum(variance, max(1e-4 * pooled, 1e-12)))

@@ -1,12 +1,15 @@
-"""How well a fitted estimator knows a record: one number each, from what it predicts.
+"""How well a fitted model knows a record: one number each, from what it predicts.
 
 For a classifier with probabilities, that of the record's own class, ``p``; for one with a decision
 function, its logistic transform; for a regressor ``exp(−(y − ŷ)²/2s²)``, with ``s²`` the mean
-squared residual over records that shadow models were not fitted on.
+squared residual over records that shadow models were not fitted on. Networks answer in log-odds at
+once (``networks``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ from scipy.special import expit
 from seepage.errors import InputError
 from seepage.glm.adapters.refused import NETWORK
 from seepage.support.library_classes import library_class
+from seepage.tables.source import as_numpy
 
 _CERTAIN = 1e-6  # probabilities are kept this far from 0 and 1, which forests often predict
 
@@ -52,6 +56,79 @@ def as_probabilities(signals: np.ndarray, outside: np.ndarray) -> np.ndarray:
         return signals
     scale = float(np.mean(-outside)) or 1.0
     return np.asarray(np.clip(np.exp(signals / (2 * scale)), _CERTAIN, 1 - _CERTAIN))
+
+
+@dataclass(frozen=True, eq=False)
+class ModelAnswers:
+    """How well one model knows each record, by query, ``(n, Q)``.
+
+    Parameters
+    ----------
+    values
+        Log-odds, or negative squared errors.
+    residual
+        Whether they are negative squared errors, which need a scale to become log-odds.
+    """
+
+    values: np.ndarray
+    residual: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Questions:
+    """What every model is asked: about all records, as they are and augmented.
+
+    Parameters
+    ----------
+    X, y
+        The records and their labels; for a model with a loss of its own ``y`` may be None.
+    loss
+        The loss of a network, as in :mod:`seepage.nn`; None for its own, or the cross-entropy.
+    queries
+        Functions from records to records: the same ones mirrored or shifted, say.
+    """
+
+    X: Any
+    y: Any
+    loss: Any = None
+    queries: Sequence[Callable[[Any], Any]] = ()
+
+    def __call__(self, model: Any) -> ModelAnswers:
+        """Return the answers of a model."""
+        views = [self.X, *(query(self.X) for query in self.queries)]
+        if is_network(model):
+            from seepage.attacks.membership.networks import network_log_odds
+
+            pairs = [network_log_odds(model, view, self.y, loss=self.loss) for view in views]
+            return ModelAnswers(np.stack([values for values, _ in pairs], axis=1), pairs[0][1])
+        values = np.stack([confidence(model, view, as_numpy(self.y)) for view in views], axis=1)
+        residual = getattr(model, "classes_", None) is None
+        return ModelAnswers(values if residual else log_odds(values), residual)
+
+
+def is_network(model: Any) -> bool:
+    """Return whether this is a torch module, without importing torch."""
+    return any(base.__module__.startswith("torch.nn") for base in type(model).__mro__)
+
+
+def as_log_odds(answers: Sequence[ModelAnswers], inside: np.ndarray) -> np.ndarray:
+    """Return the log-odds of all models, ``(M, n, Q)``, the attacked one first.
+
+    ``inside`` says which records each of the others had, ``(M − 1, n)``.
+    """
+    values = np.stack([answer.values for answer in answers])
+    if not answers[0].residual:
+        return values
+    return log_odds(as_probabilities(values, values[1:][~inside]))
+
+
+def count_records(X: Any, y: Any) -> int:
+    """Return the number of records."""
+    if y is not None:
+        return len(y)
+    if isinstance(X, Mapping):
+        return len(next(iter(X.values())))
+    return len(X)
 
 
 def log_odds(probabilities: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The adversary who knows all records but one, and reads that one off the released model."""
+"""The informed adversary: knows all records but one, and reconstructs it from the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seepage.attacks.record.informed_softmax import SoftmaxAttack
 from seepage.attacks.record.reconstruction_error import ErrorTally, ReconstructionErrors
 from seepage.core.leakage import named_positions
 from seepage.core.noise import Gaussian, Noise
-from seepage.errors import InputError, NotConvergedWarning
+from seepage.errors import InputError, NotConvergedWarning, accepts_other_names
 from seepage.glm.adapters.registry import describe
 from seepage.glm.fitting.objective import FittedGLM
 from seepage.glm.jacobian.optimum import check_stationarity
@@ -26,7 +26,7 @@ from seepage.tables.source import Table, as_numpy, read_table
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Reconstruction:
-    """Records as an adversary reconstructs them.
+    """Records that an adversary reconstructed.
 
     Parameters
     ----------
@@ -60,10 +60,10 @@ class InformedAdversary:
 
     At a minimiser the gradient is zero, so the known records and the penalty determine the unknown
     record's own gradient: a multiple of the record itself (Balle, Cherubin and Hayes 2022,
-    "Reconstructing training data with informed adversaries"). A column that is known to be
-    constant, such as an intercept's, gives the multiple away, and with it the label; knowing the
-    label makes the reconstruction more accurate, and possible without such a column. No model is
-    refitted, and all rows are attacked at once, each as if all others were known.
+    "Reconstructing training data with informed adversaries"). A column known to be constant, such
+    as an intercept's, reveals the multiple and the label. With the label known, the reconstruction
+    is more accurate, and possible without such a column. No model is refitted; all rows are
+    attacked at once, each as if all other rows were known.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class InformedAdversary:
         self.model, self.label, self.noise = model, label, noise
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learn the records, labels and weights, of which all but one row's are known."""
+        """Store the records, labels and weights; each attack uses all rows but its target."""
         table = read_table(X)
         values = as_numpy(table.values)
         plain = Table(values, table.names, table.index, table.library)
@@ -134,10 +134,11 @@ class InformedAdversary:
         features, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
         return Reconstruction(features, labels, which)
 
+    @accepts_other_names
     def errors(
         self, noise: Noise, trials: int = 100, *, rows: Any = None, seed: int | None = None
     ) -> ReconstructionErrors:
-        """Return how far the reconstructions are off, over many releases with fresh noise.
+        """Return the reconstruction errors over many releases with fresh noise.
 
         For a model with one margin no reconstruction is ever formed: a trial over all n rows costs
         four products of the table with a vector.
@@ -169,16 +170,16 @@ class InformedAdversary:
             tally.add(squared, offset)
         return tally.result()
 
+    @accepts_other_names
     def slopes(
         self, noise: Gaussian, trials: int = 100, *, rows: Any = None, seed: int | None = None
     ) -> np.ndarray:
-        """Return how far the mean reconstruction of each row follows the row itself, (m,).
+        """Return the slope of each row's mean reconstruction in the row itself, (m,).
 
-        The mean slope γ over its columns: 1 for an unbiased adversary, 0 for one who returns the
-        same whatever the record. By paper 004's theorem 2 the mean squared error is at least
-        ``γ²/η̄²``, which is why a biased adversary can lie below the bound ``1/η̄²`` of unbiased
-        ones. For models with one margin, and Gaussian noise. Parameters are those of
-        :meth:`errors`.
+        The mean slope γ over its columns: 1 for an unbiased adversary, 0 for one whose answer
+        ignores the record. By theorem 2 of Guo et al. (2022), the mean squared error is at least
+        ``γ²/η̄²``, so a biased adversary can fall below the bound ``1/η̄²`` for unbiased ones. For
+        models with one margin, and Gaussian noise. Parameters are those of :meth:`errors`.
         """
         attack, which = self._fitted(), named_positions(rows, len(self._table), self._table)
         if isinstance(attack, SoftmaxAttack) or not isinstance(noise, Gaussian):
@@ -206,7 +207,7 @@ class InformedAdversary:
 
     def _fitted(self) -> MarginAttack | SoftmaxAttack:
         if not hasattr(self, "_attack"):
-            raise InputError("This adversary knows nothing yet; call fit(X, y) first.")
+            raise InputError("This adversary has not been fitted; call fit(X, y) first.")
         return self._attack
 
     def _names(self, rows: np.ndarray) -> np.ndarray:

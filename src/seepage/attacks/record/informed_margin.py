@@ -6,8 +6,8 @@ with ``s = ω ∂ℓ/∂m`` of that row. The known records therefore give the ad
 
     B = s x̃ − g        (Balle, Cherubin and Hayes 2022)
 
-which, up to noise, is ``ρ x̃`` with the row's own ``ρ = ω ∂ℓ/∂m`` at the minimiser. One number is
-left to find: ``x = B/ρ``.
+which, up to noise, is ``ρ x̃`` with the row's own ``ρ = ω ∂ℓ/∂m`` at the minimiser. The remaining
+unknown is ρ: ``x = B/ρ``.
 
 *A known coordinate*, an intercept's 1 or a constant column's c, gives ``ρ = B_κ/c`` without using
 the label: a ratio of Gaussians, heavy-tailed where ρ is no larger than its noise.
@@ -42,7 +42,7 @@ Gap = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class Solved(NamedTuple):
-    """What a chunk of T releases says about m rows: ``x = (s x̃ − g − Γe)/ρ``."""
+    """Reconstruction of m rows from a chunk of T releases: ``x = (s x̃ − g − Γe)/ρ``."""
 
     s: np.ndarray  # (m, T)
     g: np.ndarray  # (P, T)
@@ -58,7 +58,7 @@ class Solved(NamedTuple):
 
 
 class InformedAttack:
-    """What the attacks on models of one margin and of several share: the fit on all records."""
+    """The fit on all records, shared by the attacks on models with one or several margins."""
 
     def __init__(self, fit: FittedGLM, X: np.ndarray, label_known: bool) -> None:
         self.fit, self.X, self.label_known = fit, X, label_known
@@ -97,7 +97,7 @@ class MarginAttack(InformedAttack):
         if not label_known and self.column is None and self.family.name != "bernoulli":
             raise InputError(
                 f"Without an intercept, a constant column or the label, a {self.family.name} model "
-                "tells a record's direction but not its length; give the label."
+                "reveals a record's direction but not its length; give the label."
             )
 
     def reconstruct(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -132,10 +132,10 @@ class MarginAttack(InformedAttack):
         """Return ``Σ_t (x̂ − x)ᵀs`` of some rows over releases ``theta``, (m,): how x̂ follows x.
 
         With the score ``s = J̃ᵀ b̃`` of a release (``b̃`` its noise, whitened), the Jacobian of the
-        mean of any estimate is ``∂E x̂/∂x = E[(x̂ − x) sᵀ]``, because the score is how the release's
-        density changes with the record. Its mean slope ``γ = Tr(∂E x̂/∂x)/d`` is 1 for an unbiased
-        estimate and 0 for one that ignores the record; by the Cauchy–Schwarz inequality, paper
-        004's theorem 2 says for every estimate::
+        mean of any estimate is ``∂E x̂/∂x = E[(x̂ − x) sᵀ]``, because the score is the derivative
+        of the release's log-density in the record. Its mean slope ``γ = Tr(∂E x̂/∂x)/d`` is 1 for
+        an unbiased estimate and 0 for one that ignores the record; by the Cauchy–Schwarz
+        inequality, every estimate has (Guo et al. 2022, theorem 2)::
 
             MSE per unknown  ≥  γ²/η̄² + ‖bias‖²/d
         """
@@ -186,7 +186,7 @@ class MarginAttack(InformedAttack):
         return Solved(S, g, solution[:, 0], np.moveaxis(solution[:, 1:], 1, 0))
 
     def _labels(self, theta: np.ndarray, rows: np.ndarray, solved: Solved) -> np.ndarray:
-        """Return the labels, (m, T), of the reconstructed rows: known, tried, or solved for."""
+        """Return the labels, (m, T), of the reconstructed rows: known, searched, or solved for."""
         if solved.labels is not None:
             return solved.labels
         if self.label_known:

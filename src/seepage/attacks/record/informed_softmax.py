@@ -26,7 +26,7 @@ from seepage.glm.losses import Categorical
 
 
 class SolvedClasses(NamedTuple):
-    """What a chunk of T releases says about m rows: ``x = (x (s·d) − G d)·scale``."""
+    """Reconstruction of m rows from a chunk of T releases: ``x = (x (s·d) − G d)·scale``."""
 
     s: np.ndarray  # (T, m, K)
     G: np.ndarray  # (T, P, K)

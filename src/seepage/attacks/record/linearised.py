@@ -1,7 +1,7 @@
-"""The adversary who knows a prior: the best guess at a record under the linearised release.
+"""Bayesian reconstruction of a record from the linearised release and a prior.
 
-Near a record ``z₀`` that the adversary expects, the release is approximately linear in the
-unknowns, ``h ≈ w*(z₀) + J (z − z₀) + noise``, with ``w*`` and ``J`` from a refit with ``z₀`` in the
+Near the prior mean ``z₀``, the release is approximately linear in the unknowns,
+``h ≈ w*(z₀) + J (z − z₀) + noise``, with ``w*`` and ``J`` from a refit with ``z₀`` in the
 record's place. Under Gaussian noise, whitened to variance one (``J̃``, ``h̃``):
 
 * a Gaussian prior of mean ``z₀`` and covariance C has the posterior mean, which is also the most
@@ -31,14 +31,14 @@ from seepage.support.number_check import check_choice
 class LinearisedAdversary:
     """Reconstructs unknown columns, or the label, of one record from releases and a prior.
 
-    Everything else is known to it: the other records, the record's other columns, how the model is
-    trained, and the noise.
+    The adversary knows the other records, the record's other columns, the training procedure and
+    the noise.
 
     Parameters
     ----------
     prior
-        What is known of the unknowns beforehand: a :class:`~seepage.bounds.GaussianPrior` or an
-        :class:`~seepage.bounds.EmpiricalPrior`; by default nothing.
+        The prior distribution of the unknowns: a :class:`~seepage.bounds.GaussianPrior` or an
+        :class:`~seepage.bounds.EmpiricalPrior`; by default none.
     guess
         ``"mean"``, the posterior mean, which has the least mean squared error; or ``"map"``, the
         most probable record.
@@ -66,7 +66,7 @@ class LinearisedAdversary:
         self.prior, self.guess = prior, guess
 
     def fit(self, leak: Leakage, row: int, columns: Columns = None, *, label: bool = False) -> Self:
-        """Learn everything but the sought columns (all, or the named ones) of one row.
+        """Store all data except the sought columns (all, or the named ones) of one row.
 
         Parameters
         ----------
@@ -122,7 +122,7 @@ class LinearisedAdversary:
         :func:`seepage.attacks.draw_releases`, or an array of parameters, (P,) or (T, P).
         """
         if not hasattr(self, "_J"):
-            raise InputError("This adversary knows nothing yet; call fit(leak, row) first.")
+            raise InputError("This adversary has not been fitted; call fit(leak, row) first.")
         seen = (parameters_of(release, self._base.size) - self._base) @ self._root.T
         if isinstance(self.prior, EmpiricalPrior):
             return self._among_records(seen)
@@ -155,7 +155,7 @@ class LinearisedAdversary:
     def _centre(
         self, X: np.ndarray, y: np.ndarray, row: int, which: list[int], label: bool, size: int
     ) -> np.ndarray:
-        """Return the expected unknowns: the prior's mean, or that of the other records."""
+        """Return the prior mean of the unknowns, or the mean of the other records."""
         if isinstance(self.prior, GaussianPrior):
             return np.array(self.prior.centre(size))
         if isinstance(self.prior, EmpiricalPrior):
@@ -163,7 +163,9 @@ class LinearisedAdversary:
             return np.asarray(probabilities @ records)
         others = np.arange(len(X)) != row
         if not others.any():
-            raise InputError("A single record leaves no others to take a mean of; give a prior.")
+            raise InputError(
+                "With a single record there are no other records to average; give a prior."
+            )
         mean = X[others][:, which].mean(axis=0)
         return np.append(mean, y[others].mean()) if label else mean
 

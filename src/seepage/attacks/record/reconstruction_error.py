@@ -102,7 +102,7 @@ class ReconstructionErrors(RankedResult):
 
 
 class ErrorTally:
-    """Accumulates errors over chunks of trials, so that no reconstruction need be kept.
+    """Accumulates errors over chunks of trials, so that reconstructions need not be stored.
 
     ``rows`` names the records under attack, ``size`` is the number of unknowns of each.
     """

@@ -21,7 +21,7 @@ from seepage.auditing.any_model.limits import check_attack_limits, hold_to
 from seepage.auditing.any_model.structure import StructuralRisk, examine
 from seepage.auditing.audit import find_versions
 from seepage.auditing.questions import Limits
-from seepage.errors import InputError, nearest
+from seepage.errors import InputError, accepts_other_names, nearest
 from seepage.support.library_classes import own_name
 from seepage.support.number_check import check_count
 from seepage.tables.names import counted, listed
@@ -51,6 +51,7 @@ def make_estimator(kind: str, classes: bool, seed: int = 0) -> Any:
     return made.set_params(random_state=seed) if "random_state" in made.get_params() else made
 
 
+@accepts_other_names
 def audit_estimator(
     estimator: Any,
     X: Any,
@@ -214,5 +215,5 @@ def _gap(held_out: HeldOutFinding, records: int) -> StructuralRisk:
 def _called(estimator: Any) -> str:
     """Return an estimator's class in words; of a pipeline, that of its last step."""
     if own_name(estimator, "sklearn", ("Pipeline",)) is None:
-        return type(estimator).__name__
+        return str(getattr(estimator, "called", type(estimator).__name__))
     return f"{type(estimator.steps[-1][1]).__name__} in a Pipeline"

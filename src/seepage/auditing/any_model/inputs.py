@@ -98,6 +98,9 @@ def prepare(estimator: Any, X: Any, y: Any) -> FittedInputs:
     labels = y
     if is_classifier(estimator) and y.dtype.kind == "f" and np.all(y == np.round(y)):
         labels = y.astype(np.int64)
+    as_given = getattr(estimator, "as_given", None)  # of a network: with the weights that it has
+    if as_given is not None:
+        return FittedInputs(estimator, as_given(X, labels), X, labels, ())
     try:
         return FittedInputs(estimator, clone(estimator).fit(X, labels), X, labels, ())
     except Exception as problem:

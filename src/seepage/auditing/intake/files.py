@@ -131,6 +131,24 @@ def read_file(path: Path, options: FileOptions | None = None) -> pa.Table:
     return with_steps(table.rename_columns(names_now), steps + changed)
 
 
+def table_of_frame(frame: Any) -> pa.Table:
+    """Return a data frame of any library as if it had been read from a file; without its index."""
+    import narwhals as nw
+
+    try:
+        read = nw.maybe_reset_index(nw.from_native(frame, eager_only=True))
+        table = read.to_arrow()
+    except (TypeError, ValueError, pa.ArrowException) as problem:
+        raise InputError(
+            f"The {type(frame).__name__} cannot be read as a table ({str(problem).rstrip('.')}); "
+            "give every column one type."
+        ) from problem
+    if table.num_columns == 0 or table.num_rows == 0:
+        raise InputError("The table is empty; an audit needs rows and columns.")
+    names_now, changed = good_names([str(name) for name in read.columns])
+    return with_steps(_with_clean(table, numbers=False).rename_columns(names_now), changed)
+
+
 def with_steps(table: pa.Table, steps: Sequence[str]) -> pa.Table:
     """Return a table that carries what was detected and changed to read it."""
     # Metadata of the file's writer is dropped: the next reader would take it for ours.

@@ -17,7 +17,7 @@ Both formats say the same. The model must minimise, on the table that is audited
       "columns": [{"name": "age", "kind": "numeric", "centre": 50, "unit": 10}]
     }                                    optional: its feature is (age − 50)/10; so in release.json
 
-:func:`save_model`, which people know as ``sp.save``, writes such a file.
+``sp.save`` writes such a file, and ``sp.load`` reads it.
 
 **safetensors** (``.safetensors``): the tensors ``coefficients``, (d,) or for softmax (K, d), and
 optionally ``intercept``, one number or for softmax (K,), in float64 or float32; the metadata
@@ -221,7 +221,8 @@ def _build(file: str, content: dict[str, Any]) -> Any:
     _add_classes(file, model, family, content.get("classes"), outputs)
     _add_features(file, model, content.get("features"))
     model.whole_ridge_ = float(l2) if "ridge" in content else None
-    model.scaling_ = _scaling(file, content.get("columns"))
+    model.columns_ = content.get("columns")
+    model.scaling_ = _scaling(file, model.columns_)
     return model
 
 

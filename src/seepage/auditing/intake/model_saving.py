@@ -1,4 +1,4 @@
-"""``sp.save``: a fitted model of any library as a file that ``seepage audit --model`` reads.
+"""``sp.save`` and ``sp.load``: a fitted model as a file that ``seepage audit --model`` reads.
 
 What is written is numbers and text, in the format of :mod:`seepage.auditing.intake.model_file`. The
 scaling of a pipeline is part of the file, column by column, as in the ``release.json`` of a release
@@ -9,6 +9,7 @@ number of records is not known here.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from seepage.auditing.intake.model_file import load_model
 from seepage.auditing.release.released_model import ColumnCoding
 from seepage.auditing.trained_model import settings_of
 from seepage.errors import InputError
@@ -30,6 +32,7 @@ from seepage.support.library_classes import (
     library_of,
     own_name,
 )
+from seepage.tables.names import counted
 from seepage.tables.source import Table, as_numpy
 
 _FAMILIES = ("linear", "logistic", "poisson", "softmax")
@@ -93,8 +96,11 @@ def save(model: Any, path: str | Path) -> Path:
     >>> rng = np.random.default_rng(0)
     >>> X = rng.standard_normal((100, 3))
     >>> model = make_pipeline(StandardScaler(), Ridge(1.0)).fit(X, X[:, 0])
-    >>> sp.save(model, tempfile.mkdtemp() + "/model.json").name
+    >>> path = sp.save(model, tempfile.mkdtemp() + "/model.json")
+    >>> path.name
     'model.json'
+    >>> bool(np.allclose(sp.load(path).predict(X), model.predict(X)))
+    True
     """
     path = Path(path)
     if path.suffix.lower() != ".json":
@@ -105,6 +111,112 @@ def save(model: Any, path: str | Path) -> Path:
     except OSError as error:
         raise InputError(f"{path.name} cannot be written: {error.strerror or error}.") from error
     return path
+
+
+def load(path: str | Path) -> Any:
+    """Return the model in a file that :func:`seepage.save` wrote, as if just fitted.
+
+    It is a model of ``sp.glm``, or a ``Pipeline`` of scikit-learn with one as its last step where
+    the file says how raw columns are scaled or turned into levels. :func:`seepage.audit` and
+    :func:`seepage.leakage` take it with the table it was fitted on. Nothing in the file is run;
+    anything in it that such a file does not hold is refused.
+
+    Parameters
+    ----------
+    path
+        The file, ``.json`` or ``.safetensors``. Levels of a category that are all whole numbers
+        are read as numbers, others as text.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage as sp, tempfile
+    >>> X = np.random.default_rng(0).standard_normal((100, 3))
+    >>> model = sp.glm.LinearRegression(l2=0.1).fit(X, X[:, 0])
+    >>> sp.load(sp.save(model, tempfile.mkdtemp() + "/model.json"))
+    LinearRegression(l2=0.1)
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path.name} is a folder; a release is read with sp.load_release.")
+    model = load_model(path)
+    if model.columns_ is None:
+        return model
+    try:
+        codings = [
+            ColumnCoding.read(asdict(ColumnCoding("", "numeric")) | {"levels": []} | column, place)
+            for place, column in enumerate(model.columns_, 1)
+        ]
+        steps = _steps_of(codings, getattr(model, "feature_names_in_", None), model)
+    except (TypeError, ValueError) as problem:
+        raise InputError(f"{path.name}: the columns cannot be read ({problem}).") from problem
+    return steps
+
+
+def _steps_of(codings: list[ColumnCoding], features: Any, model: Any) -> Any:
+    """Return the pipeline of the coding of the columns and the model."""
+    from sklearn.compose import ColumnTransformer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    if not any(coding.levels for coding in codings):
+        parts: list[Any] = [_scaler(StandardScaler(), codings)]
+        named = [coding.name for coding in codings]
+        if named != [f"x{j}" for j in range(len(named))]:
+            parts[0].feature_names_in_ = np.array(named, dtype=object)
+        if len(codings) != model.n_features_in_:
+            raise ValueError(
+                f"{counted(len(codings), 'column')} for "
+                f"{counted(model.n_features_in_, 'coefficient')}"
+            )
+    else:
+        import pandas as pd
+
+        known = None if features is None else {str(name) for name in features}
+        made, rows, width = [], {}, 0
+        for coding in codings:
+            levels = _typed(coding.levels)
+            if levels:
+                whole = known is None or f"{coding.name}={coding.levels[0]}" in known
+                step = OneHotEncoder(categories=[levels], drop=None if whole else "first")
+                width += len(levels) - (not whole)
+            else:
+                step, width = StandardScaler(), width + 1
+            rows[coding.name] = [levels[0], levels[-1]] if levels else _two_rows(coding)
+            made.append((coding.name, step, [coding.name]))
+        if width != model.n_features_in_ or len(rows) < len(codings):
+            raise ValueError(
+                f"{counted(width, 'feature')} for {counted(model.n_features_in_, 'coefficient')}"
+            )
+        whole_table = ColumnTransformer(made).fit(pd.DataFrame(rows))
+        for coding in codings:
+            if not coding.levels:
+                _scaler(whole_table.named_transformers_[coding.name], [coding])
+        parts = [whole_table]
+    if hasattr(model, "feature_names_in_"):
+        del model.feature_names_in_  # the steps name raw columns, and hand on an array
+    return make_pipeline(*parts, model)
+
+
+def _two_rows(coding: ColumnCoding) -> list[float]:
+    return [coding.centre - coding.unit, coding.centre + coding.unit]
+
+
+def _scaler(scaler: Any, codings: list[ColumnCoding]) -> Any:
+    """Return a scaler with these centres and units; fitted first, so that it has all it needs."""
+    names = getattr(scaler, "feature_names_in_", None)
+    scaler.fit(np.column_stack([_two_rows(coding) for coding in codings]))
+    scaler.mean_ = np.array([coding.centre for coding in codings])
+    scaler.scale_ = np.array([coding.unit for coding in codings])
+    scaler.var_ = scaler.scale_**2
+    if names is not None:
+        scaler.feature_names_in_ = names
+    return scaler
+
+
+def _typed(levels: tuple[str, ...]) -> list[Any]:
+    """Return levels as whole numbers where all of them are written as such, else as text."""
+    whole = all(re.fullmatch(r"-?(0|[1-9]\d{0,17})", level) for level in levels)
+    return [int(level) for level in levels] if whole else list(levels)
 
 
 def _content(model: Any) -> dict[str, Any]:

@@ -12,14 +12,15 @@ releases have. No test is right more often. The attacker even knows which block 
 record is in, so opinions are formed once for each table.
 
 It is held against what the ledger states for the release and the record: ``PrivacyLoss.membership``
-of its μ, ε and δ. μ is inversely proportional to σ, so that of another σ follows. A ledger is about
-leaving out. Another label or other numbers move the noisy numbers by a distance of their own,
-``‖θ_A − θ_B‖/σ``, and may need another noise: the statement is then that of this μ with the ε and δ
-of σ for this pair (:meth:`~seepage.auditing.release.noise_vote.NoiseDraw.beside`). η bounds no
-finite change. Where a published figure differs between the tables, it is disclosed, and the
-statement is certainty.
+of its μ, ε and δ. μ is inversely proportional to σ, so that of another σ follows. Another label or
+other numbers move the noisy numbers by a distance of their own, ``μ = ‖θ_A − θ_B‖/σ``, and may need
+another noise: the statement is that of this μ with the ε and δ that the ledger's entry has for such
+replacements. η bounds no finite change. Where a published figure differs between the tables, it is
+disclosed, and the statement is certainty.
 
-Beside it stands what ``ε = ε₀ + log 1/a`` of the table alone would have stated, without δ (ε₀ that
+Two more statements stand beside it. One is by the ε and δ of σ for this very pair of tables
+(:meth:`~seepage.auditing.release.noise_vote.NoiseDraw.beside`), which no entry may undercut. The
+other is what ``ε = ε₀ + log 1/a`` of the table alone would have stated, without δ (ε₀ that
 of a vote, a the probability that one is enough): a table that needs more noise refutes it.
 """
 
@@ -27,7 +28,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -43,7 +44,7 @@ from seepage.auditing.intake.parquet import read_whole
 from seepage.auditing.questions import FileOptions, Limits, ReleaseQuestion
 from seepage.auditing.release.command import release_entry
 from seepage.auditing.release.contents import read_release
-from seepage.auditing.release.disclosure import neighbours_of, rows_beside
+from seepage.auditing.release.disclosure import neighbours_of, released_numbers, rows_beside
 from seepage.auditing.release.error_rates import ErrorRates, log_likelihood
 from seepage.auditing.release.ledger import (
     PastRelease,
@@ -77,7 +78,8 @@ class Attack:
     disclosed: tuple[str, ...]  # the published figures that differ, which tell the two for certain
     releases: int  # of each of the two tables
     right: int  # how often the test named the right table, of both together
-    stated: float  # how often it may, at most, on average over the releases
+    stated: float  # how often it may, at most, on average over the releases, as the ledger has it
+    of_pair: float = 1.0  # the same by ε and δ of these two tables
     # The same by the ε of the table alone, without δ, where σ is drawn
     by_epsilon: float | None = None
 
@@ -94,7 +96,7 @@ class Attack:
 
     def exceeds(self, level: float = 0.999) -> bool:
         """Return whether the tables are told apart more often than stated, beyond chance."""
-        return self.seen_at_least(level) > self.stated
+        return self.seen_at_least(level) > min(self.stated, self.of_pair)
 
     def refutes_epsilon(self, level: float = 0.999) -> bool:
         """Return whether they are told apart more often than ε alone would state."""
@@ -107,6 +109,7 @@ class Statement:
 
     loss: PrivacyLoss
     sigma: float  # of the release
+    beside: Mapping[str, tuple[float, float]]  # ε and δ of replacements, by what is replaced
 
     @classmethod
     def of(
@@ -123,13 +126,18 @@ class Statement:
                 "in another order; name the table that it was made of."
             )
         place = np.flatnonzero(np.isin(used, rows))[:1]
-        return cls(entry.loss.at(place), float(entry.about["sigma"]))
+        replaced = entry.about.get("replaced", {})
+        beside = {name: (told["epsilon"], told["delta"]) for name, told in replaced.items()}
+        return cls(entry.loss.at(place), float(entry.about["sigma"]), beside)
 
-    def left_out(self, sigma: np.ndarray) -> np.ndarray:
+    def limit(self, change: str, moved: float, sigma: np.ndarray) -> np.ndarray:
         """Return how often a test may be right about releases with these σ, as the ledger has it.
 
-        μ is inversely proportional to σ.
+        μ is inversely proportional to σ. ``moved`` is how far a replacement moves the numbers. Of
+        one whose ε and δ are not stated, nobody knows anything.
         """
+        if change != LEFT_OUT:
+            return _success(moved / sigma, *self.beside.get(change, (0.0, 1.0)))
         mu, epsilon, delta = (float(self.loss.columns[n][0]) for n in ("mu", "epsilon", "delta"))
         return _success(mu * self.sigma / sigma, epsilon, delta)
 
@@ -177,7 +185,7 @@ class _World:
     @property
     def numbers(self) -> np.ndarray:
         """The released numbers before noise."""
-        return _numbers(self.prepared.trained.model)
+        return released_numbers(self.prepared.trained.model)
 
     @cached_property
     def rates(self) -> ErrorRates:
@@ -260,25 +268,21 @@ def _told_apart(
     """Make releases of two tables and decide about each of them."""
     first, second = worlds
     moved = float(np.linalg.norm(first.numbers - second.numbers))
-    right, stated, alone = 0, 0.0, 0.0
+    right, stated, pair, alone = 0, 0.0, 0.0, 0.0
     with np.errstate(divide="ignore", invalid="ignore"):
         odds = np.log(first.chance) - np.log(second.chance)  # infinite where one cannot draw it
     for world, sign in ((first, 1.0), (second, -1.0)):
         which, models = world.released(count)
-        sigma, x = world.sigmas[which], np.array([_numbers(model) for model in models])
+        sigma, x = world.sigmas[which], np.array([released_numbers(model) for model in models])
         near = np.sum((x - second.numbers) ** 2, axis=1) - np.sum((x - first.numbers) ** 2, axis=1)
         rates = np.array([_rate_odds(model, world, worlds) for model in models])
         right += int(np.sum(sign * (odds[which] + near / (2 * sigma**2) + rates) > 0))
-        if change == LEFT_OUT:
-            limit = statement.left_out(sigma)
-        else:
-            limit = _success(moved / sigma, *first.beside(second))
-        stated += float(np.sum(limit))
+        stated += float(np.sum(statement.limit(change, moved, sigma)))
+        pair += float(np.sum(_success(moved / sigma, *first.beside(second))))
         alone += float(np.sum(_success(moved / sigma, first.epsilon_alone)))
     drawn = first.prepared.vote is not None
-    return Attack(
-        row, change, (), count, right, stated / (2 * count), alone / (2 * count) if drawn else None
-    )
+    limits = [total / (2 * count) for total in (stated, pair, alone)]
+    return Attack(row, change, (), count, right, *limits[:2], limits[2] if drawn else None)
 
 
 def _rate_odds(model: ReleasedModel, world: _World, worlds: tuple[_World, _World]) -> float:
@@ -288,10 +292,6 @@ def _rate_odds(model: ReleasedModel, world: _World, worlds: tuple[_World, _World
     first, second = (each.rates.exact(model) for each in worlds)
     drawn = world.rates.noisy(first if world is worlds[0] else second)
     return log_likelihood(drawn, first) - log_likelihood(drawn, second)
-
-
-def _numbers(model: object) -> np.ndarray:
-    return np.concatenate([np.ravel(getattr(model, name)) for name in ("coef_", "intercept_")])
 
 
 def run_release_attack(

@@ -105,6 +105,10 @@ def release_entry(procedure: Procedure, made: MadeRelease) -> PastRelease:
         "unit": trained.unit,
         "seats": f"{prepared.seats.seed:032x}",  # so that an attack knows who voted where
         "guesses": made.guesses.as_json(),
+        "replaced": {
+            change: {"epsilon": epsilon, "delta": delta}
+            for change, (epsilon, delta) in made.replaced.items()
+        },
     }
     return PastRelease(about, made.loss.at(trained.records.owner), recognition.people)
 

@@ -29,6 +29,7 @@ class Neighbour(NamedTuple):
     change: str
     figures: tuple[str, ...]  # the published ones that would be others
     needed: float  # the σ with which nobody in it leaks more than they may
+    moved: float = math.nan  # how far from the released numbers its own are, before noise
 
     @property
     def disclosure(self) -> Disclosure:
@@ -49,18 +50,28 @@ def try_neighbours(
 ) -> tuple[Neighbour, ...]:
     """Rerun the procedure on the neighbours of a table: all changes of the most exposed records."""
     ours, found = prepared.figures, []
+    numbers = released_numbers(prepared.trained.model)
     for row in prepared.rows[most_exposed(prepared.eta)].tolist():
         rows = rows_beside(raw, row, procedure.person)
         for change, neighbour in neighbours_of(raw, rows, prepared, procedure.domains):
+            moved = math.nan
             try:
-                others, needed = procedure.rerun(neighbour, prepared)
+                others, needed, trained = procedure.rerun(neighbour, prepared)
             except InputError:
                 figures, needed = ["whether anything can be released"], math.inf
             else:
+                theirs = released_numbers(trained.model)
+                if theirs.shape == numbers.shape:
+                    moved = float(np.linalg.norm(theirs - numbers))
                 names = dict.fromkeys([*ours, *others])
                 figures = [name for name in names if ours.get(name) != others.get(name)]
-            found.append(Neighbour(row, change, tuple(figures), needed))
+            found.append(Neighbour(row, change, tuple(figures), needed, moved))
     return tuple(found)
+
+
+def released_numbers(model: object) -> np.ndarray:
+    """Return the coefficients and the intercept of a model, as they are released."""
+    return np.concatenate([np.ravel(getattr(model, name)) for name in ("coef_", "intercept_")])
 
 
 def rows_beside(raw: pa.Table, row: int, person: str | None) -> np.ndarray:

@@ -357,9 +357,12 @@ def _past_release(content: dict[str, Any], cased: bool) -> PastRelease | PastRel
     if about.get("state") == PREPARED:
         _ = [Path(about["folder"][name]) for name in ("path", "written", "manifest")]
     if (told := about.get("guesses")) is not None:
-        numbers = [*told["distance"].values(), told["epsilon"], told["delta"]]
-        if not all(_unpacked(value) >= 0 for value in numbers) or not told["delta"] <= 1:
+        losses = [*told["distance"].values(), told["epsilon"], told["delta"]]
+        if not all(_unpacked(value) >= 0 for value in losses) or not told["delta"] <= 1:
             raise ValueError("what a release tells about values is no number")
+    for told in about.get("replaced", {}).values():
+        if not float(told["epsilon"]) >= 0 or not 0 <= float(told["delta"]) <= 1:
+            raise ValueError("what a release tells about replaced records is no number")
     if isinstance(written, dict):
         if not all(eta >= 0 for eta in written.values()):
             raise ValueError("a leakage is no number")

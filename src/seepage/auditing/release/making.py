@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,16 +32,18 @@ from seepage.auditing.neighbours import most_exposed
 from seepage.auditing.questions import Limits, ReleaseQuestion
 from seepage.auditing.release.card import Usefulness, write_release_card
 from seepage.auditing.release.contents import Item, Release
-from seepage.auditing.release.disclosure import Neighbour, try_neighbours
+from seepage.auditing.release.disclosure import Neighbour, released_numbers, try_neighbours
 from seepage.auditing.release.error_rates import ErrorRates
 from seepage.auditing.release.ledger import GuessLoss, Recognition
 from seepage.auditing.release.noise_vote import NoiseDraw, interval_kept
 from seepage.auditing.release.procedure import Prepared, Procedure
 from seepage.auditing.release.released_model import ReleasedModel
 from seepage.auditing.report.words import many, one
+from seepage.auditing.trained_model import TrainedModel
 from seepage.core.noise import Gaussian
 from seepage.core.release import release
 from seepage.core.result import COARSER, round_up
+from seepage.errors import InputError
 from seepage.risks.guessing import accuracy_beside, rate_beside, true_positive_rate
 from seepage.risks.privacy_loss import PrivacyLoss
 
@@ -60,6 +62,7 @@ class MadeRelease:
     delta: float
     loss: PrivacyLoss  # of every record, or person
     guesses: GuessLoss  # of the values of anybody
+    replaced: Mapping[str, tuple[float, float]]  # ε and δ beside the numbers, by what is replaced
 
 
 def make_release(
@@ -90,6 +93,7 @@ def make_release(
         limits=limits,
         effort=RISKS,
         beside=figures,
+        moves=_Moves.of(prepared, tried),
         tell=tell,
     )
     risks = audit.risks
@@ -118,7 +122,8 @@ def make_release(
     )
     audit = held_to(limits, audit)
     leaving = Release(model, items, card)
-    return MadeRelease(leaving, audit, prepared, useful, *figures, loss, guesses)
+    replaced = replaced_privacy(prepared, tried, useful)
+    return MadeRelease(leaving, audit, prepared, useful, *figures, loss, guesses, replaced)
 
 
 def left_out_privacy(prepared: Prepared, tried: Sequence[Neighbour]) -> PrivacyLoss:
@@ -142,6 +147,79 @@ def left_out_privacy(prepared: Prepared, tried: Sequence[Neighbour]) -> PrivacyL
     pairs, which = np.unique(ends, axis=0, return_inverse=True)
     found = np.array([_worst_beside(vote, *pair) for pair in pairs.tolist()])[which.reshape(-1)]
     return PrivacyLoss.of(len(needed), epsilon=found[:, 0], delta=found[:, 1])
+
+
+@dataclass(frozen=True, eq=False)
+class _Moves:
+    """How far a release moves without each record, or person.
+
+    The penalty is λ for each record, so without m of n records nλ becomes (n − m)λ, while
+    distances of :meth:`~seepage.core.leakage.Leakage.membership` hold nλ fixed: the penalty's own
+    move comes on top. Of the most exposed, refits know the sum. Of the others, it is at most what
+    it is in the whole table, twice, since the table without them may move farther.
+    """
+
+    trained: TrainedModel
+    drift: np.ndarray  # of the penalty, at most, of everybody
+    refitted: np.ndarray  # the whole distance of those who were refitted, else NaN
+
+    @classmethod
+    def of(cls, prepared: Prepared, tried: Sequence[Neighbour]) -> _Moves:
+        """Refit the table with the penalty of fewer records, and take what was refitted before."""
+        trained, numbers = prepared.trained, released_numbers(prepared.trained.model)
+        records, sizes = len(trained.records), np.array([len(rows) for rows in trained.holders])
+        of_size = {}
+        for size in np.unique(sizes).tolist():
+            l2 = trained.settings.l2 * (records - size) / records
+            other = replace(trained.settings, l2=l2).fit(trained.records, trained.model)
+            of_size[size] = 2 * float(np.linalg.norm(released_numbers(other) - numbers))
+        refitted = np.full(len(sizes), math.nan)
+        place = {int(row): k for k, row in enumerate(prepared.rows)}
+        for n in tried:
+            if n.change == LEFT_OUT and not set(n.figures) - {"σ"}:
+                refitted[place[n.row]] = n.moved
+        return cls(trained, np.array([of_size[size] for size in sizes.tolist()]), refitted)
+
+    def __call__(self, held: np.ndarray, places: np.ndarray | None) -> np.ndarray:
+        """Return the distances of those at some places, the largest of them by refits."""
+        places = np.arange(len(self.drift)) if places is None else places
+        known = ~np.isnan(self.refitted[places])
+        found = np.where(known, self.refitted[places], held + self.drift[places])
+        for k in most_exposed(found).tolist():
+            if not known[k]:
+                found[k] = min(found[k], self._refit(int(places[k])))
+        return found
+
+    def _refit(self, place: int) -> float:
+        """Return how far the numbers move without somebody, given the columns' coding."""
+        records, numbers = self.trained.records, released_numbers(self.trained.model)
+        rest = np.delete(np.arange(len(records)), self.trained.holders[place])
+        try:
+            other = self.trained.settings.fit(records.at(rest), self.trained.model)
+        except InputError:
+            return math.inf
+        theirs = released_numbers(other)
+        same = theirs.shape == numbers.shape
+        return float(np.linalg.norm(theirs - numbers)) if same else math.inf
+
+
+def replaced_privacy(
+    prepared: Prepared, tried: Sequence[Neighbour], useful: Usefulness | None
+) -> dict[str, tuple[float, float]]:
+    """Return ε and δ of the figures beside the noisy numbers where a record is replaced, by change.
+
+    The largest over all replacements that were tried and that no other figure gives away. These
+    are of the most exposed; anybody else counts as they do.
+    """
+    vote, more = prepared.vote, 0.0 if useful is None else useful.epsilon
+    found: dict[str, tuple[float, float]] = {}
+    drawn = () if vote is None else ("σ",)  # that it would not be enough is counted by δ
+    for n in tried:
+        if n.change != LEFT_OUT and n.figures in ((), drawn):
+            own = (0.0, 0.0) if vote is None else _worst_beside(vote, n.needed, n.needed)
+            epsilon, delta = found.get(n.change, (0.0, 0.0))
+            found[n.change] = max(epsilon, own[0] + more), max(delta, own[1])
+    return found
 
 
 def _worst_beside(vote: NoiseDraw, low: float, high: float) -> tuple[float, float]:

@@ -144,14 +144,17 @@ class Procedure(ReleaseQuestion):
         """
         return self.rerun(raw, prepared)[0]
 
-    def rerun(self, raw: pa.Table, prepared: Prepared) -> tuple[dict[str, Any], float]:
-        """Return the same, and the σ with which nobody in that table leaks more than they may."""
+    def rerun(
+        self, raw: pa.Table, prepared: Prepared
+    ) -> tuple[dict[str, Any], float, TrainedModel]:
+        """Return the same, the σ with which nobody leaks more than they may, and the model."""
         trained = self.fit(raw, prepared.trained)
         earlier = self.ledger is not None and self.ledger.releases
         known = self._recognise(raw, trained) if earlier else None
         allowed = self.allowed(spent_by(trained, known))
         needed = largest_share(trained, allowed)
-        return {"σ": self._noise(needed, prepared.vote)} | self._figures(trained), needed
+        figures = {"σ": self._noise(needed, prepared.vote)} | self._figures(trained)
+        return figures, needed, trained
 
     def _encode(self, raw: pa.Table) -> EncodedTable:
         check_noise_or_target(self.sigma, self.target_eta)

@@ -1,6 +1,6 @@
-"""Every kind of fitted model that is known: how each is read, or why it is not and what is instead.
+"""Adapters for fitted models: how each supported kind is read, and why others are refused.
 
-A file for each library says how its models are read, and ``refused`` which have no exact audit;
-``registry`` has them all and is the one door, with ``describe``. ``unwrapping`` opens what holds a
-model: searches, pipelines, formulas, and penalties that leave columns out.
+Each library has a file on how its models are read, and ``refused`` lists those without an exact
+audit. ``registry`` holds all kinds; its ``describe`` is the only entry point. ``unwrapping``
+extracts the model from searches, pipelines, formulas, and penalties that drop columns.
 """

@@ -1,6 +1,6 @@
-"""A class of models: how one is read, or why it is refused and what to use instead.
+"""A class of models: how one is read, or why it is refused and which alternative to use.
 
-A library's own classes are named, so that none has to be imported: see
+Library classes are referred to by name, so that none has to be imported: see
 :mod:`seepage.support.library_classes`.
 """
 
@@ -34,7 +34,7 @@ Penalty = Callable[[Any, int, float], float]
 
 @dataclass(frozen=True)
 class ModelKind:
-    """A class of models, how one is read, and what its page says about it."""
+    """A supported class of models: its reader, and its entry in the documentation."""
 
     library: str  # the package that defines the class
     name: str  # of the class; for statsmodels, of the model behind the results
@@ -51,7 +51,7 @@ class ModelKind:
 
 @dataclass(frozen=True)
 class RefusedKind:
-    """A class of models without an exact audit: one sentence why, one on what to use instead."""
+    """A class of models without an exact audit: the reason, and the alternative."""
 
     library: str
     name: str  # ``*`` for all of a library
@@ -59,12 +59,12 @@ class RefusedKind:
     instead: str
 
     def error(self) -> InputError:
-        """Return the refusal, with the page that explains it."""
+        """Return the error, with the page that explains it."""
         return refusal(self.why, self.instead)
 
 
 class NoDerivativeError(InputError):
-    """A procedure without a derivative by the records; refits may know it all the same."""
+    """A procedure that is not differentiable in the records; refits may still measure it."""
 
     def __init__(self, why: str, instead: str) -> None:
         super().__init__(str(refusal(why, instead)))
@@ -72,12 +72,12 @@ class NoDerivativeError(InputError):
 
 
 def refusal(why: str, instead: str) -> InputError:
-    """Return a refusal in two sentences, with the page that lists all models."""
+    """Return an error of two sentences, with the page that lists all models."""
     return InputError(f"{why} {instead} See {PAGE}.")
 
 
 def refuse_setting(model: Any, what: str, why: str, instead: str) -> InputError:
-    """Return the refusal of a model of a known kind for one of its settings."""
+    """Return the error for an unsupported setting of a supported model."""
     return refusal(f"{type(model).__name__} with {what} is not supported: {why}.", instead)
 
 
@@ -94,16 +94,16 @@ def reader(
     Parameters
     ----------
     family_of
-        The loss, or what finds it.
+        The loss, or a function that finds it.
     penalty
-        Gives p, from the model, the number of records and the total weight ``Σ ω``.
+        Gives p from the model, the number of records and the total weight ``Σ ω``.
     ratio_of
-        Gives ρ. Columns with a coefficient of zero have been dropped before: see
+        Gives ρ. Columns with a zero coefficient have been dropped before: see
         :class:`~seepage.glm.preprocessing.steps.KeptColumns`.
     check
-        Refuses settings that minimise something else.
+        Refuses settings with another objective.
     label_unit
-        How far apart two classes are that the model counts as the numbers −1 and 1.
+        The distance between two classes that the model codes as −1 and 1.
     """
 
     def read(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
@@ -158,7 +158,7 @@ def reader(
 
 
 def balances(model: Any) -> bool:
-    """Say whether a model computes the weights of its classes from the labels."""
+    """Return whether a model computes its class weights from the labels."""
     weight = getattr(model, "class_weight", None)
     return isinstance(weight, str) and weight == "balanced"
 
@@ -177,7 +177,7 @@ def one_output(model: Any) -> np.ndarray:
 
 
 def kept_coefficients(model: Any) -> np.ndarray:
-    """Return the coefficients, none of which may be zero, (d,)."""
+    """Return the coefficients, (d,), refusing any that is zero."""
     coef = one_output(model)
     if np.any(coef == 0):
         raise refuse_setting(
@@ -190,7 +190,7 @@ def kept_coefficients(model: Any) -> np.ndarray:
 
 
 def _balance(positions: np.ndarray, weights: Array | None, count: int) -> ClassBalance:
-    """Return how scikit-learn balances the classes."""
+    """Return scikit-learn's balanced class weights."""
     from sklearn.utils.class_weight import compute_class_weight
 
     own = np.ones(len(positions)) if weights is None else as_numpy(weights).astype(float)
@@ -202,7 +202,7 @@ def _balance(positions: np.ndarray, weights: Array | None, count: int) -> ClassB
 def _with_class_weights(
     model: Any, positions: np.ndarray, weights: Array | None, table: Table
 ) -> Array:
-    """Return the sample weights times the stated weight of each record's class."""
+    """Return the sample weights times the weight of each record's class."""
     from sklearn.utils.class_weight import compute_class_weight
 
     classes = as_numpy(model.classes_)

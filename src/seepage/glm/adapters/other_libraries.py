@@ -1,4 +1,4 @@
-"""How the models of glum and skglm are read."""
+"""Readers of the models of glum and skglm."""
 
 from __future__ import annotations
 

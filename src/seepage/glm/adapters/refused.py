@@ -1,16 +1,16 @@
-"""Models without an exact audit: why not, and the nearest thing that works."""
+"""Models without an exact audit: the reason, and the nearest alternative."""
 
 from __future__ import annotations
 
 from seepage.glm.adapters.kinds import RefusedKind
 
 _ATTACK = (
-    "Audit it by attack with sp.audit_estimator(model, X, y), which measures how well an attacker "
+    "Audit it by attack with sp.audit(model, X, y), which measures how well an attacker "
     "tells members from other people."
 )
 _COX = (
-    "Cox's partial likelihood couples records: every event is compared with everybody then at "
-    "risk, so no term of the objective belongs to one record."
+    "Cox's partial likelihood couples records: each event is compared with everybody at risk at "
+    "that time, so the objective is not a sum over records."
 )
 _HAZARD = (
     "Cut time into intervals, make one record for each person and interval, and fit a Poisson "
@@ -22,11 +22,10 @@ _HAZARD = (
 NETWORK = RefusedKind(
     "torch",
     "*",
-    "A torch module is trained by its gradients, and what these give away is measured while it is "
-    "trained.",
-    'Measure one private step with sp.nn.leakage(net, "cross_entropy", torch.as_tensor(X).float(), '
-    'torch.as_tensor(y), noise_multiplier=1.0, max_grad_norm=1.0).records("dfil"), or a whole run '
-    'of Opacus with sp.nn.attach(optimizer, net, "cross_entropy", loader).',
+    "A torch module has no fit and predict.",
+    "Audit it by attack with sp.audit(net, X, y), measure one private step with sp.leakage(net, X, "
+    "y, noise_multiplier=1.0, max_grad_norm=1.0), or a whole run of Opacus with "
+    'sp.nn.attach(optimizer, net, "cross_entropy", loader).',
 )
 
 
@@ -52,7 +51,8 @@ KINDS = (
     *_refused(
         "sklearn",
         "QuantileRegressor",
-        "This objective has kinks at the records themselves, so its minimiser has no derivative.",
+        "This objective is not differentiable at the records themselves, so its minimiser has no "
+        "derivative.",
         "Fit LinearRegression or Ridge instead.",
     ),
     *_refused(
@@ -73,26 +73,23 @@ KINDS = (
         "RandomForestClassifier RandomForestRegressor ExtraTreesClassifier ExtraTreesRegressor "
         "GradientBoostingClassifier GradientBoostingRegressor HistGradientBoostingClassifier "
         "HistGradientBoostingRegressor DecisionTreeClassifier DecisionTreeRegressor",
-        "Trees are cut at the records' own values, so a small change of a record moves nothing and "
-        "a slightly larger one a whole branch: there is no derivative to measure.",
+        "Tree models are not differentiable in the training data, so FIL is undefined.",
     ),
     *_refused(
         "sklearn",
         "SVC SVR NuSVC NuSVR KNeighborsClassifier KNeighborsRegressor KernelRidge "
         "GaussianProcessClassifier GaussianProcessRegressor",
-        "This model contains the training records themselves: whoever has the model has them.",
+        "This model contains the training records themselves, so publishing it publishes them.",
     ),
     *_refused(
         "sklearn",
         "MLPClassifier MLPRegressor",
-        "Training a network stops where it happens to stop, not at a minimiser that could be "
-        "differentiated.",
+        "Training a network stops early, not at a minimiser that could be differentiated.",
     ),
     *_refused(
         "sklearn",
         "LinearSVR Perceptron PassiveAggressiveClassifier",
-        "The loss of this model has no second derivative where a record lies on the edge of the "
-        "margin.",
+        "The loss of this model has no second derivative for records on the edge of the margin.",
     ),
     RefusedKind("statsmodels", "PHReg", _COX, _HAZARD),
     RefusedKind("skglm", "CoxEstimator", _COX, _HAZARD),
@@ -127,8 +124,7 @@ KINDS = (
         RefusedKind(
             library,
             "*",
-            "Boosted trees are cut at the records' own values, so there is no derivative to "
-            "measure.",
+            "Boosted trees are not differentiable in the training data, so FIL is undefined.",
             _ATTACK,
         )
         for library in ("xgboost", "lightgbm", "catboost")

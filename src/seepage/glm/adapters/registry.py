@@ -1,9 +1,9 @@
-"""The registry of all kinds of models: from what a caller fitted to the objective it minimises.
+"""The registry of supported models: from a fitted model to the objective it minimises.
 
-:func:`unwrap` opens whatever holds a model: searches, pipelines, formulas, and penalties that drop
-columns. It returns a model that :func:`describe` reads, the steps that turn the caller's table into
-the one the model was fitted on, and sentences on what an audit leaves out. The readers for models
-of :mod:`seepage.glm` are in this file; each other library has a file of its own.
+:func:`unwrap` extracts the model from searches, pipelines, formulas, and penalties that drop
+columns. It returns a model that :func:`describe` reads, the steps from the caller's table to the
+model's table, and sentences on what an audit leaves out. Readers for models of
+:mod:`seepage.glm` are in this file; every other library has its own file.
 
 The page ``docs/how-to/models.md`` lists every kind and is generated from this registry.
 """
@@ -46,12 +46,13 @@ def _family(model: GLMClassifier | GLMRegressor) -> Family | Categorical:
 
 
 def _penalty(model: LinearModel, rows: int, weight: float) -> float:
-    return read_penalty(model.l2, rows)
+    whole = getattr(model, "whole_ridge_", None)  # nλ, where a file states that instead of λ
+    return read_penalty(model.l2, rows) if whole is None else float(whole)
 
 
 @dataclass(frozen=True, eq=False)
 class GivenModel:
-    """A model of another library, already described, with the attributes that predict from it."""
+    """A model of another library, already described, with the attributes needed for prediction."""
 
     fit: FittedGLM
     classes_: np.ndarray | None = None
@@ -63,7 +64,7 @@ class GivenModel:
 
     @property
     def intercept_(self) -> np.ndarray:
-        """The intercepts, zero where there is none."""
+        """The intercepts, zero if the model has none."""
         free = self.fit.intercept
         return np.zeros(np.shape(self.fit.coef)[1:]) if free is None else as_numpy(free)
 
@@ -103,8 +104,8 @@ SUPPORTED = (
 def kind_of(model: Any) -> ModelKind:
     """Return the kind of a fitted model, or refuse it with the reason.
 
-    A model is known by its class itself, not by the name of that class. A user's class derived from
-    a known one is read like it, unless it overrides anything that fits or predicts.
+    A model is recognised by its class, not by the name of that class. A subclass of a known
+    class is read like it, unless it overrides a method that fits or predicts.
     """
     if library_of(type(model)) == "statsmodels":
         model = getattr(model, "model", model)
@@ -122,29 +123,28 @@ def kind_of(model: Any) -> ModelKind:
     if found is None or kind is None:
         raise InputError(
             f"{cls.__name__} of {cls.__module__.partition('.')[0]} is not supported, because its "
-            f"objective is not known here; supported are {SUPPORTED}. {_instead(model)}"
+            f"objective is not known here. Supported are {SUPPORTED}. {_instead(model)}"
         )
     if found.overrides is not None:
         raise refusal(
-            f"{found.other_than(model)}, so what it minimises and predicts is not known here.",
-            f"Fit {found.called}, or audit the model by attack with "
-            "sp.audit_estimator(model, X, y).",
+            f"{found.other_than(model)}, so its objective and predictions are not known here.",
+            f"Fit {found.called}, or audit the model by attack with sp.audit(model, X, y).",
         )
     return kind
 
 
 def _instead(model: Any) -> str:
     if hasattr(model, "best_estimator_"):
-        return "Pass the model that this search found, its best_estimator_."
-    return "Audit any other model by attack, with sp.audit_estimator(model, X, y)."
+        return "Pass the best model of this search, its best_estimator_."
+    return "Audit any other model by attack, with sp.audit(model, X, y)."
 
 
 def describe(model: Any, table: Table, y: Any, sample_weight: Any = None) -> FittedGLM:
     """Return the family, parameters, penalty, weights and labels of a fitted model.
 
-    The table, the weights and the labels (as the model knows them; classes may be strings) are
-    those it was fitted with. A model is refused if it is not in the registry, not fitted, fitted on
-    other columns than the table's, or if its objective is not that of a GLM on this table.
+    The table, the weights and the labels (in the caller's form; classes may be strings) must be
+    those of the fit. A model is refused if it is not in the registry, not fitted, fitted
+    on columns other than the table's, or if its objective is not that of a GLM on this table.
     """
     if getattr(model, "release_", None) is not None:
         raise InputError(
@@ -170,7 +170,7 @@ def describe(model: Any, table: Table, y: Any, sample_weight: Any = None) -> Fit
 
 @dataclass(frozen=True)
 class Unwrapped:
-    """A model that :func:`describe` reads, the steps before it, and what is left out."""
+    """A model that :func:`describe` reads, the steps before it, and the notes on its audit."""
 
     model: Any
     steps: tuple[FeatureStep, ...] = ()
@@ -180,7 +180,7 @@ class Unwrapped:
 
 
 def unwrap(model: Any, X: Any) -> Unwrapped:
-    """Open a fitted model that was fitted on the table ``X``."""
+    """Unwrap a fitted model of the table ``X``."""
     if is_search(model):
         inner = unwrap(best_of(model), X)
         return replace(inner, held=(SETTINGS, *inner.held))
@@ -211,13 +211,13 @@ def best_of(search: Any) -> Any:
 
 
 def _has_signs(model: Any) -> bool:
-    """Say whether the model has an L1 penalty, which some kinds make optional."""
+    """Return whether the model has an L1 penalty, which is optional for some kinds."""
     ratio = getattr(model, "l1_ratio_", getattr(model, "l1_ratio", 1.0))
     return bool(np.any(np.asarray(ratio if ratio is not None else 0.0, dtype=float) > 0))
 
 
 def _kept(model: Any, coef: np.ndarray) -> tuple[Any, tuple[FeatureStep, ...]]:
-    """Return the model of the columns whose coefficients are not zero, and those columns."""
+    """Return the model restricted to its nonzero coefficients, and their columns."""
     columns = np.flatnonzero(coef)
     if not len(columns):
         raise refusal(
@@ -233,7 +233,7 @@ def _kept(model: Any, coef: np.ndarray) -> tuple[Any, tuple[FeatureStep, ...]]:
 
 
 def takes_frame(results: Any, X: Any) -> bool:
-    """Say whether a table is the data frame of a formula, not the design made from it."""
+    """Return whether a table is the data frame of a formula, not its design matrix."""
     model: Any = getattr(results, "model", None)
     if library_of(type(results)) != "statsmodels":
         return False

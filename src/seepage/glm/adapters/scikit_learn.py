@@ -1,4 +1,4 @@
-"""How the linear models of scikit-learn are read; their penalties are mapped exactly."""
+"""Readers of the linear models of scikit-learn; their penalties are converted exactly."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _check_free(model: Any) -> None:
 
 
 def _alpha(model: Any) -> float:
-    """Return α as it was given or chosen, or 0 where there is none."""
+    """Return the given or selected α, or 0 where there is none."""
     given = getattr(model, "alpha_", getattr(model, "alpha", 0.0))
     return float(np.ravel(given)[0])  # one output has one value
 
@@ -50,12 +50,12 @@ def _of_sum(model: Any, rows: int, weight: float) -> float:
 
 
 def per_weight(model: Any, rows: int, weight: float) -> float:
-    """Return ``α Σ ω``, of a penalty beside the mean of the losses."""
+    """Return ``α Σ ω``, for a penalty added to the mean loss."""
     return _alpha(model) * weight
 
 
 def lasso_ratio(model: Any) -> float:
-    """Return the share of a penalty that is absolute; all of it where there is no other."""
+    """Return the L1 share of a penalty; 1 where the model has no such setting."""
     return float(getattr(model, "l1_ratio_", getattr(model, "l1_ratio", 1.0)) or 0.0)
 
 
@@ -83,25 +83,25 @@ def _sgd_family(model: Any) -> Family:
         raise refuse_setting(
             model,
             f"loss={model.loss!r}",
-            "this loss does not have two derivatives everywhere",
+            "this loss is not twice differentiable",
             f"Fit with loss={next(iter(known))!r}.",
         )
     return known[model.loss]
 
 
 def _sgd_penalty(model: Any, rows: int, weight: float) -> float:
-    """Return nα: the penalty is ``(α/2)‖w‖²`` beside the mean of the losses over the records."""
+    """Return nα: the penalty is ``(α/2)‖w‖²``, added to the mean loss over the records."""
     if model.penalty not in ("l2", None):
         raise refuse_setting(
             model,
             f"penalty={model.penalty!r}",
-            "gradient steps bring coefficients near zero but not to it, so which columns are kept "
-            "is not settled",
+            "gradient steps bring coefficients near zero but not to it, so the kept columns are "
+            "not determined",
             "Fit with penalty='l2', or fit Lasso or ElasticNet.",
         )
     if getattr(model, "average", False):
         raise refuse_setting(
-            model, "average=True", "the average of many steps minimises nothing", "Leave it out."
+            model, "average=True", "the average of many steps is not a minimiser", "Leave it out."
         )
     return 0.0 if model.penalty is None else rows * float(model.alpha)
 
@@ -115,7 +115,7 @@ def _logistic_family(model: Any) -> Family | Categorical:
 
 
 def _logistic_penalty(model: Any, rows: int, weight: float) -> float:
-    """Return 1/C; scikit-learn before 1.8 says ``penalty``, since then ``l1_ratio`` and ``C``."""
+    """Return 1/C; scikit-learn before 1.8 uses ``penalty``, later ``l1_ratio`` and ``C``."""
     penalty = getattr(model, "penalty", "deprecated")
     given: Any = getattr(model, "l1_ratio_", getattr(model, "l1_ratio", None))
     ratio = max((float(r) for r in np.atleast_1d(given) if r is not None), default=0.0)
@@ -153,7 +153,7 @@ def _check_logistic(model: Any) -> None:
         raise refuse_setting(
             model,
             "multi_class='multinomial' and two classes",
-            "it has two sets of coefficients that say the same",
+            "it has two redundant sets of coefficients",
             "Leave multi_class out.",
         )
     if model.solver == "liblinear" and model.fit_intercept:
@@ -170,7 +170,7 @@ def _check_svc(model: Any) -> None:
         raise refuse_setting(
             model,
             f"loss={model.loss!r} and penalty={model.penalty!r}",
-            "its objective has kinks",
+            "its objective is not differentiable",
             "Fit with the squared hinge and the L2 penalty.",
         )
     if model.fit_intercept:
@@ -194,10 +194,10 @@ _sgd = reader(_sgd_family, _sgd_penalty)
 _svc = reader(squared_hinge, _svc_penalty, check=_check_svc)
 
 _EDGES = (
-    "Records outside the margin leak nothing to first order; a change large enough to carry one "
-    "across its edge is left out."
+    "Records outside the margin leak nothing to first order; changes large enough to move one "
+    "across the margin are not counted."
 )
-_CODES = "The two classes are the numbers −1 and 1 here; changing the class moves the label by 2."
+_CODES = "The two classes are coded −1 and 1 here, so changing the class moves the label by 2."
 _TUNED = (PENALTY,)
 _CV = "as without CV, with the penalty chosen"
 _SQUARES = "Σ ω (wᵀx − y)²"

@@ -1,13 +1,13 @@
-"""How the results of statsmodels are read: least squares, logit, Poisson and GLM.
+"""Readers of the results of statsmodels: least squares, logit, Poisson and GLM.
 
-The table is the model's ``exog``, with or without its column of ones: left out, that column's
-coefficient is the intercept; passed, it counts as data like every other column. For a model with a
-formula it may also be the caller's own data frame, which :mod:`~seepage.glm.adapters.registry`
-turns into that table.
+The table is the model's ``exog``, with or without its column of ones. Without it, that column's
+coefficient is the intercept; with it, the column counts as data like every other. For a model with
+a formula it may also be the caller's data frame, which :mod:`~seepage.glm.adapters.registry`
+converts to that table.
 
-A description has no place for an offset ``o``; labels and weights absorb it. With a logarithmic
-link ``ℓ_p(m + o, y) = e^{(2−p)o} ℓ_p(m, y e^{−o})`` for the Tweedie loss of power p (Poisson: 1,
-gamma: 2), and with the identity ``ℓ(m + o, y) = ℓ(m, y − o)``.
+An offset ``o`` is absorbed by labels and weights. With a logarithmic link
+``ℓ_p(m + o, y) = e^{(2−p)o} ℓ_p(m, y e^{−o})`` for the Tweedie loss of power p (Poisson: 1, gamma:
+2), and with the identity ``ℓ(m + o, y) = ℓ(m, y − o)``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LINKS: dict[tuple[str | None, str | None], Family] = {
 
 
 def _reader(family_of: Callable[[Any], Family], weights_of: Callable[[Any], Any]) -> Read:
-    """Return the reader of results whose family and weights their model knows."""
+    """Return the reader of results whose model states family and weights."""
 
     def read(results: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
         model = getattr(results, "model", results)
@@ -76,7 +76,7 @@ def _check_fit(results: Any, model: Any) -> None:
         )
     if "Regularized" in type(results).__name__ or type(results).__name__.startswith("L1"):
         raise refusal(
-            "Regularised fits of statsmodels are not supported: their penalty is not read here.",
+            "Regularised fits of statsmodels are not supported: their penalty cannot be read.",
             "Fit with seepage.glm or scikit-learn, whose L2 penalty is known.",
         )
     if getattr(results, "constraints", None) is not None:
@@ -112,12 +112,12 @@ def _glm_family(model: Any) -> Family:
 
 
 def _glm_weights(model: Any) -> Any:
-    """Return freq_weights · var_weights, which the model keeps."""
+    """Return freq_weights · var_weights, stored in the model."""
     return np.asarray(model.freq_weights, dtype=float) * np.asarray(model.var_weights, dtype=float)
 
 
 def _gls_weights(model: Any) -> Any:
-    """Return the inverse variances of errors that are independent; refuse others."""
+    """Return the inverse variances of independent errors; refuse correlated ones."""
     sigma = model.sigma
     if sigma is None:
         return None
@@ -127,15 +127,15 @@ def _gls_weights(model: Any) -> Any:
             raise refusal(
                 "A GLS with correlated errors couples the records: its objective is not a sum over "
                 "them, and changing one changes the weight of others.",
-                "Fit WLS, or GLS with a diagonal sigma; or treat what correlates (a clinic, a "
-                "household) as one record.",
+                "Fit WLS, or GLS with a diagonal sigma, or treat each correlated unit (a clinic, "
+                "a household) as one record.",
             )
         sigma = np.diag(sigma)
     return 1 / np.broadcast_to(sigma, (len(np.asarray(model.endog)),))
 
 
 def _offset(model: Any) -> np.ndarray | None:
-    """Return the sum of offset and log exposure, or None where it is zero throughout."""
+    """Return the sum of offset and log exposure, or None where it is always zero."""
     total: np.ndarray | float = 0.0
     for what in ("offset", "exposure"):
         given = getattr(model, what, None)  # the exposure is kept as its logarithm
@@ -147,12 +147,13 @@ def _offset(model: Any) -> np.ndarray | None:
 def _moved(
     family: Family, offset: np.ndarray, y: np.ndarray, weights: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Return labels and weights that absorb an offset, and the scale by which a label moves."""
+    """Return labels and weights that absorb an offset, and the factor on label changes."""
     if family is gaussian:
         return y - offset, weights, None
     if family is bernoulli:
         raise refusal(
-            "A logistic model with an offset has a margin that no label or weight can absorb.",
+            "A logistic model with an offset is not supported: no label or weight can absorb the "
+            "offset.",
             "Put the offset into the table as a column, which gives it a coefficient of its own.",
         )
     power = 1.0 if family is poisson else 2.0 if family is gamma else float(family.name.split()[1])
@@ -164,7 +165,7 @@ def _moved(
 def _split_constant(
     params: np.ndarray, model: Any, table: Table
 ) -> tuple[np.ndarray, float | None]:
-    """Return the coefficients of the table's columns, and the constant's if the table omits it."""
+    """Return the coefficients of the table's columns, and the constant if the table lacks it."""
     names = [str(name) for name in model.data.xnames]
     constant = model.data.const_idx
     without = constant is not None and table.values.shape[1] == params.shape[0] - 1
@@ -188,13 +189,13 @@ def _split_constant(
 
 
 def _own_weights(own: Any, table: Table, sample_weight: Any) -> Any:
-    """Return the weights the model keeps; the caller's may only repeat them."""
+    """Return the weights stored in the model; the caller may only repeat them."""
     if own is None:
         own = np.ones(len(table))
     if sample_weight is not None and not np.array_equal(as_numpy(sample_weight), own):
         raise InputError(
-            "The statsmodels model carries weights of its own (such as freq_weights · "
-            "var_weights), which differ from sample_weight; leave sample_weight out."
+            "The statsmodels model has its own weights (such as freq_weights · var_weights), "
+            "which differ from sample_weight; leave sample_weight out."
         )
     return read_weights(own, table)
 

@@ -1,14 +1,14 @@
-"""Refits of one GLM with records changed, many at a time, each started from the model as it is.
+"""Refits of one GLM with records changed, many at a time, each started from the fitted model.
 
-With ``θ̂`` the minimiser on the table as it is, a refit moves it by the root ``δ`` of::
+With ``θ̂`` the minimiser on the unchanged table, a refit moves it by the root ``δ`` of::
 
     Σ_j ω_j [ℓ'(m_j + x̃_jᵀδ) − ℓ'(m_j)] x̃_j + ridge δ − Σ_removed ω r x̃ + Σ_added ω ℓ'(z̃ᵀ(θ̂+δ)) z̃
 
-where the first sum omits the removed records. Written in differences, it keeps its digits where
-one record moves the model little. Newton's method finds the root; its systems are solved by
-conjugate gradients, preconditioned by the inverse Hessian of the unchanged table, which differs by
-a few ranks; so no other matrix is ever formed, and a step costs two products of the table with as
-many columns as there are refits. Moves are those of the parameters that matter
+where the first sum omits the removed records. Written in differences, it loses no digits where one
+record moves the model little. Newton's method finds the root. Its systems are solved by
+conjugate gradients, preconditioned by the inverse Hessian of the unchanged table, from which they
+differ by a low rank. So no other matrix is formed, and a step costs two products of the table with
+one column per refit. Moves are of the free parameters
 (:class:`~seepage.glm.changes.outputs.Outputs`), one row of P numbers for each refit.
 """
 
@@ -36,7 +36,7 @@ _DECIDED = ("gaussian", "bernoulli", "poisson")  # where labels alone say if the
 
 @dataclass(frozen=True)
 class Change:
-    """One changed table: rows that leave, and the records that come in their places, if any."""
+    """A changed table: the rows to remove, and the records that replace them, if any."""
 
     removed: np.ndarray
     features: np.ndarray | None = None  # (a, d), less the centre of the model's columns
@@ -56,10 +56,10 @@ class BatchedRefits:
     def moves(
         self, changes: list[Change], starts: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the moves and the last steps of Newton's method, (B, P) each: their errors.
+        """Return the moves and the last Newton steps, (B, P) each; the latter estimate the errors.
 
-        Infinite where no unique minimiser is left, NaN where there is one that was not found.
-        ``starts (B, P)`` are first guesses.
+        Infinite where no unique minimiser remains, NaN where one exists but was not found.
+        ``starts (B, P)`` are initial guesses.
         """
         moves, errors = np.zeros((2, len(changes), len(self.inverse)))
         starts = np.zeros_like(moves) if starts is None else starts
@@ -78,16 +78,16 @@ class BatchedRefits:
         return moves, errors
 
     def _passes(self, changes: list[Change]) -> Iterator[slice]:
-        """Yield so many changes that their margins stay in a processor's cache; at least two."""
+        """Yield batches of changes whose margins fit in the processor's cache; at least two."""
         size = max(2, (1 << 17) // (len(self.model.X) * self.outputs.count))
         return (slice(k, k + size) for k in range(0, len(changes), size))
 
     def weakening(self, changes: list[Change], moves: np.ndarray) -> np.ndarray:
-        """Return how many times less curvature refits may have than the table as it is, (B,).
+        """Return the factor by which refits may have less curvature than the full table, (B,).
 
-        The largest ``a/a′`` of the records that stay, with a′ at the refit; of softmax
-        ``exp(span)``. Errors that are small along every direction of the one are so much larger
-        along some of the other's.
+        The largest ``a/a′`` of the remaining records, with a′ at the refit; for softmax
+        ``exp(span)``. Errors that are small in every direction of the former may be larger by this
+        factor in the latter.
         """
         weaker = np.ones(len(changes))
         counted = self._curved > 0
@@ -106,7 +106,7 @@ class BatchedRefits:
         return weaker
 
     def pull_of_removed(self, changes: list[Change]) -> np.ndarray:
-        """Return how strongly the records that leave have pulled, in the norm of ``H⁻¹``, (B,)."""
+        """Return the norm of the removed records' gradients in the norm of ``H⁻¹``, (B,)."""
         return self.size(_Batch(self, changes).removed_gradient)
 
     def steepness(self, changes: list[Change]) -> np.ndarray:
@@ -116,7 +116,8 @@ class BatchedRefits:
     def least_curvatures(self, changes: list[Change]) -> np.ndarray:
         """Return lower bounds on the eigenvalues of the refits' Hessians, (B,).
 
-        The ridge on the coefficients, and along the intercept what the records that stay have.
+        The ridge for the coefficients, and for the intercept the curvature of the remaining
+        records.
         """
         ridge, least = self.model.fit.ridge, np.full(len(changes), self.model.fit.ridge)
         if self.model.fit.intercept is not None:
@@ -126,7 +127,7 @@ class BatchedRefits:
         return np.asarray(least)
 
     def conditions(self, changes: list[Change]) -> np.ndarray:
-        """Return upper bounds on the conditions of the refits' Hessians, (B,)."""
+        """Return upper bounds on the condition numbers of the refits' Hessians, (B,)."""
         largest = float(self._curved @ self._squares) + self.model.fit.ridge
         with np.errstate(divide="ignore"):
             return np.asarray(largest / self.least_curvatures(changes))
@@ -134,13 +135,13 @@ class BatchedRefits:
     def slope_rounding(
         self, changes: list[Change], left: np.ndarray, weaker: np.ndarray
     ) -> np.ndarray:
-        """Return how far the rounding of the slopes moves refits, in units of the noise, (B,).
+        """Return the effect of the slopes' rounding on refits, in units of the noise, (B,).
 
-        A difference of slopes is no more exact than they are, however small it is. Errors e of the
-        slopes move the table's own fit by ``Σ ω e ‖Φ^½H⁻¹x̃‖`` at most, and a refit to which a
-        share ``left`` of the curvature is left, ``weaker`` by the way (:meth:`weakening`), by so
-        many times more. They move any fit by ``(Σ ω e²/a′)^½`` in the norm of its Hessian, whose
-        curvatures a′ are, and by ``Σ ω e ‖x̃‖`` over its least curvature.
+        A difference of slopes has the absolute error of the slopes, however small it is. Errors e
+        of the slopes move the full fit by at most ``Σ ω e ‖Φ^½H⁻¹x̃‖``. A refit with a share
+        ``left`` of the curvature, further reduced by ``weaker`` (:meth:`weakening`), moves by
+        correspondingly more. They move any fit by at most ``(Σ ω e²/a′)^½`` in the norm of its
+        Hessian, with its curvatures a′, and by at most ``Σ ω e ‖x̃‖`` over its least curvature.
         """
         whiten, (moved, energy, steep) = self.model.whiten, self._rounded_slopes
         least = self.least_curvatures(changes)
@@ -150,7 +151,7 @@ class BatchedRefits:
 
     @cached_property
     def _rounded_slopes(self) -> tuple[float, float, float]:
-        """The three sums, with a few roundings of every slope and of its margin's terms for e."""
+        """The three sums, with e a few roundings of every slope and of its margin's terms."""
         model, moved = self.model, 0.0
         parameters = np.abs(model.outputs.within(model.theta))
         margins = np.abs(model.gram_solver.design(model.X)) @ parameters
@@ -173,16 +174,16 @@ class BatchedRefits:
         return np.asarray(np.sum(self.model.gram_solver.design(self.model.X) ** 2, axis=1))
 
     def size(self, gradient: np.ndarray) -> np.ndarray:
-        """Return ``‖g‖`` in the norm of the inverse Hessian, (B,): about the distance left."""
+        """Return ``‖g‖`` in the norm of the inverse Hessian, (B,): the remaining distance."""
         return np.asarray(np.sqrt(np.abs(np.sum(gradient * (gradient @ self.inverse), axis=1))))
 
     # One by one -------------------------------------------------------------------------------
 
     def _share(self, rows: np.ndarray) -> float:
-        """Return the largest share of some records along a direction that no penalty holds.
+        """Return the largest share of some records in an unpenalised direction.
 
-        Near 1, the refit without them may be undetermined. With a penalty that direction can only
-        be the intercept's.
+        Near 1, the refit without them may be undetermined. With a penalty only the intercept is
+        such a direction.
         """
         model = self.model
         if model.fit.ridge > 0:
@@ -199,11 +200,11 @@ class BatchedRefits:
         return np.asarray(np.einsum("nkk->n", self.model.gram_solver.curvature))
 
     def _holds_intercept(self, change: Change) -> bool:
-        """Say whether the labels of a changed table let the intercept have a minimiser.
+        """Return whether the labels of a changed table determine the intercept.
 
-        No penalty holds it: that of a class without records goes to minus infinity, and so does
-        that of counts which are all zero. Newton's method may end on the way, where the gradient is
-        as small as rounding.
+        It is not penalised: the intercept of a class without records diverges to minus infinity,
+        and so does that of counts which are all zero. Newton's method may stop early there, where
+        the gradient is as small as rounding.
         """
         if self.model.fit.intercept is None:
             return True
@@ -215,17 +216,17 @@ class BatchedRefits:
 
     @property
     def _labels_decide(self) -> bool:
-        """Whether the labels alone say if a penalised fit has an intercept."""
+        """Whether the labels alone determine if a penalised fit has an intercept."""
         family = self.model.fit.family
         return isinstance(family, Categorical) or family.name in _DECIDED
 
     @cached_property
     def _anchored(self) -> np.ndarray:
-        """What every record has of that without which the intercept diverges, (n, e)."""
+        """The part of every record that keeps the intercept finite, (n, e)."""
         return self._anchors(self.model.target, self.model.weight)
 
     def _anchors(self, labels: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        """Return which of them labels have, (n, e): each class, or a count above zero."""
+        """Return which conditions each label meets, (n, e): its class, or a count above zero."""
         family = self.model.fit.family
         if isinstance(family, Categorical):
             held = labels > 0
@@ -240,8 +241,8 @@ class BatchedRefits:
     def _alone(self, change: Change, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the move of one change by Newton's method with factorised Hessians, and its error.
 
-        The fit's own checks say whether the changed records determine the parameters. Where labels
-        do not say it, an intercept that runs off to infinity takes its curvature with it.
+        The fit's own checks decide whether the changed records determine the parameters. Where
+        labels do not decide it, a diverging intercept is recognised by its vanishing curvature.
         """
         model, outputs = self.model, self.outputs
         kept = np.setdiff1d(np.arange(len(model.X)), change.removed)
@@ -297,16 +298,16 @@ class BatchedRefits:
 
     @property
     def _bend(self) -> float:
-        """How much curvatures may change, in logarithms, where a margin shifts by 1."""
+        """The largest change of log-curvatures when a margin shifts by 1."""
         constant = self.model.fit.family.self_concordance
         return 1.0 if constant is None else constant
 
     # Many at a time ---------------------------------------------------------------------------
 
     def _newton(self, changes: list[Change], start: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the moves and their last steps, (B, P), and how far off they were before, (B,).
+        """Return the moves and their last steps, (B, P), and their earlier relative error, (B,).
 
-        Relative to their size.
+        The error is relative to their size.
         """
         whole, moved = _Batch(self, changes), start.copy()
         left, last = np.full(len(changes), np.inf), np.zeros(len(changes))
@@ -367,7 +368,7 @@ class BatchedRefits:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Solve with each refit's own Hessian by preconditioned conjugate gradients, (B, P).
 
-        Also return what is left of the right side, in the norm of ``H⁻¹``, as a share of it, (B,).
+        Also return the relative residual in the norm of ``H⁻¹``, (B,).
         """
         solution, residual = np.zeros_like(right), right.copy()
         direction = z = residual @ self.inverse
@@ -390,9 +391,8 @@ class BatchedRefits:
 class _Batch:
     """Some changes of one model's table, as arrays.
 
-    Arrays of records are (n, B, …) with those that leave at zero, and where records come
-    (n + a, B, …), with those that come in the last places: a is the most that come in any change,
-    and the others have as many records of weight zero instead.
+    Arrays of records are (n, B, …) with removed records at zero. With added records they are (n +
+    a, B, …): a is the largest number added in any change, and unused places have weight zero.
     """
 
     def __init__(self, refits: BatchedRefits, changes: list[Change], room: int = 0) -> None:
@@ -427,14 +427,14 @@ class _Batch:
             self.own_margins = self.z @ parameters.reshape(x.shape[1], -1)
 
     def of(self, which: np.ndarray) -> _Batch:
-        """Return some of the changes, with as many places for records that come."""
+        """Return some of the changes, with the same number of places for added records."""
         chosen = np.arange(len(self.changes))[which]
         if len(chosen) == len(self.changes):
             return self
         return _Batch(self.refits, [self.changes[k] for k in chosen], self._coming)
 
     def shifts(self, moved: np.ndarray) -> np.ndarray:
-        """Return how far moves shift the margins, ``X̃ δ``, (B, P) → (n, B, c)."""
+        """Return the shifts of the margins under moves, ``X̃ δ``, (B, P) → (n, B, c)."""
         X, B, c = self.model.X, len(moved), self.model.outputs.count
         by_feature = moved.reshape(B, -1, c).transpose(1, 0, 2)
         d = X.shape[1]
@@ -448,11 +448,11 @@ class _Batch:
 
     @property
     def _coming(self) -> int:
-        """How many places there are for records that come."""
+        """The number of places for added records."""
         return 0 if self.z is None else len(self.z)
 
     def _back(self, values: np.ndarray) -> np.ndarray:
-        """Return ``X̃ᵀ v``, (n, B, c) → (B, P), of the records that are there."""
+        """Return ``X̃ᵀ v``, (n, B, c) → (B, P), over the present records."""
         X, (_, B, c) = self.model.X, values.shape
         values[self.rows, self.columns] = 0.0
         table = values[: len(X)].reshape(len(X), B * c)
@@ -465,7 +465,7 @@ class _Batch:
         return np.asarray(out.reshape(B, -1))
 
     def _penalty(self, moved: np.ndarray) -> np.ndarray:
-        """Return the ridge times the move, without the intercept's."""
+        """Return the ridge times the move, without that of the intercept."""
         out = self.model.fit.ridge * moved
         out[:, self.model.X.shape[1] * self.model.outputs.count :] = 0.0
         return np.asarray(out)
@@ -473,7 +473,7 @@ class _Batch:
     def _pieces(self) -> Iterator[tuple[slice, np.ndarray, np.ndarray, Any, Any]]:
         """Yield records, their margins, labels, weights and slopes at ``θ̂``, to be broadcast.
 
-        Some of the table at a time, which stay in a processor's cache; then those that come.
+        The table comes in pieces that fit in the processor's cache, then the added records.
         """
         model = self.model
         for rows in row_slices(
@@ -500,7 +500,7 @@ class _Batch:
         return self._arrivals(shift) - self.removed_gradient
 
     def _arrivals(self, shift: np.ndarray) -> np.ndarray:
-        """Return the gradients of the records that come, whose shifts are the last, (B, P)."""
+        """Return the gradients of the added records, whose shifts are the last, (B, P)."""
         if self.z is None:
             return np.zeros_like(self.removed_gradient)
         slopes = self.model.outputs.slope(self.own_margins + shift[-len(self.z) :], self.labels)
@@ -508,9 +508,10 @@ class _Batch:
         return np.asarray(np.einsum("abp,abc->bpc", self.z, slopes).reshape(slopes.shape[1], -1))
 
     def pull(self, shift: np.ndarray) -> np.ndarray:
-        """Return how strongly the records removed and added pull under some shifts, (B,).
+        """Return the gradient norms of the removed and added records under some shifts, (B,).
 
-        An added record may pull orders of magnitude harder at the old model than at the new one.
+        The gradient of an added record may be orders of magnitude larger at the old model than at
+        the new one.
         """
         size = self.refits.size
         return np.asarray(size(self.removed_gradient) + size(self._arrivals(shift)))
@@ -533,7 +534,7 @@ class _Batch:
     def length(
         self, moved: np.ndarray, shift: np.ndarray, step: np.ndarray, gradient: np.ndarray
     ) -> np.ndarray:
-        """Return how much of each step to take: to where the slope along it has about vanished."""
+        """Return the length of each step: to where the slope along it nearly vanishes."""
         along = self.shifts(step)
         downhill = np.abs(np.sum(gradient * step, axis=1))
         base = np.sum((self._penalty(moved) - self.removed_gradient) * step, axis=1)

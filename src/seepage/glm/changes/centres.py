@@ -1,19 +1,19 @@
-"""The centre of a move: how far a fit moves for a changed record while the others' curvature stays.
+"""The centre of a move: the change of a fit with the other records' curvature held fixed.
 
 Without record i, ``H₀ = H − ω x̃ a x̃ᵀ`` has the inverse ``H⁻¹ + H⁻¹x̃ U x̃ᵀH⁻¹`` (Woodbury): in the
 principal directions of the record, ``WWᵀ = ω a`` with ``Wᵀx̃ᵀH⁻¹x̃W = diag h``,
-``U = W diag(1/(1 − h)) Wᵀ``. It leaves by ``H₀⁻¹x̃ ω r = H⁻¹x̃ u``, and a record ``(z, y')`` that
-comes in its place moves the fit by ``−H₀⁻¹z̃ σ``, with its margin m the root of one equation::
+``U = W diag(1/(1 − h)) Wᵀ``. Leaving it out moves the fit by ``H₀⁻¹x̃ ω r = H⁻¹x̃ u``. A record
+``(z, y')`` in its place moves the fit by ``−H₀⁻¹z̃ σ``, where its margin m solves one equation::
 
     m = z̃ᵀθ₀ − z̃ᵀH₀⁻¹z̃ σ,       σ = ω ℓ'(m, y'),       θ₀ the fit without record i
 
-Records that change together, k of them, are a record of k outputs: ``a`` has their curvatures along
-its diagonal, and the margins of those that come are the root of k equations. Everywhere below,
+k records that change together are treated as one record of k outputs: ``a`` has their curvatures
+along its diagonal, and the margins of the added records solve k equations. Everywhere below,
 ``rows`` are sets of records, (m, k), and w = k·c is the number of their margins.
 
-All moves of a record lie in the span of its ``H⁻¹x̃`` and of ``H⁻¹e`` for the columns that differ,
-so that their inner products, in the norms of the Hessian, the noise and the penalty, are those of a
-few vectors for each record (:meth:`~seepage.glm.changes.solver.Solver.products`).
+All moves of a record lie in the span of its ``H⁻¹x̃`` and of ``H⁻¹e`` for the columns that differ.
+So their inner products, in the norms of the Hessian, the noise and the penalty, are those of a few
+vectors per record (:meth:`~seepage.glm.changes.solver.Solver.products`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from seepage.support.double_double import EPS
 
 @dataclass(frozen=True)
 class WithoutRecord:
-    """Some records, and the fit of the others without each of them, (m, …) each."""
+    """Some records, and the fit of the other records without each of them, (m, …) each."""
 
     pull: np.ndarray  # ω r
     curvature: np.ndarray  # ω a
@@ -67,7 +67,7 @@ class WithoutRecord:
 
 @dataclass(frozen=True)
 class Replacements:
-    """Where records that come lie, as seen from those that are left, (m, K, …) each."""
+    """Quantities of added records under the fit without the removed ones, (m, K, …) each."""
 
     along: np.ndarray  # H₀⁻¹z̃ in the basis of the centres
     lengths: np.ndarray  # z̃ᵀH₀⁻¹z̃
@@ -82,9 +82,9 @@ class Replacements:
     def off_by_residual(
         self, margin: np.ndarray, slope: np.ndarray, weight: np.ndarray
     ) -> Replacements:
-        """Return the same with the residual of ``m + G σ = given`` in the errors, (m, K).
+        """Return the same with the residual of ``m + G σ = given`` added to the errors, (m, K).
 
-        A residual acts on the slopes as an error of ``given`` does.
+        A residual has the same effect on the slopes as an error of ``given``.
         """
         moved = times(self.lengths, slope)
         residual = np.linalg.norm(margin + moved - self.given, axis=2)
@@ -141,7 +141,7 @@ class Replacements:
 
 @dataclass(frozen=True)
 class Centres:
-    """The moves of m records under K changes with the others' curvature held fixed."""
+    """The moves of m records under K changes with the other records' curvature held fixed."""
 
     columns: list[int]
     gram: np.ndarray  # (m, K, K), whitened
@@ -165,7 +165,7 @@ class Centres:
 
     @classmethod
     def of(cls, model: LocalModel, rows: np.ndarray, others: Alternatives | None) -> Centres:
-        """Return the centres of some records' moves; ``None`` leaves them out."""
+        """Return the centres of some records' moves; ``None`` as alternative leaves them out."""
         joint = JointOutputs(model.outputs, rows.shape[1])
         columns, w = [] if others is None else list(others.columns), joint.count
         by_inverse, by_noise, by_penalty = model.solver.products(rows, columns)
@@ -231,7 +231,7 @@ class Centres:
         )
 
     def moves(self, model: LocalModel, rows: np.ndarray) -> np.ndarray:
-        """Return the centres themselves, of the parameters that matter, (m, K, P)."""
+        """Return the centres, as moves of the free parameters, (m, K, P)."""
         w, solver = model.outputs.count * rows.shape[1], model.solver
         moves = self.coefs[:, :, :w] @ solver.solved(rows)
         return np.asarray(moves + self.coefs[:, :, w:] @ solver.solved_columns(self.columns))
@@ -239,7 +239,7 @@ class Centres:
 
 @dataclass(frozen=True)
 class OwnRecord:
-    """What the record that comes adds to the error, (m, K, …) each."""
+    """The contribution of the added record to the error, (m, K, …) each."""
 
     shares: np.ndarray  # the curvature at the centre along its principal directions, relative to H₀
     sights: np.ndarray  # and their squared length in the noise's norm, where it is 1 in that of H₀
@@ -264,10 +264,10 @@ class OwnRecord:
         return cls(shares, sights, widest, new.before, shift, new.labels)
 
     def per_error(self, constant: float, E: np.ndarray) -> np.ndarray:
-        """Return how far an error of the others moves the release through this record's slope.
+        """Return the effect of an error of the other records through this record's slope.
 
-        Its margin shifts by a span of ``√widest·E`` at most, over which the curvature grows by a
-        factor.
+        Its margin shifts by a span of at most ``√widest·E``, which bounds the growth of its
+        curvature.
         """
         growth = np.exp(constant * np.sqrt(np.maximum(self.widest, 0.0)) * E)[:, :, None]
         with np.errstate(divide="ignore", over="ignore"):
@@ -279,11 +279,11 @@ class OwnRecord:
 def _own_slope(
     model: LocalModel, new: Replacements, weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the margins of the records that come, their weighted slopes, and which are solved.
+    """Return the margins of the added records, their weighted slopes, and which are solved.
 
-    Where the record outweighs the others the slope follows from how far it is from the margin
-    that they give it, ``z̃ᵀH₀⁻¹z̃ σ = given − m``; the slope at m would be the difference of a
-    prediction and a label that are nearly equal there.
+    Where the record outweighs the others, the slope follows from the distance to its margin under
+    their fit, ``z̃ᵀH₀⁻¹z̃ σ = given − m``. The slope at m would be the difference of a prediction
+    and a nearly equal label.
     """
     joint, zz = JointOutputs(model.outputs, weight.shape[2]), new.lengths
     if joint.records > 1 and not model.constant:
@@ -306,7 +306,7 @@ def _own_slope(
 def _slopes_together(
     joint: JointOutputs, new: Replacements, weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the same of several records under a quadratic loss, whose slope is linear.
+    """Return the same for several records under a quadratic loss, whose slope is linear.
 
     ``σ = R(I + R G R)⁻¹R⁻¹ ω ℓ'(given)`` with ``R² = ω a`` and ``G = z̃ᵀH₀⁻¹z̃``.
     """
@@ -326,10 +326,10 @@ def _arrival_error(
     curvature: np.ndarray,
     new: Replacements,
 ) -> np.ndarray:
-    """Return the error of the move by records that come, whitened, (m, K).
+    """Return the error of the move due to added records, whitened, (m, K).
 
-    That of the products, relative to the move; and that of the slope σ, from the error of the
-    margin at which the record is met: ``∂σ = ω a/(1 + ω a z̃ᵀH₀⁻¹z̃)`` of it.
+    It combines the error of the products, relative to the move, and that of the slope σ, from the
+    error of the margin: ``∂σ = ω a/(1 + ω a z̃ᵀH₀⁻¹z̃)`` times it.
     """
     size = np.sqrt(np.maximum(np.einsum("mkb,mkbc,mkc->mk", slope, by_noise, slope), 0.0))
     if new.labels.shape[2] > 1:
@@ -355,5 +355,5 @@ def quadratic(coefs: np.ndarray, gram: np.ndarray) -> np.ndarray:
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Return a quotient of numbers, zero where there is no whole."""
+    """Return a quotient, zero where the denominator is zero."""
     return np.asarray(np.divide(part, whole, out=np.zeros_like(part), where=whole > 0))

@@ -1,31 +1,32 @@
-"""The certificate: how far from its centre the refit may lie, for a family with ``|ℓ‴| ≤ M ℓ″``.
+"""The certificate: a bound on the distance of the refit from its centre, if ``|ℓ‴| ≤ M ℓ″``.
 
-Let ``t_j = x̃_jᵀδ`` be how far a move δ shifts the others' margins, and
-``ε_j = ω_j[ℓ'(m_j + t_j) − ℓ'(m_j) − a_j t_j]`` what a fixed curvature leaves out of their slopes.
-With ``|ℓ‴| ≤ M ℓ″`` (Bach 2010), ``|ε_j|`` is no more than ``ω_j a_j |t_j| κ(M|t_j|)``,
-``κ(u) = (eᵘ − 1 − u)/u``. In the norm ``E = (Σ ε_j²/(ω_j a_j))^½`` (``‖X̃ᵀε‖`` in that of ``H₀⁻¹``
-is no larger), for every ε of norm E the move lies within E of the centre in the norm of ``H₀``;
-with ``S`` the largest ``|t_j|`` at the centre, ``N`` the norm of its ``t``,
+Let ``t_j = x̃_jᵀδ`` be the shift of the other records' margins under a move δ, and
+``ε_j = ω_j[ℓ'(m_j + t_j) − ℓ'(m_j) − a_j t_j]`` the error of their slopes at fixed curvature. With
+``|ℓ‴| ≤ M ℓ″`` (Bach 2010), ``|ε_j|`` is no more than ``ω_j a_j |t_j| κ(M|t_j|)``,
+``κ(u) = (eᵘ − 1 − u)/u``. Let the norm be ``E = (Σ ε_j²/(ω_j a_j))^½`` (``‖X̃ᵀε‖`` in that of
+``H₀⁻¹`` is no larger). For every ε of norm E the move lies within E of the centre in the norm of
+``H₀``. With ``S`` the largest ``|t_j|`` at the centre, ``N`` the norm of its ``t``,
 ``Q⁴ = Σ ω_j a_j t_j⁴`` and ``R = max_j ‖x̃_j‖_{H₀⁻¹}``, the ε of such a move has norm at most::
 
     f(E) = κ(M (S + R E)) (N + E),     or   M ψ(M (S + R E)) (Q + r E)²,   ψ(u) = κ(u)/u
 
 with ``r`` the largest Q of a move of norm 1. If ``f(E) ≤ E``, the map from ε to the ε of its move
-takes the ball of radius E into itself, and has a fixed point there by Brouwer's theorem; the fixed
-point is a root of the whole equation, which has only one. So the refit lies within ``E`` of the
-centre, and in units of the noise within ``(‖Φ^½H⁻¹X̃ᵀD^½‖ + …)E``. The length of the move is known
-better: to first order only the error along it counts, ``‖D^½X̃H⁻¹Φδ‖/‖Φ^½δ‖`` for each unit of E.
+takes the ball of radius E into itself, and has a fixed point there by Brouwer's theorem. This
+fixed point is the unique root of the whole equation. So the refit lies within ``E`` of the
+centre, and in units of the noise within ``(‖Φ^½H⁻¹X̃ᵀD^½‖ + …)E``. The length of the move has a
+tighter bound: to first order only the error along it counts, ``‖D^½X̃H⁻¹Φδ‖/‖Φ^½δ‖`` for each unit
+of E.
 
-**Several outputs.** Softmax has K margins for each record, of which only the differences matter:
-slopes are then vectors, curvatures ``a_j`` matrices, ``ω_j a_j t_j²`` is ``ω_j t_jᵀa_jt_j``, and
-along a path curvatures change by a factor of ``e^±u`` at most, with u the span of the shift, its
+**Several outputs.** Softmax has K margins for each record, of which only the differences matter.
+Slopes are then vectors, curvatures ``a_j`` matrices, and ``ω_j a_j t_j²`` is ``ω_j t_jᵀa_jt_j``.
+Along a path curvatures change by a factor of at most ``e^±u``, with u the span of the shift, its
 largest entry less its smallest. So ``|t_j|`` is the span in S and R,
 ``Q⁴ = Σ ω_j span(t_j)² t_jᵀa_jt_j``, and as Q is no longer a norm, two terms replace ``2 Q r``.
 
-**What it costs.** ``S ≤ R ‖δ‖_{H₀}`` costs nothing. With ``q_j = x̃_jᵀH⁻¹x̃_j`` Cauchy's inequality
+**Cost.** ``S ≤ R ‖δ‖_{H₀}`` costs nothing. With ``q_j = x̃_jᵀH⁻¹x̃_j`` Cauchy's inequality
 gives ``Q⁴ ≤ ‖δ‖_H² Σ ω_j a_j q_j t_j²``, a quadratic form in δ, for two products over all records;
 the error along the move is another. S and Q themselves cost a pass over all pairs. Where there is
-no certificate at all (labels that flip under a weak penalty), convexity alone bounds the move.
+no certificate (labels that flip under a weak penalty), convexity alone bounds the move.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from seepage.support.double_double import EPS
 
 @dataclass(frozen=True)
 class Shifts:
-    """Upper bounds on the shifts of the others' margins under a centre, (m, K) each."""
+    """Upper bounds on the shifts of the other records' margins under a centre, (m, K) each."""
 
     largest: np.ndarray  # S
     fourth: Any = None  # Q
@@ -55,7 +56,7 @@ class Shifts:
 
 
 def free_shifts(model: LocalModel, rows: np.ndarray, centres: Centres) -> Shifts:
-    """Return the bound on S that costs nothing."""
+    """Return the bound on S that needs no further computation."""
     return Shifts(_reach(model, centres) * centres.energy)
 
 
@@ -128,12 +129,12 @@ def pair_shifts(model: LocalModel, rows: np.ndarray, centres: Centres) -> Shifts
 
 
 def one_direction(model: LocalModel, rows: np.ndarray, columns: list[int]) -> bool:
-    """Say whether every move of a record lies along one vector, ``H⁻¹x̃``."""
+    """Return whether every move of a record lies along one vector, ``H⁻¹x̃``."""
     return not columns and model.outputs.count * rows.shape[1] == 1
 
 
 def pairs_may_help(model: LocalModel, centres: Centres) -> np.ndarray:
-    """Say for which records a pass over pairs could find a certificate, (m,).
+    """Return for which records a pass over pairs could find a certificate, (m,).
 
     Q is at least ``N/(Σ ω v)^¼``, and with ``M r Q`` above ½ no E satisfies ``f(E) ≤ E``.
     """
@@ -143,7 +144,7 @@ def pairs_may_help(model: LocalModel, centres: Centres) -> np.ndarray:
 
 
 def around(model: LocalModel, centres: Centres, shifts: Shifts) -> Moves:
-    """Return the moves around their centres, given the sizes of the others' shifts."""
+    """Return the moves around their centres, given the sizes of the other records' shifts."""
     E, still = slope_error(model, centres, shifts)
     size = centres.size
     per_error = centres.per_error[:, None]
@@ -170,7 +171,7 @@ def slope_error(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return a norm E of ε with ``f(E) ≤ E``, (m, K), infinite where none is found.
 
-    And which changes change nothing.
+    Also which changes have no effect.
     """
     M = model.constant
     alone = np.isinf(centres.per_error)[:, None]
@@ -212,9 +213,8 @@ def slope_error(
 def _crossed(model: LocalModel, centres: Centres, shifts: Shifts) -> np.ndarray:
     """Return the mixed term of a centre's shifts and those of an error of norm 1.
 
-    With one output Q is a norm: the term is ``2rQ``. With more, a shift has a span and a norm
-    of its own, and there are two such terms: the error's span with the centre's norm, and the
-    centre's span with the error's norm.
+    With one output Q is a norm: the term is ``2rQ``. With more outputs there are two such terms:
+    the error's span with the centre's norm, and the centre's span with the error's norm.
     """
     free = np.sqrt(centres.free)[:, None]
     if model.outputs.count == 1:
@@ -225,7 +225,7 @@ def _crossed(model: LocalModel, centres: Centres, shifts: Shifts) -> np.ndarray:
 
 
 def _reach(model: LocalModel, centres: Centres) -> np.ndarray:
-    """Return ``R``: no record is larger in the norm of ``H₀⁻¹``, (m, 1)."""
+    """Return ``R``, the largest norm of a record in that of ``H₀⁻¹``, (m, 1)."""
     return np.asarray(np.sqrt(model.largest_shifts.largest / centres.free))[:, None]
 
 
@@ -246,11 +246,11 @@ def bound_by_convexity(
     rows: np.ndarray,
     others: Alternatives | None,
 ) -> None:
-    """Bound the lengths of those moves of some records that have no certificate.
+    """Bound the lengths of the moves without a certificate.
 
-    Where every parameter is penalised no minimiser is further than ``‖g‖/ridge``, with g the
-    gradient of the changed objective at ``θ̂``; and where it is known to fall by D somewhere
-    along the centre, none is nearer than the least ℓ with ``‖g‖ℓ − ridge ℓ²/2 ≥ D``.
+    Where every parameter is penalised, no minimiser is farther than ``‖g‖/ridge``, with g the
+    gradient of the changed objective at ``θ̂``. Where the objective is known to fall by D
+    somewhere along the centre, none is nearer than the least ℓ with ``‖g‖ℓ − ridge ℓ²/2 ≥ D``.
     """
     open_ = np.isinf(moves.radius[where])
     ridge = 0.0 if model.fit.intercept is not None else model.fit.ridge
@@ -270,7 +270,7 @@ def bound_by_convexity(
 
 
 def steepness(model: LocalModel, rows: np.ndarray, others: Alternatives | None) -> np.ndarray:
-    """Return ``‖g‖`` at ``θ̂``, of the records that come less those that leave, (m, K)."""
+    """Return ``‖g‖`` at ``θ̂``, of the added records less the removed ones, (m, K)."""
     x = model.solver.design(model.X[rows.reshape(-1)]).reshape(*rows.shape, -1)
     weight, own = model.weight[rows], model.slopes[rows]
     rounding = np.sum(weight * model.slope_errors[rows] * np.linalg.norm(x, axis=2), axis=1)
@@ -288,10 +288,10 @@ def steepness(model: LocalModel, rows: np.ndarray, others: Alternatives | None) 
 
 
 def _fall(model: LocalModel, rows: np.ndarray, centres: Centres) -> np.ndarray:
-    """Return a lower bound on how far the changed objective falls along the centre.
+    """Return a lower bound on the decrease of the changed objective along the centre.
 
-    At τ times the centre, the losses of the others rise at most ``N² τ² ψ(M S τ)`` beyond their
-    slopes; the losses of the records that leave and come are known.
+    At τ times the centre, the losses of the other records rise at most ``N² τ² ψ(M S τ)`` beyond
+    their slopes; the losses of removed and added records are known.
     """
     M, S = model.constant, _reach(model, centres) * centres.energy
     weight, own = model.weight[rows][:, None], centres.own

@@ -1,16 +1,17 @@
-"""How far a GLM's minimiser moves when a record is left out or replaced, for all records at once.
+"""The change of a GLM's minimiser when a record is left out or replaced, for all records.
 
-Let ``H₀`` be the Hessian at ``θ̂`` without record i, ``t_j = x̃_jᵀδ`` how far a move ``δ`` shifts the
-other margins, and ``ε_j = ω_j[ℓ'(m_j + t_j) − ℓ'(m_j) − a_j t_j]`` what a fixed curvature leaves
-out. With ``(z, y')`` in the record's place (or nothing: σ = 0) the refit moves by::
+Let ``H₀`` be the Hessian at ``θ̂`` without record i, ``t_j = x̃_jᵀδ`` the shift of the other
+margins under a move ``δ``, and ``ε_j = ω_j[ℓ'(m_j + t_j) − ℓ'(m_j) − a_j t_j]`` the error at fixed
+curvature. With ``(z, y')`` in the record's place (or nothing: σ = 0) the refit moves by::
 
     δ = ω r H₀⁻¹x̃ − σ H₀⁻¹z̃ − H₀⁻¹X̃ᵀε,        σ = ω ℓ'(z̃ᵀ(θ̂ + δ), y')
 
-The *centre* (:mod:`~seepage.glm.changes.centres`) drops ε, which leaves one equation in one number,
-the record's own margin; least squares has ε = 0, and the centre is exact. The *certificate*
-(:mod:`~seepage.glm.changes.certificate`) bounds how far ε takes the refit from the centre. The
-*expansion* (:mod:`~seepage.glm.changes.expansion`) has ε but for high powers of the shifts.
-*Refits* (:mod:`~seepage.glm.changes.batched_refits`) start there, and are exact for any family.
+The *centre* (:mod:`~seepage.glm.changes.centres`) drops ε, which leaves one equation for the
+record's own margin; least squares has ε = 0, and the centre is exact. The *certificate*
+(:mod:`~seepage.glm.changes.certificate`) bounds the distance of the refit from the centre. The
+*expansion* (:mod:`~seepage.glm.changes.expansion`) includes ε except for high powers of the
+shifts. *Refits* (:mod:`~seepage.glm.changes.batched_refits`) start there, and are exact for any
+family.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ AT_ONCE = 1 << 18  # numbers that a core works on at a time, in its cache
 
 @dataclass(frozen=True)
 class RefittedMoves:
-    """Where refits put the release, as vectors in units of the noise."""
+    """The releases after refits, as vectors in units of the noise."""
 
     seen: np.ndarray  # (m, K, P)
     radius: np.ndarray  # how far from there each may be, (m, K)
@@ -71,8 +72,8 @@ class RefittedMoves:
 class ChangedRecords(FiniteChanges):
     """The finite changes of one GLM's release.
 
-    Where the model knows only some of the records fitted on, there are no refits, and no passes
-    over pairs.
+    Where the model holds only some of the fitted records, there are no refits and no passes over
+    pairs.
     """
 
     def __init__(self, model: LocalModel) -> None:
@@ -89,21 +90,21 @@ class ChangedRecords(FiniteChanges):
 
     @cached_property
     def expansion(self) -> Expansion:
-        """The slopes to third order."""
+        """The third-order expansion of the slopes."""
         return Expansion(self.model)
 
     # Certified --------------------------------------------------------------------------------
 
     def without(self, rows: np.ndarray) -> Moves:
-        """Return the moves when each of some records is left out, K = 1, certified."""
+        """Return certified bounds on the moves when each of some records is left out, K = 1."""
         return self._of_every_size(np.asarray(rows), None)
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves when each of some records becomes each alternative, certified."""
+        """Return certified bounds on the moves when records become each alternative."""
         return self._of_every_size(np.asarray(rows), others)
 
     def _of_every_size(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
-        """Return certified moves of records, or of sets, those of one size at a time."""
+        """Return certified moves of records, or of sets, grouped by their size."""
         K = 1 if others is None else len(others)
         moves = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
         for which, sets in of_one_size(rows):
@@ -118,9 +119,9 @@ class ChangedRecords(FiniteChanges):
         return moves
 
     def _certified(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
-        """Return moves within bounds that cost more and more, while those at hand are wide.
+        """Return moves within increasingly costly bounds, until they are narrow enough.
 
-        Of sets of records, (m, k).
+        The records are in sets, (m, k).
         """
         model, K = self.model, 1 if others is None else len(others)
         moves = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
@@ -167,7 +168,7 @@ class ChangedRecords(FiniteChanges):
     def _worth_a_pass(
         self, moves: Moves, wide: np.ndarray, rows: np.ndarray, others: Alternatives | None
     ) -> np.ndarray:
-        """Return those of some records whose moves a pass over pairs may bound more closely."""
+        """Return the records whose moves a pass over pairs may bound more tightly."""
         model = self.model
         pieces = [wide[piece] for piece in row_slices(len(wide), self._width(rows, others))]
         help_ = [pairs_may_help(model, Centres.of(model, rows[p], others)) for p in pieces]
@@ -180,7 +181,7 @@ class ChangedRecords(FiniteChanges):
         return wide[np.argsort(-size, kind="stable")[: int(PAIR_WORK / (model.X.size * passes))]]
 
     def _width(self, rows: np.ndarray, others: Alternatives | None) -> int:
-        """Return about how many numbers the work on the centres of a set keeps in memory."""
+        """Return about how many numbers the centres of a set take in memory."""
         c = self.model.outputs.count * int(rows.shape[1])
         K, columns = (1, 0) if others is None else (len(others), len(others.columns))
         solved = 64 if c == 1 and not columns else 2 * len(self.model.inverse)
@@ -189,11 +190,11 @@ class ChangedRecords(FiniteChanges):
     # By refits --------------------------------------------------------------------------------
 
     def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the moves when records leave, alone or together, by refits."""
+        """Return the moves when records are left out, alone or together, by refits."""
         if self.model.shifts is not None:
             raise InputError(
-                "What the model would be without several records needs all records in memory; "
-                "these are read in chunks. Take the rows it was fitted on into memory first."
+                "Refitting the model without several records needs all records in memory, but "
+                "these are read in chunks; load the rows it was fitted on into memory first."
             )
         changes = [Change(np.atleast_1d(some)) for some in rows]
         every = np.ones((len(rows), 1), dtype=bool)
@@ -219,9 +220,9 @@ class ChangedRecords(FiniteChanges):
     def starts(
         self, rows: np.ndarray, others: Alternatives | None
     ) -> tuple[np.ndarray | None, np.ndarray]:
-        """Return where the centres put the parameters that matter, (m, K, P), if they can.
+        """Return the free parameters at the centres, (m, K, P), if available.
 
-        And the smallest share that the records which stay have in the curvature, (m,).
+        Also the smallest share of the remaining records in the curvature, (m,).
         """
         model, K = self.model, 1 if others is None else len(others)
         starts, left = np.zeros((len(rows), K, len(model.inverse))), np.ones(len(rows))
@@ -253,15 +254,14 @@ class ChangedRecords(FiniteChanges):
         starts: np.ndarray | None,
         left: np.ndarray,
     ) -> RefittedMoves:
-        """Return the moves of refits for the changes that are ones, ``moved (m, K)``.
+        """Return the moves by refits for the changes marked in ``moved (m, K)``.
 
-        ``starts`` and ``left`` are as :meth:`starts` gives them. What stays determines the refit,
-        and where that is little of the whole, or has lost its curvature on the way, rounding shows
-        by as much more.
+        ``starts`` and ``left`` are as :meth:`starts` gives them. Rounding errors grow where the
+        remaining records have little of the curvature, or lose it during the refit.
 
-        Where every parameter is penalised no minimiser is further than ``‖g‖/ridge``, with g the
-        gradient of the changed objective at ``θ̂``: all that is known where a refit failed;
-        elsewhere there may be none at all.
+        Where every parameter is penalised, no minimiser is farther than ``‖g‖/ridge``, with g the
+        gradient of the changed objective at ``θ̂``; this bound is used where a refit failed.
+        Otherwise there may be no minimiser.
         """
         model, refits = self.model, self.refits
         seen = np.zeros((*moved.shape, model.theta.size))
@@ -295,7 +295,7 @@ class ChangedRecords(FiniteChanges):
         return RefittedMoves(seen, radius, lost & np.isinf(reach))
 
     def _pull_errors(self, changes: list[Change]) -> np.ndarray:
-        """Return the errors of what the records that leave pull, relative to it, (B,)."""
+        """Return the relative errors of the removed records' gradients, (B,)."""
         model, lost = self.model, np.zeros(self.records)
         rows = np.unique(np.concatenate([change.removed for change in changes]))
         for piece in row_slices(len(rows), self._width(rows[:, None], None)):
@@ -312,16 +312,16 @@ class ChangedRecords(FiniteChanges):
     def log_likelihoods(
         self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return how likely the model fitted without a record finds it with each alternative.
+        """Return the likelihood of each alternative under the model fitted without the record.
 
-        As exact as certificates say, the records known least well by refits, where those are few
-        or nothing else is known.
+        Certificates give the errors; the least certain records are refitted, where they are few or
+        nothing else is known.
         """
         family = self.model.fit.family
         if family.name not in ("bernoulli", "poisson", "categorical"):
             raise InputError(
-                f"The {family.name} family states no probabilities, so the model gives no prior; "
-                "choose 'equal', 'frequencies' or probabilities of your own."
+                f"The {family.name} family gives no probabilities, so the model gives no prior; "
+                "choose 'equal', 'frequencies' or your own probabilities."
             )
         affordable = max(1, int(REFIT_WORK / self.work)) if refits is None else refits
         affordable = affordable if self.model.shifts is None else 0
@@ -338,7 +338,7 @@ class ChangedRecords(FiniteChanges):
         return scores, off
 
     def _likelihoods(self, rows: np.ndarray, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
-        """Return the same from the expansion, of sets of records, (m, k)."""
+        """Return the same from the expansion, for sets of records, (m, k)."""
         model, joint = self.model, JointOutputs(self.model.outputs, rows.shape[1])
         left = Centres.of(model, rows, None)
         E, _ = slope_error(model, left, free_shifts(model, rows, left))
@@ -361,7 +361,7 @@ class ChangedRecords(FiniteChanges):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return log-likelihoods, (m, K), at margins (m, K, k, c), and the largest errors, (m,).
 
-        Those of the records of a set add up.
+        The log-likelihoods of the records of a set add up.
         """
         outputs = self.model.outputs
         scores = -np.sum(outputs.loss(margins, labels), axis=2)
@@ -408,11 +408,11 @@ class ChangedRecords(FiniteChanges):
 
 
 class RecordRefits:
-    """The release made again with one record replaced and all others kept.
+    """The release with one record replaced and all others unchanged.
 
-    What :class:`~seepage.core.jacobian.Refits` asks of every release, answered by batched refits.
-    ``jacobian_of`` makes the Jacobian about a record that replaces the one in a row, of a refitted
-    model, the table, the row, the record's features and label, and the noise.
+    It implements :class:`~seepage.core.jacobian.Refits` by batched refits. ``jacobian_of`` makes
+    the Jacobian about a replaced record, from a refitted model, the table, the row, the record's
+    features and label, and the noise.
     """
 
     rounding = 1e-14
@@ -459,7 +459,7 @@ class RecordRefits:
     def jacobian(
         self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Noise
     ) -> ReleaseJacobian:
-        """Return the Jacobian about the replaced row, at a refit that :meth:`parameters` gave."""
+        """Return the Jacobian about the replaced row, at a refit from :meth:`parameters`."""
         d = self.X.shape[1]
         intercept = None if self.fit.intercept is None else theta[d, ...]
         fit = replace(self.fit, coef=theta[:d, ...], intercept=intercept)
@@ -467,7 +467,7 @@ class RecordRefits:
 
 
 def of_one_size(rows: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield which of some records or sets have the same number of records, and these, (m, k)."""
+    """Yield groups of records or sets of equal size: their positions, and the sets, (m, k)."""
     if rows.dtype != object:
         yield np.arange(len(rows)), rows[:, None]
         return
@@ -478,9 +478,10 @@ def of_one_size(rows: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def _is_wide(moves: Moves) -> np.ndarray:
-    """Say which records have a move whose length is poorly known, (m,).
+    """Return which records have a move of uncertain length, (m,).
 
-    A half width above 4.9 % of the distance is worth a closer look: reports show two digits.
+    A half width above 4.9 % of the distance triggers a tighter bound, since reports show two
+    digits.
     """
     least, most = moves.distances()
     with np.errstate(invalid="ignore"):

@@ -1,25 +1,26 @@
-"""The expansion: moves with the others' slopes to third order, known closely without refits.
+"""The expansion: moves with the other records' slopes to third order, without refits.
 
-The centre (:mod:`~seepage.glm.changes.centres`) holds the others' curvature fixed. What that leaves
-out of their slopes is, summed over the records, a few forms that all changes share, but for higher
-powers of the shifts::
+The centre (:mod:`~seepage.glm.changes.centres`) holds the other records' curvature fixed. The
+resulting error of their slopes, summed over the records, consists of a few forms that all changes
+share, up to higher powers of the shifts::
 
     X̃ᵀε ≈ ½ T[δ, δ] + ⅙ F[δ, δ, δ],    T = Σ_j ω_j ℓ‴_j x̃_j⊗x̃_j⊗x̃_j,    F = Σ_j ω_j ℓ⁗_j x̃_j⊗…⊗x̃_j
 
 so that the equation of the move has P unknowns and no sum over records. It is solved by Newton's
 method with the curvature of the centre, in coordinates ``u`` in which H is the identity. F has P⁴
-entries, and is left out where those are too many.
+entries, and is left out where these are too many.
 
-**How far the refit may lie.** Where ``|ℓ⁽ᵏ⁾| ≤ M^{k−2} ℓ″`` for the orders k up to p, the first
-that is left out, what is left of ``ε_j`` is at most
-``M^{p−2} ω_j a_j |t_j|^{p−1} e^{M|t_j|}/(p−1)!``. With S the largest ``|t_j|``, and
-``Σ ω a t⁴ ≤ ‖u‖² uᵀBu``, ``B = Σ ω a ‖x̂‖² x̂x̂ᵀ``, its norm is at most::
+**Distance of the refit.** Where ``|ℓ⁽ᵏ⁾| ≤ M^{k−2} ℓ″`` for the orders k up to p, the first
+omitted one, the rest of ``ε_j`` is at most ``M^{p−2} ω_j a_j |t_j|^{p−1} e^{M|t_j|}/(p−1)!``. With
+S the largest ``|t_j|``, and ``Σ ω a t⁴ ≤ ‖u‖² uᵀBu``, ``B = Σ ω a ‖x̂‖² x̂x̂ᵀ``, its norm is at
+most::
 
     e₀ = M^{p−2} e^{MS}/(p−1)! S^{p−3} ‖u‖ (uᵀBu)^½ + ρ/(1 − h)^½,    ρ the residual of the equation
 
-An ε of norm E moves the others' shifts by no more than E in the norm of ``H₀``, which changes their
-slopes by ``(exp(M(S + R E)) − 1) E`` at most. So the ball of radius E about the solution contains
-the refit if ``e₀ + (exp(M(S + R E)) − 1) E ≤ E``, as in :mod:`~seepage.glm.changes.certificate`.
+An ε of norm E moves the other records' shifts by at most E in the norm of ``H₀``, which changes
+their slopes by at most ``(exp(M(S + R E)) − 1) E``. So the ball of radius E about the solution
+contains the refit if ``e₀ + (exp(M(S + R E)) − 1) E ≤ E``, as in
+:mod:`~seepage.glm.changes.certificate`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from seepage.support.double_double import EPS
 
 @dataclass(frozen=True)
 class Expanded:
-    """Moves of m records under K changes with the others' slopes to third order."""
+    """Moves of m records under K changes with the other records' slopes to third order."""
 
     moves: np.ndarray  # u, (m, K, P)
     error: np.ndarray  # E, infinite where nothing is certified, (m, K)
@@ -49,7 +50,7 @@ class Expanded:
 
 @dataclass(frozen=True)
 class Forms:
-    """What all records have in common, in coordinates in which H is the identity."""
+    """Forms shared by all records, in coordinates in which H is the identity."""
 
     third: np.ndarray  # T, (P², P)
     fourth: np.ndarray | None  # F, (P³, P)
@@ -68,14 +69,14 @@ class Forms:
 
 
 class Expansion:
-    """The slopes of one fit's records to third order, for losses that state their derivatives."""
+    """The slopes of one fit's records to third order, for losses with stated derivatives."""
 
     def __init__(self, model: LocalModel) -> None:
         self.model = model
 
     @cached_property
     def exists(self) -> bool:
-        """Whether the model has one: a loss of one margin, and all records at hand."""
+        """Whether the model has an expansion: a loss of one margin, with all records available."""
         model = self.model
         return bool(
             model.constant
@@ -87,7 +88,7 @@ class Expansion:
         )
 
     def affords(self, moves: int) -> bool:
-        """Say whether so many moves take no longer than all refits may."""
+        """Return whether this many moves take no longer than the allowed refits."""
         return self.exists and self._work(3, moves) <= 1e11
 
     def _work(self, order: int, moves: int) -> float:
@@ -105,7 +106,7 @@ class Expansion:
         return np.asarray(self.model.solver.design(x) @ self.root)
 
     def arriving(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
-        """Return ``ẑ`` of the records that come in the place of some, (m, K, P)."""
+        """Return ``ẑ`` of the records that replace some, (m, K, P)."""
         change, _ = self.model.changes(rows, others)
         by_column = change @ self.root[list(others.columns)]
         return np.asarray(self.seen(self.model.X[rows])[:, None, :] + by_column)
@@ -141,7 +142,7 @@ class Expansion:
         return third, fourth
 
     def moves(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
-        """Return certified moves of records, (m,); leaving them out is ``None``."""
+        """Return certified moves of records, (m,); ``None`` leaves them out."""
         model, K = self.model, 1 if others is None else len(others)
         whole = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
         for piece in row_slices(len(rows), K * self._width):
@@ -151,7 +152,7 @@ class Expansion:
 
     @property
     def _width(self) -> int:
-        """How many numbers the work on one move keeps in memory."""
+        """The number of numbers that one move takes in memory."""
         P = len(self.root)
         return int(P**3 if self.forms.fourth is not None else P * P)
 
@@ -171,7 +172,7 @@ class Expansion:
         return Moves(gram, np.where(still, 0.0, radius))
 
     def of(self, rows: np.ndarray, others: Alternatives | None, centres: Centres) -> Expanded:
-        """Return the moves of records, (m,), beginning at their centres."""
+        """Return the moves of records, (m,), starting at their centres."""
         equation = _Equation.of(self, rows, others)
         start = centres.moves(self.model, rows[:, None])
         first = np.linalg.solve(self.root, start.reshape(-1, len(self.root)).T).T
@@ -192,7 +193,7 @@ class Expansion:
         return Expanded(u, error, beside)
 
     def _radius(self, u: np.ndarray, residual: np.ndarray, free: np.ndarray) -> np.ndarray:
-        """Return E, infinite where there is none, (m, K)."""
+        """Return E, infinite where none exists, (m, K)."""
         M, forms, size = self.model.constant, self.forms, np.linalg.norm(u, axis=2)
         S, R = forms.reach * size, forms.reach / np.sqrt(free)
         powers = size * np.sqrt(np.maximum(np.sum((u @ forms.quartic) * u, axis=2), 0.0))
@@ -230,7 +231,7 @@ class _Equation:
         return cls(expansion, x, weight * model.slopes[rows], bends, weight, arrival)
 
     def residual(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return what is left of the equation, (m, K, P), and the curvature of what comes."""
+        """Return the equation's residual, (m, K, P), and the added record's curvature."""
         t = np.sum(self.x * u, axis=2)
         first, second, third = self.bends
         own = self.pull + first * t + second * t**2 / 2

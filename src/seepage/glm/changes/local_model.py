@@ -1,6 +1,6 @@
-"""A fit to second order about its minimiser: slopes, curvatures, the solver, and the unit of noise.
+"""The second-order model of a fit at its minimiser: slopes, curvatures, solver, noise units.
 
-What every finite change of a record starts from, of all records or of one chunk of them.
+Every finite change of a record starts from it, for all records or for one chunk of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from seepage.tables.source import as_numpy
 
 @dataclass(frozen=True)
 class LargestShifts:
-    """How far a unit move of the parameters can shift the margins of records; joined by ``+``."""
+    """The largest shifts of records' margins under a unit move; combined by ``+``."""
 
     largest: float = 0.0  # q = x̃ᵀH⁻¹x̃ over the records
     quartic: Any = 0.0  # Σ ω q x̃ a x̃ᵀ, (P, P)
@@ -38,7 +38,7 @@ class LargestShifts:
 
 
 class LocalModel:
-    """A fit to second order, on some records.
+    """The second-order model of a fit, on some records.
 
     Parameters
     ----------
@@ -49,9 +49,9 @@ class LocalModel:
     noise
         Gaussian noise on the parameters, or several for parameters released more than once.
     fit
-        The model with the labels and weights of these records; of all of them if not given.
+        The model with the labels and weights of these records; by default of all of them.
     shifts
-        What is known of all records, where these are only some of those the model was fitted on.
+        Quantities of all records, where these are only some of the fitted ones.
     """
 
     def __init__(
@@ -89,10 +89,10 @@ class LocalModel:
 
     @cached_property
     def seen(self) -> SeenMoves:
-        """``Φ^½v`` of vectors ``v`` of the parameters that matter, along the last axis.
+        """``Φ^½v`` of vectors ``v`` of the free parameters, along the last axis.
 
-        The solver keeps it, so that it does not hold the model: in a circle, the records of chunk
-        after chunk would stay in memory until Python's collector comes by.
+        The solver stores it, so that it does not refer to the model: a reference cycle would keep
+        the records of every chunk in memory until garbage collection.
         """
         return SeenMoves(self.whiten, self.outputs)
 
@@ -143,7 +143,7 @@ class LocalModel:
 
     @cached_property
     def solver(self) -> Solver:
-        """``H⁻¹`` by what suits the records; the decomposition of a table needs all of them."""
+        """``H⁻¹`` by the method that suits the records; decomposing a table needs all of them."""
         return self.gram_solver if self.shifts is not None else best_solver(self.gram_solver)
 
     # Other records in their places ------------------------------------------------------------
@@ -164,7 +164,7 @@ class LocalModel:
         return change, np.broadcast_to(labels, (*shape, *own.shape[2:]))
 
     def unchanged(self, rows: np.ndarray, change: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Say which alternatives are the record as it is, (m, K)."""
+        """Return which alternatives equal the record itself, (m, K)."""
         same = labels == self.target[rows][:, None]
         same = same.reshape(*change.shape[:2], -1).all(axis=2)
         return np.asarray(np.all(change == 0, axis=2) & same)
@@ -172,7 +172,7 @@ class LocalModel:
     def changes_together(
         self, rows: np.ndarray, others: Alternatives
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the same of sets of records, (m, k), which all take the same alternative.
+        """Return the same for sets of records, (m, k), which all take the same alternative.
 
         The differences (m, K, k, c), the labels (m, K, k, …), and where nothing changes (m, K).
         """
@@ -207,7 +207,7 @@ class LocalModel:
         return self.shifts_here() if self.shifts is None else self.shifts
 
     def shifts_here(self) -> LargestShifts:
-        """Return the same of the records at hand.
+        """Return the same for the available records.
 
         ``q`` is ``x̃ᵀH⁻¹x̃``, or for several outputs its largest value between two of them.
         """
@@ -252,7 +252,7 @@ class LocalModel:
 class Whitening:
     """``Φ^½``, applied to rows: the unit of one or several Gaussian noises on the same numbers.
 
-    The rows are parameters of columns less a centre; those of the caller's columns are released.
+    The rows are parameters of centred columns; those of the caller's columns are released.
     """
 
     def __init__(
@@ -262,8 +262,8 @@ class Whitening:
         for one in noise:
             if not isinstance(one, Gaussian):
                 raise InputError(
-                    f"Risks are computed for Gaussian noise, whose trade-off curve depends on one "
-                    f"distance; {one!r} has another curve. Use sp.Gaussian."
+                    "Risks are computed for Gaussian noise, whose trade-off curve depends on a "
+                    f"single distance; {one!r} has another curve. Use sp.Gaussian."
                 )
         if len(noise) == 1:
             self.root = noise[0].root(size)
@@ -292,7 +292,7 @@ class Whitening:
         return np.asarray(rows @ self.root.T if self.root.ndim == 2 else rows * self.root)
 
     def most(self, sizes: np.ndarray) -> np.ndarray:
-        """Return the most that each entry of ``Φ^½v`` can be, v having entries of these sizes."""
+        """Return upper bounds on the entries of ``Φ^½v``, for v with entries of these sizes."""
         # Less a centre below zero, sizes add up.
         rows = callers_moves(sizes, None if self.centre is None else -np.abs(self.centre))
         root = np.abs(self.root)
@@ -301,7 +301,7 @@ class Whitening:
 
 @dataclass(frozen=True, eq=False)
 class SeenMoves:
-    """``Φ^½v`` of the parameters that matter."""
+    """``Φ^½v`` of the free parameters."""
 
     whiten: Whitening
     outputs: Outputs
@@ -316,7 +316,7 @@ class SeenMoves:
         return self.whiten(self.outputs.of_all(moves))
 
     def most(self, sizes: np.ndarray) -> np.ndarray:
-        """Return the most that its entries can be, for moves whose entries have these sizes."""
+        """Return upper bounds on its entries, for moves with entries of these sizes."""
         basis = self.outputs.basis
         if basis is not None:
             by_feature = sizes.reshape(*sizes.shape[:-1], -1, self.outputs.count)
@@ -326,7 +326,7 @@ class SeenMoves:
 
 
 def in_numpy(fit: FittedGLM, X: Any) -> tuple[FittedGLM, np.ndarray]:
-    """Return a model and its table, whose arrays may be another library's, in float64."""
+    """Return a model and its table from any array library in NumPy, in float64."""
     local = replace(
         fit,
         coef=as_numpy(fit.coef),
@@ -338,7 +338,7 @@ def in_numpy(fit: FittedGLM, X: Any) -> tuple[FittedGLM, np.ndarray]:
 
 
 def callers_moves(moves: np.ndarray, centre: np.ndarray | None) -> np.ndarray:
-    """Return moves of the parameters of columns less a centre, (…, P), as those of the columns."""
+    """Return moves of the parameters of centred columns, (…, P), for the original columns."""
     if centre is None:
         return moves
     features = len(centre)

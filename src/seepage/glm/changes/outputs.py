@@ -1,7 +1,7 @@
-"""The margins of one record's outputs: the part of them that matters, and its losses.
+"""The free margins of a record's outputs, and their losses.
 
 A model of one output has one margin for each record; softmax has K, of which only the differences
-matter. Everything about finite changes is written in these ``c`` coordinates, c = 1 or K − 1.
+matter. Finite changes are written in these ``c`` coordinates, c = 1 or K − 1.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ SOLVED = 1e-12  # the largest residual, relative to the terms of its equation, o
 
 
 class Outputs:
-    """The part of a record's margins that matters, and the unit of its self-concordance.
+    """The free part of a record's margins, and the unit of its self-concordance.
 
-    With one margin all of it matters, and a shift ``t`` has the span ``|t|``. For softmax only the
-    differences of the K margins matter: everything is written in an orthonormal basis of the
-    directions that sum to zero, in which curvatures are definite. With ``π`` at margins
+    With one margin it is the margin itself, and a shift ``t`` has the span ``|t|``. For softmax
+    only the differences of the K margins matter. Everything is written in an orthonormal basis of
+    the directions that sum to zero, in which curvatures are definite. With ``π`` at margins
     ``m + st``, ``d/ds Var_π(h) = Cov_π((h − Eh)², t) ≤ Var_π(h)·span(t)``, where the span of t is
-    its largest entry less its smallest: so its constant is 1.
+    its largest entry less its smallest. So its constant is 1.
     """
 
     def __init__(self, family: Family | Categorical) -> None:
@@ -34,11 +34,11 @@ class Outputs:
         self.count = 1 if self.basis is None else self.basis.shape[1]
 
     def within(self, values: np.ndarray) -> np.ndarray:
-        """Return the part of margins or slopes, (…) or (…, K), that matters, (…, c)."""
+        """Return the free part, (…, c), of margins or slopes, (…) or (…, K)."""
         return np.asarray(values[..., None] if self.basis is None else values @ self.basis)
 
     def of_all(self, moves: np.ndarray) -> np.ndarray:
-        """Return moves of the part that matters, (…, D·c), as moves of all parameters, (…, D·K)."""
+        """Return moves of the free part, (…, D·c), as moves of all parameters, (…, D·K)."""
         if self.basis is None:
             return moves
         features = moves.shape[-1] // self.count
@@ -46,9 +46,9 @@ class Outputs:
         return np.asarray(every.reshape(*moves.shape[:-1], features * len(self.basis)))
 
     def inverse_within(self, inverse: np.ndarray) -> np.ndarray:
-        """Return ``H⁻¹`` of all parameters, restricted to the part that matters.
+        """Return ``H⁻¹`` of all parameters, restricted to the free part.
 
-        The Hessian has no entries between that part and the rest.
+        The Hessian is block diagonal between that part and the rest.
         """
         if self.basis is None:
             return inverse
@@ -77,9 +77,10 @@ class Outputs:
         return matrices.reshape(*m.shape, self.count)
 
     def curvature_parts(self, m: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        """Return what :meth:`curvature_times` needs of curvatures, without the matrices.
+        """Return the factors of curvatures that :meth:`curvature_times` needs.
 
-        With one output they are themselves; those of softmax are ``ω(diag π − ππᵀ)``: π and ω.
+        With one output these are the curvatures; for softmax, ``ω(diag π − ππᵀ)``, they are π and
+        ω.
         """
         margins, labels = self._flat(m, labels)
         if self.basis is None:
@@ -121,7 +122,7 @@ class Outputs:
         return np.asarray((own[..., :, None] + own[..., None, :] - 2 * G).max(axis=(-2, -1)))
 
     def per_span(self, m: np.ndarray, curvatures: np.ndarray) -> np.ndarray:
-        """Return the largest ``tᵀa t`` of a shift of span 1: a variance, which is ¼ at most."""
+        """Return the largest ``tᵀa t`` of a shift of span 1: a variance, at most ¼."""
         if self.basis is None:
             return np.asarray(curvatures[:, 0, 0])
         powers = np.asarray(self.family.mean(m @ self.basis.T))
@@ -129,7 +130,7 @@ class Outputs:
         return np.where(top > 0.5, top * (1 - top), 0.25)
 
     def steepest(self, m: np.ndarray, labels: np.ndarray, span: np.ndarray) -> np.ndarray:
-        """Return the most by which a loss rises per span, for shifts up to that span, (…)."""
+        """Return the largest rise of a loss per span, for shifts up to that span, (…)."""
         if self.basis is None:
             ends = [np.abs(self.slope(m + side * span[..., None], labels)) for side in (-1, 1)]
             return np.asarray(np.maximum(*ends)[..., 0])  # slopes are monotone
@@ -142,7 +143,8 @@ class Outputs:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the roots ``m`` of ``m + weight·ℓ'(m, y) = given``, and which were found.
 
-        Each is unique as ``ℓ'`` grows. Shapes are (m, K, c), (m, K, c, c) and (m, K, …).
+        Each is unique, since ``ℓ'`` is increasing. Shapes are (m, K, c), (m, K, c, c) and (m, K,
+        …).
         """
         shape = labels.shape[:2]
         given = np.broadcast_to(given, (*shape, self.count))
@@ -175,13 +177,13 @@ class Outputs:
 
 
 class JointOutputs:
-    """The margins of k records that change together: those of one record with k·c outputs."""
+    """The margins of k records that change together, as those of one record with k·c outputs."""
 
     def __init__(self, each: Outputs, records: int) -> None:
         self.each, self.records, self.count = each, records, records * each.count
 
     def apart(self, values: np.ndarray) -> np.ndarray:
-        """Return margins or slopes of all, (…, kc), as those of each record, (…, k, c)."""
+        """Return joint margins or slopes, (…, kc), as those of each record, (…, k, c)."""
         return values.reshape(*values.shape[:-1], self.records, self.each.count)
 
     def blocks(self, products: np.ndarray) -> np.ndarray:
@@ -220,8 +222,8 @@ class JointOutputs:
         """Return the roots ``m`` of ``m + G·ωℓ'(m, y) = given``, and which were found.
 
         Shapes are (m, K, kc), G (m, K, kc, kc), (m, K, k, …) and (m, K, k). With
-        ``m = given + G^½v`` they minimise ``‖v‖²/2 + Σ ω ℓ(m, y)``: by Newton's method, with steps
-        that are halved until it falls.
+        ``m = given + G^½v`` they minimise ``‖v‖²/2 + Σ ω ℓ(m, y)``, by Newton's method with step
+        halving.
         """
         shape, w = labels.shape[:2], self.count
         labels = labels.reshape(-1, *labels.shape[2:])

@@ -1,15 +1,15 @@
-"""Moves of a model whose class weights are balanced anew when records leave or change their class.
+"""Moves of a model whose balanced class weights are recomputed when records leave or change.
 
-The table without record i of class c is the table with the weights as they are once a record of
-class c has left, less record i. So one fit with those weights, record still in, serves all records
-of the class: with ``θ_c`` its minimiser and ``δ_i`` the move of that fit when record i leaves it,
-the release moves by::
+The table without record i of class c equals the full table with the class weights after a record
+of class c has left, less record i. So one fit with those weights, including the record, serves all
+records of the class. With ``θ_c`` its minimiser and ``δ_i`` the move of that fit when record i
+leaves it, the release moves by::
 
     (θ_c − θ̂) + δ_i
 
 The first term is the same for the whole class, and ``δ_i`` comes with the certificates and refits
-of :mod:`~seepage.glm.changes.changed_records`. Groups and changed labels have a ``θ`` of their own
-for every way in which the sizes of the classes change.
+of :mod:`~seepage.glm.changes.changed_records`. Groups and changed labels have their own ``θ`` for
+every change of the class sizes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from seepage.support.double_double import EPS
 
 
 class _Shifted(NamedTuple):
-    """A fit with other weights of the classes, its records still in."""
+    """A fit with other class weights, including its records."""
 
     changes: ChangedRecords
     offset: np.ndarray  # ``θ_c − θ̂`` in units of the noise, (P,)
@@ -60,7 +60,7 @@ class RebalancedRecords(FiniteChanges):
 
     @property
     def fixed(self) -> ChangedRecords:
-        """The same with the weights as they are."""
+        """The same changes with fixed class weights."""
         return self._fixed
 
     def class_labels(self) -> np.ndarray:
@@ -70,7 +70,7 @@ class RebalancedRecords(FiniteChanges):
     # Records that leave -----------------------------------------------------------------------
 
     def without(self, rows: np.ndarray) -> Moves:
-        """Return the moves when each of some records is left out, K = 1, certified."""
+        """Return certified bounds on the moves when each of some records is left out, K = 1."""
         moves = Moves(np.full((len(rows), 1, 1), np.inf), np.zeros((len(rows), 1)))
         for fit, which in self._by_fit(rows):
             if fit is not None:
@@ -78,7 +78,7 @@ class RebalancedRecords(FiniteChanges):
         return moves
 
     def _certified(self, fit: _Shifted, rows: np.ndarray) -> Moves:
-        """Return the moves of records that leave one fit, from where the release is."""
+        """Return the moves of records that leave one fit, relative to the release."""
         changes = fit.changes
         moves = changes.without(rows)
         centres, _ = changes.starts(rows, None)
@@ -91,7 +91,7 @@ class RebalancedRecords(FiniteChanges):
         return RefittedMoves(seen + fit.offset, radius, np.isinf(size)).moves()
 
     def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the moves when records leave, alone or together, by refits."""
+        """Return the moves when records are left out, alone or together, by refits."""
         moves = Moves(np.full((len(rows), 1, 1), np.inf), np.zeros((len(rows), 1)))
         for fit, which in self._by_fit(rows):
             if fit is None:
@@ -103,7 +103,7 @@ class RebalancedRecords(FiniteChanges):
         return moves
 
     def _by_fit(self, rows: np.ndarray) -> Iterator[tuple[_Shifted | None, np.ndarray]]:
-        """Yield the fits that records leave, with their positions among those asked about."""
+        """Yield the fits that records leave, with the positions of those records."""
         left = [self._balance.sizes - self._balance.of(np.atleast_1d(some)) for some in rows]
         yield from self._by_sizes(np.stack(left))
 
@@ -112,7 +112,7 @@ class RebalancedRecords(FiniteChanges):
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
         """Return the moves when each of some records becomes each alternative.
 
-        Weights depend on labels only; a changed label is known by refits alone.
+        Weights depend on labels only; a changed label is computed by refits.
         """
         if others.labels is None:
             return self._fixed.replaced(rows, others)
@@ -162,20 +162,20 @@ class RebalancedRecords(FiniteChanges):
     def log_likelihoods(
         self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return how likely the model fitted without a record finds it with each alternative."""
+        """Return the likelihood of each alternative under the model fitted without the record."""
         scores, off = np.zeros((len(rows), len(others))), np.zeros(len(rows))
         for fit, which in self._by_fit(rows):
             if fit is None:
                 raise InputError(
                     f"Without row {np.atleast_1d(rows[which[0]])[0]} no record of its class is "
-                    "left, so no model predicts that class; give another prior, or leave it out "
-                    "with rows=."
+                    "left, so no model predicts that class; choose another prior, or leave the "
+                    "row out with rows=."
                 )
             scores[which], off[which] = fit.changes.log_likelihoods(rows[which], others, refits)
         return scores, off
 
     def _classes_of(self, others: Alternatives) -> np.ndarray:
-        """Return the position of the class that each label stands for, (K,)."""
+        """Return the position of each label's class, (K,)."""
         labels = np.asarray(others.labels, dtype=float)
         known = np.asarray(self.target, dtype=float)
         return np.array(
@@ -185,7 +185,7 @@ class RebalancedRecords(FiniteChanges):
     # Fits with other weights ------------------------------------------------------------------
 
     def _by_sizes(self, sizes: np.ndarray) -> Iterator[tuple[_Shifted | None, np.ndarray]]:
-        """Yield one fit for all changes that leave the classes with the same sizes."""
+        """Yield one fit for all changes that give the same class sizes."""
         if not len(sizes):
             return
         different, which = np.unique(sizes, axis=0, return_inverse=True)
@@ -193,7 +193,7 @@ class RebalancedRecords(FiniteChanges):
             yield self._fit_with(left), np.flatnonzero(which.reshape(-1) == k)
 
     def _fit_with(self, sizes: np.ndarray) -> _Shifted | None:
-        """Return the fit with the weights of classes of these sizes, if there is one."""
+        """Return the fit with the class weights of these sizes, if it exists."""
         key = sizes.tobytes()
         if key not in self._known:
             if len(self._known) >= 16:  # each holds about as much as the table
@@ -235,6 +235,6 @@ def _from_release(found: RefittedMoves, fit: _Shifted, moved: np.ndarray) -> Ref
 
 
 def _first_equal(known: np.ndarray, label: np.ndarray) -> int:
-    """Return the first record that has a label; every class has one."""
+    """Return the first record with a label; every class has one."""
     same = known == label
     return int(np.argmax(same if same.ndim == 1 else same.all(axis=1)))

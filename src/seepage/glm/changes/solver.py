@@ -1,14 +1,13 @@
-"""One solver for a fit: ``H⁻¹`` as its records see it, leverages, what is left without a record.
+"""A solver for one fit: ``H⁻¹`` applied to records, leverages, remaining curvature.
 
-With ``h`` the share of a record in the curvature along its own direction (its leverage), the others
-have ``1 − h``, and everything about the fit without the record follows from that number and from
-``H⁻¹x̃``. There are two ways to both. :class:`Solver` has the inverse of the Gram matrix, of one or
-several outputs: it loses ``εκ`` of ``H⁻¹x̃``, with κ the condition number of H, and so
-``εκ/(1 − h)`` of ``1 − h``, a difference. Under a weak penalty λ on more columns than records
-``1 − h`` falls like λ and κ grows like 1/λ: nothing is left. :class:`SingularValues` has no
-difference there.
+With ``h`` the share of a record in the curvature along its own direction (its leverage), the other
+records have ``1 − h``. The fit without the record follows from that number and from ``H⁻¹x̃``. Two
+classes compute both. :class:`Solver` uses the inverse of the Gram matrix, for one or several
+outputs. It loses ``εκ`` of ``H⁻¹x̃``, with κ the condition number of H, and so ``εκ/(1 − h)`` of
+``1 − h``, a difference. Under a weak penalty λ on more columns than records ``1 − h`` falls like λ
+and κ grows like 1/λ, so no digits remain. :class:`SingularValues` avoids that difference.
 
-Let ``d_j = ω_j a_j`` be the records' curvatures, and ``A = U S Vᵀ`` the table of the rows
+Let ``d_j = ω_j a_j`` be the records' curvatures and ``A = U S Vᵀ`` the table of the rows
 ``√d_j (x_j − x̄)``, with ``x̄`` their mean weighted by ``d`` where there is an intercept (else 0),
 and ``e_j = √(d_j/Σd)`` the unit vector to which the columns of ``U`` are then orthogonal. With the
 ridge λ on the coefficients and none on the intercept::
@@ -18,16 +17,17 @@ ridge λ on the coefficients and none on the intercept::
     H⁻¹x̃_i  = (w, 1/Σd − x̄ᵀw),        w = V S/(S² + λ) u_i / √d_i
     √d_i r_i = −u_iᵀ λ/(S² + λ) Uᵀt − (t − UUᵀt)_i        of least squares,  t = (I − eeᵀ)√d y
 
-The bracket is what lies outside the span of e and U: nothing, where there are no more records than
-columns. Errors grow like the root of the condition number, as those of the decomposition do.
+The bracket is the part outside the span of e and U, which is zero where there are no more records
+than columns. Errors grow like the square root of the condition number, as those of the
+decomposition do.
 
-**Records that leave together**, k of them, are a record of k outputs: their shares are the
-eigenvalues of the block of ``D^½X̃H⁻¹X̃ᵀD^½`` that is theirs, and ``1 − h`` those of
-``I`` less it, ``U_S λ/(S² + λ) U_Sᵀ`` and what lies outside, again without a difference.
+**k records that leave together** are treated as one record of k outputs. Their shares are the
+eigenvalues of their block of ``D^½X̃H⁻¹X̃ᵀD^½``, and ``1 − h`` those of ``I`` less it,
+``U_S λ/(S² + λ) U_Sᵀ`` and the part outside, again without a difference.
 
-**Uniqueness.** Without a record there is one minimiser where the others have a share of the
-curvature along every direction: where ``1 − h`` is larger than its error. :func:`others_decide` is
-the one test of that.
+**Uniqueness.** Without a record there is one minimiser if the other records have curvature in
+every direction, that is where ``1 − h`` exceeds its error. :func:`others_decide` is the only test
+of that.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _BACKWARD = 8 * EPS  # the error of a decomposition, relative to the largest sin
 
 
 def others_decide(error: np.ndarray) -> np.ndarray:
-    """Say where ``1 − h``, known to this relative error, is certainly positive."""
+    """Return where ``1 − h``, known to this relative error, is certainly positive."""
     return np.asarray(error < 0.5)
 
 
 def best_solver(plain: Solver) -> Solver:
-    """Return the solver that suits a table: the Gram matrix while its condition allows."""
+    """Return the solver that suits a table: the Gram matrix if its condition allows."""
     X, curvature = plain.X, plain.curvature
     # A decomposition takes about n d min(n, d) multiplications, and holds the table several times.
     affordable = X.size * min(X.shape) <= 1e10 and X.size <= 1 << 26
@@ -68,7 +68,7 @@ def best_solver(plain: Solver) -> Solver:
 
 
 class Whitened(Protocol):
-    """What the noise lets through of moves of the parameters."""
+    """Whitened moves of the parameters."""
 
     @property
     def reach(self) -> float:
@@ -78,7 +78,7 @@ class Whitened(Protocol):
         """Return ``Φ^½v`` of vectors, along the last axis."""
 
     def most(self, sizes: np.ndarray) -> np.ndarray:
-        """Return the most that its entries can be, for moves whose entries have these sizes."""
+        """Return upper bounds on its entries, for moves with entries of these sizes."""
 
 
 @dataclass(eq=False)
@@ -94,7 +94,7 @@ class Solver:
 
     @property
     def outputs(self) -> int:
-        """How many outputs matter, c."""
+        """The number of free outputs, c."""
         return int(self.curvature.shape[1])
 
     @cached_property
@@ -109,12 +109,12 @@ class Solver:
         return np.hstack([x, np.ones((len(x), 1))]) if self.intercept else x
 
     def places(self, columns: list[int]) -> np.ndarray:
-        """Return where the parameters of some columns are, one for each output."""
+        """Return the positions of some columns' parameters, one for each output."""
         c = self.outputs
         return np.asarray(np.array(columns, dtype=int)[:, None] * c + np.arange(c)).reshape(-1)
 
     def solved(self, rows: np.ndarray) -> np.ndarray:
-        """Return ``H⁻¹x̃`` of sets of records, (m, k), one for each and each output, (m, kc, P)."""
+        """Return ``H⁻¹x̃`` of sets of records, (m, k), one per record and output, (m, kc, P)."""
         return self.solved_each(rows.reshape(-1)).reshape(len(rows), -1, len(self.inverse))
 
     def solved_each(self, rows: np.ndarray) -> np.ndarray:
@@ -129,21 +129,21 @@ class Solver:
         return np.asarray(x @ by_column[:d] + shift).reshape(len(x), c, P)
 
     def lost_to_cancelling(self, rows: np.ndarray) -> np.ndarray:
-        """Return how much rounding moves the whitened ``H⁻¹x̃`` of sets of records, (m, k) → (m,).
+        """Return the effect of rounding on the whitened ``H⁻¹x̃`` of sets, (m, k) → (m,).
 
-        Every number of it is a sum over the columns that may cancel, ``Σ_j |H⁻¹_ij x̃_j|`` being
-        larger than it: of columns in very different units, the noise may see those numbers alone.
+        Its entries are sums over columns that may cancel, with ``Σ_j |H⁻¹_ij x̃_j|`` above the
+        sum; with columns in very different units, these entries may dominate after whitening.
         """
         sizes = self._times_rows(np.abs(self.inverse), np.abs(self.X[rows.reshape(-1)]))
         sizes = self.whiten.most(sizes).reshape(len(rows), -1)
         return np.asarray(4 * EPS * np.linalg.norm(sizes, axis=1))
 
     def solved_columns(self, columns: list[int]) -> np.ndarray:
-        """Return ``H⁻¹e`` of columns, for each and each output, (len(columns)·c, P)."""
+        """Return ``H⁻¹e`` of columns, one per column and output, (len(columns)·c, P)."""
         return np.asarray(self.inverse[self.places(columns)])
 
     def lengths(self, rows: np.ndarray, solved: np.ndarray) -> np.ndarray:
-        """Return ``x̃ᵀH⁻¹x̃`` of sets of records, whose ``H⁻¹x̃`` are given, (m, kc, kc)."""
+        """Return ``x̃ᵀH⁻¹x̃`` of sets of records, given their ``H⁻¹x̃``, (m, kc, kc)."""
         (m, k), c = rows.shape, self.outputs
         x = self.design(self.X[rows.reshape(-1)]).reshape(m, k, -1)
         if k == 1:
@@ -156,7 +156,7 @@ class Solver:
     def share_left(
         self, rows: np.ndarray, curvature: np.ndarray, lengths: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the principal directions of sets of records, their shares, and what is left.
+        """Return the principal directions of sets of records, their shares, and the rest.
 
         ``W`` (m, kc, kc), ``h`` and ``1 − h`` (m, kc), and the relative error of the latter (m,),
         from the curvatures and the products ``x̃ᵀH⁻¹x̃``.
@@ -168,7 +168,7 @@ class Solver:
         return modes, shares, left, error
 
     def largest_share(self, rows: np.ndarray) -> float:
-        """Return the largest share that some records have together, along any direction."""
+        """Return the largest joint share of some records in any direction."""
         root = symmetric_root(self.curvature[rows])
         weighted = np.einsum("np,nkl->nlpk", self.design(self.X[rows]), root)
         weighted = weighted.reshape(-1, len(self.inverse))
@@ -176,7 +176,7 @@ class Solver:
 
     @cached_property
     def own_products(self) -> np.ndarray:
-        """The products of every record's ``H⁻¹x̃`` with itself, of one output, (3, n)."""
+        """The products of every record's ``H⁻¹x̃`` with itself, for one output, (3, n)."""
         products = np.empty((3, len(self.X)))
         for piece in row_slices(len(self.X), 2 * len(self.inverse)):
             rows = np.arange(len(self.X))[piece]
@@ -184,10 +184,10 @@ class Solver:
         return products
 
     def products(self, rows: np.ndarray, columns: list[int]) -> tuple[np.ndarray, ...]:
-        """Return the products of ``H⁻¹x̃`` and ``H⁻¹e`` of columns, (m, kc+w, kc+w), in three norms.
+        """Return the products of ``H⁻¹x̃`` and ``H⁻¹e``, (m, kc+w, kc+w), in three norms.
 
-        The norms of the Hessian, of the noise and of the penalty; one vector for every output of
-        every record of a set, ``rows`` (m, k).
+        The norms are those of the Hessian, the noise and the penalty; there is one vector for
+        every output of every record of a set, ``rows`` (m, k).
         """
         if self.outputs == 1 and rows.shape[1] == 1 and not columns:
             return tuple(self.own_products[:, rows, None])
@@ -207,14 +207,14 @@ class Solver:
 
 
 class SingularValues(Solver):
-    """``H⁻¹`` of one fit of one output, from the singular values of its table.
+    """``H⁻¹`` of a fit with one output, from the singular values of its table.
 
     Attributes
     ----------
     shares, left
         ``h`` and ``1 − h``, (n,).
     error
-        How far rounding may move ``left`` and ``H⁻¹x̃``, relative to them, (n,).
+        Bounds on the relative rounding errors of ``left`` and ``H⁻¹x̃``, (n,).
     """
 
     def __init__(self, gram: Solver) -> None:
@@ -269,7 +269,7 @@ class SingularValues(Solver):
         self.error[counted] = _BACKWARD * np.where(np.isnan(error), np.inf, error) + lost
 
     def _outside(self, U: np.ndarray, e: np.ndarray) -> np.ndarray:
-        """Return how much of every record lies outside the span of e and U, squared, (n,)."""
+        """Return the squared part of every record outside the span of e and U, (n,)."""
         if self.whole:
             return np.zeros(len(U))
         return np.asarray(np.maximum(1 - e**2 - np.sum(U**2, axis=1), 0.0))
@@ -282,14 +282,14 @@ class SingularValues(Solver):
     def _precise_rows(
         self, U: np.ndarray, S: np.ndarray, table: np.ndarray, e: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return U with the more precise of two rows for every record, and what its error is worth.
+        """Return U with the more precise of two rows for every record, and its error.
 
-        And how much of a record's own row, where that is used, no computed direction sees: those of
-        a record of hardly any curvature are lost in the rounding of the others.
+        Also the part of a record's own row, where that is used, that no computed direction
+        captures: with very little curvature it is lost in rounding.
 
-        An error ΔA of the table moves ``w = H⁻¹Aᵀe_i`` by ``H⁻¹ΔAᵀ(e_i − Aw) − H⁻¹AᵀΔAw``. With the
-        record's own row in place of ``Aᵀe_i`` the first term is ``H⁻¹ΔAᵀAw``, and the row's own
-        rounding: less, where the record has hardly any leverage.
+        An error ΔA of the table moves ``w = H⁻¹Aᵀe_i`` by ``H⁻¹ΔAᵀ(e_i − Aw) − H⁻¹AᵀΔAw``. With
+        the record's own row in place of ``Aᵀe_i`` the first term is ``H⁻¹ΔAᵀAw`` plus the row's
+        own rounding, which is smaller for a record of very low leverage.
         """
         missed = self._missed(U, e)
         own = np.linalg.norm(U * S**2 / self.curved, axis=1)
@@ -307,10 +307,10 @@ class SingularValues(Solver):
         return self._with_intercept(moved, at_mean)[:, None, :]
 
     def lost_to_cancelling(self, rows: np.ndarray) -> np.ndarray:
-        """Return how much more than its share of them rounding moves the whitened ``H⁻¹x̃``, (m,).
+        """Return the further rounding error of the whitened ``H⁻¹x̃``, relative to it, (m,).
 
-        :attr:`error` is relative to the length of ``H⁻¹x̃``, of which the noise may see little: with
-        columns far from zero, the intercept is a sum that cancels.
+        :attr:`error` is relative to the length of ``H⁻¹x̃``, of which little may remain after
+        whitening: with columns far from zero, the intercept is a sum that cancels.
         """
         each = rows.reshape(-1)
         size = np.linalg.norm(self._along[each], axis=1)
@@ -346,10 +346,11 @@ class SingularValues(Solver):
     def share_left(
         self, rows: np.ndarray, curvature: np.ndarray, lengths: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the same without the difference.
+        """Return the same, computed without a difference.
 
-        Of several records: with ``I − D^½X̃H⁻¹X̃ᵀD^½ = T C T``, T its roots on the diagonal, an error
-        of C moves every eigenvalue by no more of it than C's smallest one allows.
+        For several records, let ``I − D^½X̃H⁻¹X̃ᵀD^½ = T C T``, with T the square roots of its
+        diagonal. The relative error of every eigenvalue is bounded by that of C over the smallest
+        eigenvalue of C.
         """
         if rows.shape[1] == 1:
             modes, shares = modes_of(curvature, lengths)
@@ -373,7 +374,7 @@ class SingularValues(Solver):
         return modes, np.maximum(shares, 0.0), left, np.where(np.isnan(error), np.inf, error)
 
     def _rows(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows of U, (m, k, r), and of e, of sets of records; zero without curvature."""
+        """Return the rows of U, (m, k, r), and of e, for sets of records; zero if not curved."""
         place = np.cumsum(self.counted) - 1
         there = self.counted[rows]
         U = np.where(there[:, :, None], self.U[place[rows]], 0.0)
@@ -382,7 +383,7 @@ class SingularValues(Solver):
     def least_squares_slopes(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the residuals ``m − y`` of least squares, and their errors, (n,) each.
 
-        Where the curvatures are the weights. Infinite errors for records without any.
+        The curvatures must be the weights. Errors are infinite for records without curvature.
         """
         U, S, shrunk = self.U, self.S, self.ridge / self.curved
         t = self.root * labels[self.counted]
@@ -405,7 +406,7 @@ class SingularValues(Solver):
         return slopes, errors
 
     def _with_intercept(self, moved: np.ndarray, at_mean: np.ndarray) -> np.ndarray:
-        """Return vectors of coefficients with that of the intercept, whose centre is the mean."""
+        """Return vectors of coefficients with the intercept of centred columns appended."""
         if self.mean is None:
             return moved
         return np.hstack([moved, (at_mean - moved @ self.mean)[:, None]])
@@ -421,9 +422,9 @@ def _reflected(table: np.ndarray, unit: np.ndarray) -> np.ndarray:
 
 
 def gram_of(V: np.ndarray, C: np.ndarray, between: np.ndarray | None = None) -> np.ndarray:
-    """Return the inner products of c vectors for each record and w shared ones, (m, c+w, c+w).
+    """Return the inner products of c vectors per record and w shared ones, (m, c+w, c+w).
 
-    With a matrix in between, if one is given.
+    A matrix in between is optional.
     """
     m, c, size = V.shape
     flat = V.reshape(m * c, size)

@@ -1,4 +1,4 @@
-"""Weights that balance the classes: what they become when records leave or change their class."""
+"""Balanced class weights, and their change when records leave or change their class."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FEW_KEYS = 64  # ways to leave, each with weights of its own, that are worth a f
 class ClassBalance:
     """``ω_i = s_i N/(K n_c)``, with ``n_c`` the size of the record's class and ``N = Σ n_c``.
 
-    Sizes count the records, or their own weights, as the library that fitted the model does.
+    Sizes count the records, or their weights, as in the library that fitted the model.
     """
 
     classes: np.ndarray  # the position of every record's class, (n,)
@@ -28,24 +28,24 @@ class ClassBalance:
         return self._sizes(slice(None))
 
     def of(self, rows: np.ndarray) -> np.ndarray:
-        """Return what some records add to the sizes of the classes, (K,)."""
+        """Return the contribution of some records to the class sizes, (K,)."""
         return self._sizes(rows)
 
     def factors(self, sizes: np.ndarray) -> np.ndarray:
-        """Return the weights of classes of these sizes, (K,); there must be no empty one."""
+        """Return the weights of classes of these sizes, (K,); none may be empty."""
         return np.asarray(sizes.sum() / (self.count * sizes))
 
     def empties(self, sizes: np.ndarray) -> bool:
-        """Say whether a class has no record left, so that no such model can be fitted."""
+        """Return whether a class has no record left, so that the model cannot be fitted."""
         return bool(np.any(sizes < 0.5 * self.counted[self.counted > 0].min()))
 
     def weights(self, sizes: np.ndarray) -> np.ndarray:
-        """Return the weights of all records where the classes have these sizes, (n,)."""
+        """Return the weights of all records for these class sizes, (n,)."""
         return np.asarray(self.own * self.factors(sizes)[self.classes])
 
     @cached_property
     def keys(self) -> int:
-        """In how many ways a single record can leave that differ in the weights they leave."""
+        """The number of distinct class weights after a single record has left."""
         return len(np.unique(np.stack([self.classes, self.counted], axis=1), axis=0))
 
     def _sizes(self, rows: np.ndarray | slice) -> np.ndarray:

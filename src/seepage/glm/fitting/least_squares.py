@@ -1,4 +1,4 @@
-"""The exact minimiser of weighted, L2-penalised least squares, by whichever factorisation suits."""
+"""The exact minimiser of weighted, L2-penalised least squares, by the best factorisation."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from seepage.tables.source import Array
 def solve_least_squares(objective: Objective, names: tuple[str, ...]) -> Array:
     """Return the ``θ`` that minimises ``½ Σᵢ ωᵢ (wᵀxᵢ + w₀ − yᵢ)² + (ridge/2) ‖w‖²``.
 
-    Three routes lead there: the normal equations by Cholesky with a step of iterative refinement;
-    QR of the rows where those are ill-conditioned; and in memory, with more columns than rows (and
-    a penalty), the n×n dual ``w = Sᵀ(SSᵀ + ridge·I)⁻¹√ω y``, ``S = √ω X``. ``names`` are those of
-    the columns, for an error that names the ones that rule out a unique minimiser.
+    It uses one of three methods: the normal equations by Cholesky with a step of iterative
+    refinement; QR of the rows where those are ill-conditioned; and in memory, with more columns
+    than rows (and a penalty), the n×n dual ``w = Sᵀ(SSᵀ + ridge·I)⁻¹√ω y``, ``S = √ω X``.
+    ``names`` are the column names, for an error that lists the linearly dependent ones.
 
     The relative error of QR is of the order of ``ε κ`` where residuals are small, with ``ε = 2⁻⁵²``
     and ``κ`` the condition number of ``[√ω [X 1] ; √ridge I]``; the fitted values are exact to

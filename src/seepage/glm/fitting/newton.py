@@ -1,8 +1,8 @@
 """Damped Newton's method for GLM objectives, down to the rounding error of the gradient.
 
 Without L2 there may be no minimum: there is none if along some direction no loss ever rises and
-some loss always falls (for logistic loss, a direction that separates the classes, perhaps with
-ties). Newton's method then walks along it for ever, so its last step is the certificate.
+some loss keeps falling (for logistic loss, a direction that separates the classes, perhaps with
+ties). Newton's method then diverges along that direction, so its last step is the certificate.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FAR = 0.1  # a step of a margin that distinguishes a diverging fit from a settl
 
 @dataclass(frozen=True)
 class Minimum:
-    """The minimiser, how many Hessians it took, and the gradient near it.
+    """The minimiser, the number of Hessians computed, and the gradient near it.
 
     ``relative_gradient`` is ``‖g‖`` over ``Σᵢ |ωᵢ rᵢ| ‖xᵢ‖ + nλ‖w‖``.
     """
@@ -62,14 +62,14 @@ def minimise(
 
     Steps solve ``H s = −g`` by Cholesky and are halved until the objective falls enough (Armijo).
     In memory, the factor of ``H`` is kept once a step is tiny and only gradients are recomputed,
-    until they shrink no more: because of rounding, or of an outdated Hessian, which is recomputed.
-    With very many parameters, L-BFGS comes first.
-    Data in chunks are read once for every step, and not again after a tiny one.
+    until they stop shrinking, because of rounding or an outdated Hessian, which is then
+    recomputed. With very many parameters, L-BFGS comes first. Data in chunks are read once for
+    every step, and not again after a tiny one.
 
-    It starts from zero or from the parameters given; those of a similar problem save most of the
-    steps. Given the names of the columns, linearly dependent ones are refused by name (otherwise
-    they go unchecked). Data without a minimiser (separable, with nothing penalised) are refused
-    too, and so are data where rounding keeps the method from reaching it.
+    It starts from zero or from the given parameters; those of a similar problem save most of the
+    steps. Given the names of the columns, linearly dependent ones are refused by name; otherwise
+    they are not checked. Data without a minimiser (separable, with no penalty) are refused too,
+    and so are data where rounding keeps the method from reaching it.
     """
     objective, coordinates = objective.conditioned()
     start = None if start is None else coordinates.into(start)
@@ -134,8 +134,7 @@ def minimise(
         if _drifts(objective, step, point.largest_norm) or separated(objective):
             raise InputError(f"{said}{weak_penalty_clause(objective)}.")
         raise NotConvergedError(
-            f"{said}the columns nearly repeat one another; drop some of them, or "
-            f"{_remedy(objective)}."
+            f"{said}some columns are nearly collinear; drop some of them, or {_remedy(objective)}."
         )
     theta = _gauge_free(objective, point.theta)
     return Minimum(coordinates.back(theta), steps, relative)
@@ -158,7 +157,7 @@ def _newton_step(point: Sums, factor: CholeskyFactor) -> Array:
 
 
 def _relative_step(objective: Objective, point: Sums, step: Array) -> float:
-    """Return ``√(sᵀHs / wᵀHw)``: a step relative to the coefficients, as the margins see it."""
+    """Return ``√(sᵀHs / wᵀHw)``: a step relative to the coefficients, in the Hessian's norm."""
     xp = array_namespace(step)
     H, s, w = point.hessian, xp.reshape(step, (-1,)), xp.reshape(point.theta, (-1,))
     kept = w.shape[0] - objective.intercept * w.shape[0] // objective.shape[0]
@@ -171,13 +170,13 @@ def _relative_step(objective: Objective, point: Sums, step: Array) -> float:
 
 
 def _at_rest(objective: Objective, theta: Array) -> bool:
-    """Whether Newton's method, stopped by rounding, has reached the minimiser.
+    """Return whether Newton's method, stopped by rounding, has reached the minimiser.
 
-    A margin is known to a few ε of the terms it sums, and so is its slope, however small the sum.
-    Where coefficients are large and cancel, in the margins or (in a good fit) in the slopes, no
+    A margin has an error of a few ε times the terms it sums, and so has its slope, however small
+    the sum. Where large coefficients cancel, in the margins or (in a good fit) in the slopes, no
     gradient falls below that error, which may be large relative to the slopes. But a step is a
-    projection of the errors of the margins, and in the norm of the curvature no longer than they
-    are: its length bounds the distance left.
+    projection of the margins' errors, no longer than these in the norm of the curvature, so its
+    length bounds the remaining distance.
     """
     point = objective.at(theta, ("hessian",))
     factor = cholesky_factor(objective.definite(point.hessian))
@@ -187,9 +186,9 @@ def _at_rest(objective: Objective, theta: Array) -> bool:
 
 
 def _line_search(objective: Objective, point: Sums, step: Array, once: bool) -> Sums | None:
-    """Return the first of θ + s, θ + s/2, … at which the objective falls enough, if any.
+    """Return the first of θ + s, θ + s/2, … with a sufficient decrease, if any.
 
-    ``once`` asks for everything wherever the objective is tried, so that no pass is taken twice.
+    ``once`` computes everything at each trial point, so that no pass is repeated.
     """
     xp = array_namespace(step)
     slope = float(xp.sum(point.gradient * step))
@@ -208,7 +207,7 @@ def _line_search(objective: Objective, point: Sums, step: Array, once: bool) -> 
 
 
 def _polish(objective: Objective, point: Sums, factor: CholeskyFactor) -> Sums:
-    """Repeat steps with the factor at hand for as long as each halves the gradient."""
+    """Repeat steps with the current factor as long as each halves the gradient."""
     size = relative_gradient(objective, point)
     while size > 0:
         nearer = objective.at(point.theta + _newton_step(point, factor), ("scales",))
@@ -220,7 +219,7 @@ def _polish(objective: Objective, point: Sums, factor: CholeskyFactor) -> Sums:
 
 
 def _gauge_free(objective: Objective, theta: Array) -> Array:
-    """Return softmax parameters that sum to zero over the classes; others as they are.
+    """Return softmax parameters that sum to zero over the classes; others unchanged.
 
     The losses do not change, and the penalty is smallest there.
     """
@@ -248,7 +247,7 @@ def _lbfgs(objective: Objective) -> Array:
 
 
 def check_counts(objective: Objective, label_scale: float) -> None:
-    """Raise for counts that are all zero: no penalty holds the intercept."""
+    """Raise an error for counts that are all zero, since the intercept is not penalised."""
     if objective.family.name == "poisson" and objective.intercept and label_scale == 0:
         raise InputError(
             "Every count of positive weight is zero, so the intercept diverges to minus "
@@ -257,19 +256,19 @@ def check_counts(objective: Objective, label_scale: float) -> None:
 
 
 def check_overlap(objective: Objective, least_gain: float) -> None:
-    """Raise where the margins put every record strictly on its own side: classes are separable."""
+    """Raise an error if the margins separate the classes strictly."""
     if objective.ridge == 0 and 0 < least_gain < math.inf:
         raise InputError(_divergence(objective.family.name))
 
 
 def check_drift(objective: Objective, step: Array, largest_norm: float) -> None:
-    """Raise where nothing is penalised and Newton's step still goes far along a separation."""
+    """Raise an error where nothing is penalised and Newton's step still follows a separation."""
     if objective.ridge == 0 and _drifts(objective, step, largest_norm):
         raise InputError(_divergence(objective.family.name))
 
 
 def _drifts(objective: Objective, step: Array, largest_norm: float) -> bool:
-    """Whether a step goes far, and moves no record to a wrong side.
+    """Return whether a step is long, and moves no record to the wrong side.
 
     ``largest_norm`` is that of the rows: a step too short to move any margin far is not examined.
     """
@@ -281,9 +280,10 @@ def _drifts(objective: Objective, step: Array, largest_norm: float) -> bool:
 
 
 def separated(objective: Objective) -> bool:
-    """Whether along some direction no loss rises and some fall for ever, by a linear programme.
+    """Return whether along some direction no loss rises and some fall for ever (linear programme).
 
-    Nothing is known for data read in chunks, for large tables, or for labels between two classes.
+    It is not determined for data read in chunks, for large tables, or for labels between two
+    classes.
     """
     if objective.table is None or objective.tilt is not None:
         return False
@@ -322,7 +322,7 @@ def separated(objective: Objective) -> bool:
 
 
 def weak_penalty_clause(objective: Objective) -> str:
-    """Return the clause on separable data whose penalty does not hold the coefficients."""
+    """Return the clause on separable data whose penalty is too weak to bound the coefficients."""
     counts = objective.family.name == "poisson"
     what = "the counts are all zero in some direction of X" if counts else "the data are separable"
     return (
@@ -342,6 +342,6 @@ def _divergence(family: str) -> str:
             "category), so without L2 the coefficients diverge; set l2 to a positive number."
         )
     return (
-        "The data are separable: some combination of the columns tells the classes apart without "
+        "The data are separable: some combination of the columns separates the classes without "
         "error, so without L2 the coefficients diverge; set l2 to a positive number."
     )

@@ -1,11 +1,11 @@
-"""The objective of a GLM over its records: value, gradient, Hessian and whatever else a fit needs.
+"""The objective of a GLM over its records: value, gradient, Hessian and other sums for a fit.
 
-The records are a table, or come from a source in chunks: all that a fit needs are sums over them.
+The records are a table, or come from a source in chunks; a fit needs only sums over them.
 
 Hessians are summed over chunks of rows that never copy the whole table. A chunk's Gram matrix is
 written ``S.T @ S`` with ``S = √weight · X``: one array on both sides lets BLAS compute one triangle
-only, close to half the cost of a general product. Factorisations are computed where the arrays
-live.
+only, close to half the cost of a general product. Factorisations are computed on the arrays'
+device.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _UNLIKE = 1024.0  # how far from one the size of a column must be for columns to
 
 @dataclass(frozen=True)
 class FittedGLM:
-    """A generalized linear model and the objective its coefficients are meant to minimise.
+    """A generalized linear model and the objective that its coefficients should minimise.
 
-    The objective, with ``ωᵢ`` the sample weights (paper 001, equation 13, weighted)::
+    The objective, with ``ωᵢ`` the sample weights (Hannun et al. 2021, equation 13, weighted)::
 
         Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (ridge/2) ‖w‖² + tiltᵀw        (w₀ is not penalised)
     """
@@ -142,7 +142,7 @@ class FittedGLM:
 
 @dataclass(frozen=True)
 class PenalisedLoss:
-    """What is minimised, apart from the records; it reads the labels of a chunk of them."""
+    """The objective apart from the records; it reads the labels of a chunk."""
 
     family: Family | Categorical  # the loss
     # The classes that the labels stand for, sorted; ``None`` where labels are numbers
@@ -155,7 +155,10 @@ class PenalisedLoss:
         """Return the labels as numbers: (m,), or one-hot for :class:`Categorical`."""
         if self.classes is None:
             if chunk.y.dtype.kind == "O":
-                raise InputError("The labels are text, which a regression cannot be fitted to.")
+                raise InputError(
+                    "The labels are text, but a regression needs numbers; fit a classifier, or "
+                    "pass numeric labels."
+                )
             numbers = np.asarray(chunk.y, dtype=float)
             self.family.check_labels(numbers)  # type: ignore[union-attr]
             return numbers
@@ -164,13 +167,15 @@ class PenalisedLoss:
 
 @dataclass(frozen=True)
 class Objective:
-    """``F(θ) = Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (ridge/2) ‖w‖²`` (paper 001, equation 13, weighted).
+    """``F(θ) = Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (ridge/2) ‖w‖²``.
 
-    The parameters ``θ`` are (D,) for a :class:`Family` and (D, K) for :class:`Categorical`, with
-    D = d, or d + 1 with the intercept in the last row.
+    It is equation 13 of Hannun et al. 2021, weighted.
 
-    The records are a table, or come from a source in chunks. What a fit needs is a sum over them
-    (:meth:`total`), and a table is one chunk; numbers of single records are for tables only.
+    See Hannun et al. 2021, equation 13. The parameters ``θ`` are (D,) for a :class:`Family` and
+    (D, K) for :class:`Categorical`, with D = d, or d + 1 with the intercept in the last row.
+
+    The records are a table, or come from a source in chunks. A fit needs sums over them
+    (:meth:`total`), and a table is one chunk; per-record numbers are for tables only.
     """
 
     X: Array  # the features, (n, d), or the source, whose chunks have labels and weights too
@@ -187,7 +192,7 @@ class Objective:
 
     @classmethod
     def of(cls, fit: FittedGLM, X: Array) -> Objective:
-        """Return the objective that a fitted model is meant to minimise on a table."""
+        """Return the objective that a fitted model should minimise on a table."""
         free, weight = fit.intercept is not None, fit.sample_weight
         return cls(X, fit.family, fit.target, weight, fit.ridge, free, tilt=fit.tilt)
 
@@ -203,7 +208,7 @@ class Objective:
 
     @property
     def rereads(self) -> bool:
-        """Whether every question takes a new pass over the data, so that few are asked."""
+        """Whether every sum takes a new pass over the data, so that few should be requested."""
         return self.table is None
 
     @property
@@ -250,11 +255,11 @@ class Objective:
         return hessian(self.X, curvature, ridge=ridge, intercept=self.intercept)
 
     def gain_range(self, margins: Array, counts: bool = True) -> tuple[float, float]:
-        """Return how far margins lie towards the side where losses fall for ever.
+        """Return how far margins lie towards the side where losses keep falling.
 
         The minimum and maximum over the records of positive weight (and rival classes); ∞ and −∞
-        without records, and for a family whose losses have no such side; ``counts`` says whether
-        those of counts are wanted too.
+        without records, and for a family whose losses have no such side. ``counts`` includes the
+        losses of counts.
         """
         xp = array_namespace(margins)
         y = self.target
@@ -277,7 +282,7 @@ class Objective:
     # Sums over all records ------------------------------------------------------------------------
 
     def total(self, function: Callable[[Objective], Answer], what: str) -> Answer:
-        """Return the sum of a function of the objectives on every chunk; a table is one chunk.
+        """Return the sum over chunks of a function of their objectives; a table is one chunk.
 
         The function leaves out the penalty, and can be pickled for other machines.
         """
@@ -288,11 +293,11 @@ class Objective:
         return answer
 
     def at(self, theta: Array, asked: Asked = STEP, what: str = "fit") -> Sums:
-        """Return the gradient at some parameters and whatever else is asked, by one pass."""
+        """Return the gradient at some parameters and the other requested sums, by one pass."""
         return self.with_penalty(self.total(partial(sums_at, theta=theta, asked=asked), what))
 
     def with_penalty(self, sums: Sums) -> Sums:
-        """Return sums over all records with what the penalty and the linear term add to them."""
+        """Return sums over all records, including the penalty and the linear term."""
         xp, H = array_namespace(sums.theta), sums.hessian
         w = sums.theta[:-1, ...] if self.intercept else sums.theta
         free = math.prod(w.shape[1:]) if self.intercept else 0
@@ -319,7 +324,7 @@ class Objective:
         return self.at(theta, ()).gradient
 
     def gains(self, step: Array) -> tuple[float, float]:
-        """Return how far a step moves records towards the side where losses fall for ever.
+        """Return how far a step moves records towards the side where losses keep falling.
 
         See :meth:`gain_range`.
         """
@@ -334,7 +339,7 @@ class Objective:
     def triangle(self, labels: bool) -> Array:
         """Return the R of the QR factorisation of ``√ω [x, 1, y]``, or without the labels.
 
-        Without labels only which records have positive weight matters, not how much.
+        Without labels only whether a record's weight is positive matters.
         """
         what = "fit by QR" if labels else "looking for dependent columns"
         return self.total(partial(_triangle, labels=labels), what).R
@@ -346,10 +351,10 @@ class Objective:
         return gauge_fixed(H, self.family.outputs) if isinstance(self.family, Categorical) else H
 
     def conditioned(self) -> tuple[Objective, Coordinates]:
-        """Return the objective in coordinates that suit it; itself if its own do.
+        """Return the objective in well-conditioned coordinates; itself if it already is.
 
-        Columns of a source are never scaled, and shifted once a pass has told their moments: see
-        :meth:`near_zero`.
+        Columns of a source are never scaled, and shifted only after a pass has computed their
+        moments: see :meth:`near_zero`.
         """
         X = self.table
         if X is None:
@@ -373,8 +378,8 @@ class Objective:
     def near_zero(self, H: Array) -> tuple[Objective, Coordinates] | None:
         """Return the objective of a source with columns far from zero shifted, if there are any.
 
-        The moments in a Hessian say whether to look for them, which takes a pass over the source.
-        Those of a table were shifted when it was :meth:`conditioned`.
+        The moments in a Hessian decide whether to look for them, which takes a pass over the
+        source. Those of a table were shifted when it was :meth:`conditioned`.
         """
         if self.table is not None or not self.intercept:
             return None
@@ -405,27 +410,27 @@ def _of_chunk(chunk: Chunk, loss: PenalisedLoss, function: Callable[[Objective],
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over some records at given parameters; one that was not asked for is that of no record.
+    """Sums over some records at given parameters; a sum not requested is zero.
 
     Parameters
     ----------
     theta
         The parameters.
     counted
-        How many records have a positive weight.
+        The number of records with positive weight.
     gradient, hessian, value
-        Of the objective.
+        The value, gradient and Hessian of the objective.
     gradient_scale, label_scale
         ``Σᵢ |ωᵢ rᵢ| ‖x̃ᵢ‖ + ridge ‖w‖``: the terms that cancel in the gradient; and
         ``Σᵢ ωᵢ |yᵢ| ‖x̃ᵢ‖``: the scale of rounding where a fit is perfect.
     largest_norm
-        That of a row.
+        The largest norm of a row.
     least_gain
         A lower bound on how far the worst record lies on its own class's side.
     squares
-        ``Σ (ω r ‖x̃‖)²``, plus a small share of the labels, in case a fit is perfect.
+        ``Σ (ω r ‖x̃‖)²``, plus a small share of the labels, for a perfect fit.
     extent
-        Of the columns, where there is an intercept to absorb a shift.
+        The moments of the columns, where there is an intercept to absorb a shift.
     """
 
     theta: Array
@@ -457,15 +462,15 @@ class Sums:
 
     @property
     def far_from_zero(self) -> Array | None:
-        """What to subtract from columns far from zero, (d,); ``None`` if there are none."""
+        """The shift for columns far from zero, (d,); ``None`` if there are none."""
         return None if self.extent is None else far_centre(self.extent.least, self.extent.most)
 
 
 def sums_at(part: Objective, theta: Array, asked: Asked) -> Sums:
     """Return the sums over a table, without the penalty, in float64.
 
-    Single precision is widened piece by piece. With one output, pieces are small enough for the
-    processor's cache, and their Hessians small beside them.
+    Single precision is widened to float64 piece by piece. With one output, pieces fit in the
+    processor's cache, and their Hessians are small.
     """
     X = part.X
     some = partial(_sums_of_rows, part, theta, asked)
@@ -524,7 +529,7 @@ def slope_sum(X: Array, slopes: Array, intercept: bool) -> Array:
 
 @dataclass(frozen=True)
 class Extent:
-    """The elementwise minimum and maximum of something over some records."""
+    """The elementwise minimum and maximum over some records."""
 
     least: Array
     most: Array
@@ -549,7 +554,7 @@ def _column_range(part: Objective) -> Extent:
 
 @dataclass(frozen=True)
 class _Triangle:
-    """The R of the QR factorisation of some rows; two add up to that of all their rows."""
+    """The R of the QR factorisation of some rows; two combine to that of all their rows."""
 
     R: Array
 
@@ -577,7 +582,7 @@ def _triangle(part: Objective, labels: bool) -> _Triangle:
 
 
 def wide(values: Array) -> Array:
-    """Return numbers in float64; the array itself if they are."""
+    """Return numbers in float64, without a copy if they already are."""
     xp = array_namespace(values)
     return xp.astype(values, xp.float64, copy=False)
 
@@ -591,11 +596,11 @@ def norm(values: Array) -> float:
 
 
 def over_chunks(function: Callable[[slice], Answer], X: Array) -> Iterator[Answer]:
-    """Yield a function's answers on chunks of rows; of a large table by several cores at a time.
+    """Yield a function's results on chunks of rows, for a large table on several cores.
 
-    Chunks are for summing d×d matrices: each costs d² outside BLAS (mirroring a triangle, adding it
-    up), which only a few thousand rows amortise; narrow tables take more rows, to spare the
-    interpreter.
+    Chunks are for summing d×d matrices. Each costs d² outside BLAS (mirroring and adding a
+    triangle), which only a few thousand rows amortise; narrow tables use more rows, to reduce
+    interpreter overhead.
     """
     n, d = X.shape
     chunk = max(4096 * d, 1 << 18)  # 2¹⁸ numbers stay in a processor's cache between two uses
@@ -677,7 +682,7 @@ def gauge_fixed(H: Array, classes: int) -> Array:
 
     The loss does not change when one vector is added to the parameters of every class, so its
     gradients, and their derivatives by the data, sum to zero over the classes. For such right-hand
-    sides the solution is the same for every ``c > 0``; taking for each feature the mean of its own
+    sides the solution is the same for every ``c > 0``. Taking for each feature the mean of its own
     diagonal of ``H`` preserves the condition number, whatever the units of the features.
     """
     xp = array_namespace(H)
@@ -696,7 +701,7 @@ def gauge_fixed(H: Array, classes: int) -> Array:
 class CholeskyFactor:
     """The lower triangular ``L`` of ``H = D LLᵀ D``, with ``D²`` the diagonal of ``H``.
 
-    Scaled to a unit diagonal, a matrix does not depend on the units of its rows.
+    Scaled to a unit diagonal, the matrix does not depend on the units of the columns.
     """
 
     lower: Array
@@ -768,8 +773,9 @@ def damped_factor(H: Array) -> CholeskyFactor:
 def stacked_r(blocks: Iterable[Array]) -> Array:
     """Return the R of the QR factorisation of the stacked blocks.
 
-    Each block is stacked under the R so far and factorised again (sequential TSQR: Demmel, Grigori,
-    Hoemmen and Langou, 2012), which is as stable as one QR of the whole and holds one block only.
+    Each block is stacked under the R so far and factorised again (sequential TSQR: Demmel,
+    Grigori, Hoemmen and Langou, 2012), which is as stable as one QR of the whole and stores one
+    block only.
     """
     R: Array = None
     for block in blocks:
@@ -820,7 +826,7 @@ class Coordinates:
 
 
 def far_centre(least: Array, most: Array) -> Array | None:
-    """Return what to subtract from columns of this range; zero for those near zero.
+    """Return the shift for columns of this range; zero for those near zero.
 
     ``None`` if all are near zero.
     """
@@ -848,9 +854,9 @@ def _column(values: Array, like: Array) -> Array:
 
 
 def check_columns(objective: Objective, H: Array, counted: int, names: tuple[str, ...]) -> None:
-    """Raise an :class:`InputError` naming the columns that depend linearly on one another.
+    """Raise an :class:`InputError` naming the linearly dependent columns.
 
-    With a penalty the minimiser is unique anyway, and nothing is checked. ``H`` is the Hessian at
+    With a penalty the minimiser is unique, and nothing is checked. ``H`` is the Hessian at
     any parameters (not gauge-fixed), which is singular if the columns are dependent; ``counted`` is
     the number of records of positive weight.
     """
@@ -883,14 +889,15 @@ def check_columns(objective: Objective, H: Array, counted: int, names: tuple[str
     if counted < P:
         samples = "1 sample" if counted == 1 else f"{counted} samples"
         raise InputError(
-            f"There are more parameters ({P}) than data ({samples} of positive weight), so without "
-            "L2 the coefficients are not determined; set l2 to a positive number or drop columns."
+            f"There are more parameters ({P}) than data ({samples} of positive weight), so "
+            "without L2 the coefficients are not determined; set l2 to a positive number or drop "
+            "columns."
         )
     dependent = _dependent_columns(objective.triangle(labels=False), counted)
     if dependent:
         raise InputError(
-            f"{_listed(dependent, names)} depend linearly on one another, so without L2 the "
-            "coefficients are not determined; drop one of them or set l2 to a positive number."
+            f"{_listed(dependent, names)} are linearly dependent, so without L2 the coefficients "
+            "are not determined; drop one of them or set l2 to a positive number."
         )
 
 
@@ -902,7 +909,7 @@ def _constant(name: str, remedy: str) -> InputError:
 
 
 def _dependent_columns(R: Array, rows: int) -> list[int]:
-    """Return the columns involved in a dependence, from the null space of the unit columns."""
+    """Return the linearly dependent columns, from the null space of the unit columns."""
     xp = array_namespace(R)
     unit = R / xp.sqrt(xp.sum(R * R, axis=0))[None, :]
     _, singular, Vt = xp.linalg.svd(unit)

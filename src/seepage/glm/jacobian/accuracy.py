@@ -1,12 +1,12 @@
-"""How exact the leakage of a GLM is, and which answers are computed once more for that.
+"""The accuracy of a GLM's leakage, and the recomputation of results that lost digits.
 
 A record's whitened Jacobian is the sum of ``r A_V`` and of ``A x̃`` times its curvature and label
-slope. Each of the two has the errors of the slope, the whitener and the rounding of the curvatures;
-their sum may be much smaller than either, and its relative error that much larger.
+slope. Each of the two inherits the errors of the slope, the whitener and the rounded curvatures.
+Their sum may be much smaller than either, and its relative error that much larger.
 
-A closed form squares that sum before it adds, and loses the square of what cancels.
-:func:`exact_records` and :func:`exact_blocks` are the one place that decides: what a closed form
-has lost is computed from the entries of the Jacobian.
+A closed form squares that sum before adding, and loses the square of the cancelled part.
+:func:`exact_records` and :func:`exact_blocks` alone decide which results to recompute from the
+entries of the Jacobian.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ Answer = Callable[[Any, Unknowns], Array]
 def exact_records(
     take: Callable[[Array], Array], cells: bool = False
 ) -> Callable[[Answer], Answer]:
-    """Decorate a closed form about every record: squares that cancelled come from the entries.
+    """Decorate a closed form about every record: cancelled squares are recomputed from entries.
 
-    ``take`` gives the same answers from whitened Jacobians, ``(m, P, q)``; ``cells`` says that they
-    are about each feature alone, ``(n, t)``.
+    ``take`` gives the same results from whitened Jacobians, ``(m, P, q)``; ``cells`` marks results
+    about each feature alone, ``(n, t)``.
     """
 
     def decorate(closed_form: Answer) -> Answer:
@@ -90,7 +90,7 @@ def exact_blocks(
 
 
 def least_cell(terms: JacobianTerms, squared: Array, reach: Array) -> Array:
-    """Return the smallest of each record's cells, in units of the columns' reach, ``(n,)``."""
+    """Return each record's smallest cell, in units of its column's effect, ``(n,)``."""
     xp = array_namespace(squared)
     units = 1 / xp.where(reach > 0, reach**2, xp.ones_like(reach))
     return by_rows(
@@ -121,7 +121,7 @@ def per_attribute(
 
 
 def single_columns(attributes: list[Unknowns]) -> dict[int, int]:
-    """Return which of the attributes are a single column, and which column."""
+    """Return which attributes are a single column, and which column."""
     return {
         k: u.columns[0]
         for k, u in enumerate(attributes)
@@ -133,7 +133,7 @@ def single_columns(attributes: list[Unknowns]) -> dict[int, int]:
 
 
 class GLMAccuracy(AnswerAccuracy):
-    """Bounds on the relative errors of η, from the errors that the terms inherit."""
+    """Bounds on the relative errors of η, from the errors of its terms."""
 
     stated = True
 
@@ -146,7 +146,7 @@ class GLMAccuracy(AnswerAccuracy):
         self.deviations = terms.zeros(terms.size // terms.outputs) if bounds is None else bounds
 
     def rows(self, squared: Array, unknowns: Unknowns) -> Array:
-        """Return the errors of all records; one number for all where that is small."""
+        """Return the errors of all records; one common bound where it is small."""
         xp = array_namespace(squared)
         for sizes in self._bounds(unknowns):
             errors = self._relative(squared, *sizes)
@@ -157,7 +157,7 @@ class GLMAccuracy(AnswerAccuracy):
         return errors
 
     def cells(self, squared: Array, unknowns: Unknowns) -> Array:
-        """Return the errors of all cells; those of each record's worst where they are small."""
+        """Return the errors of all cells; each record's worst where it is small."""
         terms, features = self.terms, replace(unknowns, label=False)
         xp = array_namespace(terms.X)
         if terms.outputs == 1:
@@ -212,12 +212,12 @@ class GLMAccuracy(AnswerAccuracy):
         return errors
 
     def row_terms(self, unknowns: Unknowns) -> Array:
-        """Return what each record adds to the error of a block, ``(n, 2)``."""
+        """Return each record's contribution to the error of a block, ``(n, 2)``."""
         *_, sizes = self._bounds(unknowns)
         return array_namespace(self.terms.X).stack(sizes, axis=1) ** 2
 
     def column_terms(self, attributes: list[Unknowns], rows: Array, closely: bool = True) -> Array:
-        """Return what the rows add to the error of each attribute, one line for each."""
+        """Return the rows' contribution to the error of each attribute, one line for each."""
         terms = self.terms
         xp = array_namespace(terms.X)
         if terms.outputs == 1:
@@ -252,7 +252,7 @@ class GLMAccuracy(AnswerAccuracy):
         return xp.concat([both, xp.zeros_like(both)], axis=1)  # as many terms as of one output
 
     def of_terms(self, squared: float, terms: Array) -> float:
-        """Return the error of a block that was read in chunks, from the sum of its terms."""
+        """Return the error of a block read in chunks, from the sum of its terms."""
         xp = array_namespace(terms)
         one = xp.full((1,), squared, dtype=terms.dtype, device=terms.device)
         # Sums of chunks are not computed once more, but those of pairs are from the entries.
@@ -277,9 +277,9 @@ class GLMAccuracy(AnswerAccuracy):
         """Return the relative error of ``η``, which may be a small difference.
 
         The Jacobian is the sum of ``r A_V``, of norm ``part`` with the error ``error``, and another
-        term of norm at most ``η + part``. Squares of its entries lose to rounding the square of
-        what cancels; where that is much, η was computed from the entries themselves, unless these
-        were not at hand. For numbers tiny relative to the largest, the error is relative to a share
+        term of norm at most ``η + part``. Squares of its entries lose the square of the cancelled
+        part to rounding. Where that is much, η was computed from the entries themselves, if they
+        were available. For numbers tiny relative to the largest, the error is relative to a share
         of the largest.
         """
         xp = array_namespace(squared)
@@ -304,7 +304,7 @@ class GLMAccuracy(AnswerAccuracy):
     def _bounds(self, unknowns: Unknowns) -> Iterator[tuple[Array, Array]]:
         """Yield bounds on the norms of every record's terms and on their errors, ``(n,)`` both.
 
-        First cheap ones, which may be all that is needed, then close ones.
+        Cheap ones come first, which may suffice, then tight ones.
         """
         terms = self.terms
         xp = array_namespace(terms.X)
@@ -361,7 +361,7 @@ class GLMAccuracy(AnswerAccuracy):
     def _column_sizes(self, unknowns: Unknowns, rows: slice | Array) -> tuple[Array, Array]:
         """Return the norms of the terms that make up each column of a Jacobian, ``(m, q)``.
 
-        And the errors they inherit from the slopes.
+        Also the errors they inherit from the slopes.
         """
         terms = self.terms
         xp = array_namespace(terms.X)
@@ -385,13 +385,13 @@ class GLMAccuracy(AnswerAccuracy):
         )
 
     def _curvature_errors(self, unknowns: Unknowns, rows: slice | Array) -> Array:
-        """Return how far the rounding of the records' curvatures may move a Jacobian's columns.
+        """Return the effect of the curvatures' rounding on the columns of a Jacobian, ``(m, q)``.
 
-        ``(m, q)``. A relative change ``ε`` of every curvature changes ``v = H⁻¹u`` by at most
-        ``ε √(vᵀHv)`` in the norm of ``H``, and each released number by its ``√(H⁻¹)_kk`` times
-        that. For the column of a feature ``vᵀHv`` is ``(H⁻¹)_jj``; for ``u = x̃ ⊗ a w`` and a
-        label's ``x̃ ⊗ b`` it is ``x̃ᵀH⁻¹x̃`` times the squares of ``a w`` and ``b``. And ``w`` is
-        known no better than the slopes it follows from.
+        It is a bound on their change. A relative change ``ε`` of every curvature changes
+        ``v = H⁻¹u`` by at most ``ε √(vᵀHv)`` in the norm of ``H``, and each released number by its
+        ``√(H⁻¹)_kk`` times that. For the column of a feature ``vᵀHv`` is ``(H⁻¹)_jj``; for
+        ``u = x̃ ⊗ a w`` and a label's ``x̃ ⊗ b`` it is ``x̃ᵀH⁻¹x̃`` times the squares of ``a w``
+        and ``b``. The error of ``w`` is at least that of the slopes it depends on.
         """
         terms = self.terms
         xp = array_namespace(terms.X)
@@ -428,7 +428,7 @@ class GLMAccuracy(AnswerAccuracy):
 
         At the minimiser the slopes sum to zero. Their errors ``e`` move ``w_j`` by at most
         ``√(vᵀH'v Σ e²/a)``, ``v = H⁻¹u_j``: the deviation of the feature times a number common to
-        all records. A coefficient next to zero may be no more than that.
+        all records. A coefficient near zero may be no larger than its error.
         """
         terms, deviations = self.terms, self.map.coefficient_deviations
         xp = array_namespace(terms.X)
@@ -461,9 +461,9 @@ class GLMAccuracy(AnswerAccuracy):
     def _leverages(self, a: Array, rows: slice | Array, closely: bool = True) -> Array:
         """Return upper bounds on ``√(x̃ᵀH⁻¹x̃)`` of some rows: ``1/√a``, or less where that is large.
 
-        ``Σ|x̃_j|`` times the deviations is another bound, small for a row that is small relative to
-        others. It is computed for all rows of a small table, and otherwise for rows whose own
-        curvature is far below others', and says little.
+        ``Σ|x̃_j|`` times the deviations is another bound, tight for a row that is small relative
+        to others. It is computed for all rows of a small table, and otherwise for rows whose own
+        curvature is far below that of the others.
         """
         terms = self.terms
         xp = array_namespace(terms.X)

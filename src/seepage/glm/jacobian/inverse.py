@@ -5,21 +5,22 @@ With the label known and the features ``V`` unknown, the information about a row
     I = r² B + a² ξ w wᵀ + a r (w zᵀ + z wᵀ),    B = A_VᵀA_V,  z = A_VᵀA x̃,  ξ = ‖A x̃‖²
 
 with ``w`` standing for ``w_V`` and ``B`` the same for all rows. Woodbury's formula, with
-``v = B⁻¹w``, ``y = B⁻¹z`` and ``κ = ξ − zᵀB⁻¹z ≥ 0`` (the part of ``A x̃`` that no unknown reaches),
-simplifies to::
+``v = B⁻¹w``, ``y = B⁻¹z`` and ``κ = ξ − zᵀB⁻¹z ≥ 0`` (the part of ``A x̃`` that no unknown
+reaches), gives::
 
     I⁻¹ = ( B⁻¹ − [a² κ v vᵀ + a (r + a wᵀy) (v yᵀ + y vᵀ) − a² (wᵀv) y yᵀ] / D ) / r²
     D = (r + a wᵀy)² + a² (wᵀv) κ
 
 Where all features are unknown, ``y`` is ``x`` up to a constant and ``κ`` is a constant (both zero
-without an intercept), and no product with a matrix is left. The inverse does not exist, and no
+without an intercept), so no matrix product is needed. The inverse does not exist, and no
 unbiased estimate has a finite error, where ``r = 0`` or ``D = 0``.
 
 Its accuracy follows from two inequalities. With ``D`` known to a relative ``ρ = δ/√D``, where
-``δ`` is the error of ``r + a wᵀy``, Cauchy and Schwarz bound each of the terms of a cell by
-``P_j = (B⁻¹)_jj + a² (wᵀv) y_j²/D``, so that the cell is off by a few ``ρ P_j``; and ``P_j`` is at
-most five times the larger of ``(B⁻¹)_jj`` and the cell. The error of the whitener is the same
-``(I + E)A`` wherever it is used, which changes the inverse by ``2‖E‖``, whatever cancels.
+``δ`` is the error of ``r + a wᵀy``, the Cauchy–Schwarz inequality bounds each of the terms of a
+cell by ``P_j = (B⁻¹)_jj + a² (wᵀv) y_j²/D``. So the error of the cell is a few ``ρ P_j``; and
+``P_j`` is at most five times the larger of ``(B⁻¹)_jj`` and the cell. The whitener has the same
+error ``(I + E)A`` wherever it is used, which changes the inverse by at most ``2‖E‖``, whatever
+cancels.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class ClosedInverse:
     Parameters
     ----------
     jacobian, terms, accuracy
-        The operator, which inverts single rows where this form is doubtful, and what it is made of.
+        The operator, which inverts single rows where this form is inaccurate, and its parts.
     unknowns
         The unknown features.
     """
@@ -107,9 +108,9 @@ class ClosedInverse:
     def _answers(
         self, answer: Answer, of_diagonal: Callable[[Array], Array]
     ) -> tuple[Array, Array]:
-        """Return the answers about all rows and their errors; decompositions replace doubtful ones.
+        """Return the results for all rows and their errors; decompositions replace poor ones.
 
-        ``answer`` takes some rows, and whether to examine its accuracy closely.
+        ``answer`` takes some rows, and whether to bound its error tightly.
         """
         terms = self.terms
         xp, pieces = array_namespace(terms.X), []
@@ -139,7 +140,7 @@ class ClosedInverse:
         return shared
 
     def _shared_terms(self, unknowns: Unknowns) -> _SharedTerms:
-        """Return what all rows have in common."""
+        """Return the terms that all rows share."""
         terms = self.terms
         xp = array_namespace(terms.X)
         A, A_V = terms.whitener, terms.columns_of(unknowns)[:, :, 0]
@@ -212,7 +213,7 @@ class ClosedInverse:
 
 
 class _SharedTerms(NamedTuple):
-    """What all rows have in common."""
+    """The terms that all rows share."""
 
     diagonal: Array  # (t,): that of B⁻¹
     w: Array  # (t,)
@@ -225,7 +226,7 @@ class _SharedTerms(NamedTuple):
 
 
 class _RowTerms(NamedTuple):
-    """One row's share: ``r² I⁻¹ = B⁻¹ − vv·v vᵀ − vy·(v yᵀ + y vᵀ) + yy·y yᵀ``."""
+    """The terms of one row: ``r² I⁻¹ = B⁻¹ − vv·v vᵀ − vy·(v yᵀ + y vᵀ) + yy·y yᵀ``."""
 
     y: Array
     y_squared: Array
@@ -239,9 +240,9 @@ class _RowTerms(NamedTuple):
 
 
 def _square_off(shared: _SharedTerms, kappa: Array, y: Array) -> Array:
-    """Return the error of ``κ``, the squared rest of a vector without ``A_V y``.
+    """Return the error of ``κ``, the squared norm of a vector less ``A_V y``.
 
-    The columns of ``A_V`` may nearly cancel in that sum; their errors do not.
+    The columns of ``A_V`` may nearly cancel in that sum, but their errors do not.
     """
     xp = array_namespace(shared.v)
     rest, reached = xp.sqrt(kappa), y / shared.scale

@@ -2,18 +2,18 @@
 
 With margins ``m = Wᵀx̃`` (``x̃`` is ``x``, with a 1 appended for an intercept), per-record loss
 slopes ``r`` (K), curvatures ``a`` (K×K) and label slopes ``b`` (K×L), sample weights ω folded into
-all three, and ``H`` the Hessian of the objective, the implicit function theorem gives (paper 001,
-equation 18, for K outputs)::
+all three, and ``H`` the Hessian of the objective, the implicit function theorem gives (Hannun et
+al. 2021, equation 18, for K outputs)::
 
     J_i = −H⁻¹ G_i,      G_i = [ E ⊗ r_i + x̃_i ⊗ a_i Wᵀ ,  x̃_i ⊗ b_i ]        (P × (d + L))
 
-where ``E`` selects the parameters whose column is data (an intercept's is not). Noise of location
+where ``E`` selects the parameters that multiply data (the intercept does not). Noise of location
 information ``Φ`` whitens it to ``A G_i`` with ``AᵀA = H⁻¹ Φ H⁻¹ = C``. No ``J_i`` is ever stored:
-the methods here give what the views of the leakage need, in chunks of rows.
+the methods compute the views of the leakage in chunks of rows.
 
-:class:`GLMJacobian` takes any number of outputs. With one output, every view has a closed form at
-about the cost of one matrix product: :mod:`seepage.glm.jacobian.single_output`. Where classes have
-to be compared before anything is rounded, :class:`PairedJacobian` answers from the entries.
+:class:`GLMJacobian` supports any number of outputs. With one output, every view has a closed form
+at about the cost of one matrix product: :mod:`seepage.glm.jacobian.single_output`. Where classes
+must be compared before rounding, :class:`PairedJacobian` computes results from the entries.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from seepage.tables.source import Array
 
 
 class TermsJacobian(ReleaseJacobian):
-    """A Jacobian that is made of the terms of a GLM."""
+    """A Jacobian built from the terms of a GLM."""
 
     # The table that was fitted on, where ``X`` is a rounded copy of it
     fitted_on: Array | None = None
@@ -55,7 +55,7 @@ class TermsJacobian(ReleaseJacobian):
         self.accuracy: GLMAccuracy = GLMAccuracy(terms)
 
     def with_label_step(self, step: float) -> TermsJacobian:
-        """Return the same Jacobian with the label counted in steps of this size."""
+        """Return the same Jacobian with the label in units of this step."""
         if step == 1.0:
             return self
         derivatives = self.terms.derivatives
@@ -101,7 +101,7 @@ class GLMJacobian(TermsJacobian):
         return total + xp.tensordot(terms.columns_of(unknowns), direct, axes=2)
 
     def _pick(self, rows: Array, piece: slice) -> slice | Array:
-        """Return a piece of the rows, as a slice (which copies nothing) if these are all rows."""
+        """Return a piece of the rows, as a slice (without a copy) if these are all rows."""
         return piece if rows.shape[0] == self.rows else rows[piece]
 
     # Rows, one by one -----------------------------------------------------------------------
@@ -163,7 +163,7 @@ class GLMJacobian(TermsJacobian):
         return matrices
 
     def row_operator(self, unknowns: Unknowns) -> Callable[[slice], Callable[[Array], Array]]:
-        """Return, for some rows, the product ``Jᵀ(J v)`` of one vector per row."""
+        """Return the function that computes ``Jᵀ(J v)`` for one vector per row."""
         xp = array_namespace(self.X)
         A_V = self.terms.columns_of(unknowns)
         P, t, K = A_V.shape
@@ -225,7 +225,7 @@ class GLMJacobian(TermsJacobian):
 class PairedJacobian(EntryJacobian, TermsJacobian):
     """The same for several classes that are compared with a record's own before rounding.
 
-    Closed forms would square what the classes have in common; see
+    Closed forms would square the common part of the classes; see
     :class:`~seepage.glm.jacobian.terms.PairedTerms`.
     """
 
@@ -235,10 +235,10 @@ class PairedJacobian(EntryJacobian, TermsJacobian):
 
 
 def merged(first: TermsJacobian, other: TermsJacobian) -> TermsJacobian | None:
-    """Return the Jacobian of two releases where they are the same model with different noise.
+    """Return one Jacobian for two releases of the same model with different noise.
 
-    The information is then ``Gᵀ(C + C')G``: one release, whose whitener is the R of both whiteners
-    stacked, where that costs no digits. Both are about the same rows.
+    The information is then ``Gᵀ(C + C')G``: a single release, whose whitener is the R of both
+    whiteners stacked, where that loses no digits. Both are about the same rows.
     """
     ours, theirs = first.terms, other.terms
     xp = array_namespace(ours.X)
@@ -258,7 +258,7 @@ def merged(first: TermsJacobian, other: TermsJacobian) -> TermsJacobian | None:
 
 
 class _InformationTerms:
-    """The terms that make up the information about single rows.
+    """The terms of the information about single rows.
 
     Calling it with a slice of rows gives ``r (m, K)``, ``B (m, K, q)``, ``Ξ (m, K, K)`` and
     ``R (m, K, t)``; ``blocks (K, K, t, t)`` holds ``C_kl``, the same for all rows.

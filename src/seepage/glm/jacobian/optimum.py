@@ -1,15 +1,15 @@
-"""The exact minimiser near a model's coefficients, the curvature there, and how exact both are.
+"""The exact minimiser near a model's coefficients, the curvature there, and their accuracy.
 
-The leakage is the derivative of the exact minimiser on the data as they are stored. A fitted model
-is near it: Newton's steps lead the rest of the way. The loss to rounding is bounded through the
-condition number κ of the Hessian, its columns shifted away from the intercept and scaled to a unit
-diagonal. Where κ is small, ordinary arithmetic is exact to a few roundings times κ. Where it is
-not, the Hessian, its inverse and the residuals are computed in twice the precision
-(:mod:`seepage.glm.jacobian.twice_precise`), and the result is exact to rounding again, as long
-as κ stays below about 1e15. Whitened by the noise, the inverse maps records to the release.
+The leakage is the derivative of the exact minimiser on the stored data. A fitted model
+is near it; Newton's steps cover the rest. Rounding errors are bounded by the condition
+number κ of the Hessian, with columns centred and scaled to a unit diagonal. Where κ is small,
+ordinary arithmetic is exact to a few roundings times κ. Otherwise the Hessian, its inverse and the
+residuals are computed in twice the precision (:mod:`seepage.glm.jacobian.twice_precise`), and the
+result is exact to rounding again, as long as κ is below about 1e15. Whitened by the noise, the
+inverse maps records to the release.
 
 The given coefficients are the minimiser if Newton's method would not move them; elsewhere the
-formula for the leakage means nothing.
+formula for the leakage does not apply.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _JUDGED: Asked = ("hessian", "squares", "extent")
 
 @dataclass(frozen=True)
 class FittedRecords:
-    """The records that a model was fitted on."""
+    """The records on which a model was fitted."""
 
     source: RowSource
     # Reads the labels of a chunk; ``None`` for a table in memory: the model has its labels
@@ -87,7 +87,7 @@ class FittedRecords:
         return cls(MemorySource(Table(X, (), None, "numpy")))
 
     def objective(self, fit: FittedGLM) -> Objective:
-        """Return the objective that the model is meant to minimise on all records."""
+        """Return the objective that the model should minimise on all records."""
         if self.loss is None:
             return Objective.of(fit, self.source.whole("all records").values)
         return Objective.over(self.source, self.loss)
@@ -104,8 +104,7 @@ def about(fit: FittedGLM, loss: PenalisedLoss | None, chunk: Chunk) -> FittedGLM
 class Optimum:
     """The minimiser of a model's objective and the inverse curvature there.
 
-    The parameters of the shifted columns and the inverse are in twice the precision where that was
-    needed.
+    The parameters of the shifted columns and the inverse are in twice the precision where needed.
     """
 
     fit: FittedGLM  # the model at the minimiser, in the caller's columns
@@ -133,7 +132,7 @@ class Optimum:
     ) -> tuple[Array, Array, Array, Array]:
         """Return weighted ``r``, ``a`` and ``b`` of shifted rows of one output, and the error of r.
 
-        ``fit`` has the labels and weights of the rows; ``every`` says that these are all rows.
+        ``fit`` has the labels and weights of the rows; ``every`` marks that these are all rows.
         """
         low = None
         m = self.margins(X)
@@ -169,11 +168,11 @@ class Optimum:
 
 
 def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: str) -> Optimum:
-    """Find the minimiser near the coefficients of a model, in float64, fitted on the records.
+    """Find the minimiser near the coefficients of a model fitted on the records, in float64.
 
-    Where it is not near, the model is refused by a :class:`NotTheMinimiserError`, unless
-    ``on_mismatch`` is ``"warn"``: then the coefficients are taken as they are. Data without a
-    unique minimiser, or with none to working precision, are refused too.
+    If they are not near it, the model is refused by a :class:`NotTheMinimiserError`, unless
+    ``on_mismatch`` is ``"warn"``: then the coefficients are used unchanged. Data without a
+    unique minimiser to working precision are refused too.
     """
     objective = records.objective(fit)
     sums = objective.at(fit.parameters, _JUDGED, "Hessian")
@@ -203,7 +202,7 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
         if not separated(objective):
             raise
         raise InputError(
-            "The curvature of the objective is singular to working precision: "
+            "The Hessian of the objective is singular to working precision: "
             f"{weak_penalty_clause(objective)}."
         ) from error
 
@@ -254,7 +253,7 @@ def _centred(
 
 
 def condition_number(H: Array, inverse: Array) -> float:
-    """Estimate the condition of a definite matrix, scaled to unit diagonal, from below."""
+    """Estimate the condition number of a definite matrix, scaled to unit diagonal, from below."""
     xp = array_namespace(H)
     sizes = xp.sqrt(xp.linalg.diagonal(H))
     start = np.random.default_rng(0).standard_normal(H.shape[0])
@@ -282,7 +281,7 @@ def _weighed(
     rows: int,
     polish: bool,
 ) -> Optimum:
-    """Invert the curvature, with as much precision as its condition and the noise require."""
+    """Invert the Hessian, with the precision that its condition and the noise require."""
     inverse, condition = _inverse(H, factor, fit.ridge)
     cost = float(rows) * H.shape[0] ** 2
     cheap, affordable = cost <= CHEAP, cost <= 200 * CHEAP
@@ -314,9 +313,10 @@ def _weighed(
 
 
 def twice_precise_from(affordable: bool) -> float:
-    """Return the condition from which twice the precision is used.
+    """Return the condition number from which twice the precision is used.
 
-    Soon where it is affordable, and always where ordinary arithmetic would lose half of the digits.
+    It is low where that is affordable, and always used where ordinary arithmetic would lose half
+    of the digits.
     """
     return 300.0 if affordable else 1e7
 
@@ -331,7 +331,7 @@ def _inverse(H: Array, factor: CholeskyFactor | None, ridge: float) -> tuple[Arr
 
 
 def _residuals_lost(part: Objective, fit: FittedGLM) -> int:
-    """Count the records whose residual shows the rounding of the margin."""
+    """Count the records whose residual is affected by the rounding of the margin."""
     family, y = fit.family, part.target
     if isinstance(family, Categorical):
         return 0
@@ -345,19 +345,19 @@ def _residuals_lost(part: Objective, fit: FittedGLM) -> int:
 
 
 def _margin_error(fit: FittedGLM, X: Array, margins: Array, target: Array) -> Array:
-    """Return about how far rounding may move each margin, and the label it is compared with."""
+    """Return approximate rounding errors of each margin and of its label."""
     xp = array_namespace(margins)
     reach = float(xp.max(xp.abs(wide(X)), axis=0) @ xp.abs(fit.coef)) if X.shape[0] <= 4096 else 0.0
     return 4 * EPS * (xp.abs(margins) + xp.abs(target) + reach)
 
 
 def _moves(part: Objective, fit: FittedGLM, inverse: Array) -> Array:
-    """Return how far ``H⁻¹u`` moves if every curvature has a relative error of one, (P, Q).
+    """Return the change of ``H⁻¹u`` if every curvature has a relative error of one, (P, Q).
 
-    ``H⁻¹ΔH H⁻¹u`` is a sum over the records, whose terms count by their sizes. With one output
-    ``u`` are the features, Q = D. With several, only differences of outputs are curved, and the
-    records' slopes are such differences: the sum also goes over pairs of outputs, and ``u`` are the
-    differences of all pairs at every feature, Q = D·K·K.
+    ``H⁻¹ΔH H⁻¹u`` is a sum over the records, whose terms are added by absolute value. With one
+    output ``u`` are the features, Q = D. With several, only differences of outputs are curved, and
+    the records' slopes are such differences. The sum also runs over pairs of outputs, and ``u``
+    are the differences of all pairs at every feature, Q = D·K·K.
     """
     margins, design = fit.margins(part.X), fit.design(part.X)
     xp = array_namespace(margins)
@@ -390,15 +390,15 @@ def _back(fit: FittedGLM, centre: Array | None) -> FittedGLM:
 
 @dataclass(frozen=True)
 class Whitener:
-    """From a record's design row to the release: ``x̃ ↦ A x̃``, ``A = Φ^½ T⁻¹ H⁻¹``, (P, P).
+    """The map to the release, ``x̃ ↦ A x̃``, ``A = Φ^½ T⁻¹ H⁻¹``, (P, P).
 
     The feature is the slow index, the output the fast one. Where columns were shifted by a centre
-    ``c``, ``x̃`` are the shifted ones, and ``T⁻¹`` takes the parameters back to the caller's: with
-    ``T = [[I, 0], [cᵀ, 1]]`` the rows are ``x̃ = Tᵀx̃_c`` and the Hessian is ``H = TᵀH_cT``, so that
-    ``H⁻¹x̃ = T⁻¹H_c⁻¹x̃_c``, and ``T⁻ᵀe_j = e_j`` leaves the columns that are data where they are.
+    ``c``, ``x̃`` are the shifted ones, and ``T⁻¹`` maps the parameters back to the caller's. With
+    ``T = [[I, 0], [cᵀ, 1]]`` the rows are ``x̃ = Tᵀx̃_c`` and the Hessian is ``H = TᵀH_cT``. So
+    ``H⁻¹x̃ = T⁻¹H_c⁻¹x̃_c``, and ``T⁻ᵀe_j = e_j`` leaves the data columns unchanged.
 
-    The rounding of the records' curvatures moves ``A x̃`` by about ``ε spread √(x̃ᵀH⁻¹x̃)``, and the
-    column of a feature by ``ε spread`` times its deviation; see :func:`_deviations`.
+    The rounding of the records' curvatures changes ``A x̃`` by about ``ε spread √(x̃ᵀH⁻¹x̃)``, and
+    the column of a feature by ``ε spread`` times its deviation; see :func:`_deviations`.
     """
 
     matrix: Array  # ``A``, in the type of the table
@@ -467,7 +467,7 @@ def whitener_of(optimum: Optimum, noise: Noise) -> Whitener:
 
 
 def _moved_columns(moves: Array, centre: Array | None, noise: Noise, outputs: int) -> Array:
-    """Return how far unit errors of the curvatures move ``A u``, (Q,); see :func:`_moves`."""
+    """Return the change of ``A u`` under unit curvature errors, (Q,); see :func:`_moves`."""
     xp = array_namespace(moves)
     if centre is not None:
         by_feature = xp.reshape(moves, (-1, outputs * moves.shape[1]))
@@ -486,12 +486,12 @@ def whitened(
     noise: Noise,
     centre: Array | None = None,
 ) -> Whitener:
-    """Whiten ``H⁻¹``, known to an accuracy, by the noise.
+    """Whiten ``H⁻¹``, known to a given accuracy, by the noise.
 
-    The largest numbers of the release set the errors of ``H⁻¹x̃``, while ``A x̃`` of a record may be
-    no larger than the smallest: the noise and the units make them differ, and the terms of an
+    The largest numbers of the release set the errors of ``H⁻¹x̃``, while ``A x̃`` of a record may
+    be as small as the smallest. The noise and the units make them differ, and the terms of the
     intercept of shifted columns, ``w₀ − cᵀw``, are large relative to their sum where they cancel.
-    The ratio counts, up to ``UNLIKE``; an inverse in twice the precision loses nothing by it.
+    The ratio counts, up to ``UNLIKE``; an inverse in twice the precision is not affected.
     """
     high = inverse.high if isinstance(inverse, Double) else inverse
     xp = array_namespace(high)
@@ -536,9 +536,9 @@ def _deviations(optimum: Optimum) -> Array:
     """Return ``√(vᵀH'v)``, ``v = H⁻¹u``, of unit changes ``u`` along every feature, (D,).
 
     ``H'`` is the records' part of ``H``. The penalty is not rounded: where it alone determines a
-    coefficient, no error of the curvatures shows. So ``vᵀH'v = uᵀH⁻¹u − nλ‖v‖²``, the intercept's
-    part of ``v`` left out of the norm. The slopes of several outputs sum to zero, and so does ``u``
-    over them; their squares are added up.
+    coefficient, errors of the curvatures have no effect. So ``vᵀH'v = uᵀH⁻¹u − nλ‖v‖²``, with the
+    intercept's part of ``v`` left out of the norm. The slopes of several outputs sum to zero, and
+    so does ``u`` over them; their squares are added up.
     """
     inverse, fit = optimum.inverse, optimum.fit
     high = inverse.high if isinstance(inverse, Double) else inverse
@@ -557,7 +557,7 @@ def _deviations(optimum: Optimum) -> Array:
 
 
 def _condition(root: np.ndarray) -> float:
-    """Return the condition number of a matrix whose columns are scaled alike."""
+    """Return the condition number of a matrix with columns scaled to equal length."""
     sizes = np.sqrt((root**2).sum(axis=0))
     values = np.linalg.svd(root / sizes, compute_uv=False)
     return float(values[0] / values[-1]) if values[-1] > 0 else math.inf
@@ -569,15 +569,15 @@ def _condition(root: np.ndarray) -> float:
 def check_stationarity(
     fit: FittedGLM, X: Array, on_mismatch: str = "raise", *, hessian: Array | None = None
 ) -> float:
-    """Return the relative Newton step still to go, and warn or refuse unless it is negligible.
+    """Return the remaining relative Newton step; warn or refuse unless it is negligible.
 
-    The leakage is the derivative of the minimiser by the data; at other coefficients the formula
-    means nothing. The step ``s = H⁻¹g`` is compared with the coefficients w in the norm of the
-    curvature, ``√(sᵀHs / wᵀHw)``, which counts what moves the margins and does not depend on the
-    units of the columns (an intercept is projected out of wᵀHw: a shift has no size). Below 1e-5
-    it is silent; up to 1e-2 there is a :class:`NotConvergedWarning`; above that the model is
-    refused by a :class:`NotTheMinimiserError`, unless ``on_mismatch`` is ``"warn"``. The Hessian at
-    the coefficients (gauge-fixed for softmax) may be given where it is known already.
+    The leakage is the derivative of the minimiser in the data; at other coefficients the formula
+    does not apply. The step ``s = H⁻¹g`` is compared with the coefficients w in the norm of the
+    Hessian, ``√(sᵀHs / wᵀHw)``, which measures changes of the margins and does not depend on the
+    units of the columns (an intercept is projected out of wᵀHw, since a shift has no size). Below
+    1e-5 there is no warning; up to 1e-2 there is a :class:`NotConvergedWarning`; above that the
+    model is refused by a :class:`NotTheMinimiserError`, unless ``on_mismatch`` is ``"warn"``. The
+    Hessian at the coefficients (gauge-fixed for softmax) may be passed if known.
     """
     objective = Objective.of(fit, X)
     sums = objective.at(fit.parameters, _JUDGED)
@@ -594,7 +594,7 @@ def judge_stationarity(
 ) -> float:
     """Return the step of :func:`check_stationarity` from sums over the records.
 
-    For callers who have the sums at hand, with the Hessian and its factor if it has one.
+    For callers that already have the sums, with the Hessian and its factor if there is one.
     """
     if on_mismatch not in ("raise", "warn"):
         raise InputError(f"on_mismatch must be 'raise' or 'warn', not {on_mismatch!r}.")
@@ -612,21 +612,21 @@ def judge_stationarity(
         return relative
     finding = (
         f"the gradient has norm {norm(gradient):.2g} and Newton's method would still move the "
-        f"coefficients by {relative:.2g} of their size (weighed by the curvature)"
+        f"coefficients by {relative:.2g} of their size (in the norm of the Hessian)"
     )
     if relative <= _REFUSE:
         _warn(
             f"The coefficients are near the minimiser but have not converged: {finding}. The "
-            "leakage is that of the minimiser itself; refit with a tighter tol to release that."
+            "leakage is that of the exact minimiser; refit with a tighter tol to release that."
         )
     elif on_mismatch == "warn":
         _warn(f"The coefficients do not minimise the stated objective: {finding}.")
     else:
         raise NotTheMinimiserError(
             f"The coefficients do not minimise the stated objective on these data: {finding}. The "
-            "data, the penalty or the sample weights may differ from those of the fit, or the fit "
-            "did not converge; pass what the model was fitted on (sample_weight= too), refit with "
-            "a tighter tol, take it the rest of the way with sp.refine, or go on regardless with "
+            "data, the penalty or the sample weights may differ from those of the fit, or the "
+            "fit did not converge. Pass the data of the fit (with sample_weight=), refit with a "
+            "tighter tol, continue the fit with sp.refine, or ignore this with "
             'on_mismatch="warn".'
         )
     return relative
@@ -650,5 +650,5 @@ def _size(fit: FittedGLM, H: Array) -> float:
 
 
 def optimum_sums(fit: FittedGLM, X: Array) -> Sums:
-    """Return what :func:`plain_optimum` needs of a table, without the penalty."""
+    """Return the sums over a table that :func:`plain_optimum` needs, without the penalty."""
     return sums_at(Objective.of(fit, X), fit.parameters, ("hessian", "extent"))

@@ -6,20 +6,20 @@ The information of a release about one record is, in a fixed basis, such a matri
 
 with ``δ`` and ``q`` the same for all records. With ``U = [p q]``, ``S = [[c, s], [s, 0]]`` and
 ``K(λ) = Uᵀ(λ − ρ diag δ)⁻¹U``, the eigenvalues are the roots of ``det(I − S K(λ))``. A step of
-Newton's method needs a few sums over ``p``, and two to four steps suffice: the cost of an
-eigenvalue problem shrinks to that of reading ``p`` a few times.
+Newton's method needs a few sums over ``p``, and two to four steps suffice: an eigenvalue costs no
+more than reading ``p`` a few times.
 
 Above the largest pole, ``λ = ρ δ_max + τ`` with ``τ > 0``, the best equation is ``1/μ(λ) = 1`` with
 ``μ`` the largest eigenvalue of ``S K``: nearly linear where the rank-two part dominates. Near the
-pole, and below it, where the largest eigenvalue can lie too because the rank-two part has one
-negative eigenvalue, it is the determinant with that pole multiplied out::
+pole, and below it (where the largest eigenvalue can also lie, because the rank-two part has one
+negative eigenvalue), it is the determinant with that pole multiplied out::
 
     h = τ det(I − S K) = τ (1 − tr S K' − s² det K') − uᵀS u − s² uᵀadj(K')u,    u = (p_k, q_k)
 
-where ``K'`` leaves out the pole. Its sign also maintains a bracket, which no step may leave.
+where ``K'`` leaves out the pole. Its sign also updates a bracket, which no step may leave.
 
-At both ends the sums are short series, whose coefficients, the same for all ``λ``, take one narrow
-product with ``p``, after which a step of Newton's method no longer reads ``p`` at all. Far above
+At both ends the sums are short series. Their coefficients, the same for all ``λ``, take one narrow
+product with ``p``, after which a Newton step no longer reads ``p``. Far above
 all poles, where the rank-two part dominates (as for nearly all records of standardised columns),
 it is a Chebyshev series about their middle: with the poles ``δ = δ̄ + h t``, ``|t| ≤ 1``,
 ``z = ρh/(λ − ρδ̄)``, ``w = √(1 − z²)`` and ``ϱ = z/(1 + w)``::
@@ -28,8 +28,8 @@ it is a Chebyshev series about their middle: with the poles ``δ = δ̄ + h t``,
 
 where ``ϱ`` is a few hundredths; elsewhere it often gives a good first guess. And where ``τ`` is a
 fraction of the distance ``ρg`` of the largest pole from the next one (as for records of no rare
-category), ``K'`` is a power series in ``τ/ρg``. Most records are settled by the first few terms of
-either; those that are not are left to Newton's method, which reads ``p`` at every step.
+category), ``K'`` is a power series in ``τ/ρg``. The first few terms of either suffice for most
+records; the others are left to Newton's method, which reads ``p`` at every step.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def largest_of_rows(
 ) -> Array:
     """Return the same where a function gives ``p`` of some rows, in pieces.
 
-    ``threads`` spreads the pieces over the processor's cores; with ``what``, a bar of that name
-    shows the progress of long work.
+    ``threads`` spreads the pieces over the processor's cores; ``what`` names a progress bar for
+    long work.
     """
     xp = array_namespace(delta)
     n, k = rho.shape[0], delta.shape[0]
@@ -138,7 +138,7 @@ def _by_series(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> tup
 
 
 def _solve(batch: _Secular, guess: Array) -> Array:
-    """Return the largest eigenvalues, given guesses; zero stands for none."""
+    """Return the largest eigenvalues, given guesses; zero means no guess."""
     xp = array_namespace(batch.p)
     eps = xp.finfo(batch.p.dtype).eps
     top = batch.rho * batch.delta[-1]
@@ -181,7 +181,7 @@ def _solve(batch: _Secular, guess: Array) -> Array:
 
 
 def _bracket(batch: _Secular, eps: float) -> tuple[Array, Array, Array]:
-    """Return bounds on ``τ`` and where to start.
+    """Return bounds on ``τ`` and the starting point.
 
     No eigenvalue exceeds ``ρ δ_max`` by more than the largest of the rank-two part, where Newton's
     method starts. Only where ``uᵀS u < 0`` can the largest eigenvalue lie below the pole, though
@@ -202,7 +202,7 @@ def _bracket(batch: _Secular, eps: float) -> tuple[Array, Array, Array]:
 def _next(
     look: _Look, tau: Array, low: Array, high: Array, width: Array, floor: Array
 ) -> tuple[Array, Array]:
-    """Choose where to look next, and say where one of Newton's steps leads there."""
+    """Choose the next point, and whether it is a Newton step."""
     xp = array_namespace(tau)
     by_mu = (look.by_mu > xp.where(low > 0, low, xp.zeros_like(low))) & (look.by_mu < high)
     by_det = (look.by_det > low) & (look.by_det < high)
@@ -263,7 +263,7 @@ def _pole_equation(
 
 
 class _Look(NamedTuple):
-    """The result of one evaluation: the side of the root it is on, and where to go next."""
+    """The result of one evaluation: the side of the root, and the next point."""
 
     left_of_root: Array
     rising: Array  # whether h rises here, as it does at its largest root
@@ -316,7 +316,7 @@ def _look(batch: _Secular, tau: Array) -> _Look:
 class Moments(NamedTuple):
     """The sums of ``p²``, ``p q`` and ``q²`` over the poles, with functions of these.
 
-    One row for each function, so that later steps read memory in order.
+    Each function has one row, so that later steps read memory in order.
     """
 
     p_p: Array  # (j, m)
@@ -354,11 +354,11 @@ def near_powers(delta: Array) -> Array:
 
 
 def _near_pole(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> Array:
-    """Say where the largest eigenvalue is next to the largest pole, if that pole is simple.
+    """Return where the largest eigenvalue is next to the largest pole, if that pole is simple.
 
-    Where the largest eigenvalue of ``S K'`` at the pole is below one, the eigenvalues of the matrix
-    without that pole stay below it, so that there is only one eigenvalue above; the first step from
-    the pole says how far away it is.
+    Where the largest eigenvalue of ``S K'`` at the pole is below one, the eigenvalues of the
+    matrix without that pole stay below it, so there is only one eigenvalue above. The first step
+    from the pole gives its distance.
     """
     xp = array_namespace(rho)
     width = rho * (delta[-1] - delta[-2])
@@ -376,8 +376,8 @@ def solve_near_pole(
 ) -> tuple[Array, Array]:
     """Return the largest eigenvalue of every matrix, and whether it is exact to rounding.
 
-    For matrices that :func:`_near_pole` has chosen, by Newton's method for ``h``. The moments are
-    those of :func:`near_powers`.
+    For matrices that :func:`_near_pole` has selected, by Newton's method for ``h``. The moments
+    are those of :func:`near_powers`.
     """
     xp = array_namespace(rho)
     top, inverse = rho * delta[-1], 1 / (rho * (delta[-1] - delta[-2]))
@@ -420,13 +420,13 @@ def _range(delta: Array) -> tuple[Array, Array]:
 
 
 def _farthest(last: int) -> float:
-    """Return the largest ``z`` at which all terms after that one are below rounding."""
+    """Return the largest ``z`` at which all later terms are below rounding."""
     share: float = 5e-17 ** (1 / (last + 1))
     return 2 * share / (1 + share * share)
 
 
 def _first_guess(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> Array:
-    """Return the largest eigenvalue as if all poles were one, at the middle of them all."""
+    """Return the largest eigenvalue as if all poles were at their middle."""
     xp = array_namespace(rho)
     p_p, p_q, q_q = at.p_p[0, :], at.p_q[0, :], at.q_q[0]
     guess, _ = positive_root(c * p_p + 2 * s * p_q, _product(s, p_p, p_q, q_q))
@@ -477,14 +477,14 @@ def solve_far_above(
 
 
 def _chebyshev_sum(terms: Array, z: Array, w: Array) -> tuple[Array, Array]:
-    """Return ``(2 Σ_j terms_j ϱ^j − terms_0)/w``, ``w = √(1 − z²)``, and its slope by ``z``."""
+    """Return ``(2 Σ_j terms_j ϱ^j − terms_0)/w``, ``w = √(1 − z²)``, and its slope in ``z``."""
     total, slope = _sum(terms, z / (1 + w))
     total = (2 * total - terms[0, ...]) / w
     return total, (2 * slope / (1 + w) + z * total) / (w * w)
 
 
 def _sum(terms: Array, x: Array) -> tuple[Array, Array]:
-    """Return ``Σ_j terms_j x^j`` and its slope."""
+    """Return ``Σ_j terms_j x^j`` and its derivative."""
     total = terms[-1, ...] + 0 * x
     slope = 0 * x
     for j in range(terms.shape[0] - 2, -1, -1):
@@ -505,7 +505,7 @@ def _product(s: Array, k11: Array, k12: Array, k22: Array) -> Array:
 def positive_root(trace: Array, minus_det: Array) -> tuple[Array, Array]:
     """Return the larger root of ``μ² − trace·μ − minus_det = 0`` and the discriminant's root.
 
-    ``minus_det`` is not negative, and the form is chosen so that nothing cancels.
+    ``minus_det`` is not negative, and the form avoids cancellation.
     """
     xp = array_namespace(trace)
     root = xp.sqrt(trace * trace + 4 * minus_det)

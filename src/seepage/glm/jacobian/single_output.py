@@ -1,17 +1,17 @@
 """The Jacobian of a GLM with one output, in closed forms.
 
-The information about a row, seen from the release, is a fixed matrix plus one of rank two. With
-``A`` the whitener, ``V`` the unknown feature directions, ``w_V = Vᵀw``, and the sample weights
-folded into ``r``, ``a`` and ``b``::
+On the side of the release, the information about a row is a fixed matrix plus one of rank two.
+With ``A`` the whitener, ``V`` the unknown feature directions, ``w_V = Vᵀw``, and the sample
+weights folded into ``r``, ``a`` and ``b``::
 
     A G_i G_iᵀ Aᵀ = r² A_V A_Vᵀ + c (Ax̃)(Ax̃)ᵀ + a r [(Ax̃)(A_V w_V)ᵀ + (A_V w_V)(Ax̃)ᵀ]
     c = a²‖w_V‖² + b²      (without b² where the label is known)
 
-Diagonalise ``A_V A_Vᵀ`` once, and every row is a secular equation
-(:mod:`seepage.glm.jacobian.secular`). Seen from the columns the same happens once more: the
-information about column j over many rows is ``w_j²`` times a fixed matrix plus one of rank two.
-Whatever block of rows is asked about, the release sees it through three sums over the rows,
-``Σ c x̃x̃ᵀ``, ``Σ a r x̃`` and ``Σ r²``: rows may come in any pieces, and nothing is larger than P×P.
+Once ``A_V A_Vᵀ`` is diagonalised, every row is a secular equation
+(:mod:`seepage.glm.jacobian.secular`). The same holds for columns: the information about column j
+over many rows is ``w_j²`` times a fixed matrix plus one of rank two. Any block of rows enters only
+through three sums over the rows, ``Σ c x̃x̃ᵀ``, ``Σ a r x̃`` and ``Σ r²``. So rows may come in any
+pieces, and no array is larger than P×P.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class SingleOutputJacobian(GLMJacobian):
     def _eigenbasis(self, unknowns: Unknowns) -> _Eigenbasis:
         """Diagonalise ``A_V A_Vᵀ``.
 
-        Where the unknown features reach only t of the release's dimensions, a row adds to them only
-        the length of one more coordinate.
+        Where the unknown features span only t of the release's dimensions, a row adds a single
+        further coordinate to them.
         """
         xp = array_namespace(self.X)
         A_V = self.terms.columns_of(unknowns)[:, :, 0]
@@ -154,7 +154,7 @@ class SingleOutputJacobian(GLMJacobian):
     def block_sums(self, unknowns: Unknowns, rows: Array) -> Array:
         """Return ``Σ_i G_i G_iᵀ`` over some rows, (P, P), from three sums over them.
 
-        Before whitening, or after it where only the product with the whitener is exact.
+        They are before whitening, or after it where only the product with the whitener is exact.
         """
         xp, terms = array_namespace(self.X), self.terms
         w_V = unknowns.of(self.w)
@@ -189,7 +189,7 @@ class SingleOutputJacobian(GLMJacobian):
             ‖w_V‖² N + (Σr²) A_V A_Vᵀ + (A_V w_V) hᵀ + h (A_V w_V)ᵀ
 
         ``N`` is diagonalised once. A single column is then a secular equation, all of them solved
-        together; a group of columns is a diagonal and an update of a low rank, multiplied fast.
+        together; a group of columns is a diagonal plus a low-rank update with fast products.
         """
         xp = array_namespace(self.X)
         # In double precision, whatever the table's type: fourth powers of such numbers leave the
@@ -226,7 +226,7 @@ class SingleOutputJacobian(GLMJacobian):
     def _sums(self, rows: Array, squared: float = 1.0, label: bool = False) -> BlockSums:
         """Return the sums over some rows with ``c = a² ‖w_V‖²``, and ``+ b²`` with the label.
 
-        At most a chunk of the rows is copied; all of them are read in place.
+        At most a chunk of the rows is copied; a full table is read in place.
         """
         xp, terms = array_namespace(self.X), self.terms
         whole, precise = rows.shape[0] == self.rows, terms.map.precise
@@ -251,7 +251,7 @@ class SingleOutputJacobian(GLMJacobian):
 
 
 class _Eigenbasis(NamedTuple):
-    """The eigenvectors of ``A_V A_Vᵀ``, as records meet them."""
+    """The eigenvectors of ``A_V A_Vᵀ``, in the form used with records."""
 
     delta: Array  # (k,), the eigenvalues, rising
     lifted: Array  # (P, t): from x̃ to the coordinates of A x̃

@@ -1,12 +1,12 @@
-"""What a GLM's whitened Jacobian is made of: products of records with the whitener.
+"""The parts of a GLM's whitened Jacobian: products of records with the whitener.
 
 In the notation of :mod:`seepage.glm.jacobian.operator`, the whitened Jacobian of a record is ::
 
     A G_i = [ r_i A_V + A x̃_i a_i Wᵀ ,  A x̃_i b_i ]
 
-Where the curvature is ill-conditioned, ``A`` is known in twice the precision, and products with it
-are rounded only when they are done. That is decided here: whoever asks for ``A x̃`` or ``A_V`` need
-not know.
+Where the Hessian is ill-conditioned, ``A`` is known in twice the precision, and products with it
+are rounded only at the end. That is decided here: callers of ``A x̃`` or ``A_V`` need not
+know.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class JacobianTerms:
     """The parts of the whitened Jacobian of a GLM with K outputs about its table, ``(n, d)``.
 
     ``derivatives`` returns ``r (m, K)``, ``a (m, K, K)`` and ``b (m, K, L)`` of a slice of rows, L
-    the ``label_size``, with the sample weights folded in. The whitener is ``A = Φ^½ H⁻¹``, ``(P,
-    P)``; the parameters are ordered with the feature as the slow and the output as the fast index,
-    the intercept (released too, but multiplied by no data) last. ``near`` is the table as ``A``
-    takes it: with columns that are far from zero shifted, and the same table where there are none.
-    ``slope_error (n,)`` is the error of every record's slope; its rounding if not given. ``kept``
-    holds what was computed for all records of the release, in memory or in chunks.
+    the ``label_size``, with the sample weights folded in. The whitener is ``A = Φ^½ H⁻¹``,
+    ``(P, P)``. The parameters are ordered with the feature as the slow and the output as the fast
+    index, the intercept (released too, but not multiplied by data) last. ``near`` is the table
+    that ``A`` applies to: with columns far from zero shifted, or the same table if there are none.
+    ``slope_error (n,)`` is the error of every record's slope; by default its rounding. ``kept``
+    caches results for all records of the release, in memory or in chunks.
     """
 
     def __init__(
@@ -64,20 +64,20 @@ class JacobianTerms:
         self.size = int(self.whitener.shape[1])
 
     def changed(self, **others: Any) -> JacobianTerms:
-        """Return the same terms with other attributes, and nothing computed of those before."""
+        """Return the same terms with other attributes, without cached results."""
         other = copy(self)
         other.__dict__.update(others, kept={})
         other.forget()
         return other
 
     def forget(self) -> None:
-        """Forget what was computed of the terms."""
+        """Clear the cached results."""
         self.kept.clear()
         for name in ("_products", "squared_lengths", "slope_sizes"):
             self.__dict__.pop(name, None)
 
     def keep(self, name: str, unknowns: Unknowns, make: Callable[[Unknowns], Any]) -> Any:
-        """Return what depends on the unknown features but on no record, made only once."""
+        """Return a value that depends on the unknown features but on no record, cached."""
         asked, value = self.kept.get(name, (None, None))
         if asked is None or not asked.same_features(unknowns):
             value = make(unknowns)
@@ -95,7 +95,7 @@ class JacobianTerms:
         return xp.concat([X, xp.ones_like(X[:, :1])], axis=1)
 
     def design_times(self, rows: slice | Array, matrix: Array) -> Array:
-        """Return ``X̃ M`` over some rows, for a matrix or a vector, without writing out ``X̃``."""
+        """Return ``X̃ M`` over some rows, for a matrix or a vector, without forming ``X̃``."""
         out = self.near[rows, :] @ matrix[: self.features, ...]
         if self.intercept:
             out += matrix[self.features :, ...]
@@ -122,13 +122,13 @@ class JacobianTerms:
     # Products with the whitener -----------------------------------------------------------------
 
     def lifted(self, M: Array) -> Array:
-        """Return ``M (P, k)`` of the release as records meet it: the same for all of them."""
+        """Return ``M (P, k)`` of the release in the form used with records."""
         if self.map.precise:
             return M
         return array_namespace(M).reshape(self.whitener.T @ M, (self.size // self.outputs, -1))
 
     def seen_along(self, rows: slice | Array, lifted: Array) -> Array:
-        """Return ``(A x̃)ᵀM`` of some rows for every output, ``(m, K, k)``, ``M`` lifted."""
+        """Return ``(A x̃)ᵀM`` of some rows for every output, ``(m, K, k)``, with lifted ``M``."""
         xp = array_namespace(self.X)
         if not self.map.precise:
             products = self.design_times(rows, lifted)
@@ -148,7 +148,7 @@ class JacobianTerms:
 
     @cached_property
     def _products(self) -> Array:
-        """``A x̃`` of all rows, each rounded once: costly, and every question asks for them."""
+        """``A x̃`` of all rows, each rounded once; cached, since it is costly and often used."""
 
         def high(piece: slice) -> Array:
             return seen_precisely(self, piece).high
@@ -157,7 +157,7 @@ class JacobianTerms:
 
     @cached_property
     def squared_lengths(self) -> Array:
-        """``‖A x̃‖²`` of every row of one output; kept, since every question about a row asks."""
+        """``‖A x̃‖²`` of every row of one output; cached, since it is used often."""
         xp = array_namespace(self.X)
 
         def squares(rows: slice) -> Array:
@@ -186,18 +186,18 @@ class JacobianTerms:
         return self.whitener @ xp.reshape(total, (-1,))
 
     def columns_of(self, unknowns: Unknowns) -> Array:
-        """Return ``A_V``: how unknown features move the release, up to ``r``, ``(P, t, K)``."""
+        """Return ``A_V``: the effect of unknown features, up to ``r``, ``(P, t, K)``."""
         if unknowns.basis is not None and self.map.precise:
             return columns_precisely(self, unknowns).high
         return unknowns.of(self.features_of(self.whitener), axis=1)
 
     def features_of(self, A: Array) -> Array:
-        """Return the columns of a (P, P) whitener that are data, ``(P, d, K)``."""
+        """Return the data columns of a (P, P) whitener, ``(P, d, K)``."""
         xp = array_namespace(A)
         return xp.reshape(A, (self.size, -1, self.outputs))[:, : self.features, :]
 
     def column_reach(self, unknowns: Unknowns) -> Array:
-        """Return how far each unknown feature moves the release, up to ``r``, ``(t,)``."""
+        """Return the size of each unknown feature's effect, up to ``r``, ``(t,)``."""
         xp = array_namespace(self.X)
         return xp.sqrt(xp.sum(self.columns_of(unknowns) ** 2, axis=(0, 2)))
 
@@ -232,7 +232,7 @@ def seen_precisely(terms: JacobianTerms, rows: slice | Array) -> Double:
 
 
 def columns_precisely(terms: JacobianTerms, unknowns: Unknowns) -> Double:
-    """Return ``A_V``, ``(P, t, K)``: directions may be small differences of columns."""
+    """Return ``A_V``, ``(P, t, K)``; directions may be small differences of columns."""
     xp = array_namespace(terms.X)
     picked = replace(unknowns, basis=None)
     high, low = (picked.of(terms.features_of(A), axis=1) for A in (terms.whitener, terms.map.low))
@@ -249,10 +249,10 @@ def columns_precisely(terms: JacobianTerms, unknowns: Unknowns) -> Double:
 
 
 class PairedTerms:
-    """The same terms of several classes, each compared with a record's own before it is rounded.
+    """The same terms for several classes, each compared with a record's own before rounding.
 
-    Slopes sum to zero over the classes of softmax, so what two classes have in common does not
-    count; with a weak penalty that is much, and rounding it first would leave nothing.
+    Slopes sum to zero over the classes of softmax, so the common part of the classes cancels. With
+    a weak penalty that part is large, and rounding before the subtraction would lose all digits.
     """
 
     def __init__(self, terms: JacobianTerms) -> None:
@@ -271,7 +271,7 @@ class PairedTerms:
         return J
 
     def sizes(self, unknowns: Unknowns, rows: slice | Array) -> tuple[Array, Array]:
-        """Return the norms of both terms of each column of these, ``(m, t)`` and ``(m, q)``."""
+        """Return the norms of both terms, column by column, ``(m, t)`` and ``(m, q)``."""
         xp = array_namespace(self.terms.X)
         r, B = self.terms.slopes(unknowns, rows)
         by_class = [self._columns(unknowns, y) for y in range(self.terms.outputs)]

@@ -1,7 +1,8 @@
-"""Work done in twice the precision, where ordinary arithmetic would lose too many digits.
+"""Computations in twice the precision, where ordinary arithmetic would lose too many digits.
 
-The Hessian, its inverse and the residuals at the minimiser, so that the results are exact to
-rounding again. Problems whose columns are well conditioned, once shifted and scaled, never need it.
+They give the Hessian, its inverse and the residuals at the minimiser, so that results are exact to
+rounding again. Problems with well-conditioned columns, after shifting and scaling, never need
+them.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from seepage.tables.source import Array
 def precise_optimum(
     fit: FittedGLM, objective: Objective, start: Array, condition: float, *, polish: bool
 ) -> tuple[FittedGLM, Array, Double, float]:
-    """Return the minimiser near a model, ``H⁻¹`` there, and how exact that is.
+    """Return the minimiser near a model, ``H⁻¹`` there, and its accuracy.
 
-    The minimiser is a model, with the digits of its parameters beyond the ordinary ones.
+    The minimiser is a model, with additional digits of its parameters.
 
     Parameters
     ----------
@@ -35,7 +36,7 @@ def precise_optimum(
     start, condition
         ``H⁻¹`` to ordinary precision, and the condition number of ``H``.
     polish
-        Whether to go to the minimiser, or to stay where the model is.
+        Whether to go to the minimiser, or to stay at the model.
     """
     low = array_namespace(fit.coef).zeros_like(fit.parameters)
     moved = math.inf
@@ -57,7 +58,7 @@ def precise_margins(fit: FittedGLM, X: Array, low: Array) -> Double:
     """Return the margins of rows in twice the precision, (n,) or (n, K).
 
     For softmax, less the largest of their row: only differences of classes count, which may be
-    small beside margins that a weak penalty lets grow.
+    small beside the large margins of a weak penalty.
     """
     xp = array_namespace(X)
     theta = Double(fit.parameters, low).each(lambda part: xp.reshape(part, (part.shape[0], -1)))
@@ -116,9 +117,9 @@ def _precise_hessian(fit: FittedGLM, objective: Objective, low: Array) -> Double
 
 
 def refined(H: Double, start: Array, condition: float, ridge: float) -> tuple[Double, float]:
-    """Return ``H⁻¹`` in twice the precision by Newton's iteration, and the residual it leaves.
+    """Return ``H⁻¹`` in twice the precision by Newton's iteration, and the remaining residual.
 
-    Both are scaled to a unit diagonal on the way, by powers of two.
+    Both are scaled to a unit diagonal first, by powers of two.
     """
     xp = array_namespace(H.high)
     scale = 2.0 ** -xp.round(xp.log2(xp.sqrt(xp.linalg.diagonal(H.high))))
@@ -149,10 +150,10 @@ def refined(H: Double, start: Array, condition: float, ridge: float) -> tuple[Do
 def settled(
     fit: FittedGLM, objective: Objective, inverse: Double
 ) -> tuple[FittedGLM, Array, float]:
-    """Take Newton's steps with residuals in twice the precision, until they are rounding.
+    """Take Newton steps with residuals in twice the precision, until they reach rounding.
 
-    Return the model, the further digits of its parameters, and how far the first step moved the
-    margins, over all records: curvatures change by as much of them, however small they are.
+    Return the model, the further digits of its parameters, and the change of the margins in the
+    first step over all records, which bounds the relative change of curvatures.
     """
     exact = Double.of(fit.parameters)
     xp, shape = array_namespace(exact.high), exact.high.shape
@@ -186,7 +187,7 @@ def settled(
 
 
 def _shift(part: Objective, fit: FittedGLM) -> float:
-    """Return the sum of the squares of the margins that a step has as parameters."""
+    """Return the sum of squares of the margins of a step."""
     margins = fit.margins(part.X)
     return float(array_namespace(margins).sum(margins**2))
 
@@ -202,8 +203,8 @@ def _precise_gradient(part: Objective, fit: FittedGLM, low: Array) -> Double:
 def slopes_by_gradient(fit: FittedGLM, X: Array) -> tuple[Array, Array] | None:
     """Return the slopes that balance the penalty, and their errors, for few records.
 
-    At the minimiser ``X̃ᵀr = −nλ (w, 0)``. Where the rows are independent, that alone determines the
-    slopes, without subtracting a label from a mean that a good fit makes nearly equal.
+    At the minimiser ``X̃ᵀr = −nλ (w, 0)``. Where the rows are independent, that alone determines
+    the slopes, without subtracting a label from a nearly equal mean.
     """
     xp = array_namespace(X)
     design = fit.design(X)
@@ -224,9 +225,9 @@ def slopes_by_gradient(fit: FittedGLM, X: Array) -> tuple[Array, Array] | None:
 def precise_slope(family: Family | Categorical, margins: Double, target: Array) -> Double:
     """Return the slopes of one output at margins in twice the precision, (n,).
 
-    Where a fit is good, a mean less a count is small, so it is taken in twice the precision too.
-    So is a residual of least squares: the parameters follow from all of them, and a small one shows
-    what rounding has left in the large ones.
+    In a good fit, a mean less a count is small, so it is also computed in twice the precision.
+    So is a residual of least squares: the parameters depend on all of them, and a small one is
+    sensitive to rounding in the large ones.
     """
     if family.name == "poisson":
         return exponential(margins) + Double.of(-target)
@@ -239,7 +240,8 @@ def precise_slope(family: Family | Categorical, margins: Double, target: Array) 
 def precise_curvature(family: Family | Categorical, margins: Double, target: Array) -> Array:
     """Return the curvatures at margins in twice the precision, (n,) or (n, K, K).
 
-    Rounding a margin m before it is exponentiated costs ``ε|m|`` of the curvature.
+    Rounding a margin m before it is exponentiated gives a relative error of ``ε|m|`` in the
+    curvature.
     """
     m, low = margins
     a = family.curvature(m, target)
@@ -260,8 +262,8 @@ def precise_curvature(family: Family | Categorical, margins: Double, target: Arr
 def _precise_slopes(part: Objective, margins: Double) -> Double:
     """Return the weighted slopes at margins in twice the precision, (n, K).
 
-    For softmax they sum to zero over the classes; that of the record's own class is computed from
-    the others, since any remainder of the sum would push classes that nothing else holds.
+    For softmax they sum to zero over the classes. That of the record's own class is computed from
+    the others, since any remainder of the sum would move classes that nothing else constrains.
     """
     xp = array_namespace(margins.high)
     if isinstance(part.family, Categorical):
@@ -278,7 +280,7 @@ def _precise_slopes(part: Objective, margins: Double) -> Double:
 
 
 def free_parameters(fit: FittedGLM) -> int:
-    """Return how many parameters are not penalised: the intercepts."""
+    """Return the number of parameters that are not penalised: the intercepts."""
     return 0 if fit.intercept is None else math.prod(fit.coef.shape[1:])
 
 
@@ -301,14 +303,14 @@ def whitened_precisely(inverse: Double, root: Array, centre: Array | None, outpu
 
 
 class SingularCurvatureError(InputError):
-    """The curvature at a minimiser has no inverse to working precision."""
+    """The Hessian at a minimiser has no inverse to working precision."""
 
 
 def singular(condition: float, ridge: float) -> SingularCurvatureError:
-    """Return the refusal of a problem to which rounding leaves no answer."""
+    """Return the error for a problem that rounding makes unsolvable."""
     what = f"about {condition:.0e}" if math.isfinite(condition) else "too large to represent"
     remedy = "choose a larger l2" if ridge > 0 else "set l2 to a positive number"
     return SingularCurvatureError(
-        f"The curvature of the objective is singular to working precision (condition number {what} "
-        f"of columns scaled alike): some columns nearly repeat others; drop them, or {remedy}."
+        f"The Hessian of the objective is singular to working precision (condition number {what} "
+        f"of columns scaled alike): some columns are nearly collinear; drop them, or {remedy}."
     )

@@ -1,14 +1,14 @@
-"""What a fit tells somebody who does not know the other records, and to whom they are like noise.
+"""The leakage of a fit to an outsider, to whom the unknown other records act as noise.
 
-``others`` has the gradients of the records and how far they make the minimiser vary, ``worlds`` the
-two normal distributions of a release with and without a person, ``guesses`` those of a record with
-each value it may have, ``predictions`` a release of answers to queries alone, ``resampled`` the
-refits on other people that check it, ``stacked`` several releases at once, ``streamed`` tables
-that are read in chunks, ``seen`` a release as the attacker sees it, and ``leakage`` the views, with
-``membership`` and ``eta`` behind them, ``refusals`` and ``words``. The symbols of
-:mod:`seepage.glm.changes` hold here too, and::
+``others`` holds the records' gradients and the resulting variance of the minimiser, ``worlds`` the
+two distributions of a release with and without a person, ``guesses`` those for each candidate
+value of a record. ``predictions`` covers releases of answers to queries, ``resampled`` the refits
+that check the approximation, ``stacked`` several releases, ``streamed`` tables read in chunks, and
+``seen`` a release as the attacker sees it. ``leakage`` has the views, based on ``membership`` and
+``eta``, with ``refusals`` and ``words``. The symbols of :mod:`seepage.glm.changes` hold here too,
+and::
 
-    u      share of the others' randomness that is left to the attacker
+    u      share of the other records' variance that the attacker does not know
     g, c   gradient of a person's loss; the same less the mean of all
     G      Σ c cᵀ over the people; G₋ᵢ without person i
     Σ      covariance of the noise on the parameters, if there is any

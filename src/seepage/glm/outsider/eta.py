@@ -1,7 +1,7 @@
-"""η about records, people and groups, with the others as noise.
+"""η about records, people and groups, with the other records as noise.
 
-The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ``, and G₋ of those alone who are not asked
-about.
+The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ``, where G₋ is taken over the records
+outside the question.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from seepage.glm.outsider.worlds import inverse_root
 def eta_of_each(
     seen: SeenRelease, ask: Callable[[Leakage[Any]], Result], people: bool = False
 ) -> Result:
-    """Return a measure of each record, or person, with the others as noise.
+    """Return a measure of each record, or person, with the other records as noise.
 
-    ``S₋ᵢ ≥ (1 − αq)S``: η is that of noise of covariance S over ``√(1 − αq)``, which is never less
-    than it should be.
+    ``S₋ᵢ ≥ (1 − αq)S``: η with noise of covariance S, divided by ``√(1 − αq)``, is never too
+    small.
     """
     together = seen.together(None) if people else None
     worlds = seen.worlds(together) if people else seen.worlds_of_records()
@@ -35,8 +35,8 @@ def eta_of_each(
     spread = worlds.others.spread(worlds.unknown)
     if inverse_root(spread).shape[1] < len(spread):
         raise InputError(
-            "Along some direction nobody varies but a record that alone carries a column, so "
-            "the others hide nothing there: membership() names it. Leave out the column, or "
+            "In some direction only one record varies, because it alone carries a column, so the "
+            "other records hide nothing there: membership() names it. Leave out the column, or "
             "add noise=."
         )
     result = ask(seen.with_noise(spread))
@@ -62,7 +62,7 @@ def eta_of_each(
 def eta_of_groups(
     seen: SeenRelease, labels: Any, columns: Any, label: bool | None, measure: str, simplex: bool
 ) -> Result:
-    """Return a measure of each group of records together; who is not in it is noise."""
+    """Return a measure of each group of records as a whole, with all other records as noise."""
     refuse_names(seen.attacker)
     together, worlds = seen.together(labels), seen.worlds_of_records()
     others, values = worlds.others, []
@@ -74,9 +74,9 @@ def eta_of_groups(
         left = int(outside.sum())
         if left < 10 * worlds.numbers:
             raise TooFewPeopleError(
-                f"Outside of a group there are {left:,} people, too few for "
-                f"{worlds.numbers:,} released numbers: below 10 people a number their "
-                "randomness is not known well enough. Ask about smaller groups."
+                f"Outside a group there are {left:,} people, too few for {worlds.numbers:,} "
+                "released numbers: with fewer than 10 people per number their variance cannot be "
+                "estimated. Ask about smaller groups."
             )
         g = gradients[outside & ~others.alone]
         half = (g - g.mean(axis=0)) @ inverse

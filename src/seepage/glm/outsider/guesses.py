@@ -1,17 +1,18 @@
-"""What a record is, as an attacker guesses it who does not know all others: a value, or a number.
+"""Attribute inference by an attacker who does not know all other records: levels, or numbers.
 
-Of the record she knows all that is not asked about. With value v the release is::
+She knows everything about the record except the unknowns. With value v the release is::
 
     N(θ₋ − H₋⁻¹x̃_v r_v, uH_v⁻¹G₋ᵢH_v⁻¹ + Σ),      H_v = H₋ + x̃_v a_v x̃_vᵀ
 
-with θ₋ and H₋ of the others alone, and ``r_v`` and ``a_v`` the slope and the curvature of the loss
-at the root of ``m + x̃_vᵀH₋⁻¹x̃_v ℓ'(m, y_v) = x̃_vᵀθ₋``: what the others have to say about the
-record, pulled by the record itself. G₋ᵢ is common to all values. A value that all k records of a
-person share changes in all of them: x̃_v has then a column for each record and output, a_v is block
-diagonal, and H₋, θ₋ and G₋ᵢ are those without the person.
+with θ₋ and H₋ of the other records alone, and ``r_v`` and ``a_v`` the slope and the curvature of
+the loss at the root of ``m + x̃_vᵀH₋⁻¹x̃_v ℓ'(m, y_v) = x̃_vᵀθ₋``. That root is the record's
+margin after its own effect on the fit. G₋ᵢ is common to all values. A value that all k records of
+a person share changes in all of them. Then x̃_v has a column for each record and output, a_v is
+block diagonal, and H₋, θ₋ and G₋ᵢ are those without the person.
 
-**One covariance** will do while no value has a design leverage of 0.1: with ``b_v = H(θ_v − θ₋)``
-everything follows from ``b_vᵀ(uG₋ᵢ + HΣH)⁻¹b_w``. Otherwise each value has its own.
+**One covariance** is enough while no value has a design leverage of 0.1: with
+``b_v = H(θ_v − θ₋)`` everything follows from ``b_vᵀ(uG₋ᵢ + HΣH)⁻¹b_w``. Otherwise each value has
+its own covariance.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ from seepage.support.chunks import row_slices
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OutsiderGuess(Guess):
-    """How often the best guess of an attacker is right who does not know all others.
+    """The attribute-inference risk from an attacker who does not know all other records.
 
     Parameters
     ----------
     informed
-        The same of an attacker who knows all other records.
+        The same risk from an attacker who knows all other records.
     """
 
     informed: Guess = None  # type: ignore[assignment]
@@ -59,15 +60,15 @@ class OutsiderGuess(Guess):
     def __repr__(self) -> str:
         rest = 100 * np.asarray(self.informed.right)
         return (
-            f"{super().__repr__()[:-1]}; who knows all the rest: {np.median(rest):.1f} (median), "
-            f"{rest.max():.1f}>"
+            f"{super().__repr__()[:-1]}; attacker who knows all other records: "
+            f"{np.median(rest):.1f} (median), {rest.max():.1f}>"
         )
 
 
 def guess_of(
     seen: SeenRelease, candidates: Candidates, prior: Prior, rows: Any, ask: Callable[..., Guess]
 ) -> OutsiderGuess:
-    """Return how often the best guess among candidates is right; ``ask`` who knows the rest."""
+    """Return success rates of the best guess; ``ask`` gives those of an informed attacker."""
     refuse_names(seen.attacker)
     together, informed = candidates.together, seen.informed
     worlds = seen.worlds_of_records() if together is None else seen.worlds(together)
@@ -106,7 +107,7 @@ def guess_of(
 
 
 class Guessed(NamedTuple):
-    """How often guesses about some people are right, (m,) each."""
+    """Success rates of guesses about some people, (m,) each."""
 
     right: np.ndarray
     error: np.ndarray  # half the width of the 99 % interval; zero where nothing was drawn
@@ -115,15 +116,14 @@ class Guessed(NamedTuple):
 
 
 class Rivals:
-    """Where every candidate value puts the release, one record or person at a time.
+    """The release under every candidate value, one record or person at a time.
 
     Parameters
     ----------
     worlds
-        The others, as the attacker sees the release vary through them.
+        The other people, with the variance of the release due to them.
     features
-        The features of records with each alternative in their place, (m, K, d), in the model's
-        columns.
+        The features of records with each alternative, (m, K, d), in the model's columns.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Rivals:
         self.worlds, self.features = worlds, features
 
     def guessed(self, people: np.ndarray, candidates: Candidates, believed: np.ndarray) -> Guessed:
-        """Return how often the best guesses about some people are right, by their positions."""
+        """Return the success rates of the best guesses about the people at some positions."""
         others = self.worlds.others
         sizes = np.array([len(others.sets[person]) for person in people])
         right, error, mu = np.zeros((3, len(people)))
@@ -153,11 +153,11 @@ class Rivals:
 
     @cached_property
     def _seen(self) -> np.ndarray:
-        """``HR``: what is seen of the parameters, in units of how far it varies, (P, k)."""
+        """``HR``: the visible part of the parameters, in units of its variation, (P, k)."""
         return np.asarray(np.linalg.solve(self.worlds.others.model.inverse, self._root))
 
     def _of_some(self, people: np.ndarray, candidates: Candidates, believed: np.ndarray) -> Guessed:
-        """Return the same of people with equally many records."""
+        """Return the same for people with the same number of records."""
         others, share = self.worlds.others, self.worlds.share
         sets = np.stack([others.sets[person] for person in people])
         centred = np.stack([others.gradient(rows) for rows in sets]) - others.mean
@@ -189,7 +189,7 @@ class Rivals:
         return Guessed(right, error, np.where(certain, np.inf, mu), differ | certain)
 
     def _beside(self, sets: np.ndarray, alone: np.ndarray, alternatives: Alternatives) -> _Beside:
-        """Return what every candidate makes of the fit on the others alone, for sets (m, k)."""
+        """Return the effect of each candidate on the fit to the others, for sets (m, k)."""
         model, rows, (m, k) = self.worlds.others.model, sets.reshape(-1), sets.shape
         outputs, weight = JointOutputs(model.outputs, k), model.weight[sets]
         w, c = outputs.count, model.outputs.count
@@ -227,7 +227,7 @@ class Rivals:
 
 
 class _Beside(NamedTuple):
-    """People of every candidate value beside the fit on the others alone; w = k·c."""
+    """The effect of every candidate value of a person on the fit to the others; w = k·c."""
 
     rest: np.ndarray  # H₋⁻¹, (m, P, P)
     lifted: np.ndarray  # x̃, (m, K, P, w)
@@ -239,7 +239,7 @@ class _Beside(NamedTuple):
     def spreads(
         self, person: int, worlds: Worlds, centred: np.ndarray, seen: np.ndarray
     ) -> np.ndarray:
-        """Return the covariances of what is seen with each candidate of a person, (K, k, k)."""
+        """Return the covariances of the visible numbers under each candidate, (K, k, k)."""
         others, rest, x = worlds.others, self.rest[person], self.lifted[person]
         scatter = worlds.unknown * others.scatter - worlds.share * np.outer(centred, centred)
         # H_v⁻¹ = H₋⁻¹ − H₋⁻¹x̃ (I + a x̃ᵀH₋⁻¹x̃)⁻¹a x̃ᵀH₋⁻¹

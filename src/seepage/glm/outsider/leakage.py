@@ -1,8 +1,8 @@
 """The leakage to an attacker who does not know all other records: its views.
 
 Every number here is an estimate: a normal approximation from one fit, checked against resampled
-refits, which decide where it is known to fail. It never stands alone: the number for an attacker
-who knows everybody else is beside it.
+refits, which replace it where it is known to fail. The risk from an attacker who knows all other
+records is always given for comparison.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from seepage.support.lazy import offered
 class OutsiderLeakage:
     """The leakage of a release to an attacker who does not know all other records.
 
-    Membership, guesses, and the leakage about each record, person or group. For other views ask
-    ``informed``: the leakage to an attacker who knows all other records, which is never less.
+    Membership, guesses, and the leakage about each record, person or group. For other views use
+    ``informed``: the leakage to an attacker who knows all other records, which is never smaller.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class OutsiderLeakage:
 
     @property
     def attacker(self) -> Attacker:
-        """What she knows."""
+        """Her background knowledge."""
         return self._first.attacker
 
     @property
@@ -53,49 +53,52 @@ class OutsiderLeakage:
         """The leakage to an attacker who knows all other records."""
         if len(self._releases) > 1:
             raise InputError(
-                "Ask each release by itself for its leakage to an attacker who knows all others."
+                "Ask each release separately for its leakage to an attacker who knows all other "
+                "records."
             )
         if self._first.noise is None:
             raise InputError(
-                "Without noise, an attacker who knows all other records recognises every record "
-                "whose absence moves the model: certainty. Pass noise= for less than that."
+                "Without noise, an attacker who knows all other records recognises with "
+                "certainty every record whose absence changes the model. Pass noise= to reduce "
+                "that."
             )
         if isinstance(self._first.form, Predictions) and self._first.queries is None:
             raise InputError(
-                "Each record's own prediction is another release for every record; give "
-                "sp.Predictions the queries for a leakage to an attacker who knows all others."
+                "Each record's own prediction is a different release for every record; pass "
+                "queries to sp.Predictions to measure the leakage to an attacker who knows all "
+                "other records."
             )
         return self._first.informed
 
     @property
     def noise(self) -> tuple[Noise, ...]:
-        """The noise that is added, if any."""
+        """The added noise, if any."""
         return tuple(one.noise for one in self._releases if one.noise is not None)
 
     @property
     def person(self) -> Identities | None:
-        """Whom the records are about, if that is known."""
+        """The person of each record, if known."""
         return self._first.informed.person
 
     @property
     def _one(self) -> SeenRelease:
-        """The release whose parameters leave as they are; membership alone is known of others."""
+        """The single release of exact parameters; for other releases only membership is known."""
         refuse_answers(len(self._releases) > 1, self._first.form)
         return self._first
 
     def beside(self, *others: OutsiderLeakage) -> OutsiderLeakage:
         """Return several releases about the same people together: ``sp.compose``.
 
-        The others' randomness is common to all of them (:mod:`seepage.glm.outsider.stacked`);
-        membership alone is known of such releases. They may be fits on other columns, but of the
-        same records in the same order.
+        The unknown records affect all of them (:mod:`seepage.glm.outsider.stacked`); for such
+        releases only membership is known. They may be fits on other columns, but must be
+        of the same records in the same order.
         """
         together: list[SeenRelease] = []
         for one in (self, *others):
             if not isinstance(one, OutsiderLeakage):
                 raise InputError(
-                    "Releases compose to one attacker: pass the same attacker= for each of them, "
-                    "or for none."
+                    "All releases must have the same attacker: pass the same attacker= to each "
+                    "of them, or to none."
                 )
             together += one._releases
         for release in together:
@@ -129,9 +132,9 @@ class OutsiderLeakage:
         known = {*vars(Leakage), "release", "source", "attributes", "notes"}
         if name in known and not name.startswith("_"):  # notebooks look for some of these
             raise InputError(
-                "To an attacker who does not know all others there are membership(), guess(), "
-                "within(), records(), labels(), cells(), people() and groups(). leak.informed has "
-                "everything, for an attacker who knows all other records."
+                "For an attacker who does not know all other records there are membership(), "
+                "guess(), within(), records(), labels(), cells(), people() and groups(). "
+                "leak.informed has every view, for an attacker who knows all other records."
             )
         raise AttributeError(name)
 
@@ -156,18 +159,18 @@ class OutsiderLeakage:
     def membership(
         self, rows: Any = None, *, groups: Any = None, exact: bool | int = False
     ) -> OutsiderMembership:
-        """Return how well she can tell that a record, or a person, was in the data.
+        """Return the membership risk of each record, or person.
 
         Parameters
         ----------
         rows
             The records, by position or as a mask; all if not given.
         groups
-            The group of every record: records of a group come and go together.
+            The group of every record: all records of a group leave together.
         exact
-            For how many records resampled refits check the normal approximation, the most exposed
-            first; ``True`` for all of them. By default those where it is known to fail (at most
-            20, and at least the most exposed one) on tables where that takes seconds.
+            The number of records for which resampled refits check the normal approximation, the
+            most exposed first; ``True`` for all. By default those where it is known to fail (at
+            most 20, and at least the most exposed one), on tables where that takes seconds.
 
         Examples
         --------
@@ -178,7 +181,7 @@ class OutsiderLeakage:
         >>> model = sp.glm.LinearRegression().fit(X, y)
         >>> leak = sp.leakage(model, X, y, attacker=sp.Attacker(knows=0.0))
         >>> leak.membership()
-        <200 records: membership, estimate, an outsider, who knows none of the others: right ...
+        <200 records: membership, estimate, an outsider, who knows none of the other records: ...
         """
         return membership_of(self._releases, rows, groups, exact)
 
@@ -189,10 +192,10 @@ class OutsiderLeakage:
         measure: str = "fil",
         simplex: bool = False,
     ) -> Result:
-        """Return the leakage about each record, whose others count as noise.
+        """Return the leakage about each record, with the other records as noise.
 
-        The information is ``JᵀS₋ᵢ⁻¹J`` with ``S₋ᵢ ≥ (1 − αq)S``: η is that of noise of covariance S
-        over ``√(1 − αq)``, which is never less than it should be.
+        The information is ``JᵀS₋ᵢ⁻¹J`` with ``S₋ᵢ ≥ (1 − αq)S``: η with noise of covariance S,
+        divided by ``√(1 − αq)``, is never too small.
         """
         return eta_of_each(self._one, lambda leak: leak.records(columns, label, measure, simplex))
 
@@ -213,9 +216,9 @@ class OutsiderLeakage:
         measure: str = "fil",
         simplex: bool = False,
     ) -> Result:
-        """Return the leakage about all records of each person, whose others count as noise.
+        """Return the leakage about all records of each person, with the other people as noise.
 
-        As :meth:`records`, with all records of a person at once.
+        Like :meth:`records`, with all records of a person together.
         """
         return eta_of_each(
             self._one,
@@ -231,21 +234,21 @@ class OutsiderLeakage:
         measure: str = "fil",
         simplex: bool = False,
     ) -> Result:
-        """Return the leakage about each group of records together; who is not in it is noise.
+        """Return the leakage about each group of records, with all other records as noise.
 
-        The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ`` and G₋ of the records outside of
-        the group alone.
+        The information is ``JᵀS₋⁻¹J`` with ``S₋ = uH⁻¹G₋H⁻¹ + Σ`` and G₋ over the records outside
+        the group.
         """
         return eta_of_groups(self._one, labels, columns, label, measure, simplex)
 
     def guess(
         self, column: Any = None, prior: Prior = "frequencies", *, rows: Any = None
     ) -> OutsiderGuess:
-        """Return how often the best guess of a category or class is right, for every record.
+        """Return the attribute-inference risk of a category or class, for every record.
 
-        Of the record she knows all that is not asked about; a value that all records of a person
-        share is guessed, and changes, in all of them. The arguments are those of
-        :meth:`seepage.core.leakage.Leakage.guess`; ``informed`` has the guess of an attacker who
+        She knows everything about the record except the unknowns; a value that all records of a
+        person share is guessed, and changes, in all of them. The arguments are those of
+        :meth:`seepage.core.leakage.Leakage.guess`; ``informed`` has the risk from an attacker who
         knows all other records.
         """
         changes = changes_of(self._first.informed, True)
@@ -264,9 +267,9 @@ class OutsiderLeakage:
         values: Any = None,
         rows: Any = None,
     ) -> OutsiderGuess:
-        """Return how often the best guess of a number is right to within a tolerance.
+        """Return the success rate of the best guess of a number to within a tolerance.
 
-        As :meth:`guess`; the arguments are those of :meth:`seepage.core.leakage.Leakage.within`.
+        Like :meth:`guess`; the arguments are those of :meth:`seepage.core.leakage.Leakage.within`.
         """
         changes = changes_of(self._first.informed, True)
         candidates = to_within(self._first.informed, changes, column, tolerance, values, prior)

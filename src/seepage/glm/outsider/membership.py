@@ -1,7 +1,7 @@
-"""How well an attacker who does not know all others tells that somebody was in the data.
+"""Membership inference by an attacker who does not know all other records.
 
-Where one person is most of what varies, resampled refits decide. The risk from an attacker who
-knows everybody else is beside it.
+Where one person causes most of the variation, resampled refits replace the approximation. The risk
+from an attacker who knows all other records is given for comparison.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ _UNITS = {"rows": "records", "groups": "groups", "people": "people"}
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OutsiderMembership(Membership):
-    """How well an attacker who does not know all others tells that a record was in the data.
+    """The membership risk from an attacker who does not know all other records.
 
-    ``mu`` is the distance of two normal distributions of equal spread that are told apart as often
-    as these; ``numpy.asarray`` gives it.
+    ``mu`` is the distance between two normal distributions of equal covariance with the same
+    success rate; ``numpy.asarray`` gives it.
 
     Parameters
     ----------
     worlds
-        The two distributions of every record: without it and with it.
+        The distributions of the release without and with every record.
     informed
         The same risk from an attacker who knows all other records.
     checked
-        What resampled refits found for the most exposed records; their positions among these.
+        The results of resampled refits for the most exposed records, and their positions.
     others
-        How many other people there are.
+        The number of other people.
     scale
-        ``μ²`` times the share ``u`` of the others' randomness left to the attacker, if that is all
-        that hides anybody; ``None`` with noise.
+        ``μ²`` times the share ``u`` of the others' variance unknown to the attacker, if there is
+        no noise; ``None`` with noise.
     numbers
-        How many numbers leave.
+        The number of released numbers.
     """
 
     worlds: TwoNormals
@@ -71,7 +71,7 @@ class OutsiderMembership(Membership):
         return self._told(2 * self.worlds.accuracy() - 1, "advantage")
 
     def accuracy(self, prior: float = 0.5) -> Result:
-        """Return how often the best test is right if records take part with this probability."""
+        """Return the success rate of the best test if records take part with this probability."""
         return self._told(self.worlds.accuracy(prior), "right")
 
     def tpr(self, fpr: float = 0.01) -> Result:
@@ -79,21 +79,21 @@ class OutsiderMembership(Membership):
         return self._told(self.worlds.true_positive_rate(fpr), "tpr")
 
     def auc(self) -> Result:
-        """Return the area under the curve of true against false positive rates."""
+        """Return the area under the ROC curve."""
         return self._told(self.worlds.area(), "auc")
 
     def must_know(self, right: float = 0.9) -> np.ndarray:
-        """Return how many of the others an attacker must know to be right this often.
+        """Return how many other records an attacker must know for this success rate.
 
-        Without noise ``μ² = μ₁²/u``: at most ``(n − 1)(μ₁/μ*)²`` of them may be unknown to her.
-        The normal approximation needs at least max(30, numbers that leave) unknown others; where
-        fewer are left, she must know practically everybody, and the count is that of all others.
+        Without noise ``μ² = μ₁²/u``, so at most ``(n − 1)(μ₁/μ*)²`` of them may be unknown to her.
+        The normal approximation needs at least max(30, released numbers) unknown records; where
+        fewer remain, she must know practically everybody, and the count is that of all others.
         """
         check_number(right, "right")
         if self.scale is None:
             raise InputError(
-                "How many of the others must be known is counted for releases without noise or "
-                "rounding."
+                "The number of other records that must be known is available only for releases "
+                "without noise or rounding."
             )
         if not 0.5 < right < 1:
             raise InputError(f"right is a probability between 0.5 and 1, not {right!r}.")
@@ -126,7 +126,7 @@ class OutsiderMembership(Membership):
         return PlottedNumbers(right, worst.labels(), name, unit, mark=chance)
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame: μ, how often this attacker is right, and one who knows the rest."""
+        """Return a data frame: μ, this attacker's success rate, and an informed attacker's."""
         refitted = np.full(len(self), np.nan)
         refitted[self.checked.people] = self.checked.right
         columns = {
@@ -151,15 +151,15 @@ class OutsiderMembership(Membership):
         return (
             f"<{len(self)} {unit}: membership, {self.mu.kind}, {self.mu.about}: right "
             f"{np.median(right):.1f} times in 100 (median; a coin toss: 50), worst "
-            f"{right[worst]:.1f} at {self.mu.labels()[worst]!s}; who knows all the rest: "
-            f"{np.median(rest):.1f}, {rest[worst]:.1f}{known}>"
+            f"{right[worst]:.1f} at {self.mu.labels()[worst]!s}; attacker who knows all other "
+            f"records: {np.median(rest):.1f}, {rest[worst]:.1f}{known}>"
         )
 
 
 def membership_of(
     parts: Sequence[SeenRelease], rows: Any, groups: Any, exact: bool | int
 ) -> OutsiderMembership:
-    """Return how well she can tell that records were in the data, from one release or several."""
+    """Return the membership risk from one release or several."""
     seen = parts[0]
     source = seen.informed.source
     together = seen.together(groups)
@@ -224,9 +224,9 @@ def membership_of(
 def _told(
     parts: Sequence[SeenRelease], together: Together | None, exact: bool | int
 ) -> tuple[Worlds | StreamedWorlds, np.ndarray, TwoNormals, np.ndarray | None]:
-    """Return the two worlds of all people, ``αq``, and the pairs of normal distributions.
+    """Return both distributions for all people, ``αq``, and the pairs of normal distributions.
 
-    And of a table that is read in chunks the distance to an attacker who knows all others.
+    For a table read in chunks, also the distance for an attacker who knows all other records.
     """
     seen = parts[0]
     if seen.fits is not None:
@@ -245,7 +245,7 @@ def _told(
 def _rescaled(
     seen: SeenRelease, like: Result, together: Together | None, asked: np.ndarray, factor: float
 ) -> Result:
-    """Return μ with other noise, by the normal approximation alone."""
+    """Return μ at another noise, by the normal approximation alone."""
     scaled: Any = seen.scaled(factor)
     pairs = _told([scaled], together, False)[2].of(asked)
     return replace(like, values=_distances(pairs), noise=(scaled.noise,))
@@ -258,7 +258,7 @@ def _to_refit(
     asked: np.ndarray,
     exact: bool | int,
 ) -> np.ndarray:
-    """Return the people whose numbers refits check, the most exposed first."""
+    """Return the people to check by refits, the most exposed first."""
     if worlds.shown.noise is not None:  # refits have no noise on answers
         return np.zeros(0, dtype=int)
     open_ = asked[right[asked] < 1 - 1e-12]  # of a certainty there is nothing to check
@@ -282,7 +282,7 @@ def _informed(
     like: Result,
     rest: np.ndarray | None,
 ) -> Membership:
-    """Return the risk from an attacker who knows all the rest; ``rest`` where it is known."""
+    """Return the risk from an attacker who knows all other records; ``rest`` if already known."""
     if len(parts) > 1:  # independent noise: squared distances add
         mu = np.zeros(len(asked))
         for part in parts:
@@ -318,7 +318,7 @@ def _informed(
 
 
 def _distances(pairs: TwoNormals) -> np.ndarray:
-    """Return the distances of pairs of equal spread that are told apart as often."""
+    """Return the distances of pairs of equal covariance with the same success rate."""
     alike = guessing.distance(pairs.accuracy(), 0.5)
     uneven = np.any(pairs.spread != 0, axis=1)
     return np.asarray(np.where(uneven, alike, pairs.distance))

@@ -1,15 +1,15 @@
-"""The other people as noise: how far a minimiser varies if one does not know who they are.
+"""The other people as noise: the variance of a minimiser over unknown people.
 
-To first order the minimiser on people drawn from a population varies like a mean of their
-gradients. With ``u`` the share of that randomness left to the attacker and Σ of the noise::
+To first order, the minimiser on people drawn from a population varies like the mean of their
+gradients. With ``u`` the share of that variance unknown to the attacker and Σ that of the noise::
 
     S = u H⁻¹GH⁻¹ + Σ,     G = Σ_j (g_j − ḡ)(g_j − ḡ)ᵀ
 
-The sandwich covariance (Huber 1967), and where people have several records the cluster-robust one:
-g_j is then the sum over the records of a person. Where she knows certain people, the sum and the
-mean are over the others alone, and ``u`` is 1. A person's gradient is taken at the minimiser
-without them, one Newton step away, ``g = H H₋ⱼ⁻¹ g(θ̂)``: at θ̂ the fit has already drawn their
-residuals towards zero, by ``1 − ℓ`` (MacKinnon and White 1985, HC3).
+This is the sandwich covariance (Huber 1967), or the cluster-robust one where people have several
+records: g_j is then the sum over the records of a person. Where she knows certain people, the sum
+and the mean are over the other people, and ``u`` is 1. A person's gradient is taken at the
+minimiser without them, one Newton step away, ``g = H H₋ⱼ⁻¹ g(θ̂)``, since at θ̂ the fit has shrunk
+their residuals by ``1 − ℓ`` (MacKinnon and White 1985, HC3).
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from seepage.support.chunks import row_slices
 
 
 class OtherPeople:
-    """The people of a table, each as all others see the release vary.
+    """The people of a table, and the variation of the release due to them.
 
     Parameters
     ----------
     model
-        The fit to second order, whose noise counts only where ``noisy``.
+        The second-order fit, whose noise counts only where ``noisy``.
     sets
-        The records of each person; every record is a person of its own if not given.
+        The records of each person; by default every record is a person.
     noisy
         Whether noise is added to the parameters.
     known
         The records that the attacker knows, as a mask; ``None`` where she knows a share of them.
-        Who is known to her does not vary: G and ḡ are those of the people she does not know.
+        People she knows do not vary: G and ḡ are those of the people she does not know.
     """
 
     def __init__(
@@ -73,22 +73,22 @@ class OtherPeople:
 
     @property
     def present_count(self) -> int:
-        """How many people are in the data, known to her or not."""
+        """The number of people in the data, known to her or not."""
         return int(self.present.sum())
 
     def _are_known(self, known: np.ndarray | None) -> np.ndarray:
-        """Return whom the attacker knows, (people,)."""
+        """Return which people the attacker knows, (people,)."""
         if known is None:
             return np.zeros(len(self.sets), dtype=bool)
         shares = np.array([np.mean(known[rows]) for rows in self.sets])
         if np.any((shares > 0) & (shares < 1)):
             raise InputError(
-                "knows names some records of a person and not others; name all or none of them."
+                "knows lists some records of a person but not all; list all of them or none."
             )
         return np.asarray(shares == 1)
 
     def knowing(self, people: list[int]) -> OtherPeople:
-        """Return the same people as somebody sees them who knows some of them too."""
+        """Return the same people for an attacker who also knows some of them."""
         others = copy(self)
         for whole in ("mean", "scatter"):  # of those who vary
             vars(others).pop(whole, None)
@@ -134,11 +134,11 @@ class OtherPeople:
         return np.asarray(x[:, :, None] * self.pull[rows, None, :]).reshape(len(rows), -1)
 
     def gradient(self, rows: np.ndarray) -> np.ndarray:
-        """Return the gradient of a person's records together, (P,)."""
+        """Return the gradient of a person's records, summed, (P,)."""
         return np.asarray(self._gradients(rows).sum(axis=0))
 
     def directions(self, rows: np.ndarray) -> np.ndarray:
-        """Return ``X̃ᵀ`` of some records: a column for each and each of its outputs, (P, m·c)."""
+        """Return ``X̃ᵀ`` of some records, one column for each record and output, (P, m·c)."""
         x, c = self.model.gram_solver.design(self.model.X[rows]), self.model.outputs.count
         return np.asarray(np.einsum("mp,kl->pkml", x, np.eye(c))).reshape(self.size, -1)
 
@@ -154,7 +154,7 @@ class OtherPeople:
 
     @property
     def parameters(self) -> np.ndarray:
-        """``θ̂``, of the parameters that matter, (P,)."""
+        """``θ̂``, the free parameters, (P,)."""
         return np.asarray(self.model.outputs.within(self.model.theta)).reshape(-1)
 
     # The people together ------------------------------------------------------------------------
@@ -175,13 +175,13 @@ class OtherPeople:
         return np.asarray(total / self.count)
 
     def centred(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield ``c = g − ḡ`` of some people at a time; zero for who does not vary."""
+        """Yield ``c = g − ḡ`` of some people at a time; zero for those who do not vary."""
         for piece, g in self.gradients():
             yield piece, np.where(self.varies[piece, None], g - self.mean, 0.0)
 
     @cached_property
     def scatter(self) -> np.ndarray:
-        """``G``, (P, P), of all but people whose pull is not known."""
+        """``G``, (P, P), over all people with a finite gradient."""
         total = np.zeros((self.size, self.size))
         for piece, c in self.centred():
             known = c[~self.alone[piece]]
@@ -190,7 +190,7 @@ class OtherPeople:
 
     @cached_property
     def noise_spread(self) -> np.ndarray:
-        """``Σ`` of the parameters that matter, (P, P); zero without noise."""
+        """``Σ`` of the free parameters, (P, P); zero without noise."""
         if not self.noisy:
             return np.zeros((self.size, self.size))
         seen = self.model.seen(np.eye(self.size))

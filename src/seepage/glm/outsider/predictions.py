@@ -1,4 +1,4 @@
-"""What leaves in place of the parameters as they are: answers to queries, or printed digits."""
+"""Releases other than exact parameters: answers to queries, or rounded numbers."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from seepage.errors import InputError
 from seepage.support.number_check import check_count
 
 ANSWERS = (
-    "The noise is on the margins that the model answers queries with. Directions of the parameters "
-    "that no query sees count with faint weight, so that nothing is understated."
+    "The noise is on the margins of the model's answers to queries. Directions of the parameters "
+    "that affect no query get a tiny weight, so that no leakage is understated."
 )
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Answers of the model to queries, in place of its parameters.
+    """Answers of the model to queries, released instead of its parameters.
 
-    They are margins (of least squares the predictions themselves) or unrounded probabilities, which
-    say the same: ``Aθ̂`` with the queries as the rows of A. As many different queries as there are
-    parameters tell as much as those. Labels alone tell less. Noise is added to the margins, answer
-    by answer, and of softmax to each of the K margins of an answer, of which only differences
-    matter; the predictions of a model with noise on its parameters tell no more than these.
+    They are margins (for least squares the predictions themselves) or unrounded probabilities,
+    which are equivalent: ``Aθ̂`` with the queries as the rows of A. As many different queries as
+    there are parameters leak as much as the parameters. Predicted labels alone leak less. Noise is
+    added to the margins of each answer, for softmax to each of the K margins, of which only
+    differences matter. Predictions of a model with noise on its parameters leak no more than those
+    parameters.
 
     Parameters
     ----------
     queries
-        The records that the model was asked about, with the columns it was fitted on. Without any,
-        each record's own prediction is the only answer: what a membership attack such as LiRA looks
-        at.
+        The queried records, with the columns of the fit. Without any, each record's own prediction
+        is the only answer, as in a membership attack such as LiRA.
     digits
-        To how many decimals predictions (probabilities, expected counts) are printed, if they are
+        The number of printed decimals of predictions (probabilities, expected counts), if they are
         rounded.
     """
 
@@ -49,12 +49,12 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Parameters:
-    """The coefficients and the intercept, rounded to printed digits.
+    """The coefficients and the intercept, rounded to printed decimals.
 
     Parameters
     ----------
     digits
-        To how many decimals.
+        The number of decimals.
     """
 
     digits: int
@@ -64,7 +64,7 @@ class Parameters:
 
 
 def check_queries(queries: np.ndarray, columns: int) -> None:
-    """Raise unless queries are a table of finite numbers with the columns of the model."""
+    """Raise an error unless queries are a table of finite numbers with the model's columns."""
     if queries.ndim != 2 or queries.shape[1] != columns:
         raise InputError(
             f"The queries have {queries.shape[-1]} columns, but the model has {columns}."
@@ -75,11 +75,11 @@ def check_queries(queries: np.ndarray, columns: int) -> None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AnswerNoise(Gaussian):
-    """Gaussian noise on the margins ``Aθ`` of answers: σ is theirs, the information is about θ.
+    """Gaussian noise on the margins ``Aθ`` of answers.
 
-    That is ``Φ = AᵀΣ⁻¹A``. Directions of θ that no query sees would have none; theirs is 10⁻⁸ of
-    the largest of any direction, with the parameters in units of ``1/sizes``, so that what leaks is
-    never understated.
+    σ is that of the margins; the information about θ is ``Φ = AᵀΣ⁻¹A``. Directions of θ that
+    affect no query would have none. They get 10⁻⁸ of the largest information of any direction,
+    with the parameters in units of ``1/sizes``, so that leakage is never understated.
 
     Parameters
     ----------
@@ -94,23 +94,23 @@ class AnswerNoise(Gaussian):
 
     @property
     def on(self) -> str:
-        """What the noise is added to, in words."""
+        """The object of the noise, in words."""
         if self.queries is None:
             return "the margins of each record's own prediction"
         count = len(self.queries)
         return "one margin" if count == 1 else f"{count} margins"
 
     def as_given(self) -> Gaussian:
-        """Return the noise on the margins alone, whatever the queries are."""
+        """Return the noise on the margins alone, for any queries."""
         return Gaussian(self.sigma)
 
     @cached_property
     def _on_parameters(self) -> Gaussian:
-        """The noise on θ that lets through as much."""
+        """The equivalent noise on θ, with the same information."""
         if self.queries is None or self.sizes is None:
             raise InputError(
-                "Each record's own prediction is another release for every record; give "
-                "sp.Predictions the queries."
+                "Each record's own prediction is a different release for every record; pass "
+                "queries to sp.Predictions."
             )
         root = self.as_given().root(len(self.queries))
         F = root @ self.queries if np.ndim(root) == 2 else np.reshape(root, (-1, 1)) * self.queries

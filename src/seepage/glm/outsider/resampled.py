@@ -1,11 +1,11 @@
-"""Refits on other people: what the normal approximation is checked by.
+"""Refits on other people, which check the normal approximation.
 
 The others get random weights of mean 1 and variance ``u`` (the Bayesian bootstrap of Rubin 1981,
-gamma weights where the attacker knows a share of them), scaled to sum to the number of people; who
-is known to her has weight 1. The model is fitted with the person and with somebody else instead.
-Half of the fits of either kind teach a test: two normal distributions in the coordinates that tell
-the worlds apart (:meth:`~seepage.glm.outsider.worlds.Worlds.coordinates`); it is judged on the
-other half, and the halves then change places.
+gamma weights where the attacker knows a share of them), scaled to sum to the number of people.
+People known to her have weight 1. The model is fitted with the person and with another person
+instead. Half of the fits of either kind train a test: two normal distributions in the coordinates
+that distinguish them (:meth:`~seepage.glm.outsider.worlds.Worlds.coordinates`). It is evaluated on
+the other half, and the halves are then swapped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DRAWS = 500  # fits of either kind: a point or two in 100 is chance
 
 @dataclass(frozen=True)
 class Resampled:
-    """How often a test was right that was learnt and judged on refits, for some people."""
+    """The success rate of a test trained and evaluated on refits, for some people."""
 
     people: np.ndarray  # their positions
     right: np.ndarray  # NaN where too many refits had no minimiser
@@ -31,24 +31,24 @@ class Resampled:
     predicted: np.ndarray  # by the normal approximation
 
     def largest_difference(self) -> str:
-        """Say how many were checked, and how far refits and approximation are apart at most."""
+        """Return a phrase with the number checked and the largest difference found."""
         known = ~np.isnan(self.right)
         apart = self.right[known] - self.predicted[known]
         worst = float(apart[np.argmax(np.abs(apart))])
         return (
-            f"{int(known.sum()):,} of the most exposed: where they differ most, she was right "
-            f"{100 * abs(worst):.1f} times in 100 {'more' if worst > 0 else 'less'} often than the "
-            f"approximation says (standard error {100 * float(self.error[known].max()):.1f})"
+            f"{int(known.sum()):,} of the most exposed: where they differ most, her success rate "
+            f"was {100 * abs(worst):.1f} percentage points {'more' if worst > 0 else 'less'} than "
+            f"the approximation says (standard error {100 * float(self.error[known].max()):.1f})"
         )
 
     def of(self, which: np.ndarray, places: dict[int, int]) -> Resampled:
-        """Return some of them, at new positions."""
+        """Return some of the results, at new positions."""
         people = np.array([places[int(k)] for k in self.people[which]], dtype=int)
         return Resampled(people, self.right[which], self.error[which], self.predicted[which])
 
 
 def resampled(worlds: Worlds, people: np.ndarray, predicted: np.ndarray) -> Resampled:
-    """Return how often a test on refits is right about some people."""
+    """Return the success rate of a test on refits for some people."""
     right, error = np.full((2, len(people)), np.nan)
     if not len(people):
         return Resampled(people, right, error, predicted)
@@ -67,10 +67,10 @@ def resampled(worlds: Worlds, people: np.ndarray, predicted: np.ndarray) -> Resa
 
 
 def cross_judged(inside: np.ndarray, outside: np.ndarray) -> np.ndarray:
-    """Return how often a test is right about each draw that learnt from the other half of them.
+    """Return the cross-validated success rate of a test, trained on the other half of the draws.
 
-    A draw with the person has the same others as the one without: the test learns by how much they
-    differ without the others' randomness, which would else mislead it about small differences.
+    The draws with and without the person share the other people. The test thus learns their
+    difference without the others' variation, which would mislead it about small differences.
     """
     hits = np.zeros(len(inside))
     for side in (0, 1):
@@ -93,10 +93,10 @@ def _log_density(draws: np.ndarray, mean: np.ndarray, root: np.ndarray) -> np.nd
 
 
 class ResampledFits:
-    """Fits with random weights on all people, from which those with one person changed start.
+    """Fits with random weights on all people, from which fits with one person changed start.
 
     With the inverse Hessian of each, corrected for the person's own curvature, a step takes two
-    products of the table; Newton's method proper is left to the few that do not arrive.
+    products with the table. Newton's method proper is used for the few that do not converge.
     """
 
     def __init__(self, worlds: Worlds, seed: int) -> None:
@@ -125,9 +125,9 @@ class ResampledFits:
             self.inverses[piece] = np.linalg.pinv(H, hermitian=True)
 
     def moves(self, person: int, inside: bool) -> np.ndarray:
-        """Return how far the parameters move with a person or with somebody else, (draws, P).
+        """Return the changes of the parameters with a person or another one instead, (draws, P).
 
-        NaN where a fit did not arrive. The noise of the release is on them.
+        NaN where a fit did not converge. They include the noise of the release.
         """
         weights, rows = self.weights.copy(), self.others.sets[person]
         change = float(inside) - weights[:, person]
@@ -158,7 +158,7 @@ class ResampledFits:
     def _chord(
         self, weights: np.ndarray, piece: slice, change: np.ndarray, rows: np.ndarray
     ) -> np.ndarray:
-        """Return the moves by steps with the Hessians at hand; NaN where those do not arrive."""
+        """Return the changes by steps with stored Hessians; NaN where they do not converge."""
         Y, inverses, moves = (
             self.others.curvature_root(rows),
             self.inverses[piece],
@@ -179,7 +179,7 @@ class ResampledFits:
         return np.where(settled[:, None], moves, np.nan)
 
     def _newton(self, weights: np.ndarray, moves: np.ndarray) -> np.ndarray:
-        """Return the moves by Newton's method; NaN where it does not arrive."""
+        """Return the changes by Newton's method; NaN where it does not converge."""
         settled = np.zeros(len(moves), dtype=bool)
         for _ in range(40):  # from the fit as it is, fewer than ten are usual
             gradient, margins = self._gradients(weights, moves)
@@ -195,7 +195,7 @@ class ResampledFits:
     def _stepped(
         self, moves: np.ndarray, step: np.ndarray, margins: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the moves after a step that shifts no margin far, and which have arrived."""
+        """Return the changes after a step of limited size, and which have converged."""
         shifts = np.abs(self._margins(step)).max(axis=(1, 2))
         shorter = 1.0  # beyond a shift of 2, curvatures say little
         if self.model.fit.family.name != "gaussian":

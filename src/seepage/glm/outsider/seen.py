@@ -1,6 +1,6 @@
 """A release as an attacker sees it who does not know all other records.
 
-What leaves, with which noise, to whom, about which records: everything the views ask of it.
+It holds the release, its noise, the attacker and the records: everything the views use.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ class SeenRelease:
     Parameters
     ----------
     informed
-        The leakage to an attacker who knows all the rest; at made-up noise if there is none.
+        The leakage to an attacker who knows all other records; at unit noise if there is none.
     noise
-        The noise that is added, if any.
+        The added noise, if any.
     attacker
-        What she knows.
+        Her background knowledge.
     form
-        What leaves, if not the parameters.
+        The release, if not the parameters.
     queries
-        The queries as the model takes them.
+        The queries in the model's columns.
     again
         Gives the leakage at another noise.
     fits
-        The fit on a chunk's records, where they are read in chunks: membership alone is known then.
+        The fit on a chunk's records, where they are read in chunks; then only membership is known.
     """
 
     informed: Leakage[Any]
@@ -74,14 +74,17 @@ class SeenRelease:
 
     @cached_property
     def model(self) -> LocalModel:
-        """The fit to second order on all records, which are in memory."""
+        """The second-order fit on all records, which are in memory."""
         changes = self.informed.release.finite_changes()
         if isinstance(changes, RawChanges):
             changes = changes.inner
         if isinstance(changes, RebalancedRecords):
             changes = changes.fixed
         if not isinstance(changes, ChangedRecords) or math.isinf(changes.work):
-            raise InputError("What hides a record among others is known for tables in memory only.")
+            raise InputError(
+                "The leakage to an attacker who does not know all other records needs a table in "
+                "memory; load the rows first."
+            )
         return changes.model
 
     def scaled(self, factor: float) -> SeenRelease:
@@ -97,7 +100,7 @@ class SeenRelease:
 
     @cached_property
     def known(self) -> np.ndarray | None:
-        """Which records she knows, if that is said."""
+        """The records she knows, if they are listed."""
         if not self.attacker.names_records:
             return None
         known = np.zeros(len(self.informed.source), dtype=bool)
@@ -106,7 +109,7 @@ class SeenRelease:
         return known
 
     def together(self, groups: Any) -> Together | None:
-        """Return the records that come and go together: those of a group, or of a person."""
+        """Return the records that leave together: those of a group, or of a person."""
         if groups is not None:
             labels = group_labels(groups, self.informed.source)
             return Together.of("groups", labels)
@@ -116,7 +119,7 @@ class SeenRelease:
     def asked(
         self, together: Together | None, which: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the positions of the people who are asked about, and what they are called."""
+        """Return the positions of the people in question, and their labels."""
         count, index, known = len(self.informed.source), self.informed.source.index, self.known
         if together is not None:
             asked = np.flatnonzero(np.isin(together.names, together.holding(which).names))
@@ -131,26 +134,26 @@ class SeenRelease:
             asked = asked[~known[asked]]
         elif known[asked].any():
             raise InputError(
-                f"She knows {index[asked[known[asked]][0]]!s}, so that whether it is in the data "
-                "is no question to her; ask about records that knows= does not name."
+                f"She knows {index[asked[known[asked]][0]]!s}, so its membership is no question "
+                "to her; ask about records that knows= does not list."
             )
         return asked, index[asked]
 
     def check_beside(self, other: SeenRelease) -> None:
-        """Raise unless another release is to the same attacker and about the same records."""
+        """Raise an error unless another release has the same attacker and the same records."""
         check_same_attacker(self.attacker, other.attacker)
         answers, rounded = other.form is not None, other.digits is not None
         alone = answers and (other.queries is None or other.noise is not None)
         if other.fits is not None or rounded or alone:
             raise InputError(
-                "Parameters, and the noiseless answers to stated queries, compose to an attacker "
-                "who does not know all others, unrounded, for tables in memory."
+                "For an attacker who does not know all other records, only unrounded parameters "
+                "and noiseless answers to stated queries can be composed, for tables in memory."
             )
         mine, yours = self.informed, other.informed
         if len(mine.source) != len(yours.source):
             raise InputError(
-                f"Only releases about the same records compose: one has {len(mine.source):,} of "
-                f"them, another {len(yours.source):,}."
+                "Only releases about the same records can be composed: one has "
+                f"{len(mine.source):,} of them, another {len(yours.source):,}."
             )
         labels = [
             list(range(len(one.source))) if one.source.index is None else one.source.index.tolist()
@@ -160,7 +163,7 @@ class SeenRelease:
         if labels[0] != labels[1] and (labelled or Counter(labels[0]) == Counter(labels[1])):
             raise InputError(
                 "The rows of these releases have different labels, or the same in another order: "
-                "pass both tables in one order."
+                "pass both tables in the same order."
             )
         if mine.person is None or yours.person is None:
             alike = mine.person is yours.person
@@ -174,7 +177,7 @@ class SeenRelease:
     # What she sees ----------------------------------------------------------------------------
 
     def worlds(self, together: Together | None) -> Worlds:
-        """Return the two worlds of all people, or say why they are not known."""
+        """Return the two distributions for all people, or refuse with the reason."""
         sets = None if together is None else [np.asarray(one) for one in together.sets]
         answers = isinstance(self.form, Predictions)
         noisy = self.noise is not None and not self.noise.on
@@ -192,7 +195,7 @@ class SeenRelease:
         return worlds
 
     def worlds_of_records(self) -> Worlds:
-        """Return the two worlds of all records, each a person of its own."""
+        """Return the two distributions for all records, each as its own person."""
         together = self.together(None)
         if together is not None and any(len(rows) > 1 for rows in together.sets):
             raise InputError(
@@ -204,13 +207,14 @@ class SeenRelease:
     def worlds_in_chunks(
         self, fits: ChunkFits, together: Together | None, exact: bool | int
     ) -> StreamedWorlds:
-        """Return the two worlds of all records that are read in chunks, after the first pass."""
+        """Return the two distributions for records read in chunks, after the first pass."""
         named = self.attacker.names_records
         if together is not None or exact or self.form is not None or named:
             raise InputError(
-                "Of records that are read in chunks, only single ones are measured, by what all "
-                "parameters tell an attacker who knows a share of the others, without refits; take "
-                "the rows into memory for groups, people, named records, predictions and exact=."
+                "For data read in chunks, only single records are supported, for released "
+                "parameters and an attacker who knows a share of the other records, without "
+                "refits; load the rows into memory for groups, people, listed records, "
+                "predictions and exact=."
             )
         source = self.informed.source
         worlds = StreamedWorlds.of(source, fits, self.noise is not None, self.attacker)
@@ -219,16 +223,16 @@ class SeenRelease:
 
     @property
     def digits(self) -> int | None:
-        """To how many decimals the numbers are printed, if they are rounded."""
+        """The number of printed decimals, if numbers are rounded."""
         return None if self.form is None else self.form.digits
 
     def _parameter_map(self) -> np.ndarray:
-        """Return A of the parameters as the caller has them."""
+        """Return A for the parameters in the caller's form."""
         every = self.model.outputs.of_all(np.eye(len(self.model.inverse)))
         return np.asarray(callers_moves(every, self.model.centre).T)
 
     def _query_map(self) -> np.ndarray:
-        """Return A: the queries as rows, one for each output that matters."""
+        """Return A: the queries as rows, one for each free output."""
         model = self.model
         X = np.asarray(as_numpy(read_table(self.queries).values), dtype=float)
         check_queries(X, model.X.shape[1])
@@ -237,7 +241,7 @@ class SeenRelease:
         return np.asarray(np.einsum("mp,kl->mkpl", x, np.eye(c))).reshape(len(x) * c, -1)
 
     def features_with(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
-        """Return the model's columns of records with each alternative in their place, (m, K, d)."""
+        """Return the model's columns of records with each alternative, (m, K, d)."""
         model = self.model
         if isinstance(self.informed.release, RawRelease) and others.columns:
             features, _ = self.informed.release.template.followed.features_with(rows, others)
@@ -248,7 +252,7 @@ class SeenRelease:
         return features
 
     def with_noise(self, S: np.ndarray) -> Leakage[Any]:
-        """Return the leakage with noise of covariance S on the parameters that matter."""
+        """Return the leakage with noise of covariance S on the free parameters."""
         model = self.model
         for _ in range(2):  # of all parameters, in the caller's columns
             S = callers_moves(model.outputs.of_all(S), model.centre).T

@@ -1,14 +1,14 @@
-"""What leaves of the numbers ``Aθ``: as they are, with noise on them, or to printed digits.
+"""The visible form of the numbers ``Aθ``: exact, with noise, or rounded.
 
-**Softmax** answers with K margins, of which only differences matter, or with K probabilities. Noise
-is on each of the K margins, and all K count as seen: of equal noise what they have in common tells
-nothing, of unequal noise it tells about the noise on the rest. A probability ``π_k`` is printed, so
-that the number seen is ``logit π_k``, whose derivative by the margins is ``e_k`` less the
-probabilities of the other classes among themselves.
+**Softmax** returns K margins, of which only differences matter, or K probabilities. Noise
+is on each of the K margins, and all K count as visible. With equal noise their common part reveals
+nothing; with unequal noise it reveals part of the noise on the others. For a printed probability
+``π_k`` the visible number is ``logit π_k``, whose derivative in the margins is ``e_k`` less the
+relative probabilities of the other classes.
 
-**Rounding** to a step r is a variance of ``r²/12`` where a number varies by more than a step; a
-coarser step counts as none, which errs on the side of the person. Who knows all the rest compares
-digits.
+**Rounding** to a step r adds a variance of ``r²/12`` where a number varies by more than a step. A
+coarser step counts as no rounding, which overstates the risk. An attacker who knows all other
+records compares digits.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from seepage.glm.changes.outputs import Outputs
 
 @dataclass(frozen=True)
 class Shown:
-    """What leaves of ``Aθ``.
+    """The visible form of ``Aθ``.
 
     Parameters
     ----------
     outputs
-        Whose answers these are, if they are answers: the rows of A are then margins, in the
-        coordinates that matter.
+        The model behind the answers, if they are answers: the rows of A are then margins, in the
+        free coordinates.
     noise
-        What is added to the answers.
+        The noise added to the answers.
     digits
-        To how many decimals numbers, or the means of answers, are printed.
+        The number of printed decimals of numbers, or of the means of answers.
     """
 
     outputs: Outputs | None = None
@@ -45,13 +45,13 @@ class Shown:
 
     @property
     def numbers_are_rows(self) -> bool:
-        """Whether a number is seen for each row of A; of softmax there are K for K − 1 rows."""
+        """Whether there is one visible number per row of A; softmax has K for K − 1 rows."""
         return self.outputs is None or self.outputs.basis is None
 
     def seen(
         self, A: np.ndarray, S: np.ndarray, theta: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the map to the numbers seen, (k, P), and how they vary if θ does by S, (k, k)."""
+        """Return the map to the visible numbers, (k, P), and their covariance, (k, k)."""
         rows = self._every(A)
         varies = rows @ S @ rows.T
         if self.noise is not None:
@@ -70,12 +70,12 @@ class Shown:
         return rows, np.asarray(varies + np.diag(np.where(fine, steps, 0.0) ** 2 / 12))
 
     def same(self, before: np.ndarray, after: np.ndarray, off: np.ndarray) -> bool:
-        """Return whether numbers are printed alike before and after a move known up to ``off``."""
+        """Return whether printed numbers are unchanged by a move known up to ``off``."""
         ends = [*self._ends(after, off)]
         return all(np.array_equal(self._ends(before, 0 * off)[0], end) for end in ends)
 
     def _every(self, A: np.ndarray) -> np.ndarray:
-        """Return the map to all K margins of every answer, from that to those that matter."""
+        """Return the map to all K margins of every answer, from that to the free ones."""
         if self.outputs is None or self.outputs.basis is None:
             return A
         by_answer = A.reshape(-1, self.outputs.count, *A.shape[1:])
@@ -83,9 +83,9 @@ class Shown:
         return np.asarray(every.reshape(-1, *A.shape[1:]))
 
     def _slopes(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the map from margins to what is printed of them, and the slopes of the means.
+        """Return the map from margins to printed numbers, and the slopes of the means.
 
-        Each number is in units of a margin, so that where a mean is flat it is still seen.
+        Each number is in units of a margin, so that it counts even where a mean is flat.
         """
         assert self.outputs is not None  # noqa: S101 - told to the type checker
         family, basis = self.outputs.family, self.outputs.basis
@@ -105,7 +105,7 @@ class Shown:
         return whole.reshape(margins.size, -1), slopes.reshape(-1)
 
     def _ends(self, values: np.ndarray, off: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the digits of the least and the largest that numbers can be."""
+        """Return the printed digits of the smallest and largest possible numbers."""
         if self.outputs is not None and self.outputs.basis is not None:
             basis = self.outputs.basis
             margins = self._every(values).reshape(-1, len(basis))
@@ -127,7 +127,7 @@ def changed_digits(
     asked: Callable[[np.ndarray], np.ndarray],
     shown: Shown,
 ) -> np.ndarray:
-    """Return whose absence changes a printed digit, by refits without each, (n,).
+    """Return whose absence changes a printed digit, by refits without each person, (n,).
 
     ``asked`` gives A for the records of a person. A refit that fails, or a number too close to a
     step's edge to tell, counts as changed.

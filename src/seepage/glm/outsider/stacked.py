@@ -1,12 +1,12 @@
-"""The people of one table, as several releases about it vary through them.
+"""The people of one table, and the joint variation of several releases about it.
 
-What an attacker does not know is common to all releases: the fits vary together, and information
-does not add. The parameters of all of them are stacked, with::
+The unknown records affect all releases: the fits vary together, and information does not add. The
+parameters of all of them are stacked, with::
 
     H = diag(H₁, H₂, …),     g = (g₁, g₂, …),     Σ = diag(Σ₁, Σ₂, …),     YYᵀ = diag(Y₁Y₁ᵀ, …)
 
-and :mod:`~seepage.glm.outsider.worlds` holds as it stands. Of predictions ``A = diag(A₁, …)`` is
-seen, with the identity for parameters.
+and :mod:`~seepage.glm.outsider.worlds` applies unchanged. For predictions ``A = diag(A₁, …)`` is
+visible, with the identity for parameters.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The others of a table that is read in chunks: two passes over it.
+"""The other people of a table that is read in chunks, in two passes.
 
-The first adds up what all people have in common, ``Σ g`` and ``Σ ggᵀ``, from which ``ḡ`` and G
-follow; the second has the two worlds of the records of each chunk. Every record is a person of its
-own, and nothing is refitted.
+The first sums ``Σ g`` and ``Σ ggᵀ`` over all people, which give ``ḡ`` and G; the second computes
+the two distributions for the records of each chunk. Every record is its own person,
+and nothing is refitted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ChunkFits = Callable[[Chunk], ChangedRecords]  # the fit to second order on a ch
 
 @dataclass(frozen=True)
 class OthersTotal:
-    """What all people have in common; the parts of two chunks add up."""
+    """Sums over all people; the sums of two chunks add up."""
 
     count: int  # people of positive weight
     known: int  # those of them whose pull is known
@@ -43,12 +43,12 @@ class OthersTotal:
 
     @property
     def size(self) -> int:
-        """How many parameters matter."""
+        """The number of free parameters."""
         return len(self.gradient)
 
     @property
     def present_count(self) -> int:
-        """How many people are in the data: she knows none of them by name."""
+        """The number of people in the data, none of whom she knows by name."""
         return self.count
 
     @property
@@ -58,14 +58,14 @@ class OthersTotal:
 
     @property
     def scatter(self) -> np.ndarray:
-        """``G = Σ ggᵀ − Σg ḡᵀ − ḡ Σgᵀ + n ḡḡᵀ``, of all whose pull is known, (P, P)."""
+        """``G = Σ ggᵀ − Σg ḡᵀ − ḡ Σgᵀ + n ḡḡᵀ``, over finite gradients, (P, P)."""
         crossed = np.outer(self.gradient, self.mean)
         centred = self.square - crossed - crossed.T + self.known * np.outer(self.mean, self.mean)
         return np.asarray((centred + centred.T) / 2)
 
 
 class _Told(NamedTuple):
-    """What is told of the records of a chunk."""
+    """The results for the records of a chunk."""
 
     share: np.ndarray
     worlds: TwoNormals
@@ -74,18 +74,18 @@ class _Told(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamedWorlds:
-    """The two worlds of every record that is read in chunks, as :class:`Worlds` has them.
+    """The two distributions for every record read in chunks, like :class:`Worlds`.
 
     Parameters
     ----------
     source
         The records.
     fits
-        The fit on those of a chunk.
+        The fit on a chunk's records.
     noisy
         Whether noise is added to the parameters.
     others
-        The first pass.
+        The sums of the first pass.
     unknown
         ``u``.
     """
@@ -102,22 +102,22 @@ class StreamedWorlds:
     def of(
         cls, source: RowSource, fits: ChunkFits, noisy: bool, attacker: Attacker
     ) -> StreamedWorlds:
-        """Return them after the first pass."""
+        """Return the distributions after the first pass."""
         total = source.total(partial(_total, fits=fits, noisy=noisy), "the others")
         return cls(source, fits, noisy, total, attacker.unknown(total.count))
 
     @property
     def numbers(self) -> int:
-        """How many numbers leave."""
+        """The number of released numbers."""
         return self.others.size
 
     @property
     def taken_for_known(self) -> np.ndarray:
-        """How many others are taken to be known: nobody, as all parameters leave."""
+        """The number of others treated as known: none, since all parameters are released."""
         return np.zeros(len(self.source), dtype=int)
 
     def told(self) -> tuple[np.ndarray, TwoNormals, np.ndarray]:
-        """Return ``αq`` and the two worlds of every record, and the distance to who knows all."""
+        """Return ``αq``, both distributions of each record, and the informed distance."""
         ask = partial(
             _told_apart,
             fits=self.fits,

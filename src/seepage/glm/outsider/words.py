@@ -1,4 +1,4 @@
-"""What the numbers for an attacker who does not know all others assume, in words."""
+"""The assumptions of results for an attacker who does not know all other records, in words."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from seepage.glm.outsider.seen import SeenRelease
 
 
 def assumptions(parts: Sequence[SeenRelease], *found: str, guess: str = "") -> tuple[str, ...]:
-    """Return what the numbers of releases assume: of membership and η, or of a guess.
+    """Return the assumptions for membership and η, or for a guess.
 
-    ``found`` is what was learnt on the way, ``guess`` what a guess is about.
+    ``found`` holds findings of the computation, ``guess`` the subject of a guess.
     """
     attacker, known = parts[0].attacker, "exactly"
     if attacker.reference is not None:
@@ -22,17 +22,17 @@ def assumptions(parts: Sequence[SeenRelease], *found: str, guess: str = "") -> t
     noisy = any(part.noise is not None for part in parts)
     noise = "with the stated noise on it" if noisy else "without noise"
     return (
-        f"This is {attacker}: the others come from a population that she knows {known}, "
-        "and how many there are. "
+        f"This is {attacker}: the other records come from a population that she knows {known}, "
+        "and she knows their number. "
         + (
-            f"Of the {guess} she knows all that is not asked about."
+            f"She knows everything about the {guess} except the unknowns."
             if guess
-            else "Out means somebody else instead."
+            else "Absence means that another person takes the place."
         ),
-        "A normal approximation from one fit: an estimate, which promises nothing.",
+        "A normal approximation from one fit: an estimate, not a guarantee.",
         *held_sentences(held(parts)),
-        f"Nothing leaves but what was measured, {noise}; what it teaches about the population "
-        "is not counted.",
+        f"Nothing is published besides the measured release, {noise}; inference about the "
+        "population is not counted.",
         *_rounded(parts[0].digits),
         *found,
         *joined(*(part.informed.notes for part in parts)),
@@ -40,7 +40,7 @@ def assumptions(parts: Sequence[SeenRelease], *found: str, guess: str = "") -> t
 
 
 def held(parts: Sequence[SeenRelease]) -> tuple[str, ...]:
-    """Return what is held fixed, in any of the releases."""
+    """Return everything held fixed in any of the releases."""
     return joined(*(part.informed.held for part in parts))
 
 
@@ -48,37 +48,37 @@ def _rounded(digits: int | None) -> tuple[str, ...]:
     if digits is None:
         return ()
     return (
-        f"The numbers are rounded to {digits} decimals: a variance of r²/12 where they "
-        "vary by more than a step r, and nothing where the step is coarser. Who knows all the "
-        "rest is certain of those whose absence changes a digit of this very table, and tosses "
-        "a coin about the others; how often one is right who knows less is a mean over tables "
-        "of other people.",
+        f"The numbers are rounded to {digits} decimals, which adds a variance of r²/12 where they "
+        "vary by more than a step r, and nothing where the step is coarser. An attacker who "
+        "knows all other records is certain about those whose absence changes a digit of this "
+        "table, and at chance about the rest; the success rate of one who knows less is a mean "
+        "over tables of other people.",
     )
 
 
 def agreement(checked: Resampled, in_reach: bool) -> tuple[str, ...]:
-    """Return how far refits and the normal approximation are apart."""
+    """Return a sentence on the difference between refits and the normal approximation."""
     known = ~np.isnan(checked.right)
     if not in_reach:
         return (
-            "No refits on other people have checked it: these need all records in memory, and one "
-            "release.",
+            "No refits on other people have checked it: they need all records in memory, and a "
+            "single release.",
         )
     if not len(checked.people):
-        return ("No refits on other people have checked it; exact=10 checks the most exposed.",)
+        return ("No refits on other people have checked it; exact=10 checks the 10 most exposed.",)
     if not known.any():
-        return ("Refits on other people often had no minimiser, and checked nothing.",)
+        return ("Refits on other people often had no minimiser, so they checked nothing.",)
     return (
-        f"Refits on other people checked {checked.largest_difference()}; where the record is most "
-        "of what varies, the refits count.",
+        f"Refits on other people checked {checked.largest_difference()}; where the record causes "
+        "most of the variation, the refits are used.",
     )
 
 
 def hidden_by_few(known: np.ndarray) -> tuple[str, ...]:
-    """Return how many people are hidden by hardly more than one other."""
+    """Return a sentence on how many people are hidden by little more than one other person."""
     if not known.any():
         return ()
     return (
-        f"For {np.count_nonzero(known):,} of these, one other person was more than four fifths of "
-        "what hides them, and is taken to be known to her.",
+        f"For {np.count_nonzero(known):,} of these, one other person makes up more than four "
+        "fifths of the variation that hides them, and is treated as known to her.",
     )

@@ -1,32 +1,33 @@
-"""A release with somebody in the data and with somebody else instead: two normal distributions.
+"""A release with a person in the data or another person instead: two normal distributions.
 
-With a person in the data, among others whom the attacker does not know, and without them::
+With a person in the data, among others whom the attacker does not know, and without::
 
     in:   N(θ* − H⁻¹c, uH⁻¹G₋ᵢH⁻¹ + Σ)       out:   N(θ*, uH₋ᵢ⁻¹G₋ᵢH₋ᵢ⁻¹ + Σ),      c = g − ḡ
 
-The number of people is usually published: out means somebody else instead, so the move is centred.
-The person's own gradient is no part of what hides them: ``G₋ᵢ = G − n/(n − 1) ccᵀ``.
+The number of people is usually published, so another person takes the place, and the move is
+centred. A person's own gradient does not hide them: ``G₋ᵢ = G − n/(n − 1) ccᵀ``.
 
-**One covariance** will do while the design leverage ℓ is below 0.1. With ``M = uG + HΣH`` and
-``q = cᵀM⁻¹c``, the distance of the two is ``μ² = q/(1 − αq)``, ``α = u n/(n − 1)``.
+**One covariance** is enough while the design leverage ℓ is below 0.1. With ``M = uG + HΣH`` and
+``q = cᵀM⁻¹c``, the distance between the two is ``μ² = q/(1 − αq)``, ``α = u n/(n − 1)``.
 
-**Two covariances.** A person of leverage also narrows the spread. Let ``YYᵀ`` be their part of H,
-``W = (I − YᵀH⁻¹Y)⁻¹``, and ``T = uG₋ᵢH⁻¹Y``. As ``H₋ᵢ⁻¹ = H⁻¹ + H⁻¹YWYᵀH⁻¹``, the covariances of
-``Hθ̂`` differ by::
+**Two covariances.** A person with leverage also reduces the covariance. Let ``YYᵀ`` be their part
+of H, ``W = (I − YᵀH⁻¹Y)⁻¹``, and ``T = uG₋ᵢH⁻¹Y``. As ``H₋ᵢ⁻¹ = H⁻¹ + H⁻¹YWYᵀH⁻¹``, the
+covariances of ``Hθ̂`` differ by::
 
     Y W Tᵀ + T W Yᵀ + Y W (YᵀH⁻¹T) W Yᵀ
 
-So everything happens in the span of Y, T and c: 2k + 1 dimensions where Y has k columns (one for a
-record of a model of one output). There both covariances are diagonalised at once.
+So both differ only in the span of Y, T and c: 2k + 1 dimensions where Y has k columns (one for a
+record of a model with one output). There both covariances are diagonalised together.
 
-**Predictions.** Of queries A only ``Aθ̂`` is seen. A root R of ``H⁻¹Aᵀ(ASAᵀ + D)⁺AH⁻¹``, in place
-of one of ``M⁻¹``, is all that changes. ``D`` is the covariance of noise on the answers, and of
-rounding (:mod:`~seepage.glm.outsider.shown`).
+**Predictions.** With queries A only ``Aθ̂`` is visible. The only change is a root R of
+``H⁻¹Aᵀ(ASAᵀ + D)⁺AH⁻¹`` in place of one of ``M⁻¹``. ``D`` is the covariance of noise on the
+answers, and of rounding (:mod:`~seepage.glm.outsider.shown`).
 
-**Hidden by one other.** Where one other person j is most of what hides a person's own prediction,
-that is not normal: it shows whether j is there, and then hides nothing. With ``z = Rᵀc``, the share
-of j in what varies along the best test's direction is ``α(zᵀz_j)²/q(1 − αq)``. Above four fifths, j
-is taken to be known to the attacker; and so on with who is left.
+**Hidden by one other.** Where another person j causes most of the variation in a person's own
+prediction, that variation is not normal: the prediction shows whether j is present, and given
+that, little variation is left. With ``z = Rᵀc``, the share of j in the variation along the best
+test's direction is ``α(zᵀz_j)²/q(1 − αq)``. Above four fifths, j is treated as known to the
+attacker; the same is then applied to the remaining people.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from seepage.support.chunks import progress
 
 @dataclass(frozen=True)
 class Worlds:
-    """The two worlds of every person, as an attacker sees them.
+    """The two distributions of the release for every person, to an attacker.
 
     Parameters
     ----------
@@ -56,9 +57,9 @@ class Worlds:
     queries
         ``A``, (m, P), where predictions are released; ``None`` for the parameters.
     own
-        Whether the only query is at the person's own records.
+        Whether the only query is the person's own records.
     shown
-        What leaves of ``Aθ``: noise on it, and to which digits.
+        The visible form of ``Aθ``: its noise and its printed digits.
     """
 
     others: OtherPeople
@@ -75,7 +76,7 @@ class Worlds:
 
     @property
     def numbers(self) -> int:
-        """How many numbers leave that do not follow from the rest."""
+        """The number of linearly independent released numbers."""
         if self.own:
             return self.others.model.outputs.count
         if self.queries is None:
@@ -83,7 +84,7 @@ class Worlds:
         return int(np.linalg.matrix_rank(self.queries))
 
     def with_unknown(self, unknown: float) -> Worlds:
-        """Return the same to an attacker who knows more or less."""
+        """Return the same for an attacker who knows more or less."""
         return replace(self, unknown=unknown)
 
     def root_for(self) -> Callable[[np.ndarray], np.ndarray]:
@@ -104,7 +105,7 @@ class Worlds:
         return lambda rows: whole
 
     def _seen(self, A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the numbers that are seen of ``Aθ``, and ``ASAᵀ + D``: how they vary."""
+        """Return the visible numbers of ``Aθ``, and their covariance ``ASAᵀ + D``."""
         return self.shown.seen(A, self._spread, self.others.parameters)
 
     @cached_property
@@ -112,13 +113,13 @@ class Worlds:
         return self.others.spread(self.unknown)
 
     def told_apart(self) -> tuple[np.ndarray, TwoNormals]:
-        """Return ``αq``, the share of each person in what is seen to vary, and the two worlds."""
+        """Return ``αq``, each person's share in the visible variation, and both distributions."""
         share, worlds, _ = self._of_all
         return share, worlds
 
     @property
     def taken_for_known(self) -> np.ndarray:
-        """How many others are taken to be known, since they alone would hide a person."""
+        """The number of others treated as known, since one alone would hide a person."""
         return self._of_all[2]
 
     @cached_property
@@ -173,7 +174,7 @@ class Worlds:
         return np.array([np.sum(z**2) for z in each]), np.array(products)
 
     def _hiders(self, q: np.ndarray, products: np.ndarray) -> Iterator[tuple[int, list[int]]]:
-        """Yield who of some people is hidden by few others, and by whom, by their positions."""
+        """Yield the positions of people hidden by few others, and of those others."""
         variances = self.share * products**2 / np.where(q > 0, q, np.inf)[:, None]
         left = 1 - self.share * q
         for place in np.flatnonzero(variances.max(axis=1, initial=0.0) > 0.8 * left):
@@ -189,10 +190,10 @@ class Worlds:
                 yield int(place), those
 
     def _heavy(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the people who may hide others alone, and their c: ``αcᵀM⁻¹c`` above 0.4.
+        """Return the people who may hide others by themselves, and their c: ``αcᵀM⁻¹c`` above 0.4.
 
-        By Cauchy and Schwarz nobody else is four fifths of what hides a person who is less than
-        half of what is seen to vary.
+        By the Cauchy–Schwarz inequality, nobody else makes up four fifths of the variation that
+        hides a person with less than half of the visible variation.
         """
         root = replace(self, queries=None, own=False).root_for()(self.others.sets[0])
         c = np.concatenate([one for _, one in self.others.centred()])
@@ -201,7 +202,7 @@ class Worlds:
         return heavy, c[heavy]
 
     def _normal(self, q: np.ndarray, among: np.ndarray) -> TwoNormals:
-        """Return the two worlds of people, both normal."""
+        """Return the two normal distributions of each person."""
         others, root = self.others, self.root_for()
         mu = distance_without_own(q, self.share, others.alone & others.present)
         certain = np.isinf(mu)
@@ -215,7 +216,7 @@ class Worlds:
     def _pair(
         self, person: int, root: Callable[[np.ndarray], np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the shift and the spread of one person's worlds, (k,) each."""
+        """Return the shift and the covariance ratio of one person's distributions, (k,) each."""
         rows, inverse = self.others.sets[person], self.others.model.inverse
         Y, T, c = self._span(person)
         solved, axes = inverse @ Y, self._axes(root(rows), Y, T, c)
@@ -242,20 +243,20 @@ class Worlds:
 
     @staticmethod
     def _axes(root: np.ndarray, *span: np.ndarray) -> np.ndarray:
-        """Return a root cut down to the span of some vectors, (P, at most 2k + 1)."""
+        """Return a root reduced to the span of some vectors, (P, at most 2k + 1)."""
         return np.asarray(root @ np.linalg.qr(root.T @ np.column_stack(span))[0])
 
     def coordinates(self, person: int) -> np.ndarray:
-        """Return what of the parameters tells a person's worlds apart, (P, at most 2k + 1).
+        """Return the coordinates that distinguish a person's distributions, (P, at most 2k + 1).
 
-        Moves of the parameters, as rows, times this.
+        Multiply moves of the parameters, as rows, by this.
         """
         axes = self._axes(self.root_for()(self.others.sets[person]), *self._span(person))
         return np.asarray(np.linalg.solve(self.others.model.inverse, axes))
 
 
 def _joined(pairs: list[tuple[np.ndarray, np.ndarray]]) -> TwoNormals:
-    """Return pairs as one, coordinates of equal spread in a single one."""
+    """Return pairs as one, with coordinates of equal variance merged into one."""
     tidy = []
     for shift, spread in pairs:
         bent = np.abs(spread) > 1e-9  # else rounding
@@ -267,10 +268,10 @@ def _joined(pairs: list[tuple[np.ndarray, np.ndarray]]) -> TwoNormals:
 
 
 def distance_without_own(q: np.ndarray, share: float, alone: np.ndarray) -> np.ndarray:
-    """Return ``μ = √(q/(1 − αq))`` of each person, whose own part in what varies is left out.
+    """Return ``μ = √(q/(1 − αq))`` of each person, excluding their own share of the variation.
 
-    ``q`` is the squared length of what they change, in units of what varies with all people in it,
-    and ``share`` is ``α = u n/(n − 1)``. Infinite for who is alone.
+    ``q`` is the squared length of their effect, in units of the variation over all people, and
+    ``share`` is ``α = u n/(n − 1)``. Infinite for a person who is alone.
     """
     left = 1 - share * q
     # Rounding ends at about 1e-8, a distance of 10⁴: nobody else has what this person has.
@@ -281,7 +282,7 @@ def distance_without_own(q: np.ndarray, share: float, alone: np.ndarray) -> np.n
 def inverse_root(matrix: np.ndarray) -> np.ndarray:
     """Return R with ``RRᵀ`` the pseudo-inverse of a semidefinite matrix, (P, k).
 
-    Scaled to a unit diagonal first, so that very different units cost no digits.
+    The matrix is first scaled to a unit diagonal, so that very different units lose no digits.
     """
     sizes = np.sqrt(np.maximum(np.diagonal(matrix), 0.0))
     scale = np.where(sizes > 0, sizes, 1.0)

@@ -1,6 +1,6 @@
-"""From raw columns to a linear model's features, with derivatives: frozen, or fitted again.
+"""From raw columns to a linear model's features, with derivatives: frozen or refitted.
 
-``steps`` says what a step must answer, ``transformers`` answers for scikit-learn's, ``chain`` puts
-steps one after the other and follows raw columns through them, and ``jacobian`` is the Jacobian of
-a release by raw columns.
+``steps`` defines a step, ``transformers`` implements it for scikit-learn's transformers, ``chain``
+combines steps and follows raw columns through them, and ``jacobian`` is the Jacobian of a release
+with respect to raw columns.
 """

@@ -1,8 +1,8 @@
 """Steps in sequence and steps side by side; each combination is again a step.
 
-Each step learns from what the earlier steps make of all rows. So one row moves what a later step
-learnt in two ways: directly, as it passes through the earlier steps, and because these learn
-something else, which moves all rows.
+Each step learns from the earlier steps' output on all rows. So one row affects a later step's
+learnt numbers in two ways: directly, through its own transformed values, and because the earlier
+steps learn other numbers, which changes all rows.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Chain(FeatureStep):
         return dX
 
     def coded(self, X: Any) -> tuple[str, ...]:
-        """Return the columns of numbers that the first step takes as codes."""
+        """Return the numeric columns that the first step treats as codes."""
         return self.steps[0].coded(X) if self.steps else ()
 
     def refitted(self, X: Any) -> FeatureStep:
@@ -73,11 +73,11 @@ class Chain(FeatureStep):
         return Chain(tuple(steps))
 
     def learnt(self) -> np.ndarray:
-        """Return the numbers of all steps."""
+        """Return the learnt numbers of all steps."""
         return np.concatenate([np.zeros(0), *(step.learnt() for step in self.steps)])
 
     def with_learnt(self, numbers: np.ndarray) -> FeatureStep:
-        """Return a copy with other numbers."""
+        """Return a copy with other learnt numbers."""
         steps, at = [], 0
         for step in self.steps:
             size = len(step.learnt())
@@ -89,12 +89,12 @@ class Chain(FeatureStep):
 
     @property
     def held(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What its steps have learnt."""
+        """Everything its steps have learnt."""
         return joined(*(step.held for step in self.steps))
 
     @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What its steps have chosen."""
+        """Everything its steps have chosen."""
         return joined(*(step.choices for step in self.steps))
 
     def units(self, X: Any) -> np.ndarray:
@@ -112,7 +112,7 @@ class Chain(FeatureStep):
         return self._settled(X, moves)
 
     def response(self, X: Any, first: Any, other: Any) -> np.ndarray:
-        """Return the same, in proportion, when one row is ``other`` instead of ``first``."""
+        """Return the same, interpolated, when one row is ``other`` instead of ``first``."""
         moves, here = [], X
         for step in self.steps:
             moves.append(step.response(here, first, other))
@@ -129,9 +129,9 @@ class Chain(FeatureStep):
         return np.hstack([np.zeros((moves[0].shape[0] if moves else 0, 0)), *moves])
 
     def _later(self, X: Any) -> list[list[np.ndarray]]:
-        """Return how far the numbers of each step move directly with those of an earlier one.
+        """Return the direct effect of an earlier step's numbers on those of each later step.
 
-        Directly: the steps between the two keep their numbers.
+        The steps in between keep their numbers.
         """
         if self._responses is None or self._responses[0] is not X:
             inputs = self.inputs(X)
@@ -231,17 +231,17 @@ class ColumnsApart(FeatureStep):
         return as_step(clone(self.inner).fit(X), X)
 
     def learnt(self) -> np.ndarray:
-        """Return the numbers of all parts."""
+        """Return the learnt numbers of all parts."""
         return np.concatenate([np.zeros(0), *(step.learnt() for _, _, step in self.parts)])
 
     @property
     def held(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What its parts have learnt."""
+        """Everything its parts have learnt."""
         return joined(*(step.held for _, _, step in self.parts))
 
     @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What its parts have chosen."""
+        """Everything its parts have chosen."""
         return joined(*(step.choices for _, _, step in self.parts))
 
     def units(self, X: Any) -> np.ndarray:
@@ -250,7 +250,7 @@ class ColumnsApart(FeatureStep):
         return np.concatenate([np.zeros(0), *each])
 
     def with_learnt(self, numbers: np.ndarray) -> FeatureStep:
-        """Return a copy with other numbers."""
+        """Return a copy with other learnt numbers."""
         other, at, parts = copy(self), 0, []
         for columns, where, step in self.parts:
             size = len(step.learnt())
@@ -271,7 +271,7 @@ class ColumnsApart(FeatureStep):
         return np.hstack(moves)
 
     def response(self, X: Any, first: Any, other: Any) -> np.ndarray:
-        """Return the same, in proportion, when one row is ``other`` instead of ``first``."""
+        """Return the same, interpolated, when one row is ``other`` instead of ``first``."""
         rows = (X, first, other)
         return np.hstack(
             [
@@ -291,7 +291,7 @@ def take(X: Any, columns: np.ndarray) -> Any:
 
 
 def as_step(transformer: Any, X: Any) -> FeatureStep:
-    """Return a fitted transformer of scikit-learn as a step; ``X`` are the rows it is given."""
+    """Return a fitted scikit-learn transformer as a step; ``X`` are its input rows."""
     # Others' classes of these names, and derived ones that override something, are measured whole.
     name = own_name(transformer, "sklearn", ("ColumnTransformer", "FeatureUnion", "Pipeline"))
     if name == "ColumnTransformer":

@@ -1,7 +1,7 @@
-"""The formula of a statsmodels model as a step: from the caller's own data frame to the design.
+"""The formula of a statsmodels model as a step: from the caller's data frame to the design matrix.
 
-Formulas are differentiated by finite differences. What they learn from the data (``center``, ``bs``
-and the like) only the library that reads them knows, so it can be frozen but not refitted.
+Formulas are differentiated by finite differences. Only the formula library knows the values they
+learn from the data (``center``, ``bs`` and the like), so these can be frozen but not refitted.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class FormulaStep(FeatureStep):
         return made if self.constant is None else np.delete(made, self.constant, axis=1)
 
     def coded(self, X: Any) -> tuple[str, ...]:
-        """Return the columns of numbers that the formula takes as categories, such as C(race)."""
+        """Return the numeric columns that the formula treats as categories, such as C(race)."""
         columns = [str(name) for name in nw.from_native(X, eager_only=True).columns]
         nodes = [node for code in self._categories() for node in ast.walk(ast.parse(code))]
         named: set[Any] = {node.id for node in nodes if isinstance(node, ast.Name)}
@@ -67,7 +67,7 @@ class FormulaStep(FeatureStep):
         return tuple(name for name in columns if name in named)
 
     def _categories(self) -> list[str]:
-        """Return the parts of the formula that are categories, as they are written."""
+        """Return the categorical terms of the formula, as written."""
         if hasattr(self.spec, "encoder_state"):  # formulaic's
             found = self.spec.encoder_state.items()
             return [str(code) for code, (kind, _) in found if kind.value == "categorical"]
@@ -75,7 +75,7 @@ class FormulaStep(FeatureStep):
         return [factor.code for factor, info in infos if info.type == "categorical"]
 
     def push(self, X: Any, dX: np.ndarray) -> np.ndarray:
-        """Return the derivative of the design, by differences."""
+        """Return the derivative of the design matrix, by finite differences."""
         frame = nw.from_native(X, eager_only=True)
         moving = {name: dX[:, j] for j, name in enumerate(frame.columns) if np.any(dX[:, j])}
         start = {name: frame[name].to_numpy().astype(float) for name in moving}
@@ -93,18 +93,18 @@ class FormulaStep(FeatureStep):
         return by_differences(moved, "The formula") * size
 
     def learnt(self) -> np.ndarray:
-        """Return nothing, or refuse where the formula has learnt something."""
+        """Return no numbers, or refuse where the formula has learnt something."""
         if _LEARNT in self.held:
             raise refusal(
-                "What a formula learns from the data (center, standardize or bs) is known only to "
-                "the library that reads it, and cannot be refitted here.",
-                "Take preprocessing='frozen', which counts it as public.",
+                "The values that a formula learns from the data (center, standardize or bs) are "
+                "known only to the formula library, and cannot be refitted here.",
+                "Use preprocessing='frozen', which counts them as public.",
             )
         return np.zeros(0)
 
     @property
     def held(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What functions in the formula keep from the data it was fitted on."""
+        """Values that functions in the formula learnt from the data."""
         return (*([_LEARNT] if learns_from_data(self.spec) else []), *self.choices)
 
     @property
@@ -114,7 +114,7 @@ class FormulaStep(FeatureStep):
 
 
 def learns_from_data(spec: Any) -> bool:
-    """Say whether functions in a formula, patsy's or formulaic's, keep something from the data."""
+    """Return whether functions in a formula, patsy's or formulaic's, learn from the data."""
     if hasattr(spec, "transform_state"):
         return bool(spec.transform_state)
     return any(info.state.get("transforms") for info in spec.factor_infos.values())

@@ -1,7 +1,7 @@
 """The Jacobian of a linear model's release with respect to raw columns, through preprocessing.
 
-With ``x = T(z; φ)`` and the model's own Jacobian ``J_i`` by the features of record i, the Jacobian
-by its raw columns is ``J_i ∂T/∂z`` if what the steps learnt, φ, counts as public (frozen). If the
+With ``x = T(z; φ)`` and the model's own Jacobian ``J_i`` in the features of record i, the Jacobian
+in its raw columns is ``J_i ∂T/∂z`` if the learnt numbers φ count as public (frozen). If the
 whole procedure is rerun, φ moves as well, and all records with it (refitted)::
 
     J_i ∂T_i/∂z_i + K ∂φ/∂z_i,      K = Σ_k J_k ∂T_k/∂φ
@@ -37,18 +37,18 @@ _EVERYTHING = Unknowns(None, True)
 
 
 class RawJacobian(EntryJacobian):
-    """The Jacobian by the directions of raw columns; a record has ``features`` of them.
+    """The Jacobian in the directions of raw columns; a record has ``features`` of them.
 
     Parameters
     ----------
     inner
-        The Jacobian by the features.
+        The Jacobian in the features.
     followed
         The raw columns.
     X
-        The raw table as numbers, (n, t), for showing records.
+        The raw table as numbers, (n, t), for displaying records.
     refitted
-        Whether what the preprocessing learnt moves with the records.
+        Whether the learnt numbers of the preprocessing change with the records.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class RawJacobian(EntryJacobian):
         return np.concatenate([raw, J[:, :, width:]], axis=2) if unknowns.label else raw
 
     def with_label_step(self, step: float) -> RawJacobian:
-        """Return the same Jacobian with the label counted in steps of this size."""
+        """Return the same Jacobian with the label in units of this step."""
         other = copy(self)
         other.inner = self.inner.with_label_step(step)
         return other
@@ -85,7 +85,7 @@ class RawJacobian(EntryJacobian):
 
 @dataclass(frozen=True)
 class RawRelease(MeasuredRelease):
-    """The parameters of a model with noise, as the raw columns of its pipeline see them."""
+    """The noisy parameters of a model, as a function of the raw columns of its pipeline."""
 
     inner: MeasuredRelease
     template: RawJacobian
@@ -94,17 +94,17 @@ class RawRelease(MeasuredRelease):
 
     @property
     def anew(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What finite changes of the model choose anew."""
+        """The steps that finite changes of the model relearn."""
         return self.inner.anew
 
     @property
     def kept(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What they hold fixed besides when a record leaves."""
+        """The steps that remain fixed when a record leaves."""
         return self.inner.kept
 
     @property
     def model(self) -> Any:
-        """None: bounds that ask for the model's features would mistake the raw columns for them."""
+        """None, since bounds on the model's features would mistake the raw columns for them."""
         return None
 
     def jacobian(self, chunk: Chunk) -> RawJacobian:
@@ -112,17 +112,17 @@ class RawRelease(MeasuredRelease):
         return self.template
 
     def finite_changes(self) -> FiniteChanges:
-        """Return how far the release moves when a record leaves, with preprocessing frozen."""
+        """Return how far the release moves when a record leaves, with frozen preprocessing."""
         if self.refitted:
             raise InputError(
-                "What the whole procedure would release without a record takes rerunning it; "
-                "leave out refit='model', or take preprocessing='frozen'."
+                "The release of the whole procedure without a record takes rerunning it; leave "
+                "out refit='model', or use preprocessing='frozen'."
             )
         return RawChanges(self.inner.finite_changes(), self)
 
 
 class RawChanges(FiniteChanges):
-    """Records that leave, or change their label or a raw column, with the preprocessing frozen."""
+    """Records left out, or with another label or raw value, with frozen preprocessing."""
 
     def __init__(self, inner: FiniteChanges, release: RawRelease) -> None:
         self.inner, self._release = inner, release
@@ -130,7 +130,7 @@ class RawChanges(FiniteChanges):
 
     @property
     def fixed(self) -> FiniteChanges:
-        """The same with everything held fixed."""
+        """The same changes with everything else held fixed."""
         return RawChanges(self.inner.fixed, self._release)
 
     def without(self, rows: np.ndarray) -> Moves:
@@ -138,23 +138,23 @@ class RawChanges(FiniteChanges):
         return self.inner.without(rows)
 
     def without_exactly(self, rows: np.ndarray) -> Moves:
-        """Return the same by refits."""
+        """Return the same moves by refits."""
         return self.inner.without_exactly(rows)
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves with each alternative; of a raw column by refits, which are exact."""
+        """Return the moves with each alternative; for a raw column exactly, by refits."""
         if not others.columns:
             return self.inner.replaced(rows, others)
         return self.replaced_exactly(rows, others)
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the same by refits."""
+        """Return the same moves by refits."""
         if not others.columns:
             return self.inner.replaced_exactly(rows, others)
         if rows.dtype == object:
             raise InputError(
-                "With the preprocessing held fixed, a raw column of all records of a person is not "
-                "guessed; leave out person=, or let the procedure be refitted."
+                "With the preprocessing held fixed, a raw column shared by all records of a "
+                "person cannot be guessed; leave out person=, or let the procedure be refitted."
             )
         followed, refits = self._release.template.followed, self._release.inner.refits()
         features, moved = followed.features_with(rows, others)
@@ -170,11 +170,11 @@ class RawChanges(FiniteChanges):
     def log_likelihoods(
         self, rows: np.ndarray, others: Alternatives, refits: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return how likely the model fitted without a record finds it with each label."""
+        """Return the likelihood of each label under the model fitted without the record."""
         if others.columns:
             raise InputError(
-                "With the preprocessing held fixed, what the model believes of a raw column is not "
-                "known; choose 'equal', 'frequencies' or probabilities of your own."
+                "With the preprocessing held fixed, the model gives no prior on a raw column; "
+                "choose 'equal', 'frequencies' or your own probabilities."
             )
         return self.inner.log_likelihoods(rows, others, refits)
 

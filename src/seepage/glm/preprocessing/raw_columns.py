@@ -1,8 +1,8 @@
-"""From raw columns to the features of a model: a record's directions, and what moves along them.
+"""Raw columns as directions of a record, and the effect of each on the model's features.
 
-A number moves by its derivative. A category or a yes/no column moves by whole levels: each other
-level in place of the first, all else unchanged. That is a finite change, not a derivative; the
-numbers that the preprocessing learnt move in proportion.
+A number changes by its derivative. A category or a yes/no column changes by whole levels: each
+other level in place of the first, all else unchanged. That is a finite change, not a derivative;
+the learnt numbers of the preprocessing change in proportion.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from seepage.tables.source import Table, check_column, check_names
 MOST_LEVELS = 1000  # more is an identifier or a number, not a category
 PREPROCESSING = ("frozen", "refitted")
 REFITTED = (
-    "The preprocessing is part of the procedure: what it learnt moves with every record, and must "
-    "not be published with the model."
+    "The preprocessing is part of the procedure: its learnt numbers change with every record, "
+    "and must not be published with the model."
 )
 
 
 @dataclass(frozen=True)
 class RawColumn:
-    """A column of the caller's table, and the directions in which it can move."""
+    """A column of the caller's table, and the directions in which it can change."""
 
     name: str
     kind: str  # ``numeric``, ``boolean`` or ``categorical``
@@ -45,7 +45,7 @@ class RawColumn:
 
     @property
     def directions(self) -> int:
-        """How many directions it has."""
+        """The number of its directions."""
         return max(1, len(self.levels) - 1)
 
     def titles(self) -> list[str]:
@@ -56,7 +56,7 @@ class RawColumn:
 
 
 def read_frame(X: Any) -> tuple[nw.DataFrame[Any], bool]:
-    """Return a raw table as a frame, and whether it came as one (or as an array)."""
+    """Return a raw table as a frame, and whether it was passed as one (not as an array)."""
     if hasattr(X, "columns") or hasattr(X, "column_names"):
         try:
             frame = nw.from_native(X, eager_only=True)
@@ -77,7 +77,7 @@ def read_frame(X: Any) -> tuple[nw.DataFrame[Any], bool]:
 def read_columns(
     frame: nw.DataFrame[Any], categorical: Sequence[str] = (), quantities: Sequence[str] = ()
 ) -> list[RawColumn]:
-    """Return what every column holds; refuse columns with too many levels."""
+    """Return the contents of every column; refuse columns with too many levels."""
     for name in [*categorical, *quantities]:
         check_column(name, frame.columns)
     found = []
@@ -113,22 +113,22 @@ def _category(name: str, kind: str, column: nw.Series[Any]) -> RawColumn:
 
 
 class RawTable:
-    """A raw table as a procedure takes it, and what its columns hold.
+    """A raw table as the input of a procedure, and the contents of its columns.
 
     Parameters
     ----------
     X
         The table.
     categorical, quantities
-        Columns whose numbers are codes of categories, and columns of only two numbers that are
-        quantities nevertheless.
+        Columns whose numbers are category codes, and two-valued columns that are numeric
+        nevertheless.
     beside
-        A column of identities, which is no feature.
+        A column of identities, which is not a feature.
 
     Attributes
     ----------
     columns
-        The columns that can differ: those of one level cannot.
+        The columns that can vary, with more than one level.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class RawTable:
     def table(self) -> Table:
         """Return the records as numbers, one column for each direction.
 
-        A level is 1 for the records that have it; gaps and first levels are 0.
+        A level is 1 for the records that have it; missing values and first levels are 0.
         """
         blocks: list[np.ndarray] = []
         for column in self.columns:
@@ -183,7 +183,7 @@ class RawTable:
         return _safe_indexing(self.X if X is None else X, which)
 
     def replaced(self, rows: np.ndarray, directions: Sequence[int], values: np.ndarray) -> Any:
-        """Return the table with another value of a column in some rows; ``None`` if it is the same.
+        """Return the table with another value of a column in some rows; ``None`` if unchanged.
 
         ``directions`` are the columns of :meth:`table` that belong to that column.
         """
@@ -201,7 +201,7 @@ class RawTable:
         return self.frame.with_columns(cells.scatter(places, [value] * len(places))).to_native()
 
     def _column_at(self, directions: Sequence[int]) -> RawColumn:
-        """Return the column that some columns of :meth:`table` belong to, all of them."""
+        """Return the column to which exactly these columns of :meth:`table` belong."""
         starts = np.cumsum([0, *(column.directions for column in self.columns)])
         column = self.columns[int(np.searchsorted(starts, directions[0], side="right")) - 1]
         if len(directions) != column.directions:
@@ -212,7 +212,7 @@ class RawTable:
         return column
 
     def _value_of(self, column: RawColumn, values: np.ndarray) -> Any:
-        """Return the cell that stands for values of a column's directions."""
+        """Return the cell value for values of a column's directions."""
         if column.kind != "numeric":
             return column.levels[int(np.argmax(values)) + 1 if np.any(values) else 0]
         value = float(values[0])
@@ -221,17 +221,17 @@ class RawTable:
 
 
 class FollowedColumns(RawTable):
-    """A raw table, the preprocessing it goes through, and how the features move with a record.
+    """A raw table, its preprocessing, and the effect of a record on the features.
 
     Parameters
     ----------
     X
-        The raw table, as the preprocessing takes it.
+        The raw table, as input of the preprocessing.
     steps
         The preprocessing, fitted.
     categorical, quantities
-        Columns whose numbers are codes of categories, and columns of only two numbers that are
-        quantities nevertheless.
+        Columns whose numbers are category codes, and two-valued columns that are numeric
+        nevertheless.
     """
 
     def __init__(
@@ -257,28 +257,28 @@ class FollowedColumns(RawTable):
         self.columns = [c for c, is_kept in zip(self.columns, kept, strict=True) if is_kept]
         if not any(kept):
             raise NoDerivativeError(
-                "No small change of a record moves the features of the model: they are cut, ranked "
-                "or rounded.",
+                "No small change of a record changes the features of the model: they are binned, "
+                "ranked or rounded.",
                 "Ask for risks by refits: sp.leakage(pipeline, X, y, …).membership().",
             )
         self.moves = np.concatenate(
             [m for m, is_kept in zip(moving, kept, strict=True) if is_kept], axis=2
         )
-        """How far the features of every record move with each direction, (n, D, t)."""
+        """The change of every record's features with each direction, (n, D, t)."""
 
     @cached_property
     def gaps(self) -> int:
-        """The number of cells without a value, over the model's columns."""
+        """The number of missing values in the model's columns."""
         return sum(int(_gaps(self.frame[column.name]).sum()) for column in self.columns)
 
     @cached_property
     def learnt_moves(self) -> np.ndarray:
-        """How far the learnt numbers move with each direction of every record, (n, p, t)."""
+        """The change of the learnt numbers with each direction of every record, (n, p, t)."""
         return np.concatenate([self._moves(c, learnt=True)[1] for c in self.columns], axis=2)
 
     @cached_property
     def moved_by_learnt(self) -> list[np.ndarray]:
-        """How far the features of all records move with each learnt number, (n, D) each."""
+        """The change of all records' features with each learnt number, (n, D) each."""
         numbers, found = self.steps.learnt(), []
         for a, unit in enumerate(self.steps.units(self.X)):
 
@@ -291,7 +291,7 @@ class FollowedColumns(RawTable):
         return found
 
     def _moves(self, column: RawColumn, learnt: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Return the moves of the features, (n, D, t), and on request of the learnt numbers."""
+        """Return the changes of the features, (n, D, t), and on request of the learnt numbers."""
         if column.kind == "numeric":
             position = self.frame.columns.index(column.name)
             dX = np.zeros((len(self.frame), len(self.frame.columns)))
@@ -314,7 +314,7 @@ class FollowedColumns(RawTable):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the features of records with each value of a column, (m, K, D).
 
-        And which of these are not the records as they are, (m, K).
+        Also which of these differ from the actual records, (m, K).
         """
         column = self._column_at(others.columns)
         own = self.frame[column.name].to_list()

@@ -1,8 +1,9 @@
 """The protocol of a preprocessing step, and the simplest steps.
 
-A step turns every row of a table into another, ``x ↦ T(x; φ)``, by numbers φ that it may have
-learnt from all rows: means, deviations, knots. It answers three questions: how a row's result moves
-with the row (φ held fixed), how φ moves with one row, and what the table becomes with another φ.
+A step turns every row of a table into another, ``x ↦ T(x; φ)``, with numbers φ that it may have
+learnt from all rows: means, deviations, knots. It answers three questions: the derivative of a
+row's output in the row (φ held fixed), the derivative of φ in one row, and the output for another
+φ.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from seepage.glm.adapters.kinds import NoDerivativeError
 
 
 class FeatureStep(ABC):
-    """One step, fitted. Rows are arrays, or frames where a step takes columns by name."""
+    """One fitted step. Rows are arrays, or frames where a step selects columns by name."""
 
     name: str
     # What it has learnt from the data, in the words of ``Result.held``, and the part of it
@@ -32,10 +33,10 @@ class FeatureStep(ABC):
 
     @abstractmethod
     def push(self, X: Any, dX: np.ndarray) -> np.ndarray:
-        """Return how far ``T(x; φ)`` moves when each row moves along its own ``dX``, (n, q)."""
+        """Return the change of ``T(x; φ)`` when each row changes along its own ``dX``, (n, q)."""
 
     def coded(self, X: Any) -> tuple[str, ...]:
-        """Return the columns of numbers that it takes as codes of categories."""
+        """Return the numeric columns that it treats as category codes."""
         return ()
 
     def refitted(self, X: Any) -> FeatureStep:
@@ -47,7 +48,7 @@ class FeatureStep(ABC):
         return np.zeros(0)
 
     def units(self, X: Any) -> np.ndarray:
-        """Return what counts as a large change of each number of φ, for differences, (p,)."""
+        """Return the scale of a large change of each number of φ, for differences, (p,)."""
         return np.ones(len(self.learnt()))
 
     def with_learnt(self, numbers: np.ndarray) -> FeatureStep:
@@ -55,21 +56,21 @@ class FeatureStep(ABC):
         return self
 
     def influence(self, X: Any, dX: np.ndarray) -> np.ndarray:
-        """Return how far φ moves when one row alone moves along its ``dX``, for every row, (n, p).
+        """Return the change of φ when one row changes along its ``dX``, for each row, (n, p).
 
-        The derivative of :meth:`learnt`.
+        This is the derivative of :meth:`learnt`.
         """
         return np.zeros((len(dX), 0))
 
     def response(self, X: Any, first: Any, other: Any) -> np.ndarray:
-        """Return how far φ moves, in proportion, when one row is ``other`` instead of ``first``."""
+        """Return the interpolated change of φ when one row is ``other`` instead of ``first``."""
         if not len(self.learnt()):
             return np.zeros((np.shape(X)[0], 0))
         return self.influence(X, dense(other) - dense(first))
 
 
 class KeptColumns(FeatureStep):
-    """The columns that an L1 penalty left in."""
+    """The columns with nonzero coefficients under an L1 penalty."""
 
     name = "kept columns"
 
@@ -81,7 +82,7 @@ class KeptColumns(FeatureStep):
         return dense(X)[:, self.columns]
 
     def push(self, X: Any, dX: np.ndarray) -> np.ndarray:
-        """Return the moves of those columns."""
+        """Return the changes of those columns."""
         return dX[:, self.columns]
 
 
@@ -94,9 +95,9 @@ def dense(X: Any) -> np.ndarray:
 def by_differences(apply: Callable[[float], np.ndarray], what: str) -> np.ndarray:
     """Return the derivative at 0 of ``apply``, by extrapolated differences.
 
-    A move of 1 counts as large. Three steps, each half of the one before, leave an error of their
-    sixth power (Richardson); where the extrapolations disagree there is no derivative, and ``what``
-    is refused by that name.
+    A move of 1 counts as large. Three steps, each half of the one before, leave an error of sixth
+    order (Richardson). Where the extrapolations disagree there is no derivative, and an error
+    names ``what``.
     """
 
     def central(h: float) -> np.ndarray:
@@ -108,7 +109,7 @@ def by_differences(apply: Callable[[float], np.ndarray], what: str) -> np.ndarra
     scale = np.max(np.abs(fine), initial=0.0)
     if not np.max(np.abs(fine - coarse), initial=0.0) <= 1e-5 * scale:  # NaN is refused too
         raise NoDerivativeError(
-            f"{what} has no derivative at some records (it is cut, ranked or rounded there).",
+            f"{what} has no derivative at some records (it is binned, ranked or rounded there).",
             "Leave that step out, audit the final model on the transformed table: "
             "sp.audit(pipeline[-1], pipeline[:-1].transform(X), y), or ask for risks by refits: "
             "sp.leakage(pipeline, X, y, …).membership().",

@@ -1,10 +1,11 @@
-"""scikit-learn's transformers as steps: exact derivatives, and how the learnt numbers move.
+"""scikit-learn's transformers as steps: exact derivatives, and changes of the learnt numbers.
 
-Each kind gives its derivative by the row, ``push``; the names of its fitted attributes, ``learnt``;
-and how these move with one row, ``influence``. A transformer of an unknown kind is differentiated
-by finite differences, and can be frozen but not refitted; so is a user's own class, whatever its
-name, unless it is derived from a known one and overrides nothing of it. One that reads the target
-is refused: what it makes of a record depends on the labels of the others.
+Each kind gives its derivative in the row, ``push``; the names of its fitted attributes,
+``learnt``; and their derivative in one row, ``influence``. A transformer of an unknown kind is
+differentiated by finite differences, and can be frozen but not refitted. The same holds for a
+user's own class, unless it is derived from a known one and overrides nothing of it. A transformer
+that uses the target is refused: its output for a record depends on the labels of the other
+records.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def _min_max(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
 
 
 def _mean_moves(X: np.ndarray, dX: np.ndarray) -> np.ndarray:
-    """Return how far the means over the cells that are not missing move, (n, d)."""
+    """Return the changes of the means over the non-missing cells, (n, d)."""
     return np.asarray(np.where(np.isnan(X), 0.0, dX) / np.sum(~np.isnan(X), axis=0))
 
 
@@ -93,9 +94,9 @@ def _robust_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> list[np.ndarray]:
 
 
 def _order_moves(X: np.ndarray, dX: np.ndarray, share: float) -> np.ndarray:
-    """Return how far a quantile of the cells that are not missing moves with each row, (n, d).
+    """Return the change of a quantile of the non-missing cells with each row, (n, d).
 
-    The quantile lies between two ordered cells, and moves with those two only.
+    The quantile lies between two ordered cells, and changes with those two only.
     """
     out = np.zeros_like(dX)
     for j in range(X.shape[1]):
@@ -161,9 +162,10 @@ def _rotated(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
 
 
 def _pca_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> list[np.ndarray]:
-    """Return the moves of mean, components and variances, by perturbing the covariance.
+    """Return the changes of mean, components and variances, by perturbing the covariance.
 
-    One row moves the covariance by ``(dx cᵀ + c dxᵀ)/(n − 1)``, where c is the row less the mean.
+    One row changes the covariance by ``(dx cᵀ + c dxᵀ)/(n − 1)``, where c is the row less the
+    mean.
     """
     n = len(X)
     C = X - t.mean_
@@ -178,8 +180,8 @@ def _pca_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> list[np.ndarray]:
         safe = np.where(np.arange(len(values)) == k, np.inf, gaps)
         if np.any(np.abs(safe) < 1e-9 * values[0]):
             raise InputError(
-                "Two principal components have the same variance, so the smallest change of a "
-                "record turns them; take fewer components, or preprocessing='frozen'."
+                "Two principal components have the same variance, so an arbitrarily small change "
+                "of a record rotates them; use fewer components, or preprocessing='frozen'."
             )
         turn = (across * along[:, k : k + 1] + along * across[:, k : k + 1]) / (n - 1) / safe
         components[:, k, :] = turn @ V.T
@@ -224,7 +226,7 @@ def _spline(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
 
 
 class _Knots:
-    """What a spline transformer learnt: its base knots, (K, d), flat."""
+    """The learnt base knots of a spline transformer, (K, d), flattened."""
 
     @staticmethod
     def of(t: Any) -> np.ndarray:
@@ -244,7 +246,7 @@ class _Knots:
 
 
 def _knot_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> np.ndarray:
-    """Return how far the base knots move with each row, (n, K, d)."""
+    """Return the change of the base knots with each row, (n, K, d)."""
     if not isinstance(t.knots, str):
         return np.zeros((len(X), *_Knots.of(t).shape))
     shares = np.linspace(0, 1, t.n_knots)
@@ -257,8 +259,8 @@ def _knot_moves(t: Any, X: np.ndarray, dX: np.ndarray) -> np.ndarray:
 def _whole_levels(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
     if np.any(dX):
         raise InputError(
-            f"{type(t).__name__} takes whole levels, which have no derivative; if the numbers in "
-            "its columns are codes of categories, name these columns in categorical=."
+            f"{type(t).__name__} needs categories, which have no derivative; if the numbers in "
+            "its columns are category codes, name these columns in categorical=."
         )
     return np.zeros((len(dX), dense(t.transform(X)).shape[1]))
 
@@ -271,8 +273,8 @@ def _followed(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
     half = _like(X, values)[: max(1, len(values) // 2)]
     if not np.allclose(dense(t.transform(half)), dense(t.transform(X))[: len(half)]):
         raise NoDerivativeError(
-            f"{type(t).__name__} does not transform every row by itself: what it makes of a record "
-            "depends on which others are there.",
+            f"{type(t).__name__} does not transform every row by itself: its output for a record "
+            "depends on the other records.",
             "Leave that step out, or audit the final model on the transformed table.",
         )
     scale = np.nanstd(values, axis=0)
@@ -286,7 +288,7 @@ def _followed(t: Any, X: Any, dX: np.ndarray) -> np.ndarray:
 
 
 def _like(X: Any, values: np.ndarray) -> Any:
-    """Return numbers in the form the rows came in: a pandas frame, or an array."""
+    """Return numbers in the type of the input rows: a pandas frame, or an array."""
     if hasattr(X, "iloc"):
         return type(X)(values, columns=X.columns, index=X.index)
     return values
@@ -334,7 +336,7 @@ _LEARNT = {
 
 
 def learnt_word(transformer: Any) -> str:
-    """Return what a transformer learns from the data, in one word."""
+    """Return one word for the values a transformer learns from the data."""
     name = own_name(transformer, "sklearn", _LEARNT)
     if name is not None:
         return _LEARNT[name]
@@ -342,7 +344,7 @@ def learnt_word(transformer: Any) -> str:
 
 
 class Transformer(FeatureStep):
-    """One transformer of scikit-learn."""
+    """A scikit-learn transformer as a step."""
 
     def __init__(self, transformer: Any) -> None:
         self.inner, self.name = transformer, type(transformer).__name__
@@ -351,26 +353,26 @@ class Transformer(FeatureStep):
         self.kind = None if self.known is None else KNOWN[self.known]
         if own_name(transformer, "sklearn", _CUT) is not None:
             raise NoDerivativeError(
-                f"{self.name} has no derivative: it cuts numbers, and a record moves nothing until "
-                "it crosses an edge.",
+                f"{self.name} has no derivative: it bins numbers, so small changes have no effect "
+                "until a bin edge is crossed.",
                 "Leave that step out, or ask for risks by refits: "
                 "sp.leakage(pipeline, X, y, …).membership().",
             )
         if self.kind is None and reads_target(transformer):
             raise NoDerivativeError(
-                f"{self.name} reads the target: what it makes of a record depends on the labels of "
-                "all others, and no derivative follows that.",
+                f"{self.name} uses the target: its output for a record depends on the labels of "
+                "all other records, so it has no derivative in one record.",
                 "Use OneHotEncoder or OrdinalEncoder, choose columns beforehand, or ask for risks "
                 "by refits: sp.leakage(pipeline, X, y, …).membership().",
             )
 
     def transform(self, X: Any) -> Any:
-        """Return what the transformer makes of the rows, never sparse."""
+        """Return the transformed rows as a dense array."""
         out = self.inner.transform(X)
         return out.toarray() if hasattr(out, "toarray") else out
 
     def push(self, X: Any, dX: np.ndarray) -> np.ndarray:
-        """Return the derivative along ``dX``, exact for the kinds that are known."""
+        """Return the derivative along ``dX``, exact for known kinds."""
         kind = self.kind
         return _followed(self.inner, X, dX) if kind is None else kind.push(self.inner, X, dX)
 
@@ -395,24 +397,24 @@ class Transformer(FeatureStep):
 
     @property
     def held(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What it has learnt: numbers, levels or columns."""
+        """Everything it has learnt: numbers, levels or columns."""
         if not self._fitted() - {"n_output_features_"}:
             return ()
         return (learnt_word(self.inner),)
 
     @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What it has learnt, unless that is numbers that move with a record."""
+        """Everything it has learnt, except numbers that change with a record."""
         moves = self.kind is not None and self.known not in _CHOOSE
         if moves and getattr(self.inner, "strategy", None) == "most_frequent":
             moves = False
         return () if moves else self.held
 
     def _fitted(self) -> set[str]:
-        """Return the names of what it learnt.
+        """Return the names of its learnt attributes.
 
-        An unknown class need not follow the convention that such names end in ``_``: everything
-        counts that is not one of its settings, or is one that learns by itself.
+        An unknown class need not follow the convention that such names end in ``_``, so every
+        attribute counts that is not a setting, or is a setting that is itself fitted.
         """
         held = set(vars(self.inner)) - {"n_features_in_", "feature_names_in_"}
         if self.kind is not None:
@@ -423,7 +425,7 @@ class Transformer(FeatureStep):
         return held | {name for name, value in settings.items() if hasattr(value, "fit")}
 
     def units(self, X: Any) -> np.ndarray:
-        """Return a column's spread for numbers that lie among its values, else their sizes."""
+        """Return a column's standard deviation for numbers among its values, else their sizes."""
         if not len(self.learnt()):
             return np.zeros(0)
         spread = np.nanstd(dense(X), axis=0)
@@ -436,7 +438,7 @@ class Transformer(FeatureStep):
         return np.concatenate(found)
 
     def with_learnt(self, numbers: np.ndarray) -> FeatureStep:
-        """Return a copy with other numbers."""
+        """Return a copy with other learnt numbers."""
         other = copy(self)
         if self.known == "SplineTransformer":
             other.inner = _Knots.put(self.inner, numbers.reshape(_Knots.of(self.inner).shape))
@@ -451,7 +453,7 @@ class Transformer(FeatureStep):
         return other
 
     def influence(self, X: Any, dX: np.ndarray) -> np.ndarray:
-        """Return how far the numbers move with each row."""
+        """Return the change of the learnt numbers with each row."""
         if self.known == "SplineTransformer":
             return _knot_moves(self.inner, dense(X), dX).reshape(len(dX), -1)
         if self.kind is None or self.kind.influence is None or not self._parts():
@@ -462,21 +464,21 @@ class Transformer(FeatureStep):
     def _check_known(self) -> None:
         if self.kind is None and self._fitted():
             raise refusal(
-                f"{self.name} cannot be refitted here: how the numbers it learnt move with a "
-                "record is not known.",
-                "Take preprocessing='frozen', which counts them as public, or one of "
+                f"{self.name} cannot be refitted here: the effect of a record on its learnt "
+                "numbers is not known.",
+                "Use preprocessing='frozen', which counts them as public, or one of "
                 f"{', '.join(sorted(KNOWN))}.",
             )
 
 
 def _numeric(value: Any) -> np.ndarray:
-    """Return fitted numbers as floats; none for categories that fill gaps, which do not move."""
+    """Return fitted numbers as floats; none for categorical fill values, which do not change."""
     array = np.asarray(value)
     return np.zeros(0) if array.dtype.kind in "OUS" else np.asarray(array, dtype=float)
 
 
 def reads_target(transformer: Any) -> bool:
-    """Say whether a transformer looks at the labels."""
+    """Return whether a transformer uses the labels."""
     tags = getattr(transformer, "__sklearn_tags__", None)
     asks = tags is not None and bool(tags().target_tags.required)
     own = [cls for cls in type(transformer).__mro__ if library_of(cls) == "sklearn"]

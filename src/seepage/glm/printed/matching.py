@@ -1,8 +1,9 @@
-"""Which records of several specifications are the same ones, and whose they are.
+"""Matching the records of several specifications, and the people they belong to.
 
-Records are matched by the labels of their rows. One label must mean one record: labels that were
-counted anew after a record left mean other people, and differences between specifications, which
-tell most, would be those between strangers. So what stands under a common label is compared.
+Records are matched by the labels of their rows. One label must mean one record. If rows were
+renumbered after a record was dropped, labels would match different people, and the differences
+between specifications, which leak most, would be meaningless. So the values under a common label
+are compared.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _REMEDY = (
 
 
 def matched(results: Sequence[Any]) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the rows of each specification among all records, and the labels of these."""
+    """Return the rows of each specification among all records, and the records' labels."""
     labels = [one.model.data.row_labels for one in results]
     sizes = [len(one.model.endog) for one in results]
     if any(label is None for label in labels):
@@ -40,7 +41,7 @@ def matched(results: Sequence[Any]) -> tuple[list[np.ndarray], np.ndarray]:
     for label in labels:
         if len(set(label)) < len(label):
             raise InputError(
-                "Two rows have the same label, so that records cannot be matched; call "
+                "Two rows have the same label, so records cannot be matched; call "
                 "reset_index(drop=True) on the data frame before the fits."
             )
         rows.append(np.array([place.setdefault(one, len(place)) for one in label]))
@@ -75,8 +76,8 @@ def people_of(person: Any, index: np.ndarray) -> Together:
     together = Together.of("people", identities(values, source))
     if len(together.sets) == 1:
         raise InputError(
-            "person gives all records one identity, so that there is nobody else to compare with; "
-            "give each person an identity of their own, or leave out person=."
+            "person gives all records one identity, so there is nobody else to compare with; "
+            "give each person their own identity, or leave out person=."
         )
     return together
 
@@ -94,7 +95,7 @@ def by_label(series: Any, index: np.ndarray, what: str, entry: str) -> np.ndarra
         raise InputError(
             f"{what} has no {entry} for {len(absent):,} of {len(index):,} records (the first is "
             f"row {absent[0]!r}); pass a series with the labels of all rows, or {what}.to_numpy() "
-            "if it has their order."
+            "if it is in their order."
         )
     values = np.empty(len(index), dtype=object)
     values[:] = [known[label] for label in index]
@@ -102,7 +103,7 @@ def by_label(series: Any, index: np.ndarray, what: str, entry: str) -> np.ndarra
 
 
 def _named_columns(model: Any) -> dict[str, np.ndarray]:
-    """Return the columns that people named, and the endogenous variable if it has a name."""
+    """Return the columns with names, and the endogenous variable if it has a name."""
     given, found = model.data, {}
     if hasattr(given.orig_exog, "columns"):
         values = np.asarray(model.exog, dtype=float)
@@ -119,10 +120,10 @@ def _check_same(
     numbers: tuple[int, int],
     index: np.ndarray,
 ) -> None:
-    """Raise where one label means different records in two specifications.
+    """Raise an error where one label means different records in two specifications.
 
-    A record may change its group, and a column its scale: neither is refused. Nor are columns that
-    are learnt anew from fewer records, such as splines, where an outcome of many values agrees.
+    A record may change its group, and a column its scale: neither is refused. Columns recomputed
+    from fewer records, such as splines, are accepted where an outcome with many values agrees.
     """
     names = [name for name in columns[0] if name in columns[1]]
     common, *places = np.intersect1d(*rows, return_indices=True)
@@ -140,7 +141,7 @@ def _check_same(
         if 2 * differs[k].sum() > len(common) and not _rescaled(first, second):
             raise InputError(
                 f"{where} have different values of {name} under {differs[k].sum():,} of "
-                f"{len(common):,} common row labels, so that a label does not mean one record; "
+                f"{len(common):,} common row labels, so a label does not mean one record; "
                 f"{_REMEDY}, or rename the column if it means something else."
             )
     moved = _elsewhere(columns, names, places, np.flatnonzero(differs.any(axis=0)))
@@ -156,7 +157,7 @@ def _check_same(
 
 
 def _rescaled(first: np.ndarray, second: np.ndarray) -> bool:
-    """Say whether a column has other values in the same order, such as a logarithm."""
+    """Return whether a column has other values in the same order, such as a logarithm."""
     if 2 * np.isin(second, first).sum() > len(second):
         return False
     return any(
@@ -170,7 +171,7 @@ def _elsewhere(
     places: Sequence[np.ndarray],
     asked: np.ndarray,
 ) -> np.ndarray:
-    """Return which asked records of the second are one other record of the first, by all values."""
+    """Return which records of the second match exactly one other record of the first."""
     every = [np.column_stack([one[name] for name in names]) for one in columns]
     counts = Counter(row.tobytes() for row in every[0])
     second = every[1][places[1]]

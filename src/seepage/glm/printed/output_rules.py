@@ -1,8 +1,8 @@
-"""The rules by which output checkers of data archives read a regression table.
+"""The rules that output checkers of data archives apply to a regression table.
 
 Regressions count as safe where residual degrees of freedom and counts are at least a threshold, 10
 as a rule (Eurostat's and the ESSNet's guidelines; Griffiths et al. 2019, Handbook on Statistical
-Disclosure Control for Outputs). They are rules of thumb: keeping them proves nothing.
+Disclosure Control for Outputs). They are rules of thumb: meeting them is no proof of safety.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class BrokenRule:
     rule
         ``"degrees of freedom"``, ``"column"``, ``"cell"`` or ``"difference"``.
     count
-        How many there are: degrees of freedom, or people.
+        The actual number of degrees of freedom, or of people.
     threshold
-        How many there should be.
+        The required number.
     where
         The specification or specifications, and the column, in words.
     people
-        Who is concerned, by label or identity; empty for degrees of freedom.
+        The people concerned, by label or identity; empty for degrees of freedom.
     """
 
     rule: str
@@ -45,9 +45,9 @@ class BrokenRule:
         what = {
             "degrees of freedom": degrees,
             "column": f"only {people} {'carries' if self.count == 1 else 'carry'} this column",
-            "cell": f"the leverage of {people} is above 1/{self.threshold:,}: fewer records decide "
-            "what is fitted to them",
-            "difference": f"the two differ by {people}: what is subtracted is about them alone",
+            "cell": f"the leverage of {people} is above 1/{self.threshold:,}: fewer records "
+            "determine their fitted value",
+            "difference": f"the two differ by {people}: their difference is about them alone",
         }[self.rule]
         return f"{self.where}: {what} (rule: at least {self.threshold:,})."
 
@@ -102,7 +102,7 @@ def _changed_columns(
     threshold: int,
     add: Callable[[str, int, str, np.ndarray], None],
 ) -> None:
-    """Tell who differs in columns of the same name, such as a record that changed its group."""
+    """Return the people who differ in columns of the same name, as after a change of group."""
     one, other = specifications[first], specifications[second]
     if set(one.names) != set(other.names):
         return

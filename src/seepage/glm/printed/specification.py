@@ -1,14 +1,15 @@
 """The numbers of one specification of a regression table, for any weights of its records.
 
-Everything that statsmodels prints is a smooth function of sums over the records (stacked estimating
-equations; Stefanski and Boos 2002): the coefficients solve ``Σ ω_j ψ_j(θ) = 0``, and the standard
-errors come from ``A = Σ ω_j a_j x_j x_jᵀ``, the meat ``B`` and for least squares ``σ²``::
+Everything that statsmodels prints is a smooth function of sums over the records (stacked
+estimating equations; Stefanski and Boos 2002). The coefficients solve ``Σ ω_j ψ_j(θ) = 0``, and
+the standard errors come from ``A = Σ ω_j a_j x_j x_jᵀ``, the meat ``B`` and for least squares
+``σ²``::
 
     classical    σ²A⁻¹ (least squares), A⁻¹ (logistic)
     HC0 … HC3    A⁻¹BA⁻¹,  B = Σ ω_j f_j r_j² x_j x_jᵀ,  f = 1, n/(n − d), 1/(1 − h), 1/(1 − h)²
     cluster      A⁻¹BA⁻¹,  B = Σ_g s_g s_gᵀ,  s_g the sum of r_j x_j in a cluster
 
-A weight of zero leaves a record out, and a weight of two puts one in twice. Survey weights of
+A weight of zero leaves a record out, and a weight of two counts it twice. Survey weights of
 weighted least squares belong to the records: rows and labels are multiplied by their roots.
 """
 
@@ -35,11 +36,11 @@ class Specification:
     Parameters
     ----------
     X, y
-        The design, with its column of ones, and the labels; both times ``scale``.
+        The design matrix, with its column of ones, and the labels; both times ``scale``.
     names
         The names of the columns.
     logistic
-        Whether it is a logistic model; else least squares.
+        Whether it is a logistic model, not least squares.
     errors
         ``"nonrobust"``, ``"HC0"`` to ``"HC3"`` or ``"cluster"``.
     constant
@@ -47,13 +48,14 @@ class Specification:
     clusters
         The cluster of every record, from 0, where standard errors are clustered.
     corrected
-        Whether clustered ones are corrected for few clusters.
+        Whether clustered standard errors are corrected for few clusters.
     scale
-        The roots of survey weights.
+        The square roots of survey weights.
     likelihood
         Whether the log-likelihood is printed.
     learnt
-        Whether the formula keeps something from the data, as ``standardize`` does: held fixed.
+        Whether the formula learns something from the data, as ``standardize`` does; it is held
+        fixed.
     """
 
     X: np.ndarray
@@ -84,14 +86,17 @@ class Specification:
         errors = str(results.cov_type)
         if errors not in ("nonrobust", "cluster", *_ROBUST):
             raise InputError(
-                f"Standard errors of cov_type={errors!r} are not known here; there are nonrobust, "
-                "HC0 to HC3 and cluster."
+                f"Standard errors of cov_type={errors!r} are not supported; use nonrobust, HC0 to "
+                "HC3 or cluster."
             )
         clusters, corrected = None, True
         if errors == "cluster":
             groups = np.asarray(results.cov_kwds["groups"])
             if groups.ndim != 1:
-                raise InputError("Standard errors clustered two ways are not known here.")
+                raise InputError(
+                    "Standard errors clustered two ways are not supported; use one cluster "
+                    "variable."
+                )
             clusters = np.unique(groups, return_inverse=True)[1]
             corrected = bool(results.cov_kwds.get("use_correction", True))
         scale = np.sqrt(np.asarray(model.weights, dtype=float)) if kind == "WLS" else None
@@ -114,7 +119,7 @@ class Specification:
         return one
 
     def check(self, printed: np.ndarray) -> None:
-        """Raise unless coefficients and standard errors are the ones computed here."""
+        """Raise an error unless coefficients and standard errors agree with ours."""
         n, d = self.X.shape
         sizes = np.linalg.norm(self.X, axis=0)  # units are no dependence
         if n <= d or np.linalg.matrix_rank(self.X / np.where(sizes > 0, sizes, 1.0)) < d:
@@ -124,26 +129,27 @@ class Specification:
             )
         if self.errors in ("HC2", "HC3") and np.any(self.design_leverage > 1 - 1e-9):
             raise InputError(
-                f"Somebody alone decides what is fitted to them, where {self.errors} divides by "
-                "zero; leave out that record or its column, or take HC1."
+                f"One record alone determines its fitted value, so {self.errors} divides by zero; "
+                "leave out that record or its column, or use HC1."
             )
         if not self.logistic:
             left = np.linalg.lstsq(self.X, self.y, rcond=None)[0] @ self.X.T - self.y
             if np.linalg.norm(left) <= 1e-10 * np.linalg.norm(self.y):
                 raise InputError(
-                    "A specification fits its labels without an error: everybody's label can be "
-                    "computed from their columns and the table, which no number here counts."
+                    "A specification fits its labels without an error, so everybody's label can "
+                    "be computed from their columns and the table; this leakage cannot be "
+                    "measured here."
                 )
         here = self.numbers(np.ones((1, len(self.X))))[0, : len(printed)]
         if not np.allclose(here, printed, rtol=1e-4, atol=1e-7 * np.abs(printed).max()):
             raise InputError(
-                "The coefficients or standard errors of a specification are not those of a fit "
-                "that has converged on its own data; fit it again with a smaller tolerance."
+                "The coefficients or standard errors of a specification are not those of a "
+                "converged fit on its own data; fit it again with a smaller tolerance."
             )
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What each number is."""
+        """The name of each number."""
         fit = ("pseudo-R²" if self.logistic else "R²", *("log-likelihood",) * self.likelihood)
         coefs, errors = (tuple(f"{w} {n}" for n in self.names) for w in ("coef", "std err"))
         return (*coefs, *errors, *fit)
@@ -156,7 +162,7 @@ class Specification:
 
     @cached_property
     def design_leverage(self) -> np.ndarray:
-        """``x_jᵀ(XᵀX)⁻¹x_j``, (n,): 1/m or more for a record in a cell of m that is fitted."""
+        """``x_jᵀ(XᵀX)⁻¹x_j``, (n,): at least 1/m for a record in a fitted cell of m records."""
         return np.asarray(np.sum(self._basis[0] ** 2, axis=1))
 
     @cached_property
@@ -167,7 +173,7 @@ class Specification:
 
     @cached_property
     def leverage(self) -> np.ndarray:
-        """``ℓ``, the share of each record in the curvature, (n,)."""
+        """``ℓ``, the share of each record in the Hessian, (n,)."""
         Q, a = self._basis[0], np.ones(len(self.y))
         if self.logistic:
             p = _share(Q @ self._start)
@@ -176,9 +182,9 @@ class Specification:
         return np.asarray(a * np.sum((Q @ inverse) * Q, axis=1))
 
     def numbers(self, weights: np.ndarray) -> np.ndarray:
-        """Return the numbers for each line of weights, (B, n) → (B, K).
+        """Return the numbers for each row of weights, (B, n) → (B, K).
 
-        NaN where the records have no minimiser, or none that is unique.
+        NaN where the records have no unique minimiser.
         """
         size = self.X.size * (2 if self.clusters is None else 3)
         pieces = [self._numbers(weights[piece]) for piece in row_slices(len(weights), size)]
@@ -259,7 +265,7 @@ class Specification:
         return np.asarray(np.add.reduceat(scores, starts, axis=1))
 
     def _minimisers(self, W: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
-        """Return the coefficients along Q, (B, d); NaN where Newton's method does not arrive."""
+        """Return the coefficients along Q, (B, d); NaN where Newton's method does not converge."""
         Q = self._basis[0]
         if not self.logistic:
             H = (Q.T * W[:, None, :]) @ Q
@@ -280,7 +286,7 @@ class Specification:
 
 
 def _whole(W: np.ndarray, clusters: np.ndarray) -> bool:
-    """Say whether all records of every cluster have the same weight."""
+    """Return whether all records of every cluster have the same weight."""
     first = np.unique(clusters, return_index=True)[1]
     return bool(np.array_equal(W[:, first][:, clusters], W))
 

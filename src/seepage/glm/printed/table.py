@@ -1,20 +1,20 @@
-"""What a printed regression table tells an outsider about the people in it, and who knows the rest.
+"""The leakage of a printed regression table to an outsider and to an informed attacker.
 
-**An outsider** sees printed numbers that vary with the people she does not know. The influence of a
-person j is the difference that they make, ``ι_j = t − t₋ⱼ`` (the jackknife; to first order the
-delta method on stacked estimating equations), and ``c_j = ι_j − ῑ`` as somebody else comes instead.
-With ``G = Σ c cᵀ`` the printed numbers without person i and with them are::
+**An outsider** sees printed numbers that vary with the people she does not know. The influence of
+a person j is their effect on the numbers, ``ι_j = t − t₋ⱼ`` (the jackknife; to first order the
+delta method on stacked estimating equations), and ``c_j = ι_j − ῑ`` when another person takes the
+place. With ``G = Σ c cᵀ`` the printed numbers without person i and with them are::
 
-    N(t, uG₋ᵢ + D)    and    N(t + cᵢ, uG₋ᵢ + D),     D = r²/12 of rounding to a step r
+    N(t, uG₋ᵢ + D) and N(t + cᵢ, uG₋ᵢ + D), D = r²/12 for rounding to a step r
 
-``D`` counts where a number varies by more than a step; a number that is rounded more coarsely is
-taken as if it were not rounded, which errs on the side of the person. Where a person has leverage
-or is most of what varies, tables on resampled people decide.
+``D`` counts where a number varies by more than a step; a number rounded more coarsely is treated
+as exact, which overstates the risk. Where a person has leverage or causes most of the variation,
+tables on resampled people are used instead.
 
-**Who knows all the rest** sees it in the digits: with i in the table the numbers are printed one
-way; with somebody else instead they are printed alike for a share s of those who could have come.
-She is right ``1 − s/2`` of the time. n is printed too: an absence without anybody instead always
-shows in it, and :meth:`RegressionTable.absences` says whose would show in the other numbers.
+**An attacker who knows all other records** compares digits: with another person in the place of i,
+the printed numbers are unchanged for a share s of the possible persons. Her success rate is
+``1 − s/2``. n is printed too, so an absence without a replacement always shows in it;
+:meth:`RegressionTable.absences` lists whose absence would show in the other numbers.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ from seepage.tables.source import as_numpy, row_labels
 
 
 class RegressionTable:
-    """A regression table as it is printed: one column for each fitted specification.
+    """A printed regression table with one column for each fitted specification.
 
-    Coefficients, standard errors (classical, HC0 to HC3 or clustered, as they were fitted), R² or
-    pseudo-R² and the log-likelihood are rounded to ``digits`` decimals, and n is printed. t, p,
-    intervals, AIC, BIC and, with classical standard errors, F follow from these. Diagnostics of
+    Coefficients, standard errors (classical, HC0 to HC3 or clustered, as fitted), R² or pseudo-R²
+    and the log-likelihood are rounded to ``digits`` decimals, and n is printed. t, p, intervals,
+    AIC, BIC and, with classical standard errors, F follow from these. Diagnostics of
     residuals and a robust F are not counted.
 
     Parameters
     ----------
     results
-        Results of statsmodels' ``OLS``, ``WLS`` or ``Logit``. Several are several columns of one
-        table; their records are matched by the labels of the rows, and without labels by position.
+        Results of statsmodels' ``OLS``, ``WLS`` or ``Logit``. Several results are several columns
+        of one table; their records are matched by row labels, or by position where there are none.
         One label must mean one record.
     digits
-        How many decimals are printed; of a table that prints more in places, the most.
+        The number of printed decimals; the largest, if it varies within the table.
     person
-        Whom every record is about, if people have several: an identity for each row of the first
+        The person of every record, if people have several: an identity for each row of the first
         specification, or a pandas series with the labels of all rows.
     log_likelihood
-        Whether the log-likelihood, AIC or BIC is printed. ``False`` for a table that has none of
-        them: they alone show almost everybody's absence.
+        Whether the log-likelihood, AIC or BIC is printed. ``False`` for a table without them; they
+        alone show almost everybody's absence.
 
     Examples
     --------
@@ -77,7 +77,7 @@ class RegressionTable:
     >>> table
     <Regression table of 1 specification about 200 records: 9 numbers to 3 decimals>
     >>> table.membership()
-    <200 records: membership, estimate, an outsider, who knows none of the others: right ...
+    <200 records: membership, estimate, an outsider, who knows none of the other records: ...
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class RegressionTable:
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """What each printed number is, one specification after the other."""
+        """The name of each printed number, one specification after the other."""
         return tuple(name for one in self.specifications for name in (*one.labels, "n"))
 
     @property
@@ -127,21 +127,21 @@ class RegressionTable:
         *,
         exact: bool | int = False,
     ) -> OutsiderMembership:
-        """Return how well an attacker tells that a record, or a person, is in the table.
+        """Return the membership risk of each record, or person, in the table.
 
-        Out means somebody else instead, as n is printed.
+        Another person takes the place of an absent one, since n is printed.
 
         Parameters
         ----------
         attacker
-            What she knows; an outsider if not given. For one who knows all the rest see
-            :meth:`informed`, which stands beside every answer.
+            Her background knowledge; by default an outsider. For an attacker who knows all other
+            records see :meth:`informed`, which is given with every result.
         rows
             The records, by position or as a mask, a pandas series by its labels; all if not given.
         exact
-            For how many people tables on resampled others check the approximation, the most exposed
-            first; ``True`` for all. By default those where it is known to fail, and the most
-            exposed one.
+            The number of people for whom tables on resampled others check the approximation, the
+            most exposed first; ``True`` for all. By default those where it is known to fail, and
+            the most exposed one.
         """
         if not isinstance(exact, bool) and not (isinstance(exact, Integral) and exact >= 0):
             raise InputError(
@@ -150,13 +150,13 @@ class RegressionTable:
         attacker = Attacker(knows=0.0) if attacker is None else attacker
         if not isinstance(attacker, Attacker) or attacker.knows_all:
             raise InputError(
-                "membership() is about an attacker who does not know all others, such as "
-                "sp.Attacker(knows=0.0); informed() is about one who does."
+                "membership() is about an attacker who does not know all other records, such as "
+                "sp.Attacker(knows=0.0); use informed() for one who does."
             )
         if attacker.names_records:
             raise InputError(
-                "Of a printed table, what she knows is a share of the others; give knows= as a "
-                "number from 0 to 1."
+                "For a printed table, the attacker must know a share of the other records; pass "
+                "knows= as a number from 0 to 1."
             )
         u = self._unknown(attacker)
         share, mu, root = self._apart(u)
@@ -195,26 +195,27 @@ class RegressionTable:
         )
 
     def informed(self, rows: Any = None) -> Membership:
-        """Return the risk of membership from an attacker who knows all other records.
+        """Return the membership risk from an attacker who knows all other records.
 
-        The question is whether it is this person or somebody else instead, who could be any of the
-        others once more; up to 100 of them are tried.
+        The alternative is another person in this one's place, a copy of any of the others; up to
+        100 of them are tried.
         """
         return self._informed(self._asked(rows))
 
     def absences(self) -> np.ndarray:
         """Return whose absence changes a printed number other than n, (people,).
 
-        For these, who knows all the rest is certain even where n is not printed.
+        An informed attacker is certain about these people even where n is not printed.
         """
         before, after = self._printed(self.here), self._printed(self.without)
         return np.asarray(np.any((after != before)[:, self.rounded], axis=1))
 
     def rules(self, threshold: int = 10) -> tuple[BrokenRule, ...]:
-        """Return which rules of output checking the table breaks, at a threshold of 10 by default.
+        """Return the rules of output checking that the table breaks.
 
-        Residual degrees of freedom; columns that few people carry; cells that the columns fit
-        exactly or nearly so; specifications that differ by few people (differencing).
+        The default threshold is 10. The rules concern residual degrees of freedom, columns that
+        few people carry, cells that the columns fit exactly or nearly so, and specifications that
+        differ by few people (differencing).
         """
         check_count(threshold, "threshold", 2)
         return broken_rules(self.specifications, self.rows, self.owner, self._names, threshold)
@@ -222,7 +223,7 @@ class RegressionTable:
     # Numbers ----------------------------------------------------------------------------------
 
     def numbers(self, weights: np.ndarray) -> np.ndarray:
-        """Return all numbers before they are rounded, for weights of the people, (B, N) → (B, K).
+        """Return all numbers before rounding, for weights of the people, (B, N) → (B, K).
 
         NaN in a specification that has no unique fit.
         """
@@ -261,25 +262,25 @@ class RegressionTable:
         return found
 
     def _printed(self, numbers: np.ndarray) -> np.ndarray:
-        """Return numbers as printed, in steps; what has no fit is unlike everything."""
+        """Return numbers as printed, in steps; a missing fit differs from everything."""
         return np.asarray(np.round(numbers / self.steps))
 
     # To an outsider ---------------------------------------------------------------------------
 
     @cached_property
     def influence(self) -> np.ndarray:
-        """``c``, the difference that each person makes less its mean, (N, K); NaN without a fit."""
+        """``c``, the centred effect of each person, (N, K); NaN without a fit."""
         made = self.here - self.without
         return np.asarray(made - np.nanmean(made, axis=0))
 
     @cached_property
     def alone(self) -> np.ndarray:
-        """Who alone carries a column or a level, (N,): without them there is no such table."""
+        """The people who alone carry a column or a level, (N,); the table needs them."""
         return np.asarray(np.isnan(self.without).any(axis=1))
 
     @cached_property
     def leverage(self) -> np.ndarray:
-        """The largest sum of a person's shares in the curvature of a specification, (N,)."""
+        """The largest sum of a person's shares in the Hessian of a specification, (N,)."""
         most = np.zeros(len(self.sets))
         for one, rows in zip(self.specifications, self.rows, strict=True):
             every = np.zeros(len(self.index))
@@ -289,7 +290,7 @@ class RegressionTable:
 
     @cached_property
     def size(self) -> int:
-        """How many printed numbers vary with the people and do not follow from the others."""
+        """The number of linearly independent printed numbers that vary with the people."""
         c = self.influence[~self.alone]
         return int(inverse_root(c.T @ c).shape[1])
 
@@ -303,9 +304,10 @@ class RegressionTable:
         return np.where(counts, self.steps**2 / 12, 0.0)
 
     def _apart(self, u: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return each person's share in what varies, ``μ``, and a root of ``(uG + D)⁻¹``.
+        """Return each person's share in the variation, ``μ``, and a root of ``(uG + D)⁻¹``.
 
-        ``μ² = q/(1 − αq)``, ``q = cᵀ(uG + D)⁻¹c``, ``α = u n/(n − 1)``: the own record is out.
+        ``μ² = q/(1 − αq)``, ``q = cᵀ(uG + D)⁻¹c``, ``α = u n/(n − 1)``; the person's own record is
+        excluded.
         """
         c, N = np.where(self.alone[:, None], 0.0, self.influence), len(self.sets)
         root = inverse_root(u * c.T @ c + np.diag(self.rounding(u)))
@@ -317,24 +319,25 @@ class RegressionTable:
         N = len(self.sets)
         if 10 * self.size > N:
             raise InputError(
-                f"{N:,} people are too few for {self.size:,} printed numbers: below 10 people a "
-                "number the others' randomness is not known well enough. informed() has the risk "
-                "from an attacker who knows all the rest."
+                f"{N:,} people are too few for {self.size:,} printed numbers: with fewer than 10 "
+                "people per number the others' variance cannot be estimated. informed() has the "
+                "risk from an attacker who knows all other records."
             )
         u = attacker.unknown(N)
         if attacker.knows > 0 and (1 - attacker.knows) * (N - 1) < max(30, self.size):
             raise InputError(
-                "She would know practically everybody: so few unknown others hide nobody in a way "
-                "that can be estimated. informed() has the risk from who knows all the rest."
+                "She would know practically everybody: with so few unknown people the risk "
+                "cannot be estimated. informed() has the risk from an attacker who knows all "
+                "other records."
             )
         return u
 
     def _resampled(
         self, people: np.ndarray, predicted: np.ndarray, u: float, root: np.ndarray
     ) -> Resampled:
-        """Return how often a test is right that learns and is judged on tables of resampled others.
+        """Return the success rate of a test trained and evaluated on tables of resampled others.
 
-        The weights are those of :mod:`seepage.glm.outsider.resampled`; the numbers are printed.
+        The weights are those of :mod:`seepage.glm.outsider.resampled`; the numbers are rounded.
         """
         right, error = np.full((2, len(people)), np.nan)
         N, rng = len(self.sets), np.random.default_rng(0)
@@ -370,8 +373,8 @@ class RegressionTable:
             "membership",
             self._names(asked),
             assumptions=(
-                "She knows all other records, and asks whether this person is in the table or "
-                "somebody else instead, who is like one of the others.",
+                "She knows all other records, and tests whether this person or another one, "
+                "similar to one of the others, is in the table.",
                 *self._held_words,
             ),
             library=self.library,
@@ -379,11 +382,11 @@ class RegressionTable:
         return Membership(result, mu)
 
     def _alike(self, asked: np.ndarray) -> np.ndarray:
-        """Return the share of others who in the person's place leave every digit, (m,).
+        """Return the share of other people who, in the person's place, change no digit, (m,).
 
         Influences add up to first order, ``t₋ᵢ + (t₊ⱼ − t)``; where a digit is then in doubt, a
-        refit decides. On large tables refits end after some seconds, and doubtful digits count as
-        changed.
+        refit decides. On large tables refits stop after some seconds, and uncertain digits count
+        as changed.
         """
         left = 1e9 / max(one.X.size * one.X.shape[1] for one in self.specifications)
         N = len(self.sets)
@@ -424,7 +427,7 @@ class RegressionTable:
         return np.flatnonzero([bool(np.isin(own, which).any()) for own in self.sets])
 
     def _names(self, people: np.ndarray) -> np.ndarray:
-        """Return what people are called: row labels or identities."""
+        """Return the people's names: row labels or identities."""
         names = self.index if self.together is None else self.together.names
         return np.asarray(names[people])
 
@@ -433,8 +436,8 @@ class RegressionTable:
         if not any(one.learnt for one in self.specifications):
             return ()
         return (
-            "What a formula learns from all records (center, standardize, bs) is held fixed: "
-            "without a person other digits may change than is said here.",
+            "Preprocessing that a formula learns from all records (center, standardize, bs) is "
+            "held fixed: without a person, other digits may change than stated here.",
         )
 
     def _words(
@@ -442,39 +445,39 @@ class RegressionTable:
     ) -> tuple[str, ...]:
         coarse = int(np.sum((self.rounding(u) == 0) & self.rounded))
         said = [
-            f"This is {attacker}: the others come from a population that she knows, and n is "
-            "printed. Out means somebody else instead.",
-            "A normal approximation from the differences that people make to the printed numbers: "
-            "an estimate, which promises nothing.",
-            "Nothing leaves but this table, with no more digits than stated.",
+            f"This is {attacker}: the other records come from a population that she knows, and n "
+            "is printed. Absence means that another person takes the place.",
+            "A normal approximation from people's effects on the printed numbers: an estimate, "
+            "not a guarantee.",
+            "Nothing is published besides this table, with no more digits than stated.",
             *self._held_words,
         ]
         if coarse:
             said.append(
                 f"{coarse:,} of {int(self.rounded.sum()):,} rounded numbers vary by less than a "
-                "printed step and count as if they were not rounded."
+                "printed step and are treated as exact."
             )
         if above:
             said.append(
-                f"For {above:,} of those asked about, the estimate is above the number of who "
-                "knows all the rest: that number is about the digits of this very table, while "
-                "the estimate is a mean over tables of other people."
+                f"For {above:,} of those asked about, the estimate is above the risk from an "
+                "attacker who knows all other records: the latter is for the digits of this very "
+                "table, while the estimate is a mean over tables of other people."
             )
         known = ~np.isnan(checked.right)
         if not known.any():
-            said.append("No tables on resampled people have checked it; exact=10 asks for them.")
+            said.append("No tables on resampled people have checked it; pass exact=10 for them.")
         else:
             said.append(
-                f"Tables on resampled people checked {checked.largest_difference()}; they count "
-                "where a person has leverage or is most of what varies."
+                f"Tables on resampled people checked {checked.largest_difference()}; they are "
+                "used where a person has leverage or causes most of the variation."
             )
         return tuple(said)
 
 
 def _telling(inside: np.ndarray, outside: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield draws along three directions: where the means differ, and where the spreads do most.
+    """Yield draws along three directions: where the means or the covariances differ most.
 
-    The spreads come from draws whose others are the same in both worlds, so that chance cancels.
+    Both cases use the same other people, so that sampling error cancels in the covariances.
     """
     both = np.concatenate([inside - inside.mean(axis=0), outside - outside.mean(axis=0)])
     root = inverse_root(both.T @ both / len(both))

@@ -1,4 +1,4 @@
-"""Each client's mean update over the rounds so far, less that of all clients: its own part.
+"""Each client's mean update over the rounds so far, less the mean over all clients.
 
 The mean over its round, which is the common course of training, is subtracted from every update,
 and every round is brought to one scale, so that late and small updates count as much as early and
@@ -18,7 +18,7 @@ from seepage.layers.federated.gradients import LayerGradients
 
 @dataclass(frozen=True)
 class ClientRounds:
-    """Which client sent each update, and when.
+    """The client and the round of each update.
 
     Parameters
     ----------
@@ -51,14 +51,14 @@ class ClientRounds:
         """
         if gradients.nodes is None:
             raise InputError(
-                "The recording does not say which client sent what; record with nodes=, or with "
-                "Flower's recorder."
+                "The recording does not identify the client of each update; record with nodes=, or "
+                "with Flower's recorder."
             )
         clients, client = np.unique(gradients.nodes, return_inverse=True)
         if len(clients) < 2:
             raise InputError(
-                "All updates come from one client, so there is nobody to compare it with; record "
-                "more clients."
+                "All updates come from one client, so there is no other client to compare with; "
+                "record more clients."
             )
         if gradients.rounds is None:
             return ClientRounds(tuple(clients.tolist()), (1,), client, np.zeros_like(client))
@@ -66,9 +66,9 @@ class ClientRounds:
         return ClientRounds(tuple(clients.tolist()), tuple(int(r) for r in rounds), client, number)
 
     def means(self, block: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield after every round each client's own part, ``(clients, width)``, and who has one.
+        """Yield after every round each client's deviation, ``(clients, width)``, and who has one.
 
-        A round with a single update says nothing about its client's own part.
+        A round with a single update has no mean to compare with and is skipped.
         """
         total = np.zeros((len(self.clients), block.shape[1]))
         count = np.zeros(len(self.clients))

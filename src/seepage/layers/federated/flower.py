@@ -1,8 +1,8 @@
 """Records the updates of a Flower project, on the server or in a client, so they can be audited.
 
-An update is ``θ_sent − θ_returned``, layer by layer: what the client moved the model by, with the
+An update is ``θ_sent − θ_returned``, layer by layer: the client's change of the model, with the
 sign of a gradient. Buffers (the running statistics of BatchNorm) travel with the parameters and are
-recorded too, as are the metrics that clients send along (how many records they have, their loss).
+recorded too, as are the metrics that clients send along (number of records, loss).
 Needs ``flwr``: ``pip install 'seepage[flower]'``.
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor, nn
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.buffers import moved_by
 from seepage.layers.federated.gradients import (
     WIDTH,
@@ -46,8 +46,9 @@ except ImportError:  # the rest of this file works without it
     Strategy = object
 
 
+@accepts_other_names
 class UpdateRecorder:
-    """Keeps updates layer by layer, with the round and the node each came from.
+    """Records updates layer by layer, with the round and node of each.
 
     Buffers that a client sends are an entry of their own beside their layer, ``"bn1.buffers"``
     beside ``"bn1"``.
@@ -58,15 +59,15 @@ class UpdateRecorder:
         The network that is trained; it names the layers.
     path
         The owner-only file to write after every round; by default none. Several recorders of one
-        run, even in several processes, may write to one file: each adds what it has recorded since
-        it last wrote, and reads what the others have written.
+        run, even in several processes, may write to one file: each adds its new updates, and reads
+        those of the other recorders.
     layers, width, seed
         As for :func:`seepage.layers.record_gradients`.
     resume
         Whether a file that exists is continued, with the same layers, width and seed; otherwise it
         is refused. Flower numbers its nodes anew in every simulation, so a second run in the same
-        file would count every client twice, and any labels of the clients would seem to show. For
-        the same reason a round is refused that the file holds from another run.
+        file would count every client twice, which inflates the significance of any labels. For the
+        same reason, a round that the file already holds from another run is refused.
     """
 
     def __init__(
@@ -88,9 +89,9 @@ class UpdateRecorder:
         if self.path is not None and self.path.exists():
             if not resume:
                 raise InputError(
-                    f"{self.path} exists already. If it holds another run, the same clients would "
-                    "count as further ones, because Flower numbers its nodes anew in every run: "
-                    "name another file, or say resume=True to add later rounds of the same nodes."
+                    f"{self.path} exists already. Flower renumbers its nodes in every run, so "
+                    "clients of another run would be counted twice: name another file, or give "
+                    "resume=True to add later rounds of the same nodes."
                 )
             self._written = [self._read(self.path)]
         self._before = _origins(self._written)  # what was there before this recorder
@@ -118,7 +119,7 @@ class UpdateRecorder:
         metrics: Mapping[str, float] | None = None,
         run: int = 0,
     ) -> None:
-        """Keep one client's update: the state it was sent, and the state it returned.
+        """Record one client's update from the state it was sent and the state it returned.
 
         Everything it returned is recorded: the change of arrays it was sent, other arrays
         unchanged, and the metrics it sent along (numbers of records, losses). ``run`` is Flower's
@@ -174,7 +175,7 @@ class UpdateRecorder:
         return joined(self._parts())
 
     def save(self) -> None:
-        """Add to the file, if there is one, what was recorded since the last write."""
+        """Append the updates recorded since the last write to the file, if there is one."""
         if self.path is None or not self._new:
             return
         with only_writer(self.path):
@@ -192,12 +193,12 @@ class UpdateRecorder:
             self._seen = _origins(self._parts())
 
     def refuse_round(self, server_round: int) -> None:
-        """Refuse a round of which updates are recorded already, for a server about to begin it."""
+        """Raise if updates of a round that is about to begin are recorded already."""
         if server_round in self._seen:
             raise InputError(self._there_already(server_round))
 
     def _refuse_again(self, server_round: int, node: int, run: int, seen: _Origins) -> None:
-        """Refuse a round of another run, and a node's second update of a round."""
+        """Raise for a round of another run, and for a node's second update of a round."""
         earlier = self._before.get(server_round)
         if earlier and (not run or set(earlier.values()) != {run}):
             raise InputError(self._there_already(server_round))
@@ -265,7 +266,7 @@ def _known(numbers: np.ndarray | None) -> list[int]:
 
 
 class RecordingStrategy(Strategy):  # type: ignore[misc]
-    """A Flower strategy that wraps another, returns what it returns, and records every update.
+    """A Flower strategy that wraps another strategy and records every update.
 
     Parameters
     ----------
@@ -287,7 +288,7 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: Any, grid: Any
     ) -> Any:
-        """Remember what is sent; refuse a round that is recorded already."""
+        """Store the state sent to clients; raise if the round is recorded already."""
         self.recorder.refuse_round(server_round)
         self._sent = _tensors(arrays)
         return self.strategy.configure_train(server_round, arrays, config, grid)
@@ -307,11 +308,11 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: Any, grid: Any
     ) -> Any:
-        """Leave evaluation to the other strategy."""
+        """Delegate evaluation to the wrapped strategy."""
         return self.strategy.configure_evaluate(server_round, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> Any:
-        """Leave evaluation to the other strategy."""
+        """Delegate evaluation to the wrapped strategy."""
         return self.strategy.aggregate_evaluate(server_round, replies)
 
     def summary(self) -> None:
@@ -320,15 +321,15 @@ class RecordingStrategy(Strategy):  # type: ignore[misc]
 
 
 def recording_mod(recorder: UpdateRecorder) -> Any:
-    """Return a mod for Flower's ``ClientApp`` that records what this client sends.
+    """Return a mod for Flower's ``ClientApp`` that records this client's updates.
 
     ``ClientApp(mods=[recording_mod(UpdateRecorder(net, "updates.npz", resume=True)), …])``, where
     ``resume`` allows for clients that start late, or anew for every round. Put it first: Flower
-    wraps the first mod around all others, so that it sees the update as it leaves, after the mods
-    that follow it in the list (clipping, noise) have changed it. With secure aggregation
-    (``secaggplus_mod``) put it right after that one, to record what is hidden in the sum; before
-    it, only masks are visible, and nothing is recorded. Rounds are the server's, which Flower's
-    strategies send along as ``server-round``; without it, the node's own rounds are counted.
+    wraps the first mod around all others, so it sees the update as sent, after the mods that follow
+    it in the list (clipping, noise). With secure aggregation (``secaggplus_mod``) put it right
+    after that one, to record the update itself; before it, only masked updates are visible, and
+    nothing is recorded. Rounds are the server's, which Flower's strategies send along as
+    ``server-round``; without it, the node's own rounds are counted.
     """
 
     def mod(message: Message, context: Any, call_next: Any) -> Message:

@@ -1,4 +1,4 @@
-"""Recorded gradients, layer by layer: what an observer of federated rounds holds.
+"""Recorded gradients of federated rounds, layer by layer.
 
 Gradients too wide to hold are projected at random: every entry, with a random sign, to a bucket.
 This is the count sketch (Charikar, Chen and Farach-Colton 2002; "feature hashing"): it takes one
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seepage.errors import InputError, nearest
+from seepage.errors import InputError, accepts_other_names, nearest
 from seepage.nn.jacobian.random_directions import key_of
 from seepage.support.chunks import row_slices
 from seepage.support.files import write_private
@@ -51,14 +51,14 @@ class LayerGradients:
     projections
         For every layer that was projected, the number that identifies its projection.
     nodes
-        The client each gradient came from, ``(n,)``, if known: gradients of one client are alike,
-        so V-information and the attacks group by it unless told otherwise.
+        The client each gradient came from, ``(n,)``, if known: gradients of one client are similar,
+        so V-information and the attacks group by it by default.
     rounds
         The round each was sent in, ``(n,)``, if known.
     metrics
         Other numbers that were sent along (number of records, loss), by name, each ``(n,)``; nan
-        where missing. They leave too, but are no part of the gradient: clipping and noise do not
-        apply to them.
+        where missing. They are sent too, but are not part of the gradient: clipping and noise do
+        not apply to them.
     beside
         The entries that are sent beside the trained parameters: buffers (running statistics,
         counters), frozen parameters, other arrays. Clipping and noise do not apply to them either.
@@ -96,12 +96,12 @@ class LayerGradients:
                 )
         if JOINED in self.blocks:
             raise InputError(
-                f"A layer is named {JOINED!r}, which stands for all layers taken together; give it "
+                f"A layer is named {JOINED!r}, which is reserved for all layers together; give it "
                 "another name."
             )
         if METRICS in self.blocks and self.metrics:
             raise InputError(
-                f"A layer is named {METRICS!r}, which stands for what is sent along with the "
+                f"A layer is named {METRICS!r}, which is reserved for metrics sent with the "
                 "layers; give it another name."
             )
         for layer, block in self.blocks.items():
@@ -128,6 +128,7 @@ class LayerGradients:
             raise InputError("The norms must be one finite number per gradient and layer.")
 
     @staticmethod
+    @accepts_other_names
     def of(
         blocks: Mapping[str, Any] | LayerGradients, *, width: int = WIDTH, seed: int = 0
     ) -> LayerGradients:
@@ -221,7 +222,7 @@ class LayerGradients:
         return {"nodes": self.nodes, "rounds": self.rounds, "runs": self.runs}
 
     def without(self, *layers: str) -> LayerGradients:
-        """Return what is left when these layers are not sent (or ``"client metrics"``)."""
+        """Return the recording without these layers (or ``"client metrics"``)."""
         if METRICS in layers and self.metrics:
             fewer = replace(self, metrics={})
             others = [layer for layer in layers if layer != METRICS]
@@ -234,7 +235,7 @@ class LayerGradients:
         return self.only(*left)
 
     def only(self, *layers: str) -> LayerGradients:
-        """Return what these layers send, in the order of the network."""
+        """Return the recording of these layers only, in the order of the network."""
         for layer in layers:
             self[layer]  # raises for an unknown name
         kept = [k for k in self.layers if k in layers]
@@ -298,9 +299,9 @@ class LayerGradients:
                 )
 
     def clipped(self, max_norm: float) -> LayerGradients:
-        """Return the gradients, those whose parameters are longer than this norm scaled down to it.
+        """Return the gradients, clipped to this norm of their trained parameters.
 
-        What is sent beside the parameters stays as it is, and counts in no norm: a counter of
+        Entries sent beside the parameters are unchanged and not part of the norm: a counter of
         batches may be larger than all parameters together.
         """
         check_positive(max_norm, "max_norm")
@@ -312,6 +313,7 @@ class LayerGradients:
                 norms[:, place] *= factor[:, 0]
         return replace(self, blocks=blocks, norms=norms)
 
+    @accepts_other_names
     def noised(self, scale: float, *, seed: int = 0) -> LayerGradients:
         """Return the gradients with Gaussian noise of that standard deviation on every parameter.
 
@@ -376,7 +378,7 @@ def joined(parts: Sequence[LayerGradients]) -> LayerGradients:
 
 
 def _buffers(layers: Sequence[str]) -> tuple[str, ...]:
-    """Return the entries that hold buffers by their names, where nothing else tells."""
+    """Return the entries that hold buffers, identified by their names."""
     return tuple(layer for layer in layers if layer.endswith(BUFFERS))
 
 
@@ -421,7 +423,7 @@ def _as_safetensors(arrays: Mapping[str, np.ndarray]) -> bytes:
 def load_gradients(
     path: str | os.PathLike[str],
 ) -> tuple[LayerGradients, dict[str, np.ndarray]]:
-    """Read what :func:`save_gradients` wrote: the gradients, and the further columns.
+    """Read the gradients and further columns written by :func:`save_gradients`.
 
     The columns ``node``, ``round`` and ``run``, if present, also become the gradients' ``nodes``,
     ``rounds`` and ``runs``.
@@ -496,7 +498,7 @@ def _checksum(arrays: Mapping[str, np.ndarray]) -> bytes:
 
 
 class CountSketch:
-    """Projects vectors of ``size`` numbers to ``width``; leaves them as they are if they fit.
+    """Projects vectors of ``size`` numbers to ``width``; shorter vectors are unchanged.
 
     The same key and sizes give the same projection.
 
@@ -545,8 +547,8 @@ def _array(values: Any, layer: object) -> np.ndarray:
     kind = getattr(values, "dtype", None)
     if isinstance(kind, np.dtype) and kind.kind in "iu" and kind.itemsize == 1:
         raise InputError(
-            f"The gradients of layer {layer!r} are quantised ({kind}), and without the scale their "
-            "sizes mean nothing; give scale × (value − zero point)."
+            f"The gradients of layer {layer!r} are quantised ({kind}), and cannot be interpreted "
+            "without the scale; give scale × (value − zero point)."
         )
     try:
         return np.array(values, dtype=np.float32)

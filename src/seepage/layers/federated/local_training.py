@@ -1,7 +1,7 @@
-"""How a FedAvg client trains before it sends: its optimiser, epochs and batches.
+"""Local training of a FedAvg client: its optimiser, epochs and batches.
 
 The optimisers are written as plain arithmetic on tensors, so that a whole local run is a
-differentiable map from the client's records to what it sends.
+differentiable map from the client's records to its update.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.support.number_check import check_count, check_not_negative, check_positive
 
 Parameters = dict[str, Tensor]
@@ -23,6 +23,7 @@ Gradient = Callable[
 _OPTIMISERS = ("sgd", "adam", "adamw")
 
 
+@accepts_other_names
 @dataclass(frozen=True)
 class LocalTraining:
     """A client's local steps, as torch's optimisers take them.
@@ -37,7 +38,7 @@ class LocalTraining:
         The number of the client's passes over its records.
     batch_size
         Records in a batch, reshuffled every epoch; by default all of them, so one step per epoch.
-    optimiser
+    optimizer
         ``"sgd"``, ``"adam"`` or ``"adamw"``.
     momentum
         Of ``"sgd"``.
@@ -48,7 +49,7 @@ class LocalTraining:
     batches
         Instead of ``epochs`` and ``batch_size``, the records of every step, by their positions.
     seed
-        Of the shuffling.
+        The seed of the shuffling.
 
     Examples
     --------
@@ -63,7 +64,7 @@ class LocalTraining:
     lr: float
     epochs: int = 1
     batch_size: int | None = None
-    optimiser: str = "sgd"
+    optimizer: str = "sgd"
     momentum: float = 0.0
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
@@ -74,15 +75,15 @@ class LocalTraining:
     def __post_init__(self) -> None:
         check_positive(self.lr, "lr")
         check_positive(self.eps, "eps")
-        if self.optimiser not in _OPTIMISERS:
+        if self.optimizer not in _OPTIMISERS:
             raise InputError(
-                f"optimiser must be 'sgd', 'adam' or 'adamw', not {self.optimiser!r}; updates of "
+                f"optimizer must be 'sgd', 'adam' or 'adamw', not {self.optimizer!r}; updates of "
                 "any other can be recorded and audited (sp.layers.audit_updates)."
             )
         for name in ("momentum", "weight_decay"):
             check_not_negative(getattr(self, name), name)
-        if self.momentum and self.optimiser != "sgd":
-            raise InputError(f"momentum is only for 'sgd'; for {self.optimiser!r}, set betas.")
+        if self.momentum and self.optimizer != "sgd":
+            raise InputError(f"momentum is only for 'sgd'; for {self.optimizer!r}, set betas.")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise InputError(f"betas must be at least 0 and below 1, not {self.betas!r}.")
         check_count(self.epochs, "epochs")
@@ -125,10 +126,10 @@ class LocalTraining:
         >>> round(sp.layers.LocalTraining(lr=0.1, epochs=3, momentum=0.5).reach(8), 3)
         0.425
         """
-        if self.optimiser != "sgd":
+        if self.optimizer != "sgd":
             raise InputError(
-                f"An update of {self.optimiser!r} does not grow with the gradient, which therefore "
-                "cannot be computed from it; use optimiser='sgd'."
+                f"An update of {self.optimizer!r} does not grow with the gradient, which therefore "
+                "cannot be computed from it; use optimizer='sgd'."
             )
         rest = {"": torch.zeros(1, dtype=torch.float64)}
         steps = self.rows_of_steps(records)
@@ -161,9 +162,9 @@ class LocalTraining:
 
     def _move(self, value: Tensor, slope: Tensor, memory: Any, number: int) -> tuple[Tensor, Any]:
         """Return how far a step moves a parameter, and the optimiser's new state."""
-        if self.weight_decay and self.optimiser != "adamw":
+        if self.weight_decay and self.optimizer != "adamw":
             slope = slope + self.weight_decay * value
-        if self.optimiser == "sgd":
+        if self.optimizer == "sgd":
             if self.momentum and memory is not None:
                 slope = self.momentum * memory + slope
             return self.lr * slope, slope
@@ -173,7 +174,7 @@ class LocalTraining:
         square = second * square + (1 - second) * slope.square()
         spread = _root(square / (1 - second**number)) + self.eps
         move = self.lr * (mean / (1 - first**number)) / spread
-        if self.optimiser == "adamw":
+        if self.optimizer == "adamw":
             move = move + self.lr * self.weight_decay * value
         return move, (mean, square)
 
@@ -185,9 +186,9 @@ def _root(squares: Tensor) -> Tensor:
 
 
 def check_training(training: Any) -> None:
-    """Raise unless it is said how a client trains."""
+    """Raise unless ``training`` is a :class:`LocalTraining`."""
     if not isinstance(training, LocalTraining):
         raise InputError(
-            "training must be sp.layers.LocalTraining(lr=…, …), which says how the client trains, "
-            f"not {type(training).__name__}."
+            "training must be sp.layers.LocalTraining(lr=…, …), which describes the client's "
+            f"training, not {type(training).__name__}."
         )

@@ -1,4 +1,4 @@
-"""Records what clients send: gradients of batches, or observed updates."""
+"""Recording of client updates: gradients of batches, or observed updates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.buffers import kept_buffers
 from seepage.layers.federated.gradients import BUFFERS, WIDTH, CountSketch, LayerGradients
 from seepage.layers.federated.rounds import Update, mean_gradient
@@ -26,6 +26,7 @@ from seepage.support.number_check import check_count
 from seepage.tables.source import as_numpy
 
 
+@accepts_other_names
 def record_gradients(
     net: nn.Module,
     loss: str | nn.Module | Loss,
@@ -36,7 +37,7 @@ def record_gradients(
     seed: int = 0,
     nodes: Any = None,
 ) -> LayerGradients:
-    """Return the mean gradient of every batch, layer by layer: what FedSGD would send.
+    """Return the mean gradient of every batch, layer by layer, as sent by FedSGD.
 
     The network is used in its present mode and stays as it is: buffers that change in a forward
     pass (running statistics of BatchNorm in training mode) are restored after every batch.
@@ -90,6 +91,7 @@ def batch_gradients(
         yield gradient
 
 
+@accepts_other_names
 def record_updates(
     net: nn.Module,
     updates: Iterable[Mapping[str, Any] | Update],
@@ -99,7 +101,7 @@ def record_updates(
     seed: int = 0,
     nodes: Any = None,
 ) -> LayerGradients:
-    """Return observed updates, layer by layer, with everything that was sent in them.
+    """Return observed updates, layer by layer, including buffers and other arrays sent.
 
     Each is an :class:`Update` or ``{name: tensor or array}`` with every trained parameter. Buffers
     that were sent along (the running statistics of BatchNorm) are an entry of their own beside
@@ -107,9 +109,9 @@ def record_updates(
     All updates must hold the same entries. Names may be those of a wrapper (Opacus), of peft's
     adapters or of a plain list (:mod:`seepage.layers.federated.sent_names`). The other parameters
     are those of :func:`record_gradients`; ``net`` gives the layers their names and sizes. An
-    :class:`Update` knows its clients and its round: unless ``nodes`` are given, its clients are its
-    node. Whole numbers (int8) in place of parameters are refused, because they are quantised by a
-    scale that is not known.
+    :class:`Update` knows its clients and its round: unless ``nodes`` are given, its clients serve
+    as its node. Whole numbers (int8) in place of parameters are refused, because they are quantised
+    by a scale that is not known.
 
     Examples
     --------
@@ -203,17 +205,16 @@ def sent_layers(
 def real_names(net: nn.Module) -> set[str]:
     """Return the parameters and buffers that are real numbers in the network: not its counters.
 
-    What was sent does not say: FedAvg averages counters too, and sends them as real numbers.
+    The sent types cannot be used: FedAvg averages counters too, and sends them as real numbers.
     """
     own = chain(net.named_parameters(), net.named_buffers())
     return {name for name, value in own if value.is_floating_point()}
 
 
 def dequantised(values: Any, name: str, *, real: bool) -> Tensor:
-    """Return sent values as a tensor; refuse whole numbers for what the network has as real ones.
+    """Return sent values as a tensor; raise if the network's real values are sent as integers.
 
-    A quantised tensor of torch knows its scale. Bare integers (int8) do not, and could be of any
-    size.
+    A quantised tensor of torch carries its scale; plain integers (int8) do not.
 
     Examples
     --------
@@ -237,7 +238,7 @@ def dequantised(values: Any, name: str, *, real: bool) -> Tensor:
 
 
 class _Recorder:
-    """Keeps updates, projected, which must hold the same entries as the first."""
+    """Stores projected updates, which must hold the same entries as the first."""
 
     def __init__(
         self,

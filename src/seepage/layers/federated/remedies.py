@@ -1,4 +1,4 @@
-"""What a client may do about some layers of its update: noise, freezing, sending rarely, low rank.
+"""Remedies that a client applies to some layers: noise, freezing, rare sending, low rank.
 
 Each remedy changes the network that is trained, or what is sent of it; a simulated run shows its
 benefit and its cost (:func:`seepage.attacks.compare_remedies`).

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.buffers import kept_buffers, moved_by, sent_buffers
 from seepage.layers.federated.remedies import UpdateRemedy
 from seepage.layers.inputs_and_targets import (
@@ -38,7 +38,7 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """What the server sees of some clients in a round.
+    """The update that the server sees from one or several clients in a round.
 
     Parameters
     ----------
@@ -63,10 +63,10 @@ class FederatedRun:
     Parameters
     ----------
     net
-        The global model after the last round (a copy; the one handed in stays as it was).
+        The global model after the last round (a copy; the network passed in is unchanged).
     snapshots
-        By round, the global model's parameters and buffers before it: what every participant
-        received.
+        By round, the global model's parameters and buffers before it, as every participant received
+        them.
     """
 
     net: nn.Module
@@ -80,6 +80,7 @@ class FederatedRun:
             yield number, net
 
 
+@accepts_other_names
 def simulate(
     net: nn.Module,
     loss: str | nn.Module | Loss,
@@ -91,7 +92,7 @@ def simulate(
     lr: float = 0.01,
     local_steps: int = 1,
     local_epochs: int | None = None,
-    optimiser: Callable[[list[Tensor]], torch.optim.Optimizer] | None = None,
+    optimizer: Callable[[list[Tensor]], torch.optim.Optimizer] | None = None,
     per_round: int | None = None,
     max_norm: float | None = None,
     noise_multiplier: float = 0.0,
@@ -101,17 +102,18 @@ def simulate(
     observe: Callable[[Update], object] | None = None,
     seed: int = 0,
 ) -> FederatedRun:
-    """Train a network in federated rounds and let an observer see what the server sees.
+    """Simulate federated training, and pass each update that the server sees to an observer.
 
     In FedSGD every client sends the mean gradient ``g`` of one batch, and the server steps by
     ``−lr`` times the mean of these. In FedAvg every client takes ``local_steps`` steps of its own
     and sends ``(θ − θ_client)/lr``, so that both kinds of update are on the scale of gradients;
-    with an ``optimiser`` of your own it sends ``θ − θ_client``.
+    with an ``optimizer`` of your own it sends ``θ − θ_client``.
 
     Every client starts from the server's parameters and buffers. The means are weighted: in FedAvg
     by the records that a client has, in FedSGD by those of its batch; with noise, every client
-    counts the same, since the noise has to hide its share in the mean. Buffers (the running
-    statistics of BatchNorm) are sent and averaged too; clipping and noise do not apply to them.
+    counts the same, since the noise must cover each client's share of the mean. Buffers (the
+    running statistics of BatchNorm) are sent and averaged too; clipping and noise do not apply to
+    them.
 
     Parameters
     ----------
@@ -129,14 +131,14 @@ def simulate(
         Local steps of FedAvg, each on a freshly drawn batch.
     local_epochs
         Instead, the number of passes of each client over its records, in shuffled batches.
-    optimiser
+    optimizer
         Makes the optimiser of a client from the parameters, for FedAvg:
         ``lambda parameters: torch.optim.Adam(parameters, lr=1e-3)``. Every client begins every
         round with a new one. Without this, plain SGD; with it, ``lr`` is not used.
     per_round
         How many randomly drawn clients take part in a round; by default all.
     max_norm
-        Updates of the parameters are scaled down to this norm before they leave.
+        Updates of the parameters are clipped to this norm before they are sent.
     noise_multiplier
         The sum of the updates that the server sees carries Gaussian noise of this times
         ``max_norm``; every client adds its share.
@@ -144,14 +146,14 @@ def simulate(
         With secure aggregation, the size of the groups of clients of which only the mean update is
         seen; clients left over join the last group.
     remedy
-        What every client does about some layers, after clipping and noise; the network that comes
-        out is the one trained under it.
+        A remedy that every client applies to some layers, after clipping and noise; the network is
+        trained under it.
     snapshots
         Rounds before which to keep the global model, from 0; ``rounds`` itself keeps the last.
     observe
         Called with every :class:`Update` that reaches the server.
     seed
-        Of batches, clients and noise.
+        The seed of batches, clients and noise.
 
     Examples
     --------
@@ -175,7 +177,7 @@ def simulate(
         lr=lr,
         local_steps=local_steps,
         local_epochs=local_epochs,
-        optimiser=optimiser,
+        optimizer=optimizer,
         per_round=per_round,
         max_norm=max_norm,
         noise_multiplier=noise_multiplier,
@@ -215,7 +217,7 @@ class _Server:
     lr: float
     local_steps: int
     local_epochs: int | None
-    optimiser: Callable[[list[Tensor]], torch.optim.Optimizer] | None
+    optimizer: Callable[[list[Tensor]], torch.optim.Optimizer] | None
     per_round: int | None
     max_norm: float | None
     noise_multiplier: float
@@ -227,7 +229,7 @@ class _Server:
         check_choice(self.method, "method", ("fedsgd", "fedavg"))
         if self.method == "fedsgd" and self.local_steps != 1:
             raise InputError("FedSGD takes one local step; for more, use method='fedavg'.")
-        if self.method == "fedsgd" and not (self.local_epochs is None and self.optimiser is None):
+        if self.method == "fedsgd" and not (self.local_epochs is None and self.optimizer is None):
             raise InputError(
                 "In FedSGD clients send the gradient of one batch, with neither epochs nor an "
                 "optimiser; use method='fedavg'."
@@ -264,10 +266,10 @@ class _Server:
                 "unfreeze some."
             )
         # How far one unit of an update moves the parameters.
-        self._scale = self.lr if self.optimiser is None else 1.0
+        self._scale = self.lr if self.optimizer is None else 1.0
 
     def round(self, number: int) -> list[Update]:
-        """Run one round, and return what the server sees."""
+        """Run one round, and return the updates that the server sees."""
         draw = torch.Generator().manual_seed(key_of(self.seed, number, "round") % (1 << 63))
         taking = list(range(len(self.clients)))
         if self.per_round is not None:
@@ -313,7 +315,7 @@ class _Server:
         return [each / sum(weights) for each in weights]
 
     def _sent(self, client: int, together: int, number: int, draw: torch.Generator) -> State:
-        """Return what a client sends when it starts from the server's state."""
+        """Return the update of a client that starts from the server's state."""
         before = {name: buffer.clone() for name, buffer in sent_buffers(self.net).items()}
         with kept_buffers(self.net):
             update = self._leaving(self._update(client, draw), together, draw)
@@ -330,13 +332,13 @@ class _Server:
         if self.method == "fedsgd":
             return self._gradient(client, next(batches))
         start = {name: p.detach().clone() for name, p in self._trained.items()}
-        new_optimiser = self.optimiser or partial(torch.optim.SGD, lr=self.lr)
-        optimiser = new_optimiser(list(self._trained.values()))
+        new_optimizer = self.optimizer or partial(torch.optim.SGD, lr=self.lr)
+        optimizer = new_optimizer(list(self._trained.values()))
         for rows in batches:
             gradient = self._gradient(client, rows)
             for name, parameter in self._trained.items():
                 parameter.grad = gradient[name]
-            optimiser.step()
+            optimizer.step()
         update = {}
         with torch.no_grad():
             for name, parameter in self._trained.items():
@@ -381,7 +383,7 @@ def mean_gradient(
 ) -> State:
     """Return the gradient of the mean loss, by names of parameters.
 
-    The labels are checked, if it is said where they are from, as in "Batch 3".
+    Labels are checked if ``where`` names their origin, as in "Batch 3".
     """
     trained = {name: p for name, p in net.named_parameters() if p.requires_grad}
     with torch.enable_grad():
@@ -394,7 +396,7 @@ def mean_gradient(
 
 
 def _groups(clients: Sequence[int], together: int) -> list[tuple[int, ...]]:
-    """Return clients in groups of ``together``, in order; the last takes what is left over."""
+    """Return clients in groups of ``together``, in order; the last group takes the remainder."""
     starts = [g * together for g in range(max(1, len(clients) // together))]
     ends = [*starts[1:], len(clients)]
     return [tuple(clients[a:b]) for a, b in zip(starts, ends, strict=True)]

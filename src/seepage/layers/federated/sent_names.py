@@ -1,6 +1,6 @@
 """The names under which arrays are sent, translated to the network's own names.
 
-Clients send a ``state_dict`` with the network's own names, or with those their tools make of them:
+Clients send a ``state_dict`` with the network's own names, or with names changed by their tools:
 with the prefix of a wrapper (Opacus, ``DataParallel``, ``torch.compile``), as a plain list
 (Flower's ``NumPyClient``, whose arrays are called ``"0"``, ``"1"``, …), or as the adapter of peft,
 which leaves the adapter's name out.
@@ -18,7 +18,7 @@ Value = TypeVar("Value")
 
 
 def with_own_names(net: nn.Module, sent: Mapping[str, Value]) -> dict[str, Value]:
-    """Return what was sent under the network's own names; unknown names are kept.
+    """Return the sent arrays under the network's own names; unknown names are kept.
 
     Examples
     --------

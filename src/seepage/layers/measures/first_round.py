@@ -1,15 +1,15 @@
-"""The first round after which updates tell a property: a test per round and layer.
+"""The first round after which updates reveal a property: a test per round and layer.
 
 After each round, every client's updates so far are averaged
 (:mod:`seepage.layers.federated.client_means`). A kernel ridge regression predicts the clients'
 labels from these averages, as in the test over all groups
 (:mod:`seepage.layers.measures.independence_test`); the statistic is its sum of squared
-leave-one-client-out errors. If the updates say nothing, clients may exchange labels; the same
-exchanges are tried in all rounds and layers, which preserves their dependence. Errors are
-standardised by their mean and spread over the exchanges, and P-values are adjusted for the number
-of rounds and layers by the step-down method of Westfall and Young (1993): where there is nothing to
-find, the chance of naming any layer after any round is the level, however correlated the rounds
-are.
+leave-one-client-out errors. If updates are independent of the property, clients' labels are
+exchangeable; the same permutations are used in all rounds and layers, which preserves their
+dependence. Errors are standardised by their mean and spread over the permutations, and P-values are
+adjusted for the number of rounds and layers by the step-down method of Westfall and Young (1993):
+under the null hypothesis, the probability of naming any layer after any round is the level, however
+correlated the rounds are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.client_means import ClientRounds
 from seepage.layers.federated.gradients import LayerGradients
 from seepage.layers.measures.independence_test import LEVEL, TIE, left_out_errors, left_out_smoother
@@ -31,7 +31,7 @@ from seepage.tables.source import build_frame
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RoundByRound(ResultTable):
-    """The evidence after every round that a layer tells the property.
+    """P-values by round and layer that the updates reveal the property.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class RoundByRound(ResultTable):
     p_values
         ``(rounds, layers)``, adjusted for the number of both.
     clients
-        How many clients had sent something by each of these rounds.
+        The number of clients that had sent an update by each of these rounds.
     """
 
     layers: tuple[str, ...]
@@ -51,7 +51,7 @@ class RoundByRound(ResultTable):
     clients: tuple[int, ...]
 
     def first(self, layer: str | None = None) -> int | None:
-        """Return the first round after which a layer (by default any) tells, or ``None``."""
+        """Return the first round after which a layer (by default any) leaks, or ``None``."""
         which = slice(None) if layer is None else [self.layers.index(layer)]
         significant = (self.p_values[:, which] <= LEVEL).any(axis=1)
         return self.rounds[int(significant.argmax())] if significant.any() else None
@@ -89,23 +89,24 @@ class RoundByRound(ResultTable):
         return build_frame(columns, library or "pyarrow")
 
 
+@accepts_other_names
 def since_when(
     gradients: LayerGradients, property: Any, *, permutations: int = 999, seed: int = 0
 ) -> RoundByRound:
-    """Return the evidence, after every round, that each layer tells a property of the clients.
+    """Test, after every round, whether each layer reveals a property of the clients.
 
     If there are more than 24 rounds, 24 are tested, spread evenly over the run up to the last.
 
     Parameters
     ----------
     gradients
-        What was recorded, with nodes and rounds.
+        The recording, with nodes and rounds.
     property
         The property of every update, ``(n,)``, the same for all updates of a client.
     permutations
-        The number of random exchanges of labels.
+        The number of random permutations of labels.
     seed
-        Of the exchanges.
+        The seed of the permutations.
 
     Examples
     --------
@@ -150,7 +151,7 @@ def since_when(
 
 
 def _standing(means: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return how far the error of every arrangement of labels is below their mean, in spreads."""
+    """Return each permutation's error below their mean, in standard deviations."""
     if len(means) < 3:
         return np.zeros(len(labels))
     smoother = left_out_smoother(means, np.arange(len(means)))

@@ -1,6 +1,6 @@
-"""The exact test that a layer's gradients say nothing about a property.
+"""Exact test of independence between a layer's gradients and a property.
 
-If they say nothing, labels are exchangeable: between single gradients, between whole groups of
+Under independence, labels are exchangeable: between single gradients, between whole groups of
 gradients (clients) that have one label each, and within a group that has several.
 
 *In turn.* The folds are taken in order. The predictor of fold k learns from the folds before it,
@@ -40,7 +40,7 @@ TIE = 1e-9  # relative to their size, statistics this near are equal up to round
 
 @dataclass(frozen=True)
 class Exchange:
-    """Which labels may be exchanged if the gradients carry nothing about them."""
+    """The labels that are exchangeable under independence."""
 
     unit: (
         np.ndarray
@@ -110,13 +110,13 @@ def in_turn(
     predictions: Sequence[np.ndarray | None],
     draw: np.random.Generator,
 ) -> float:
-    """Return the P-value of a layer, exactly uniform where there is nothing to find.
+    """Return the P-value of a layer, exactly uniform under independence.
 
     It is never below one over the number of arrangements, or of permutations plus one. Every fold
     but the first comes with its arrangements, and with the probabilities, ``(m, K)``, that a
     predictor trained on the folds before it gives its gradients; ``None`` where it could not learn.
-    A fold in which no exchange makes a difference (the predictor says the same of all gradients) is
-    left out. ``draw`` breaks ties.
+    A fold in which no exchange makes a difference (the predictor is constant) is left out. ``draw``
+    breaks ties.
     """
     fold = exchange.fold[exchange.unit]
     before, total, weight = int(np.sum(fold == 0)), 0.0, 0.0
@@ -156,8 +156,8 @@ def over_all_groups(
 ) -> float:
     """Return the P-value of a layer with few groups, whose labels are exchanged over all folds.
 
-    ``(1 + number of arrangements that do as well) / (1 + number tried)``: where there is nothing to
-    find, it is below α no more often than α. ``block`` holds the layer's gradients, ``(n, width)``.
+    ``(1 + number of arrangements that do as well) / (1 + number tried)``: under independence, it is
+    below α with probability at most α. ``block`` holds the layer's gradients, ``(n, width)``.
     """
     smoother = left_out_smoother(block, exchange.unit)
     if smoother is None:

@@ -198,8 +198,8 @@ class InputColumns:
 def _output_gradients(keeper: OutputKeeper) -> Tensor:
     """Return the gradients at the output of the loss and of its slopes, ``(B, 1 + K, …)``.
 
-    In double precision: the gradient is proportional to ``1 − p``, which in single precision would
-    be mere rounding for a class that the network is sure of.
+    In double precision: the gradient is proportional to ``1 − p``, which single precision would
+    lose to rounding where the network is confident.
     """
     with torch.enable_grad():
         output = keeper.output.detach().double().requires_grad_()

@@ -40,7 +40,7 @@ class NormTally:
     high: dict[str, Tensor] = field(default_factory=dict)
 
     def widen(self, layer: str, low: Tensor, high: Tensor) -> None:
-        """Take the extremes of one more parameter of a layer into account."""
+        """Update the extremes with one more parameter of a layer."""
         self.low[layer] = torch.minimum(self.low.get(layer, low), low)
         self.high[layer] = torch.maximum(self.high.get(layer, high), high)
 
@@ -109,7 +109,7 @@ class JacobianNorms:
         return {k: v.sqrt() for k, v in totals.items()} if self.norm == "fro" else totals
 
     def _mixed(self, source: Source, z: Tensor, places: Tensor, tally: NormTally) -> None:
-        """Take small layers whole, row by row with respect to the input; estimate the others."""
+        """Compute small layers exactly, row by row with respect to the input; estimate others."""
         done: set[str] = set()
         if isinstance(source, InputColumns):
             small = {n: layer for n, layer in self.home.items() if self.sizes[layer] <= self.exact}
@@ -148,7 +148,7 @@ class JacobianNorms:
         return _drawn_columns(key, places, z)
 
     def _columns(self, source: Source, directions: Tensor) -> list[dict[str, Tensor]]:
-        """Return what each layer's change along every direction adds to the norm."""
+        """Return the contribution to the norm of each layer's change along every direction."""
         out: list[dict[str, Tensor]] = [{} for _ in directions]
         for k, (name, _), gradient in source.along(directions):
             if name in self.home:

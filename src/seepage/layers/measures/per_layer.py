@@ -46,13 +46,13 @@ class PerLayer(Result):
     columns
         Further columns of the table.
     notes
-        What a reader of the numbers must know.
+        Caveats, in words.
     by_record
         The numbers of each record, ``(n, layers)``, if the measure is a mean over records.
     errors
         For estimates, the standard error of every entry of ``by_record``; zero where it is exact.
     negligible
-        Numbers up to this count as zero in the ranking.
+        Numbers up to this value count as zero in the ranking.
     """
 
     low: Any = None
@@ -69,7 +69,7 @@ class PerLayer(Result):
     def of(
         measure: str, layers: Sequence[str], spans: Any, sizes: Sequence[int], **rest: Any
     ) -> PerLayer:
-        """Return what was measured of some layers: numbers and the ends of their intervals."""
+        """Return the results of some layers: numbers and the ends of their intervals."""
         values, low, high = (np.asarray(part) for part in spans)
         ends: dict[str, Any] = {"low": low, "high": high, "sizes": tuple(sizes)}
         named = np.array(layers, dtype=object)
@@ -108,7 +108,7 @@ class PerLayer(Result):
         )
 
     def ranking(self) -> list[str]:
-        """Return the layers, the one that gives most away first; those without a number last.
+        """Return the layers, the one that leaks most first; those without a number last.
 
         Layers that are equal in four significant digits stand in the order of the network, and so
         do those whose number is below zero or ``negligible``: further digits depend on the
@@ -128,7 +128,7 @@ class PerLayer(Result):
         return [name for name in self.ranking() if self.span(name).high >= first.low]
 
     def relative(self) -> np.ndarray:
-        """Return the numbers divided by the largest of them (Figure 3 of paper 003)."""
+        """Return the numbers divided by their maximum (Mo et al. 2021, figure 3)."""
         return np.asarray(self.values / np.nanmax(self.values))
 
     def correlation(self, other: PerLayer | np.ndarray) -> tuple[float, float]:

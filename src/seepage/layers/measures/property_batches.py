@@ -1,6 +1,6 @@
 """Batches with and without a property, with the same mix of main-task labels by default.
 
-A property that is correlated with the main task's label (glasses with gender) is given away by the
+A property that is correlated with the main task's label (glasses with gender) is revealed by the
 labels of a batch alone, whatever the layer: ``"confounded"`` batches include that effect,
 ``"matched"`` batches exclude it.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.nn.problem.views import Inputs, rows_of
 from seepage.support.number_check import check_choice, check_count
 from seepage.tables.source import as_numpy
@@ -22,7 +22,7 @@ from seepage.tables.source import as_numpy
 
 @dataclass(frozen=True, eq=False)
 class PropertyBatches:
-    """Which records form each batch, and which property its records have.
+    """The records of each batch, and the property they share.
 
     Parameters
     ----------
@@ -50,6 +50,7 @@ class PropertyBatches:
             yield rows_of(x, rows), y[rows]
 
 
+@accepts_other_names
 def property_batches(
     labels: Any,
     property: Any,
@@ -76,13 +77,13 @@ def property_batches(
     mix
         ``"matched"``: the labels of every batch are drawn from the same distribution, that of all
         records; ``"confounded"``: each class of the property keeps its own distribution of labels,
-        so that the labels alone may give it away.
+        so that the labels alone may reveal it.
     pools
         The number of pools that records are divided into; a batch is drawn from one pool.
     people
         Records of the same person go to the same pool, ``(n,)``.
     seed
-        Of all draws.
+        The seed of all draws.
 
     Examples
     --------
@@ -105,8 +106,8 @@ def property_batches(
     levels, level = read_property(property, len(labels), "records")
     if len(levels) < 2:
         raise InputError(
-            "All records have the same property, so there is nothing to tell apart; add some of "
-            "another class."
+            "All records have the same property, so there is nothing to infer; add some of another "
+            "class."
         )
     draw = np.random.default_rng(seed)
     home = _deal(len(labels), pools, people, draw)
@@ -130,8 +131,8 @@ def read_property(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the classes of a property, sorted, and for every entry the number of its class.
 
-    ``what`` the entries are about ("gradients", "records") and what they are ``called`` are for the
-    error messages.
+    For error messages, ``what`` names the entries ("gradients", "records") and ``called`` the
+    argument.
 
     Examples
     --------
@@ -161,7 +162,7 @@ def read_property(
 
 
 def check_seed(seed: int) -> None:
-    """Raise unless NumPy and scikit-learn take this seed."""
+    """Raise unless NumPy and scikit-learn accept this seed."""
     if not 0 <= seed < 1 << 32:
         raise InputError(f"seed must lie between 0 and 2³² − 1, but is {seed!r}.")
 

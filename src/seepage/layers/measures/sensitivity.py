@@ -1,6 +1,6 @@
 """Sensitivity: how strongly each layer's gradient responds to a change of the target or the input.
 
-For a record k and layer l (paper 003, equation 2)::
+For a record k and layer l (Mo et al. 2021, equation 2)::
 
     s_kl = ‖∂g_l/∂ŷ‖_p / range(g_l) / ψ_l,     ψ_l = √size, size, 1  for p = F, 1, ∞
 
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.layer_parameters import layer_parameters, layer_sizes
 from seepage.layers.measures.jacobian_columns import OutputKeeper
 from seepage.layers.measures.jacobian_norms import NORMS, JacobianNorms, NormTally
@@ -40,6 +40,7 @@ _NO_RANGE = (
 )
 
 
+@accepts_other_names
 def sensitivity(
     net: nn.Module,
     loss: str | nn.Module | Loss,
@@ -78,7 +79,7 @@ def sensitivity(
     chunk_size
         Records worked on at a time; ``"auto"`` finds what fits.
     seed
-        Of the random directions.
+        The seed of the random directions.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Whose updates stand out: how far each client's lie from the others', layer by layer.
+"""Outlying clients: the distance of each client's updates from the others', layer by layer.
 
 Let ``z_c`` be client c's mean update less the mean of all
 (:mod:`seepage.layers.federated.client_means`), and ``m`` the median over the clients, entry by
@@ -6,10 +6,10 @@ entry. The distance is the root mean square over the entries j of ::
 
     |z_cj − m_j| / mean over the others c′ of |z_c′j − m_j|
 
-so that no client is measured by a scale that it has stretched itself. The logarithms of these
-distances are compared with those of the nearer three quarters of the clients: their mean and
-spread, which a quarter of outliers cannot move. The P-value is the probability that the largest of
-as many normal numbers, treated alike, reaches as far, times the number of layers.
+so that an outlier does not inflate its own scale. The logarithms of these distances are compared
+with those of the nearer three quarters of the clients: their mean and
+spread, which up to a quarter of outliers do not affect. The P-value is the probability that the
+maximum of as many normal variables reaches this distance, times the number of layers.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ _STILL = 1e-12  # a spread that is rounding
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StandingOut(RankedResult):
-    """How far each client's updates lie from those of the others.
+    """Distance of each client's updates from those of the other clients.
 
     Parameters
     ----------
     clients
         Their nodes.
     updates
-        How many updates each has sent.
+        The number of updates of each client.
     layer
         The layer in which each client stands out most.
     times
         Its distance in that layer, as a multiple of the median client's.
     p_value
-        Of its standing out in any layer, adjusted for the number of clients and layers; nan for
-        fewer than four clients.
+        P-value of the client's largest distance in any layer, adjusted for the number of clients
+        and layers; nan for fewer than four clients.
     """
 
     clients: tuple[object, ...]
@@ -58,9 +58,9 @@ class StandingOut(RankedResult):
     def named(self) -> list[object]:
         """Return the clients whose approximate P-value is at most 0.05, the furthest first.
 
-        Only as far as the logarithms of distances are normal, one recording in twenty at most names
-        a client where all are alike. In small networks their tails are heavier, and one is named
-        far more often: a reason to look, not a test.
+        If the logarithms of distances are normal, at most one recording in twenty names a client
+        when all are alike. In small networks their tails are heavier and false positives far more
+        frequent: investigate a named client, but do not treat this as a test.
         """
         order = np.lexsort((-self.times, self.p_value))
         return [self.clients[k] for k in order if self.p_value[k] <= LEVEL]
@@ -107,16 +107,15 @@ class StandingOut(RankedResult):
 
 
 def standing_out(gradients: LayerGradients) -> StandingOut:
-    """Return how far each client's updates lie from the others', and how unusual that is.
+    """Return the distance of each client's updates from the others', with P-values.
 
     The P-value assumes that the logarithms of the distances are normal: the test is not exact. A
-    client may stand out by anything that sets it apart: its records, their number, its hardware, or
-    malice.
+    client may be an outlier for any reason: its records, their number, its hardware, or malice.
 
     Parameters
     ----------
     gradients
-        What was recorded, with nodes.
+        The recording, with nodes.
 
     Examples
     --------
@@ -168,7 +167,7 @@ def _log_distances(means: np.ndarray) -> np.ndarray:
 
 
 def _standing(logs: np.ndarray) -> np.ndarray:
-    """Return how many spreads of the nearer numbers each lies above their mean."""
+    """Return each number's distance above the mean of the nearer ones, in standard deviations."""
     kept = math.ceil(0.75 * logs.shape[1])
     nearer = np.sort(logs, axis=1)[:, :kept]
     spread = nearer.std(axis=1, keepdims=True)

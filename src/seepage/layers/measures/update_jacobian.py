@@ -32,18 +32,18 @@ LARGEST = 1 << 27  # most entries of a Jacobian that is formed: a gigabyte
 
 @dataclass
 class LocalRun:
-    """What a client sends, as a function of its records' unknowns.
+    """A client's update as a function of its records' unknowns.
 
     Parameters
     ----------
     problem
-        The network as it was sent, its loss, and the view that says what is unknown.
+        The network as it was sent, its loss, and the view that selects the unknowns.
     batch
         All the client's records.
     training
         How it trains.
     share
-        What its update is multiplied by before the noise.
+        The factor on its update before the noise.
     max_norm
         The norm that the update is scaled down to before that, or ``None``.
     """
@@ -70,7 +70,7 @@ class LocalRun:
         return replace(self, problem=wide, batch=self.batch.of_type(torch.float64))
 
     def sent(self, z: Tensor, differentiable: bool = False) -> Tensor:
-        """Return what is sent for these records, ``(P,)``; differentiable in ``z`` if asked."""
+        """Return the update for these records, ``(P,)``; differentiable in ``z`` if requested."""
 
         def gradient(parameters: Parameters, rows: Tensor) -> Parameters:
             names = list(parameters)
@@ -111,7 +111,7 @@ class UpdateJacobian(ReleaseJacobian):
     noise
         The noise on what is sent.
     only
-        The records that it is about; by default all of them.
+        The records whose Jacobian is taken; by default all of them.
     scale
         The size of the unknowns, if computed already.
     """
@@ -165,7 +165,7 @@ class UpdateJacobian(ReleaseJacobian):
 
     def _compare(self, plain: Tensor) -> None:
         """Raise where the derivative disagrees with the update's change over a small step."""
-        if self.run.training.optimiser != "sgd":
+        if self.run.training.optimizer != "sgd":
             return  # Adam's first step is almost a sign, so no difference step is small enough
         batch = self.run.batch
         few = signs(key_of("derivative", "update"), tuple(self.X.shape), self.X)
@@ -206,7 +206,7 @@ class UpdateMoves:
     Parameters
     ----------
     jacobian
-        The Jacobian at the records as they are.
+        The Jacobian at the actual records.
     """
 
     def __init__(self, jacobian: UpdateJacobian) -> None:

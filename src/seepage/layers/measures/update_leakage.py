@@ -1,4 +1,4 @@
-"""What a noisy FedAvg update tells about the client's records: Fisher information, also by layer.
+"""Fisher information of a noisy FedAvg update about the client's records, also by layer.
 
 The release is ``s(θ_sent − θ_returned) + noise`` after all local steps (several epochs, momentum,
 Adam, weight decay): with ``J`` its Jacobian with respect to a record's unknowns, in units of the
@@ -19,7 +19,7 @@ from seepage.core.leakage import Columns, Leakage, row_positions
 from seepage.core.noise import Noise
 from seepage.core.result import Result
 from seepage.core.unknowns import Attributes, Unknowns
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.buffers import kept_buffers, sent_buffers
 from seepage.layers.federated.local_training import LocalTraining, check_training
 from seepage.layers.inputs_and_targets import check_labels, read_pair
@@ -39,6 +39,7 @@ from seepage.support.number_check import check_choice, check_positive
 from seepage.tables.source import MemorySource, Table
 
 
+@accepts_other_names
 def update_leakage(
     net: nn.Module,
     loss: str | nn.Module | Loss,
@@ -53,7 +54,7 @@ def update_leakage(
     attributes: Mapping[str, Sequence[str | int]] | None = None,
     seed: int = 0,
 ) -> UpdateLeakage:
-    """Measure what a client's noisy update tells about its records, local training included.
+    """Measure the leakage of a client's noisy update about its records, through local training.
 
     Parameters
     ----------
@@ -66,12 +67,12 @@ def update_leakage(
     noise
         The noise on every number of the update, ``sp.Gaussian(σ)``, on the scale of parameters.
     share
-        What the update is multiplied by before the noise: the client's share of all records, if
+        The factor on the update before the noise: the client's share of all records, if
         noise is added to a mean weighted by numbers of records.
     max_norm
         Longer updates are scaled down to this norm before the noise.
     view
-        What is unknown of a record, as for :func:`seepage.nn.leakage`; the input by default.
+        The unknowns of a record, as for :func:`seepage.nn.leakage`; the input by default.
     attributes
         Columns that belong together, as for :func:`seepage.nn.leakage`.
     seed
@@ -98,9 +99,8 @@ def update_leakage(
     """
     if not isinstance(noise, Noise):
         raise InputError(
-            "An update that leaves without noise has no finite Fisher information about the "
-            "client's records, for whoever sees it may solve for them; give the noise, "
-            "noise=sp.Gaussian(…)."
+            "The Fisher information of an update sent without noise is infinite: whoever sees it "
+            "may solve for the records. Give the noise: noise=sp.Gaussian(…)."
         )
     check_training(training)
     check_view(view)
@@ -121,7 +121,7 @@ def update_leakage(
 
 
 def _looked_over(net: nn.Module, loss: str | nn.Module | Loss, x: Inputs, y: Tensor) -> bool:
-    """Refuse ambiguous networks; return whether records of a batch interact in the network."""
+    """Return whether records of a batch interact in the network; raise for ambiguous networks."""
     mixed = False
     for module in net.modules():
         meeting = any(_meets(inner) for inner in module.modules())
@@ -138,8 +138,8 @@ def _looked_over(net: nn.Module, loss: str | nn.Module | Loss, x: Inputs, y: Ten
             f"The buffer {changed[0]!r} changes with the records in training mode and is sent "
             "along without noise, so that the Fisher information about the records is infinite. "
             "Use GroupNorm or LayerNorm instead of BatchNorm, or statistics that are not kept "
-            "(track_running_stats=False); call .eval() where they are frozen; or audit what was "
-            "recorded (sp.layers.audit_updates)."
+            "(track_running_stats=False); call .eval() where they are frozen; or audit recorded "
+            "updates (sp.layers.audit_updates)."
         )
     return mixed
 
@@ -151,10 +151,11 @@ def _meets(module: nn.Module) -> bool:
     return bool(module.training or module.running_mean is None)
 
 
+@accepts_other_names
 class UpdateLeakage(Leakage):
     """The leakage of one noisy update about the records of its client.
 
-    It answers all that the leakage of a table answers (``records``, ``cells``, ``columns``,
+    It has all methods of the leakage of a table (``records``, ``cells``, ``columns``,
     ``groups``, ``subset``, ``information``, …), exactly and in float64 through all local steps, so
     that bounds and calibration work on it as on any other; and :meth:`layers`. For networks and
     runs that are too large for that, or have kinks, :meth:`records`, :meth:`layers` and
@@ -313,8 +314,8 @@ class UpdateLeakage(Leakage):
         by_record, notes = None, self.conditions
         if self.jacobian.root.dim() == 2:
             raise InputError(
-                "What one layer tells by itself is not defined under noise that is correlated "
-                "between layers; give one standard deviation, or one per number."
+                "The leakage of one layer is not defined under noise that is correlated between "
+                "layers; give one standard deviation, or one per number."
             )
         check_choice(method, "method", ("exact", "finite"))
         if method == "exact":

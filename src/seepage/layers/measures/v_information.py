@@ -1,6 +1,6 @@
-"""V-information: how much a given kind of adversary can read about a property off each layer.
+"""V-information: how much a family of predictors can infer about a property from each layer.
 
-For a family V of predictors (paper 003, equation 1, after Xu et al. 2020)::
+For a family V of predictors (Mo et al. 2021, equation 1, after Xu et al. 2020)::
 
     I_V(G_l → p) = inf_f mean(−log f[∅](p)) − inf_f mean(−log f[g_l](p))
 
@@ -21,7 +21,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import log_softmax, ndtri, softmax, stdtrit
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.layers.federated.gradients import WIDTH, LayerGradients
 from seepage.layers.measures.classifiers import find_classifier
 from seepage.layers.measures.independence_test import (
@@ -45,9 +45,10 @@ _BELOW = (
 
 
 class FewGroupsWarning(UserWarning):
-    """There are too few groups of gradients for what was asked."""
+    """Warning: too few groups of gradients for the requested test or interval."""
 
 
+@accepts_other_names
 def v_information(
     gradients: LayerGradients | Mapping[str, Any] | Any,
     property: Any,
@@ -63,24 +64,24 @@ def v_information(
 ) -> PerLayer:
     """Return the V-information about a property that each layer's gradients carry.
 
-    **The interval** is meant to hold the family's information about the property in 95 of 100
-    repetitions, provided there are enough gradients to learn from; in wide layers, where there are
-    not, it covers what predictors trained on this many gradients attain. It comes from resampled
-    gradients (or groups), widened for few groups (:func:`small_sample_factor`); its upper end is
-    raised by the cost of learning from few gradients (extrapolated from predictors trained on
-    fewer) and of recalibrating, its lower end, where above zero, by the latter alone; and where the
-    gains hardly vary, with no information or perfect prediction, it reaches as far as the data
-    allow: ``0.000 (0.000 to 0.024)`` says that up to 0.024 may have been missed.
+    **The interval** has 95 % nominal coverage of the family's information, provided there are
+    enough gradients to learn from. In wide layers, where there are not, it covers the information
+    attained by predictors trained on this many gradients. It is a bootstrap interval over gradients
+    (or groups), widened for few groups (:func:`small_sample_factor`). Its upper end is raised by
+    the cost of learning from few gradients (extrapolated from predictors trained on fewer) and of
+    recalibration; its lower end, if above zero, by the latter alone. Where the gains hardly vary
+    (no information, or perfect prediction), it is as wide as the data allow:
+    ``0.000 (0.000 to 0.024)`` says that up to 0.024 may have been missed.
 
-    **The column** ``p_value`` tests that a layer carries nothing: where that is so, it is below α
-    with probability α (no more than α for few groups), whatever the family. Predictors learn from
-    some folds and are tested on later ones, in which labels are exchanged. Groups whose gradients
-    all have one label exchange it as a whole, and the others shuffle theirs within the group, so
-    that similarity within a group is not mistaken for information. Where the folds hold too few
-    such groups, labels are exchanged over all groups, with a kernel ridge regression in place of
-    the family. Ten groups can be labelled in 252 ways, five in 10: where no P-value below 0.05 is
-    possible, a :class:`FewGroupsWarning` and a note say so. P-values are not adjusted for the
-    number of layers.
+    **The column** ``p_value`` tests independence of layer and property: under independence, it is
+    below α with probability α (at most α for few groups), whatever the family. Predictors learn
+    from some folds and are tested on later ones, in which labels are exchanged. Groups whose
+    gradients all have one label exchange it as a whole, and the others shuffle theirs within the
+    group, so that similarity within a group is not mistaken for information. Where the folds hold
+    too few such groups, labels are exchanged over all groups, with a kernel ridge regression in
+    place of the family. Ten groups can be labelled in 252 ways, five in 10: where no P-value below
+    0.05 is possible, a :class:`FewGroupsWarning` and a note say so. P-values are not adjusted for
+    the number of layers.
 
     Parameters
     ----------
@@ -179,7 +180,7 @@ def v_information(
 
 @dataclass(frozen=True)
 class PropertyTask:
-    """A property to predict, and the folds in which it is predicted."""
+    """A property to predict, and its cross-fitting folds."""
 
     labels: np.ndarray
     classes: int
@@ -218,13 +219,13 @@ class PropertyTask:
         levels, labels = read_property(property, count, "gradients")
         if len(levels) < 2:
             raise InputError(
-                "All gradients have the same property, so there is nothing to tell apart; record "
-                "some of another class."
+                "All gradients have the same property, so there is nothing to infer; record some "
+                "of another class."
             )
         if levels.dtype.kind == "f" and len(levels) > max(20, count // 10):
             raise InputError(
-                f"property takes {len(levels)} different values; V-information is about classes, "
-                "so sort the values into classes first (numpy.digitize)."
+                f"property takes {len(levels)} different values; V-information needs classes, so "
+                "bin the values first (numpy.digitize)."
             )
         check_count(folds, "folds", 2)
         fewest = int(np.bincount(labels).min())
@@ -271,8 +272,8 @@ class PropertyTask:
     ) -> list[np.ndarray | None]:
         """Return predictions for every fold but the first, learnt from the folds before it.
 
-        These are probabilities, ``(m, K)``, or none where the earlier folds are too few to learn
-        from. Those for the ``last`` fold may be known already from cross-fitting.
+        These are probabilities, ``(m, K)``, or ``None`` where the earlier folds are too small.
+        Those for the ``last`` fold may be known already from cross-fitting.
         """
         predictions: list[np.ndarray | None] = []
         for k in range(1, int(self.fold.max()) + (last is None)):
@@ -310,8 +311,8 @@ class PropertyTask:
     def recalibration_cost(self) -> float:
         """Return ``K/2m``, the loss on new gradients of K free numbers fitted to m gradients.
 
-        It is a cost of measuring, not of the family, wherever there is something to calibrate:
-        information that is clearly above zero is higher by it.
+        It is a cost of the estimate, not of the family: information clearly above zero is
+        underestimated by it.
         """
         return self.classes / (2 * self._learnt_from())
 
@@ -333,8 +334,8 @@ class PropertyTask:
         The information is the mean over the records of ``log f[g](p) − log f[∅](p)``; records, or
         groups of them, are resampled. The interval reaches 1.96 standard deviations of the
         resampled means, times :func:`small_sample_factor`, to either side, but not beyond the
-        entropy. (The percentiles themselves are biased downwards, since a few gradients lose much
-        and none gains much; and estimates are already biased downwards by the cost of learning.)
+        entropy. (Percentile intervals would be biased downwards, since losses are skewed; and
+        estimates are already biased downwards by the cost of learning.)
         """
         draw = np.random.default_rng((self.seed, 1))
         units, number = self._units()
@@ -352,15 +353,15 @@ class PropertyTask:
     ) -> tuple[float, float]:
         """Return the ends of a layer's interval, widened where the gains hardly vary.
 
-        *Where there is little to find*, recalibration comes out flat, and the gains are all zero.
-        The held-out scores ``s = log q`` themselves bound what may have been missed. A
-        predictor ``p_k ∝ π_k exp(a s_k)`` gains ``a ū − a²F/2`` to second order, with ``ū`` the
-        mean of ``s_p − Σ_k π_k s_k`` and ``F`` that of the variance of s over π: at most
-        ``ū²/2F``. The upper end is no lower than this at the upper end of ``ū``.
+        *With little information*, recalibration is flat, and the gains are all zero. The held-out
+        scores ``s = log q`` then bound the information missed. A predictor ``p_k ∝ π_k exp(a s_k)``
+        gains ``a ū − a²F/2`` to second order, with ``ū`` the mean of ``s_p − Σ_k π_k s_k`` and
+        ``F`` that of the variance of s over π: at most ``ū²/2F``. The upper end is no lower than
+        this at the upper end of ``ū``.
 
-        *Where nothing went wrong* (every gain is above zero), perfect prediction is not excluded,
-        and the upper end is the entropy. Nor is a share ε of gradients of an unseen kind, where
-        ``(1 − ε)^G = 2.5 %`` over the G groups or gradients: each may lose ``log(n + 1)``, the most
+        *If every gain is above zero*, perfect prediction is not excluded, and the upper end is the
+        entropy. Nor is a share ε of gradients of an unseen kind, where ``(1 − ε)^G = 2.5 %`` over
+        the G groups or gradients: each may lose ``log(n + 1)``, the most
         that recalibration on n gradients allows.
         """
         units, number = self._units()
@@ -418,7 +419,7 @@ class PropertyTask:
 
 
 def recalibrated(fitted_on: np.ndarray, labels: np.ndarray, applied_to: np.ndarray) -> np.ndarray:
-    """Return honest log-probabilities for ``applied_to``, ``(m, K)``, learnt from other gradients.
+    """Return recalibrated log-probabilities for ``applied_to``, ``(m, K)``, from other gradients.
 
     Held-out probabilities ``q``, ``(n, K)``, become ``p_k ∝ exp(a log q_k + b_k)`` with ``a ≥ 0``.
     With a = 0 this is constant, so that the best constant prediction always belongs to the family,

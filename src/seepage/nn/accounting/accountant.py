@@ -1,9 +1,9 @@
-"""The accountant of private SGD: what every step gives away about every record of its batch.
+"""The accountant of private SGD: leakage of every step about every record of its batch.
 
-Theorem 3 of paper 004: the information of a whole run about a record is at most the expected sum of
-the steps' informations, and anything computed from the noisy gradients (momentum, averages, the
-model itself) adds nothing. Per step and record, ``I = κ J̃ᵀJ̃/(σC)²`` with ``J̃ = ∂g̃/∂z`` and κ
-the amplification by hidden batches (``sampling/amplification``).
+By theorem 3 of Guo et al. (2022), the information of a whole run about a record is at most the
+expected sum of the information of its steps. Quantities computed from the noisy gradients
+(momentum, averages, the model itself) add nothing. Per step and record, ``I = κ J̃ᵀJ̃/(σC)²`` with
+``J̃ = ∂g̃/∂z`` and κ the amplification by hidden batches (``sampling/amplification``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.nn.accounting.measured_run import MeasuredRun, read_facts
 from seepage.nn.accounting.processes import own_part, world_size
 from seepage.nn.accounting.run_identity import describe_measurement
@@ -34,6 +34,7 @@ from seepage.nn.sampling.samplers import OTHER, POISSON, SAMPLERS, check_rate
 from seepage.support.number_check import check_choice, check_noise
 
 
+@accepts_other_names
 class FisherAccountant(MeasuredRun):
     """Accounts for the leakage of a training run, record by record.
 
@@ -62,7 +63,7 @@ class FisherAccountant(MeasuredRun):
     max_grad_norm
         C, the clipping threshold.
     clip
-        ``"hard"`` as in most loops, ``"smooth"`` as in paper 004, ``"none"``, or a clip of
+        ``"hard"`` as in most loops, ``"smooth"`` as in Guo et al. 2022, ``"none"``, or a clip of
         :mod:`seepage.nn.problem.clipping`.
     sampler
         How batches are drawn: ``"poisson"``, ``"fixed"`` (independent sets of one size), or
@@ -74,7 +75,7 @@ class FisherAccountant(MeasuredRun):
         For ``"theorem4"``: the probability that its factor fails over the whole run (by default
         ``1/n``), and the number of steps it is spread over, if known.
     view
-        What the question is about; by default the whole input.
+        The unknowns of a record; by default the whole input.
     probes
         Random probes per step. Two or more give standard errors without comparing steps.
     clip_derivative
@@ -89,8 +90,8 @@ class FisherAccountant(MeasuredRun):
     individual
         Whether to keep the differential privacy of each record.
     sketch, sketch_records
-        How many leading directions of the information to keep, and for which records, to learn
-        their FIL over the run.
+        How many leading directions of the information to keep, and for which records, for their FIL
+        over the run.
     survey_every
         One step in this many, drawn at random, is preceded by a pass over all records
         (:meth:`survey`). The run then estimates, for every record, the mean over redrawn batches
@@ -101,9 +102,9 @@ class FisherAccountant(MeasuredRun):
     seed
         Fixes the probes, not the noise.
     randomness
-        Where the loop's noise and batches come from, which the accountant cannot see: ``"secure"``
-        (nobody can draw them again), ``"seed"``, ``"fast"`` (a generator whose states can be
-        tried, such as torch's), ``"seed and fast"``, or ``"unstated"``. Every statement about the
+        The origin of the loop's noise and batches, which the accountant cannot detect: ``"secure"``
+        (cannot be regenerated), ``"seed"``, ``"fast"`` (a generator open to brute force, such as
+        torch's), ``"seed and fast"``, or ``"unstated"``. Every statement about the
         run carries the condition that follows.
 
     Examples
@@ -222,7 +223,7 @@ class FisherAccountant(MeasuredRun):
 
     @property
     def run(self) -> MeasuredRun:
-        """The accountant itself, as the measured run that it is."""
+        """The accountant itself, which is a measured run."""
         return self
 
     def observe(
@@ -328,7 +329,7 @@ class FisherAccountant(MeasuredRun):
         return True
 
     def _get_to_know(self, x: Any, y: Tensor) -> None:
-        """Learn the number of unknowns and the finite step from the first records."""
+        """Set the number of unknowns and the finite step from the first records."""
         engine = self.engine
         if self.unknowns:
             return
@@ -394,7 +395,7 @@ class FisherAccountant(MeasuredRun):
         self._open = self._open[:0]
 
     def _entry(self) -> Entry:
-        """Return one step with the present settings, as the ledger keeps it."""
+        """Return one step with the present settings, as stored in the ledger."""
         clip = self.engine.clip
         return Entry(
             steps=1,

@@ -1,7 +1,7 @@
 """Joins measured runs: the shares of one run are added up, repeated runs are averaged.
 
-In data-parallel training every process accounts for its part of the batches. Nothing is exchanged
-during training; at the end the sums of all processes are added up. Runs of one training procedure
+In data-parallel training every process accounts for its part of the batches. At the end of training
+the sums of all processes are added up; nothing is exchanged before. Runs of one training procedure
 with different seeds are averaged instead, because their expectation bounds the information.
 """
 
@@ -84,7 +84,7 @@ def whole_state(mine: MeasuredRun) -> dict[str, Any]:
 
 
 def keep_one_share(whole: MeasuredRun) -> None:
-    """Leave the sums of a whole run to the first process, so that they are counted once.
+    """Keep the sums of a whole run in the first process only, so that they are counted once.
 
     A survey is no plain sum (two passes are compared): every process keeps its own records of it.
     """
@@ -127,12 +127,12 @@ class MergedRuns(RunReader):
     """The average of several runs with different seeds.
 
     The information that one released model carries is bounded by the *expectation* of the sum of a
-    run's informations (paper 004, theorem 3 and equation 4); a single run gives one draw of it. The
-    standard errors are those of the mean over runs and cover all sources of chance: batches, noise,
-    initial parameters and probes.
+    run's informations (Guo et al. 2022, theorem 3 and equation 4); a single run is one sample of
+    that sum. The standard errors are those of the mean over runs and cover all sources of
+    randomness: batches, noise, initial parameters and probes.
 
-    This is about releasing *one* of the models; the differential privacy, too, is that of one run.
-    Each run keeps the privacy loss of single records; an average would promise nothing.
+    The result applies to the release of *one* of the models, as does the differential privacy.
+    Individual privacy losses are kept per run; their average is no guarantee.
     """
 
     def __init__(self, runs: Sequence[MeasuredRun]) -> None:
@@ -160,7 +160,7 @@ class MergedRuns(RunReader):
         return len(self.runs) - 1
 
     def chance(self) -> tuple[str, ...]:
-        """Return, in words, the sources of chance that the standard errors cover."""
+        """Return, in words, the sources of randomness that the standard errors cover."""
         return ("It is the mean over several runs, and its interval covers all sources of chance.",)
 
     @property
@@ -240,6 +240,6 @@ def _check_pair(first: MeasuredRun, other: MeasuredRun) -> None:
         raise InputError(f"The runs did not take the same steps: {difference}.")
     if list(first.places()) != list(other.places()):
         raise InputError(
-            "Only some of the runs kept sketches, or the privacy of single records; set all runs "
-            "up alike."
+            "Only some of the runs kept sketches or individual privacy; use the same settings for "
+            "all runs."
         )

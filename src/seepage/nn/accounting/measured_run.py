@@ -41,8 +41,8 @@ VERSION = 6  # of the format of a saved state
 
 _RELEASED = (
     "Nothing leaves but the noisy gradients of the steps, or results computed from them.",
-    "The figure is a Monte-Carlo estimate: the mean over runs is what bounds the information "
-    "(paper 004, theorem 3).",
+    "The figure is a Monte-Carlo estimate: the mean over runs is what bounds the information (Guo "
+    "et al. 2022, theorem 3).",
 )
 _HIDDEN = "Nobody learns which records were in which batch, nor how many."
 _OWN_BATCHES = (
@@ -58,7 +58,7 @@ _REDRAWN = (
 
 
 class RunReader(ABC):
-    """Reads a run, or the average of several; shared by all classes that keep runs."""
+    """Queries about a run, or the average of several; base of all classes that store runs."""
 
     n: int  # the number of training records
     ledger: Ledger  # the steps that were taken
@@ -84,7 +84,7 @@ class RunReader(ABC):
 
     @abstractmethod
     def chance(self) -> tuple[str, ...]:
-        """Return, in words, the sources of chance that the standard errors cover."""
+        """Return, in words, the sources of randomness that the standard errors cover."""
 
     @property
     @abstractmethod
@@ -112,9 +112,9 @@ class RunReader(ABC):
         Parameters
         ----------
         measure
-            ``"dfil"``: ``η̄ = sqrt(Tr I/d)`` (paper 004, section 7.1). ``"fil"``: ``sqrt(Tr I)``,
-            an upper bound on FIL ``η = sqrt(‖I‖₂)``, since no norm exceeds the trace. There is no
-            default.
+            ``"dfil"``: ``η̄ = sqrt(Tr I/d)`` (Guo et al. 2022, section 7.1). ``"fil"``:
+            ``sqrt(Tr I)``, an upper bound on FIL ``η = sqrt(‖I‖₂)``, since no norm exceeds the
+            trace. There is no default.
         amplified
             Whether the factor κ for hidden batches is applied.
         """
@@ -181,9 +181,9 @@ class RunReader(ABC):
     def _refuse_if_filtered(self) -> None:
         """Raise if records stopped when their budgets were spent.
 
-        When a record stops depends on the record: two records a little apart stop at different
-        steps, after which their releases differ by a whole gradient. Fisher information, a limit of
-        small changes, is then infinite, whatever the sums along one run say.
+        The step at which a record stops depends on the record: two nearly equal records stop at
+        different steps, after which their releases differ by a whole gradient. Fisher information,
+        a limit of small changes, is then infinite, whatever the sums along one run.
         """
         if self.ledger.filtered:
             raise InputError(
@@ -234,10 +234,10 @@ class RunReader(ABC):
         orders
             The Rényi orders to choose from; by default those of dp-accounting.
         neighbours
-            What ε is about. To ``"add-or-remove"`` one record: the default if the sampling rate was
-            declared, refused if it follows from the number of records, as with a batch size. To
-            ``"replace"`` one: the default otherwise. ``"zero-out"``: to replace one by a record
-            without a gradient, which is what ε means where a batch size is given, as in Opacus.
+            The neighbouring relation of ε. To ``"add-or-remove"`` one record: the default if the
+            sampling rate was declared, refused if it follows from the number of records, as with a
+            batch size. To ``"replace"`` one: the default otherwise. ``"zero-out"``: to replace one
+            by a record with zero gradient, the meaning of ε for a given batch size, as in Opacus.
         group
             How many records are added or removed together, such as all of one person (with loss
             distributions, whatever ``method``).
@@ -248,12 +248,12 @@ class RunReader(ABC):
         )
 
     def membership(self, neighbours: str | None = None) -> RunMembership:
-        """Return how well anybody can tell whether a record was in the data: a trade-off curve.
+        """Return the trade-off curve of membership inference for the run.
 
         It holds for every record, because the clip bounds the contribution of each to a step, and
         is refused without a clip; ``individual_privacy().membership(record)`` estimates one
         record's own. ``neighbours`` as for :meth:`privacy`: where the number of records counts as
-        public, it is about this record or another in its place.
+        public, it compares this record with another in its place.
         """
         return run_membership(self.ledger, neighbours)
 
@@ -327,7 +327,7 @@ class InformationSums:
         """Return the totals and their variances.
 
         With several probes per step, the variance is that between probes. With a single one it is
-        that between the record's steps, which includes true change and so errs on the large side;
+        that between the record's steps, which includes true change and is therefore conservative;
         it is nan for a record seen once.
         """
         sums = self.amplified if amplified else self.plain
@@ -357,7 +357,7 @@ class MeasuredRun(RunReader):
     passes
         Passes over all records, or ``None``.
     measurement
-        What identifies the measurement (:mod:`seepage.nn.accounting.run_identity`); ``None`` if a
+        The identity of the measurement (:mod:`seepage.nn.accounting.run_identity`); ``None`` if a
         state that contains it is to be loaded.
     """
 
@@ -415,7 +415,7 @@ class MeasuredRun(RunReader):
         return self.passes.degrees(self.steps, amplified)
 
     def chance(self) -> tuple[str, ...]:
-        """Return, in words, the sources of chance that the standard errors cover."""
+        """Return, in words, the sources of randomness that the standard errors cover."""
         if self.passes is None:
             return (_OWN_BATCHES,)
         count = sum(self.passes.passes(self.steps))
@@ -450,7 +450,7 @@ class MeasuredRun(RunReader):
     def individual_loss(self) -> IndividualLoss:
         """Return the privacy loss of each record, as μ, ε and Rényi divergence.
 
-        It is against an adversary who knows the batches and all other records; nan if gradients
+        The adversary knows the batches and all other records; nan if gradients
         were not clipped.
         """
         conditions = (*CONDITIONS, *self.ledger.conditions)
@@ -468,9 +468,9 @@ class MeasuredRun(RunReader):
             )
         if self.ledger.filtered:
             raise InputError(
-                "Under budget= a record that has stopped costs no more, which averages over its "
-                "batches do not show. trainer.budgets_.filter.spent has what each has spent, and "
-                "trainer.promise() what is promised to all."
+                "Under budget= a stopped record has no further privacy loss, which averages over "
+                "its batches do not reflect. trainer.budgets_.filter.spent holds each record's "
+                "spent budget, and trainer.promise() the guarantee for all records."
             )
         if any(math.isinf(entry.sensitivity) for entry in self.ledger):
             raise InputError("Unclipped gradients have no differential privacy; train with a clip.")
@@ -500,9 +500,9 @@ class MeasuredRun(RunReader):
         return guarantee(ledger, delta, neighbours=own_relation(ledger)).epsilon
 
     def places(self) -> dict[str, tuple[Any, str]]:
-        """Return each kept tensor's owner and attribute, by its name in a stored state.
+        """Return each stored tensor's owner and attribute, by its name in a saved state.
 
-        Every record's numbers in them add up over processes, but for the sketch's.
+        Per-record values add up over processes, except the sketch's.
         """
         owners: list[tuple[str, Any]] = [
             ("information.", self.sums),

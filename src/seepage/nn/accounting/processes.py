@@ -1,7 +1,7 @@
-"""Training in several processes: what all of them must share, and how work is divided.
+"""Training in several processes: shared state and division of work.
 
-The processes are those of :mod:`torch.distributed`, joined with ``init_process_group`` by whoever
-starts them (``torchrun``). With a single process, every function here changes nothing. Only tensors
+The processes are those of :mod:`torch.distributed`, joined with ``init_process_group`` by the
+launcher (``torchrun``). With a single process, every function here changes nothing. Only tensors
 are exchanged: no object is pickled.
 """
 

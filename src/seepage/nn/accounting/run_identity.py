@@ -1,4 +1,4 @@
-"""What identifies a run: its data, settings and measurement, in plain words and numbers.
+"""Identity of a run: its data, settings and measurement, in plain words and numbers.
 
 Runs that differ in their measurement must not be combined. The noise is not part of it, since it
 may change from step to step: the ledger has it for every step.
@@ -35,7 +35,7 @@ def data_fingerprint(X: Inputs, y: Tensor) -> str:
 
 
 def plain_setting(value: Any) -> Any:
-    """Return a setting as something a file can hold and compare.
+    """Return a setting in a form that a file can store and compare.
 
     Numbers of numpy and torch become plain ones, arrays become lists, views their words with a
     digest of the mask, and clips their names with their numbers.
@@ -77,9 +77,9 @@ def loss_name(loss: str | nn.Module | Callable[..., Any]) -> str:
 def describe_measurement(
     engine: Engine, method: str, scale: float | None, amplification: Amplification
 ) -> Measurement:
-    """Return what identifies a measurement, in plain words and numbers.
+    """Return the identity of a measurement, in plain words and numbers.
 
-    ``method`` and ``scale`` are as asked for; the measured run knows the step that was used.
+    ``method`` and ``scale`` are as requested; the measured run records the step used.
     """
     budget = amplification.budget
     return {

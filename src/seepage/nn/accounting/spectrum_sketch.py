@@ -3,7 +3,7 @@
 The norm of a sum of information matrices is less than the sum of their norms, so FIL over a run
 does not follow from its steps' FILs. Every probe gives a vector ``y = sqrt(κ)J̃ᵀu/s`` with
 ``E[yyᵀ] = κJ̃ᵀJ̃/s²``; the sum of ``yyᵀ`` over steps and probes estimates the whole matrix, and its
-leading directions are kept for each record.
+leading directions are stored for each record.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SpectrumBracket(RankedResult):
         From the leading eigenvalue of all probes together and what the sketch lost: the mean of its
         square is not below that of FIL.
     conditions
-        What must hold of the origin of noise and batches.
+        Conditions on the origin of noise and batches.
     """
 
     index: NDArray[np.int64]

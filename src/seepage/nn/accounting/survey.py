@@ -1,7 +1,7 @@
 """Passes over all records at randomly chosen steps: leakage averaged over redrawn batches.
 
-A run sees a record only in the batches that happened to have it. If record i takes part in step t
-with probability q and then gives ``κ ‖J̃_{i,t}‖_F²/s_t²`` away,
+A run measures a record only in the batches that contain it. If record i takes part in step t with
+probability q and then leaks ``κ ‖J̃_{i,t}‖_F²/s_t²``,
 
     M_i = q Σ_t κ_{i,t} ‖J̃_{i,t}‖_F² / s_t²
 
@@ -9,8 +9,8 @@ is the mean over batches redrawn in every step, along the iterates of this run. 
 a stratified sample of steps (Cochran 1977, chapter 5): the steps are divided into blocks of L, and
 all records are measured in two randomly drawn steps of each. With v and w a record's values there,
 the block contributes ``L/2 (v + w)``, with the variance ``L² (1 − 2/L) (v − w)²/4`` plus ``L/2``
-times the variance of the probes. A step that the run does not reach gives nothing away, so all of
-this also holds for a run that ends within a block.
+times the variance of the probes. A step that the run does not reach leaks nothing, so this also
+holds for a run that ends within a block.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SurveyedTraces:
 
 
 class Survey:
-    """Which steps are surveyed, one in ``every`` on average, and what their passes have found.
+    """The surveyed steps, one in ``every`` on average, and the results of their passes.
 
     Each pass gives ``probes`` estimates of the trace of each of ``n`` records. If the run's number
     of ``steps`` is known, the last block ends with it.
@@ -114,7 +114,7 @@ class Survey:
     def _waiting(self, kept: SurveyedTraces, steps: int) -> Tensor:
         """Return the variance of a block that still lacks its second pass.
 
-        That pass counts as a step that gives nothing away.
+        That pass counts as a step without leakage.
         """
         length = self._block(max(steps - 1, 0))[1]
         return self._between(length) * kept.first**2 + length / 2 * kept.first_noise
@@ -156,7 +156,7 @@ class Survey:
             tensor[rows] = own
 
     def plan(self) -> dict[str, Any]:
-        """Return what the choice of steps depends on, besides ``every``."""
+        """Return the parameters of the choice of steps, besides ``every``."""
         return {"seed": self.seed, "steps": self.steps}
 
     def follow(self, plan: Mapping[str, Any]) -> None:

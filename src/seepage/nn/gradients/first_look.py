@@ -1,8 +1,9 @@
-"""A first look at a network: the axes of its records, and the uses of parameters without a rule.
+"""Analysis of a network before tracing: the axes of its records, and parameter uses without a rule.
 
 The network is run on two and on three records. An axis that grows from 2m to 3m holds the
-records; a shape alone is ambiguous (a batch may be as long as a sequence). Parameters with a use
-that no rule covers are left to the innermost module around that use that sees the records.
+records; a shape alone is ambiguous (a batch may be as long as a sequence). A parameter with a use
+that no rule covers is handled by the innermost module around that use whose arguments contain the
+records.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class _Use:
 
 
 class _UseFinder(Watcher):
-    """Notes every use of a parameter and changes nothing."""
+    """Records every use of a parameter without changing the run."""
 
     def __init__(self, names: Mapping[int, str], stack: list[ModuleRun]) -> None:
         super().__init__(RULES, names)
@@ -120,7 +121,7 @@ class _UseFinder(Watcher):
         return output
 
     def _notice(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Note kinks in functions of the unknowns, and regions without gradients."""
+        """Record kinks in functions of the unknowns, and regions without gradients."""
         name = getattr(function, "__name__", "").strip("_").removesuffix("_with_indices")
         if function is torch._C._set_grad_enabled:
             self.closed = not args[0]
@@ -145,7 +146,7 @@ class _UseFinder(Watcher):
     def known(
         self, rule: Rule, arguments: Arguments, keys: dict[str, Key], run: Callable[[], Tensor]
     ) -> Tensor:
-        """Note a use that a rule covers."""
+        """Record a use that a rule covers."""
         output = run()
         names = tuple(name for name, _ in keys.values())
         weight = keys["weight"][0] if "weight" in keys else None
@@ -156,7 +157,7 @@ class _UseFinder(Watcher):
         return output
 
     def unknown(self, function: Any, used: set[str], output: Any) -> Any:
-        """Note a use without a rule; reading a parameter's shape does not count."""
+        """Record a use without a rule; reading a parameter's shape does not count."""
         tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
         if tensors:
             name = getattr(function, "__name__", str(function))
@@ -202,7 +203,7 @@ def _shapes(values: Any) -> list[tuple[int, ...] | None]:
 
 
 def look_over(problem: NetworkProblem, batch: Batch) -> WatchedNetwork:
-    """Run the network on two and on three of these records, and plan how to watch it.
+    """Run the network on two and on three of these records, and plan how to trace it.
 
     An output that all records share (position embeddings) is repeated for each of them if the
     network allows it.
@@ -258,7 +259,7 @@ class _NotRepeatableError(Exception):
 
 
 def _outputs(network: WatchedNetwork, batch: Batch) -> list[Tensor]:
-    """Run once and return every watched output, before it is made to depend on something."""
+    """Run once and return every traced output, before shifts are added."""
     seen: list[Tensor] = []
 
     def keep(output: Tensor) -> Tensor:
@@ -285,7 +286,7 @@ def _outputs(network: WatchedNetwork, batch: Batch) -> list[Tensor]:
 
 
 def _plan(problem: NetworkProblem, of_two: _Look, of_three: _Look, repeat: bool) -> WatchedNetwork:
-    """Compare two runs of a network, and plan how to watch it.
+    """Compare two runs of a network, and plan how to trace it.
 
     With ``repeat``, an output that all records share is to be repeated for each of them; the caller
     must try whether the network allows it.
@@ -406,9 +407,9 @@ def _owners(
                 break
         else:
             raise InputError(
-                f"The parameters {', '.join(use.names)} are used by {use.function}, for "
-                "which there is no rule, in a network whose records cannot be told apart by axis; "
-                "have its forward take and return tensors with the records along one axis."
+                f"The parameters {', '.join(use.names)} are used by {use.function}, for which "
+                "there is no rule, in a network whose records have no identifiable axis; have its "
+                "forward take and return tensors with the records along one axis."
             )
     grown = True
     while grown:  # a call that leaves one parameter to a module leaves its others there too

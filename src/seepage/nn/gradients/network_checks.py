@@ -1,4 +1,4 @@
-"""Checks network and records before gradients are measured, and refuses what would fail silently.
+"""Checks of network and records before gradients are measured, against silent failures.
 
 A network's records must not influence one another, its run must not be random, and its
 per-record gradients, taken by rules, must equal those taken one record at a time.
@@ -50,11 +50,11 @@ _LAYOUT_FREE = {
 
 
 class KinkWarning(UserWarning):
-    """A network has kinks, where the second derivatives behind leakage vanish or jump."""
+    """Warning: the network has kinks, where second derivatives vanish or jump."""
 
 
 class FallbackWarning(UserWarning):
-    """A module has no closed form for its per-record gradients and is slower for it."""
+    """Warning: a module has no closed form for its per-record gradients and is slow."""
 
 
 def unwrapped(net: nn.Module) -> nn.Module:
@@ -121,7 +121,7 @@ class Validator:
         return (structure, kinds, modes, tuple(self.problem.released()))
 
     def _checked(self, x: Inputs, y: Tensor) -> tuple[Any, Batch]:
-        """Refuse what no method can measure; return the key and a small batch."""
+        """Raise if no method can measure the network; return the key and a small batch."""
         _refuse_values(x, y)
         key = self.key(x, y)
         if key in self._sound:
@@ -143,7 +143,7 @@ class Validator:
         return key, batch
 
     def tell_of_measured_kinks(self) -> None:
-        """Warn of kinks that were measured, though no function is known for them."""
+        """Warn of kinks found by measurement, not by function names."""
         self._once(
             "The slope of a record's loss jumps on the way from one record of the first batch to "
             "another: the network has kinks, in functions that are not known by name for them. "
@@ -289,7 +289,7 @@ def _count_classes(problem: NetworkProblem, x: Inputs) -> int | None:
 
 
 def _refuse_classes(problem: NetworkProblem, y: Tensor, classes: int | None) -> None:
-    """Raise where a class number has no output."""
+    """Raise if a class number has no corresponding output."""
     if classes is None or y.is_floating_point() or not y.numel():
         return
     if bool(without_output(problem.loss, y, classes).any()):
@@ -316,7 +316,7 @@ def _likes_channels_last(net: nn.Module) -> bool:
 
 
 def module_label(name: str, module: nn.Module) -> str:
-    """Return the name of a module as people are told it: its class, and where it is."""
+    """Return a module's description for messages: its class and its name in the network."""
     return f"{type(module).__name__} {name!r}" if name else type(module).__name__
 
 
@@ -381,7 +381,7 @@ def _refuse_randomness(problem: NetworkProblem, batch: Batch) -> None:
 
 
 class _Strays(TorchFunctionMode):  # type: ignore[misc]
-    """Refuses a network that finds a parameter elsewhere than in the module that holds it.
+    """Raises if a network uses a parameter by a reference outside the module that holds it.
 
     Gradients are taken with other tensors in the parameters' places, which such a use would miss.
     """

@@ -1,4 +1,4 @@
-"""Per-record gradients of a parameter: sums of terms, one for each of its uses, seldom formed.
+"""Per-record gradients of a parameter, as sums of terms, one per use, seldom formed explicitly.
 
 The gradient of a weight that multiplies inputs is ``g = Σ_s l_s r_sᵀ`` over positions ``s``, with
 ``l`` the gradients at the outputs and ``r`` the inputs of the layer (the elements of a sequence and

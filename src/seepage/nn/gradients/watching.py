@@ -1,10 +1,10 @@
-"""Watches a running network, and yields the terms of every per-record gradient.
+"""Traces a running network, and yields the terms of every per-record gradient.
 
 Per-record gradients follow from the inputs of the operations that use parameters and from the
 gradients at their outputs. A :class:`Watcher` sees every torch function that the network calls
 (also inside ``nn.MultiheadAttention``, and for weights used twice), and a :class:`Rule` says what
 its arguments are and which terms it adds to the gradients. A module with a use that no rule covers
-answers for it itself (:class:`Fallback`).
+computes its gradients by ``vmap`` (:class:`Fallback`).
 
 The gradients at the outputs are obtained in three ways, for three purposes: hooks that free each
 layer as soon as it is processed (norms); edges of the graph (for a second differentiation); zero
@@ -126,11 +126,11 @@ class Call(ABC):
 
     @abstractmethod
     def keys(self) -> list[Key]:
-        """Return the parameter of each term to come."""
+        """Return the parameter of each term."""
 
     @abstractmethod
     def terms(self, deltas: list[Tensor]) -> list[GradientTerm]:
-        """Return what this call adds to the gradients, given those at its outputs."""
+        """Return this call's contribution to the gradients, given those at its outputs."""
 
 
 @dataclass(frozen=True)
@@ -144,11 +144,11 @@ class LayerCall(Call):
     version: int
 
     def keys(self) -> list[Key]:
-        """Return the parameter of each term to come."""
+        """Return the parameter of each term."""
         return list(self.names.values())
 
     def terms(self, deltas: list[Tensor]) -> list[GradientTerm]:
-        """Return what this call adds to the gradients, given the gradient at its one output."""
+        """Return this call's contribution to the gradients, given the gradient at its output."""
         if self.version >= 0 and self.arguments.version() != self.version:
             names = ", ".join(sorted(key[0] for key in self.names.values()))
             raise InputError(
@@ -168,7 +168,7 @@ class LayerCall(Call):
 
 @dataclass(frozen=True)
 class SharedCall(Call):
-    """A call whose output all records share and is later repeated for each of them.
+    """A call whose output is shared by all records and later repeated for each of them.
 
     ``follow`` maps that output to what is repeated: a relative position bias, say, is looked up for
     pairs of positions and then laid out for the heads.
@@ -179,11 +179,11 @@ class SharedCall(Call):
     follow: Callable[[Tensor], Tensor]
 
     def keys(self) -> list[Key]:
-        """Return the parameter of each term to come."""
+        """Return the parameter of each term."""
         return self.made.keys()
 
     def terms(self, deltas: list[Tensor]) -> list[GradientTerm]:
-        """Return what this call adds to the gradients, given the gradient at what was repeated."""
+        """Return this call's contribution to the gradients, by the repeated output's gradient."""
         _, back = vjp(self.follow, self.output.detach())
         return self.made.terms([vmap(lambda delta: back(delta)[0])(deltas[0])])
 
@@ -203,7 +203,7 @@ class SharedCall(Call):
 
 @dataclass(eq=False)
 class Watcher(TorchFunctionMode):  # type: ignore[misc]
-    """Sees every torch function with a released parameter among its arguments."""
+    """Intercepts every torch function with a released parameter among its arguments."""
 
     book: RuleBook
     names: Mapping[int, str]  # released parameters as the network will see them: id(tensor) → name
@@ -262,7 +262,7 @@ class Watcher(TorchFunctionMode):  # type: ignore[misc]
 
 @dataclass(eq=False, kw_only=True)
 class CallKeeper(Watcher):
-    """Keeps the calls that use released parameters, under a plan made beforehand."""
+    """Records the calls that use released parameters, under a plan made beforehand."""
 
     layouts: list[Layout | None]  # of each call's output, in order; ``None``: left to its module
     on_output: OnOutput  # called with the output of each call that is kept
@@ -298,7 +298,7 @@ class CallKeeper(Watcher):
     def known(
         self, rule: Rule, arguments: Arguments, keys: dict[str, Key], run: Callable[[], Tensor]
     ) -> Tensor:
-        """Run the call, and keep what its terms need."""
+        """Run the call, and store the tensors that its terms need."""
         if self.seen == len(self.layouts):
             raise InputError(
                 "The network uses its parameters more often than on its first run; its control "
@@ -351,7 +351,7 @@ class Fallback:
         on_output: OnOutput,
         calls: list[Call],
     ) -> Iterator[None]:
-        """While inside, show the module's outputs, and keep its inputs among the calls."""
+        """While inside, record the module's inputs and outputs among the calls."""
         inside = dict(self.module.named_parameters())
         aliases = {id(p): name for name, p in net.named_parameters()}
         full = {name: aliases[id(p)] for name, p in inside.items()}
@@ -400,7 +400,7 @@ class ModuleCall(Call):
         return sum(axis is not None for axis in self.fallback.outputs[self.run])
 
     def keys(self) -> list[Key]:
-        """Return the parameter of each term to come."""
+        """Return the parameter of each term."""
         return [(name, 0) for name in self.own.values()]
 
     def terms(self, deltas: list[Tensor]) -> list[GradientTerm]:
@@ -453,7 +453,7 @@ class ModuleCall(Call):
 
 @dataclass(frozen=True)
 class OutputShape:
-    """The shape of one watched output: that for two records, and the axis that grows."""
+    """The shape of one traced output: its shape for two records, and the axis that grows."""
 
     small: tuple[int, ...]
     axis: int
@@ -469,7 +469,7 @@ class OutputShape:
 
 @dataclass(frozen=True)
 class NetworkRun:
-    """The losses of a batch, and the calls that were kept on the way, in their order."""
+    """The losses of a batch, and the recorded calls in order."""
 
     losses: Tensor
     calls: list[Call]
@@ -486,7 +486,7 @@ class NetworkRun:
 
 @dataclass(frozen=True)
 class WatchedNetwork:
-    """A problem with a plan of how to watch its network on any batch."""
+    """A problem with a plan for tracing its network on any batch."""
 
     problem: NetworkProblem  # the network, its loss and the view
     book: RuleBook  # the rules for operations
@@ -509,7 +509,7 @@ class WatchedNetwork:
         twice: bool = False,
         thin: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> Iterator[NetworkRun]:
-        """Run the network on a batch, show the outputs of all uses of parameters, yield the run.
+        """Run the network on a batch, record the outputs of all parameter uses, and yield the run.
 
         A backward pass is possible while inside; afterwards only its numbers are.
         ``thin`` holds random matrices, by the names of wide weights, that narrow their inputs

@@ -1,4 +1,4 @@
-"""Models of Hugging Face: which word leaks, and leakage beside their trainer.
+"""Models of Hugging Face: leakage about each token, and a callback for their trainer.
 
-What every model needs (its own loss, its input found by itself) is in ``nn/problem``.
+The model's own loss and the detection of its input are in ``nn/problem``.
 """

@@ -1,7 +1,7 @@
-"""Which word leaks: the leakage about every token of a text, shown with the tokens.
+"""Token map: the leakage about every token of a text, shown with the tokens.
 
 A token of a causal model is an input, seen by its embedding, *and* a target, predicted from the
-tokens before it. Both paths lead into the gradient:
+tokens before it. The gradient depends on both:
 
     input    the dFIL about the token's embedding, averaged over the embedding's numbers
     target   the dFIL about its soft target, averaged over the probabilities of all tokens
@@ -49,7 +49,7 @@ them.</small></p> {records} </body></html>
 
 @dataclass(frozen=True)
 class Token:
-    """One token of a record and the leakage about it; nan for a path it is not on."""
+    """One token of a record and the leakage about it; nan for a role it does not have."""
 
     record: int
     position: int
@@ -155,7 +155,7 @@ class TokenMap(ResultNumbers):
         candidates: Sequence[int],
         prior: Sequence[float] | None = None,
     ) -> tuple[float, float]:
-        """Return how often the best guess of a token is right, with and without the release.
+        """Return the success rate of the best guess of a token, with and without the release.
 
         The adversary knows the rest of the record, all other records and the candidates, and sees
         the noisy gradient. The token at that position is replaced both as an input and, if it is
@@ -206,7 +206,7 @@ def token_leakage(
     targets: bool = True,
     **options: Any,
 ) -> TokenMap:
-    """Measure what releasing the noisy gradient of a batch of texts tells about every token.
+    """Measure the leakage of a noisy gradient of a batch of texts about every token.
 
     Parameters
     ----------

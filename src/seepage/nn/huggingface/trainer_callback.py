@@ -1,8 +1,8 @@
-"""Leakage beside the Hugging Face trainer: chosen records, measured during training.
+"""Callback for the Hugging Face trainer: leakage of chosen records during training.
 
-A trainer tells its callbacks the step, not the records in its batches. So this measures what a
-noisy gradient *would* tell about records of your choice at the current parameters; what a private
-run has told about every record is counted by an accountant
+A trainer tells its callbacks the step, not the records in its batches. So this measures the leakage
+that a noisy gradient *would* have about records of your choice at the current parameters; the
+leakage of a private run about every record is counted by an accountant
 (:class:`~seepage.nn.accounting.accountant.FisherAccountant`).
 """
 
@@ -34,7 +34,7 @@ class LeakageCallback(TrainerCallback, ResultTable):  # type: ignore[misc]
     batch
         A batch of the records, as the data collator makes it.
     noise_multiplier, max_grad_norm
-        Of the private training in question, as for ``sp.nn.leakage``.
+        The settings of the private training, as for ``sp.nn.leakage``.
     every
         The number of steps between measurements.
     probes
@@ -75,7 +75,7 @@ class LeakageCallback(TrainerCallback, ResultTable):  # type: ignore[misc]
         self._measure(state.global_step, kwargs["model"])
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Measure if it is time."""
+        """Measure if a measurement is due."""
         if state.global_step % self.every == 0:
             self._measure(state.global_step, kwargs["model"])
 

@@ -1,8 +1,8 @@
 """Checks the derivative of every record's gradient against a finite difference.
 
 A region under ``torch.no_grad()``, a ``.detach()`` in a network or a loss, a function with a custom
-backward pass: whatever hides a gradient's dependence on its record from torch makes the derivative
-too small, without any other sign. A central difference of plain gradients sees through all of them.
+backward pass: each hides a gradient's dependence on its record from torch, so that the derivative
+is silently too small. A central difference of plain gradients detects all of them.
 """
 
 from __future__ import annotations
@@ -118,17 +118,17 @@ def _check(network: WatchedNetwork, batch: Batch, scale: float, way: str, kinked
         raise InputError(
             f"The gradient of a record changes by {float(difference[k]):.3g} per unit along a "
             f"random direction, where its derivative says {float(derived[k]):.3g}: something hides "
-            "from torch how the gradient depends on the "
-            f"record{_where(problem, batch, h * v)}. {REMEDY}"
+            f"from torch how the gradient depends on the record{_where(problem, batch, h * v)}. "
+            f"{REMEDY}"
         )
 
 
 def _apart(at: _Changes, norms: Tensor, step: float, kinked: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return the records whose changes by derivative and by difference differ, and both changes.
 
-    In doubtful cases a second step decides: in float64 a much smaller one, so that a bend near
-    the record (of ELU, or a Huber loss) is no longer crossed; in shorter types, whose rounding
-    rules that out, one twice as large, which shows the first one's error.
+    In doubtful cases a second step decides: in float64 a much smaller one, which avoids a bend near
+    the record (of ELU, or a Huber loss); in shorter types, where rounding rules that out, one twice
+    as large, which shows the error of the first.
     """
 
     def far(derived: Tensor, difference: Tensor, h: float, error: Tensor | float = 0.0) -> Tensor:
@@ -207,7 +207,7 @@ def _by_probes(network: WatchedNetwork, batch: Batch, v: Tensor) -> tuple[_Chang
 
 @contextmanager
 def _full_precision(device: torch.device) -> Iterator[None]:
-    """Switch off reduced precision, whose rounding would drown the differences."""
+    """Switch off reduced precision, whose rounding would dominate the differences."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
@@ -243,7 +243,7 @@ def _where(problem: NetworkProblem, batch: Batch, move: Tensor) -> str:
 
 
 class _HidingPlaces(TorchFunctionMode):  # type: ignore[misc]
-    """Notes every function that hides its input from torch, and the module that called it."""
+    """Records every function that hides its input from torch, and the module that called it."""
 
     def __init__(self, stack: list[ModuleRun]) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""What a step of private training leaks about its records: the Jacobian of clipped gradients.
+"""The Jacobian of clipped gradients: the leakage of a private training step about its records.
 
 A step releases ``Σ_i g̃_i + N(0, (σC)² I)`` with ``g̃ = g/φ(‖g‖)`` the clipped gradient of a
 record's loss. The information about the variable ``z`` that a view names is ``J̃ᵀJ̃/(σC)²`` with
-``J̃ = ∂g̃/∂z`` (paper 004, section 6). An :class:`Engine` computes products with ``J̃``, and
+``J̃ = ∂g̃/∂z`` (Guo et al. 2022, section 6). An :class:`Engine` computes products with ``J̃``, and
 chooses between:
 
 * *probes of the release* (``probes.py``): any module, no rules per layer, and every entry of the
@@ -12,8 +12,8 @@ chooses between:
   size, for networks with kinks and anything else without a derivative; *thin* ones in one plain
   pass, at training precision, where derivatives cost several training steps.
 
-Derivatives are checked against differences now and then (``derivative_check.py``), and the first
-batch shows whether the network has kinks that its functions' names do not (``kink_search.py``).
+Derivatives are checked periodically against differences (``derivative_check.py``), and the first
+batch is searched for kinks that function names do not reveal (``kink_search.py``).
 The engine owns the clip, and every pass uses the current one.
 """
 
@@ -29,16 +29,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.nn.accounting.processes import check_agreement, largest_of_all, of_the_first
 from seepage.nn.gradients.network_checks import Validator, unwrapped
 from seepage.nn.gradients.norms import (
     clipped_gradient,
+    layer_by_layer,
     norms,
     record_gradients,
     weighted_gradient,
 )
-from seepage.nn.gradients.per_record_gradients import weighted_sums
+from seepage.nn.gradients.per_record_gradients import Key, value_of, weighted_sums
 from seepage.nn.gradients.watching import WatchedNetwork
 from seepage.nn.jacobian.derivative_check import check_derivative, spread_over_classes
 from seepage.nn.jacobian.finite_changes import (
@@ -106,7 +107,7 @@ class Step:
         derivative of the clip, a bound above it). Not yet divided by the noise or the number of
         unknowns.
     gradient
-        ``Σ_i g̃_i`` by parameter name; empty where it was not asked for.
+        ``Σ_i g̃_i`` by parameter name; empty if not requested.
     pulls
         ``J̃ᵀu``, ``(B, probes, …)``, or ``None``.
     """
@@ -118,6 +119,7 @@ class Step:
     pulls: Tensor | None = None
 
 
+@accepts_other_names
 class Engine:
     """Measures the Jacobian of clipped per-record gradients with respect to a view of the records.
 
@@ -133,7 +135,7 @@ class Engine:
         :class:`~seepage.nn.problem.clipping.HardClip` (by default with threshold 1), ``SmoothClip``
         or ``NoClip``; it may be changed between steps.
     view
-        What is unknown of the records: :class:`~seepage.nn.problem.views.Input`, ``Label`` or
+        The unknowns of the records: :class:`~seepage.nn.problem.views.Input`, ``Label`` or
         ``Embedding``.
     clip_derivative
         ``"exact"``, or ``"conservative"`` for the bound ``max(1, ρ²)‖J‖_F²/φ²``, which needs no
@@ -220,7 +222,7 @@ class Engine:
         probes
             The number of independent estimates of the trace, perhaps 0.
         key
-            The step's number, which makes its probes different from those of others.
+            The step's number, which makes its probes differ from those of other steps.
         index
             The records' own numbers, ``(B,)``; by default their positions in the batch.
         update
@@ -281,6 +283,22 @@ class Engine:
         """Return the norm of every record's gradient, before clipping."""
         network = self._validator.watched(x, y)
         return torch.cat(self._in_chunks(x, y, 3, lambda b, _: norms(network, b)[0], network))
+
+    def over_parameters(
+        self, x: Inputs, y: Tensor, take: Callable[[slice, Key, Tensor], None]
+    ) -> Tensor:
+        """Hand each parameter's gradients, ``(B, size)``, to ``take``; return the losses.
+
+        ``take`` is given the rows of the batch, the parameter, and the gradients of these rows.
+        """
+        network = self._validator.watched(x, y)
+
+        def work(batch: Batch, rows: slice) -> Tensor:
+            return layer_by_layer(
+                network, batch, lambda key, terms: take(rows, key, value_of(terms).dense())
+            )
+
+        return torch.cat(self._in_chunks(x, y, 3, work, network))
 
     def clipped_gradient(self, x: Inputs, y: Tensor) -> Step:
         """Return the sum of the clipped gradients, with norms and losses."""
@@ -424,9 +442,9 @@ class Engine:
         return tuple(of_the_first(torch.tensor(known, dtype=torch.float64)).tolist())
 
     def _rounding_share(self, x: Inputs, y: Tensor) -> float:
-        """Return the share of rounding in thin steps, as measured at first and now and then.
+        """Return the share of rounding in thin steps, measured at first and periodically.
 
-        Now and then means at passes 10, 100, 1,000 and so on: training changes the network.
+        It is measured again at passes 10, 100, 1,000 and so on, since training changes the network.
         """
         h = self.step_size(x, y)
         self.passes += 1
@@ -498,7 +516,7 @@ class Engine:
         """Return ``‖g̃₊ − g̃₋‖²/4h²`` along directions ``(K, B, …)`` of some rows, ``(B, K)``.
 
         ``precise`` asks for float64 if the network is small and accepts it. Otherwise only 16-bit
-        numbers are lengthened, whose differences over a hundredth would be mere rounding.
+        numbers are lengthened, whose differences would be dominated by rounding.
         """
         network, h = self._validator.watched_if_possible(x, y), self.step_size(x, y)
 
@@ -524,12 +542,12 @@ class Engine:
         return self._in_chunks(x, y, copies, partial(work, network), network)
 
     def _check(self, network: WatchedNetwork, x: Inputs, y: Tensor, way: str) -> None:
-        """Check derivatives against differences: for new shapes or modes, and now and then.
+        """Check derivatives against differences, for new shapes or modes and periodically.
 
-        Now and then means at passes 10, 100, 1,000 and so on. All records of the first batch are
+        Checks are repeated at passes 10, 100, 1,000 and so on. All records of the first batch are
         checked (by probes, some of them one by one), which takes as long as two or three steps.
-        Later checks sample some records: something hidden in a few records of one class, and not
-        in the first batch, may be found late.
+        Later checks sample some records: a dependence hidden in a few records of one class, and
+        absent from the first batch, may be detected late.
         """
         if self.problem.sharded:
             raise InputError(
@@ -591,7 +609,7 @@ class Engine:
         return values
 
     def _keep_together(self, x: Inputs, y: Tensor) -> None:
-        """Raise in all processes if one of them would make different passes from the rest."""
+        """Raise in all processes if one of them would make different passes."""
         names = x if isinstance(x, Mapping) else map(str, range(len(leaves(x))))
         kinds = [
             (name, tuple(t.shape[1:]), str(t.dtype))
@@ -636,7 +654,7 @@ class Engine:
     ) -> Step:
         """Return norms and losses, and the clipped sum if asked for.
 
-        Without a network that can be watched, every record is run on its own.
+        If the network cannot be traced, every record is run on its own.
         """
         none = torch.zeros(len(batch), 0, dtype=batch.z.dtype, device=batch.z.device)
         clip = self.clip

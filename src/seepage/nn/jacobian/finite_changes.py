@@ -11,12 +11,12 @@ scale ``h`` where there is no derivative (ReLU, max pooling) or none that torch 
 (``torch.no_grad()``, ``.detach()``, functions with a custom backward pass).
 
 *Thin* finite tangents do the same at training precision, in one plain pass, with gradients randomly
-narrowed. Fused attention, gradient checkpointing, compiled or quantised parts, TF32 and 16-bit
-numbers will do. The change of a wide weight is not formed but narrowed, ``ΔgQ`` with ``Q`` of
+narrowed. They work with fused attention, gradient checkpointing, compiled or quantised parts, TF32
+and 16-bit numbers. The change of a wide weight is not formed but narrowed, ``ΔgQ`` with ``Q`` of
 :data:`THIN` columns of random signs: ``E‖ΔgQ‖² = THIN·‖Δg‖²``, at a small part of a training step's
 products. Inputs are narrowed in the forward pass, ``tQ``, and layers are freed one by one in the
-backward pass, so that little is kept. The price is a little variance, which goes into the standard
-errors like that of the directions ``v``.
+backward pass, so that memory use is small. This adds a little variance, which the standard errors
+include, like that of the directions ``v``.
 
 Two errors remain, of the difference and of rounding. Rounding of the two sides is independent of
 the step and of the change, so that it *adds* to the squared quotient of record i:
@@ -25,7 +25,7 @@ the step and of the change, so that it *adds* to the squared quotient of record 
 
 since a gradient is rounded in proportion to its size. A ladder of steps (:class:`StepLadder`) shows
 ``r``, which is taken off every record; ``h`` is chosen for the least change over half and twice the
-step, and what is left of both errors lies within that change.
+step, and the remaining error of both kinds lies within that change.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def finite_change(
     """Return the change over a step of size ``h`` to either side, along directions ``v (B, …)``.
 
     It is measured in the first of the longer ``types`` that the network accepts, or in its own:
-    the rounding of a gradient is multiplied by ``1/h``. Without a ``network`` that can be watched,
+    the rounding of a gradient is multiplied by ``1/h``. Without a ``network`` that can be traced,
     every record is run on its own.
     """
     for dtype in types:
@@ -120,7 +120,7 @@ def finite_change(
 
 
 def longer_types(problem: NetworkProblem, batch: Batch) -> list[torch.dtype]:
-    """Return types longer than the network's own that it is small enough for, longest first."""
+    """Return types longer than the network's own that are affordable, longest first."""
     if problem.sharded:  # whose shards are gathered in their own type
         return []
     held, own = _count(problem.net), batch.z.dtype
@@ -138,7 +138,7 @@ def measured_type(net: nn.Module) -> torch.dtype | None:
 
     The release consists of the network's gradients as computed; their leakage does not depend on
     rounding, but second derivatives do, by several hundredths. Larger networks on an accelerator
-    run in their own type, which it is built for.
+    run in their own type.
     """
     if is_sharded(net):
         return None
@@ -161,7 +161,7 @@ def over_steps(about: str, h: float) -> str:
 def condition_of_steps(h: float, doubt: float) -> str:
     """Return the assumption of a result over finite steps, in a sentence.
 
-    ``doubt`` is how much the squared changes over half and twice the step differed at most, in the
+    ``doubt`` is the largest difference of the squared changes over half and twice the step, in the
     records tried; zero if not tried.
     """
     return _BALANCED.format(h, 100 * doubt) if doubt else _CONDITION.format(h)
@@ -206,7 +206,7 @@ class ThinChange:
     def without_rounding(self, share: float, h: float) -> ThinChange:
         """Return the change less ``r‖g‖²/h²``, the share of rounding; it may be negative.
 
-        It is not cut at zero: sums over steps would then lie above the truth.
+        It is not truncated at zero, which would bias sums over steps upwards.
         """
         return replace(self, squared=self.squared - share / h**2 * self.size) if share else self
 
@@ -245,7 +245,7 @@ def _in_short_numbers(device: str, own: torch.dtype) -> Iterator[None]:
     """Let a network of 16-bit numbers take records in float32.
 
     Neighbouring 16-bit numbers lie further apart than a step may be long: a record moved by ``hv``
-    would stay where it is or go too far. Its products keep the short type, and their cost.
+    would stay where it is or go too far. Matrix products stay in the short type, at the same cost.
     """
     if own.itemsize > 2 or torch.is_autocast_enabled(device):
         yield
@@ -330,7 +330,7 @@ def _rows(network: WatchedNetwork) -> dict[str, int]:
 
 
 def rounding_of_products() -> str:
-    """Return how float32 products may be rounded, in torch's words."""
+    """Return torch's precision setting for float32 products."""
     try:
         return str(torch.get_float32_matmul_precision())
     except RuntimeError:  # the caller has set the precision of each kind of product
@@ -363,7 +363,7 @@ class StepLadder:
         """Return ``r = R_i/‖g_i‖²`` near a step, the median over the records.
 
         The step, its half and its quarter determine ``A_i``, ``A_i c_i`` and ``R_i``. Much smaller
-        ones would not do, since numbers that hardly differ are rounded alike.
+        steps would fail, since nearly equal numbers have correlated rounding errors.
         """
         steps = (o, o + 1, o + 2)
         ratios = torch.tensor([self.sizes[k] / self.sizes[o] for k in steps], dtype=torch.float64)
@@ -373,7 +373,7 @@ class StepLadder:
         return max(0.0, float((added / self.norms.clamp(min=1e-300)).median()))
 
     def doubt(self, o: float) -> float:
-        """Return the doubt about a step.
+        """Return the uncertainty of a step.
 
         It is the largest change of a record's square, less rounding, when the step is halved or
         doubled. A record whose square is far below the others' is compared with their mean.

@@ -1,8 +1,8 @@
-"""Looks for kinks by measuring whether the slope of a record's loss jumps along a line.
+"""Search for kinks: jumps in the slope of a record's loss along a line.
 
 Functions known for their kinks (ReLU, max pooling) are found by name. ``h*(h > 0)``, a gather at an
-argmax, ``sqrt(h²)`` or any function of the user's own are not: what they have in common shows in
-the losses alone. Let ``f(t)`` be the loss of a record as its unknowns move along a line, sampled at
+argmax, ``sqrt(h²)`` or any function of the user's own are not, and can be detected only in the
+losses. Let ``f(t)`` be the loss of a record as its unknowns move along a line, sampled at
 a spacing ``s``. Its fourth difference is
 
     smooth:                    s⁴ f⁗
@@ -10,14 +10,14 @@ a spacing ``s``. Its fourth difference is
     a jump of f′ (a kink):     of the order s
     a jump of f itself:        constant
 
-and where it is largest, the spacing is halved again and again. What is left of the fourth
-difference over the spacing is the jump of the slope; for anything smoother it vanishes, however
+and where it is largest, the spacing is halved again and again. The limit of the fourth difference
+over the spacing is the jump of the slope; for anything smoother it vanishes, however
 sharply the function bends, once the spacing resolves the bend. A jump of ``f″`` alone is no kink:
 gradients are then continuous.
 
 The gradients of the parameters jump where ``f′`` does, because both jump with the slope of the same
-function inside the network. Losses need forward passes only. They are taken in float64, whose
-rounding lies far below all of this.
+function inside the network. Losses need forward passes only. They are computed in float64, whose
+rounding is negligible here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ROUNDING = 16  # a difference must be that many times what rounding alone gives
 
 
 def line_count(held: int) -> int:
-    """Return the number of lines for a network whose layers put out so many bytes per record.
+    """Return the number of lines for a network with this many bytes of layer outputs per record.
 
     The more units a network has, the more kinks lie on every line: all lines together should move
     8,192 bytes of outputs.
@@ -58,9 +58,9 @@ def has_kinks(
 ) -> bool:
     """Return whether the losses have kinks, or jump, along lines from these records to others.
 
-    ``scale`` is the size of the unknowns, for a single record, which has no other to go to.
-    ``in_chunks`` applies work to slices of so many rows. In a network that does not run in float64,
-    or away from its records, nothing is seen.
+    ``scale`` is the size of the unknowns, for a single record, which has no other record as the end
+    of a line. ``in_chunks`` applies work to slices of so many rows. In a network that fails in
+    float64, or away from its records, no kink is detected.
     """
     if torch.float64 not in (batch.z.dtype, *longer_types(problem, batch)):
         return False
@@ -81,7 +81,7 @@ def has_kinks(
 
 @dataclass(frozen=True)
 class _Lines:
-    """Lines through records: from record ``start``'s unknowns along ``move``, all else its own."""
+    """Lines along ``move`` from the unknowns of record ``start``, with all else fixed."""
 
     problem: NetworkProblem
     batch: Batch
@@ -90,9 +90,9 @@ class _Lines:
 
     @classmethod
     def through(cls, problem: NetworkProblem, batch: Batch, scale: float, count: int) -> _Lines:
-        """Return lines from every record to another, bent away from it by random signs.
+        """Return lines from every record towards another, perturbed by random signs.
 
-        The signs reach what no record differs in, and leave ties (whole numbers, padding).
+        The signs vary entries in which no records differ, and break ties (whole numbers, padding).
         """
         number, z = torch.arange(count, device=batch.z.device), batch.z
         start = number % len(batch)

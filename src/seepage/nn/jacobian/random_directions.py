@@ -2,13 +2,13 @@
 
 A generator that counts calls would give different probes for different chunks. Here the sign at
 position ``j`` is a bit of a hash of ``(key, j)`` (the mixing function of Steele, Lea and Flood,
-"Fast splittable pseudorandom number generators", 2014), so the order of work does not matter, and
-all chunks, devices and ranks see the same.
+"Fast splittable pseudorandom number generators", 2014), so the signs do not depend on chunks,
+devices, ranks or the order of work.
 
 For a wide weight the direction ``U = A Bᵀ/√r``, with ``A`` and ``B`` of r columns of random signs,
 has uncorrelated entries (``E[U_ij U_kl]`` is one if both indices agree and zero otherwise), but a
-product with it costs ``r(m + k)`` operations instead of ``mk``, and it takes almost no memory. The
-price is a little variance, of the order of ``1/r`` for every wide weight.
+product with it costs ``r(m + k)`` operations instead of ``mk``, and it takes almost no memory. This
+adds a little variance, of the order of ``1/r`` for every wide weight.
 """
 
 from __future__ import annotations

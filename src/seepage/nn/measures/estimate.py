@@ -53,9 +53,9 @@ class Estimate(Result):
         """Return the lower and upper ends of an interval of that level, ``v ± t·error``.
 
         ``t`` is Student's quantile for the ``degrees`` of freedom, the normal one if they are
-        infinite. Few probes of a record that leaks in one or two directions have a skewed
-        distribution: intervals from 4 or 8 of them were seen to cover 87 to 93 % instead of 95 %,
-        and from 2 of them 84 %.
+        infinite. With few probes, a record that leaks in one or two directions has a skewed
+        distribution: intervals from 4 or 8 probes covered 87 to 93 % instead of 95 % in
+        simulations, and from 2 probes 84 %.
         """
         # Imported here, so that training needs only torch and numpy.
         from scipy.stats import t
@@ -116,7 +116,7 @@ class Estimate(Result):
     def table(self, library: str | None = None) -> Any:
         """Return a data frame with the numbers and their standard errors.
 
-        If the noise can be drawn again, a column ``condition`` says so beside every number.
+        If the noise can be regenerated, a column ``condition`` says so.
         """
         numbers, errors = np.asarray(self), np.asarray(self.standard_errors)
         columns: dict[str, Any]

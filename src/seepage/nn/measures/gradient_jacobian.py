@@ -1,8 +1,8 @@
-"""The Jacobian of one noisy gradient with respect to its batch, as the core defines it.
+"""The Jacobian of one noisy gradient with respect to its batch, in the interface of ``core``.
 
 The release is ``Σ_i g̃_i + N(0, s² I)``, a sum of clipped gradients, in which record i moves only
 its own term. So ``J = (J̃_1 … J̃_B)/s`` with ``J̃_i = ∂g̃_i/∂z_i``, whose products the engine
-computes without forming any of it. A record that changes by a finite amount moves the release by
+computes without forming it. A record that changes by a finite amount moves the release by
 ``g̃(z′) − g̃(z)``: nothing has to be refitted.
 """
 
@@ -31,7 +31,7 @@ class GradientJacobian(ReleaseJacobian):
     """``∂(Σ g̃)/∂z`` of a batch, in units of the noise's standard deviation.
 
     The columns of a record are the unknown entries of the view's variable, in order. If the view is
-    about the input, the label may be asked about as well: a numeric target itself, or the
+    the input, the label may be added as an unknown: a numeric target itself, or the
     probability of each class.
 
     Parameters
@@ -69,7 +69,7 @@ class GradientJacobian(ReleaseJacobian):
 
     @property
     def label_size(self) -> int:  # type: ignore[override]
-        """The unknowns in one label, if it may be asked about as well as the input."""
+        """The unknowns in one label, if it may be added to the input."""
         return math.prod(self._with_label[1])
 
     @cached_property
@@ -238,7 +238,7 @@ class _InputAndLabel(View):
         yield z[:, :size].reshape(-1, *x.shape[1:]), z[:, size:].reshape(-1, *self.label_shape)
 
     def describe(self) -> str:
-        """Return the view's subject, in words."""
+        """Return a description of the view's unknowns."""
         return "the input and the label"
 
 
@@ -252,7 +252,7 @@ class GradientRelease(MeasuredRelease):
 
     @property
     def sensitivity(self) -> float | None:
-        """Twice the largest norm of a clipped gradient: one record's leaves, another's enters."""
+        """Twice the largest norm of a clipped gradient, for replacing one record by another."""
         reach = 2 * self.template.engine.clip.sensitivity
         return reach if math.isfinite(reach) else None
 

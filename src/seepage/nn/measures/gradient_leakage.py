@@ -1,7 +1,7 @@
-"""What one noisy gradient of a network tells about each of its records.
+"""Leakage of one noisy gradient of a network about each record of its batch.
 
 The release is ``Σ_i g̃_i + N(0, (σC)² I)``. The information about a record's unknowns is
-``I = J̃ᵀJ̃/(σC)²`` (paper 004, section 6), from which come
+``I = J̃ᵀJ̃/(σC)²`` (Guo et al. 2022, section 6), which gives
 
     FIL    η = √λ_max(I)               the most that any direction of the unknowns leaks
     dFIL   η̄ = √(Tr(I)/d)              the average over the d unknowns
@@ -21,7 +21,7 @@ from seepage.core.leakage import Columns, Leakage
 from seepage.core.noise import Gaussian
 from seepage.core.result import Result
 from seepage.core.unknowns import Attributes, Unknowns
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.nn.gradients.per_record_gradients import at_least_single
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.jacobian.finite_changes import condition_of_steps, over_steps
@@ -55,6 +55,7 @@ _FROM_ABOVE = (
 )
 
 
+@accepts_other_names
 def leakage(
     net: nn.Module,
     loss: str | nn.Module | Loss | Mapping[str, Tensor],
@@ -72,7 +73,7 @@ def leakage(
     chunk_size: int | str = "auto",
     seed: int = 0,
 ) -> GradientLeakage:
-    """Measure what releasing the noisy gradient of a batch tells about its records.
+    """Measure the leakage of a batch's noisy gradient about its records.
 
     Parameters
     ----------
@@ -88,10 +89,10 @@ def leakage(
     max_grad_norm
         The clipping threshold ``C``; ``None`` for no clipping.
     clip
-        ``"hard"``, ``"smooth"`` (paper 004's GELU), or a clip of :mod:`seepage.nn` with its own
-        threshold, and no ``max_grad_norm``.
+        ``"hard"``, ``"smooth"`` (the GELU clip of Guo et al. 2022), or a clip of :mod:`seepage.nn`
+        with its own threshold, and no ``max_grad_norm``.
     view
-        What is unknown of a record: ``sp.nn.Input()`` (the default, or a part with ``mask=``, or
+        The unknowns of a record: ``sp.nn.Input()`` (the default, or a part with ``mask=``, or
         one of several inputs with ``key=``), ``sp.nn.Label()``, ``sp.nn.Embedding("module")``. For
         a model of Hugging Face the default is its own input: the pixels, or the embeddings of its
         tokens.
@@ -115,7 +116,7 @@ def leakage(
     chunk_size
         Records worked on at a time; ``"auto"`` finds what fits.
     seed
-        Of the probes.
+        The seed of the probes.
 
     Examples
     --------
@@ -172,10 +173,10 @@ def check_batch(x: Inputs, y: Tensor) -> None:
 class GradientLeakage(Leakage):
     """The leakage of one noisy gradient about the records of its batch.
 
-    It answers everything that the leakage of a table answers (``columns``, ``groups``, ``subset``,
+    It has all methods of the leakage of a table (``columns``, ``groups``, ``subset``,
     ``dataset``, ``information``), so that bounds, calibration and guarantees work on it as on any
     other: a record's columns are the unknown entries of the view's variable, in order, and its
-    label is included if asked for (``label=True``). These answers are exact and take a pass or more
+    label is included with ``label=True``. These answers are exact and take a pass or more
     for each unknown; :meth:`records`, :meth:`cells` and :meth:`parts` can be estimated from a few
     probes instead.
 

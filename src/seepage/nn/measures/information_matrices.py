@@ -1,9 +1,9 @@
 """Functionals of every record's information matrix: its trace, largest eigenvalue, and a sketch.
 
 For ``A = J̃ᵀJ̃`` of d unknowns, the *trace*: a probe of random signs has the variance
-``2(‖A‖_F² − ΣA_ii²)``, the sampled coordinates of paper 004 have ``dΣA_ii² − tr²``, which is far
-larger. Hutch++ (Meyer, Musco, Musco and Woodruff 2021) first treats a subspace that holds most of
-``A`` exactly, and estimates only the rest; d unit vectors give the trace itself.
+``2(‖A‖_F² − ΣA_ii²)``, the sampled coordinates of Guo et al. (2022) have ``dΣA_ii² − tr²``, which
+is far larger. Hutch++ (Meyer, Musco, Musco and Woodruff 2021) first treats a subspace that holds
+most of ``A`` exactly, and estimates only the rest; d unit vectors give the trace itself.
 
 The *largest eigenvalue*, with a certified upper bound, comes from Lanczos' method with a random
 start. Its value ``θ`` never exceeds the eigenvalue ``λ``, and ``λ ≤ θ/(1 − ε)`` with

@@ -1,5 +1,5 @@
 """Differential privacy of a training run, as a whole and for each record.
 
-Here are the ledger of a run's steps, and the guarantees that follow from it or from the norms of a
-record's own gradients. Statements about any release are in ``seepage.privacy``.
+The ledger of a run's steps, and the guarantees that follow from it or from the norms of a record's
+own gradients. Statements about any release are in ``seepage.privacy``.
 """

@@ -2,8 +2,8 @@
 
 A record whose clipped gradients have the norms ``‖g̃_t‖`` shifts the mean of each release by that
 much. With noise of standard deviation ``s`` this is ``μ``-Gaussian differential privacy of that one
-record, ``μ² = Σ_t ‖g̃_t‖²/s_t² = Σ_t PL_t`` (paper 002, equations 2 to 4; Dong, Roth and Su 2021,
-corollary 3.3 for the sum), and Rényi divergence ``αμ²/2``.
+record, ``μ² = Σ_t ‖g̃_t‖²/s_t² = Σ_t PL_t`` (Mueller et al. 2022, equations 2 to 4; Dong, Roth and
+Su 2021, corollary 3.3 for the sum), and Rényi divergence ``αμ²/2``.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class IndividualLoss(RankedResult):
     ) -> Any:
         """Return a data frame with a row for every record.
 
-        If the noise can be drawn again, a column ``condition`` says so beside every number.
+        If the noise can be regenerated, a column ``condition`` says so.
         """
         columns: dict[str, object] = {
             "row": self.labels(),

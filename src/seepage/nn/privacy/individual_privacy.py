@@ -40,8 +40,8 @@ def sampled_gaussian_renyi(
 
     ``(1/(α − 1)) log Σ_k C(α, k)(1 − q)^{α−k} q^k e^{(k² − k)μ²/2}`` for integer orders α (Mironov,
     Talwar and Zhang 2019, section 3.3), ``αμ²/2`` for q = 1; μ is the shift in units of the noise.
-    At orders above 256, which help only if μ is small, ``αμ²/2`` also replaces a sum with an
-    exponent above 30, as an upper bound: without sampling a step costs no less.
+    At orders above 256, which help only if μ is small, ``αμ²/2`` (the cost without sampling) also
+    replaces a sum with an exponent above 30, as an upper bound.
 
     Examples
     --------
@@ -130,7 +130,7 @@ class IndividualCosts:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class IndividualPrivacy(RankedResult):
-    """Rényi differential privacy of each record, for adding or removing that one.
+    """Rényi differential privacy of each record, for adding or removing it.
 
     Where the number of records counts as public, the record is blanked out instead of removed.
     It is an estimate along the run that took place: a guarantee before the run needs a filter that
@@ -214,7 +214,7 @@ class IndividualPrivacy(RankedResult):
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """What must hold of the way batches were drawn, and of the origin of their noise."""
+        """Conditions on the sampling of batches, and on the origin of their noise."""
         if self.ledger is None:
             return ()
         return (*conditions_of_relation(self.ledger), *self.ledger.conditions)
@@ -239,14 +239,14 @@ class IndividualPrivacy(RankedResult):
         return np.asarray(np.minimum(np.maximum(every.min(axis=1), 0.0), whole))
 
     def membership(self, record: int) -> RunMembership:
-        """Return how well anybody can tell whether one record was in the data: a trade-off curve.
+        """Return the trade-off curve of membership inference for one record.
 
         It composes the norms of its own gradients, so it is an estimate; for a record that was in
         no batch, it is the guarantee of the clip for all records (``accountant.membership()``).
         """
         if self.ledger is None or self.norms is None:
             raise InputError(
-                "Trade-off curves need the steps of the run; ask the accountant that kept them."
+                "Trade-off curves need the steps of the run; use the accountant of that run."
             )
         places = np.flatnonzero(self.labels() == record)
         if not len(places):

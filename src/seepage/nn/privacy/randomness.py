@@ -1,11 +1,11 @@
-"""Who could draw a run's noise and batches again, and what that does to its guarantees.
+"""Predictability of a run's noise and batches, and its effect on guarantees.
 
 Differential privacy and leakage both assume noise that the attacker cannot know, and amplification
-by sampling assumes batches that he cannot know. Whoever has a run's seed draws both again and
-subtracts the noise; whoever can try all states of a small generator finds them. The ledger keeps
-the origin of each step's noise, and every statement about the run carries the condition that
-follows from it: this module owns the words. A run whose noise can be drawn again is an
-*experiment*: its numbers say so, and none of them can be published as a guarantee.
+by sampling assumes batches that the attacker cannot know. An attacker with a run's seed regenerates
+both and subtracts the noise; an attacker who can try all states of a small generator finds them.
+The ledger stores the origin of each step's noise, and every statement about the run carries the
+resulting condition, worded here. A run whose noise can be regenerated is an *experiment*: its
+results say so, and cannot be published as guarantees.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def check_randomness(randomness: str) -> None:
 
 
 def conditions_of(origins: Iterable[str]) -> tuple[str, ...]:
-    """Return what must hold of the noise of steps with these origins, in sentences.
+    """Return the conditions on the noise of steps with these origins, in sentences.
 
     >>> conditions_of(["secure"])
     ()
@@ -62,7 +62,7 @@ def conditions_of(origins: Iterable[str]) -> tuple[str, ...]:
 
 
 def mark_of(conditions: Sequence[str]) -> str:
-    """Return in a few words that noise can be drawn again, if these conditions say so.
+    """Return a short mark that the noise can be regenerated, if these conditions say so.
 
     >>> mark_of(conditions_of(["secure", "seed"]))
     'experiment, noise from a seed: only against attackers who neither know nor guess it'
@@ -71,12 +71,12 @@ def mark_of(conditions: Sequence[str]) -> str:
 
 
 def refuse_experiment(conditions: Sequence[str]) -> None:
-    """Raise if these conditions are of an experiment, whose guarantee must not be published."""
+    """Raise if these conditions are an experiment's: its guarantee must not be published."""
     mark = mark_of(conditions)
     if mark:
         raise InputError(
-            f"This run is an {mark}. It promises nothing to anybody else, so its guarantee cannot "
-            "be published: train again without seed=, with randomness='secure' (Opacus: "
+            f"This run is an {mark}. It is not a guarantee against other attackers and cannot be "
+            "published: train again without seed=, with randomness='secure' (Opacus: "
             "PrivacyEngine(secure_mode=True))."
         )
 

@@ -1,4 +1,4 @@
-"""How well anybody can tell whether a record was in the data of a run: its trade-off curve.
+"""Membership inference against a training run: the trade-off curve of false and true positives.
 
 A run of subsampled Gaussian steps has a curve, not one μ (:mod:`seepage.privacy.trade_off`). Both
 directions come from the privacy loss distributions of dp-accounting, which round towards more loss,
@@ -41,7 +41,7 @@ UNSEEN = "The record was in no batch, so it is charged the most that the clip al
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RunMembership(LossTradeOff):
-    """The trade-off curve of telling whether a record was in the data of a run.
+    """The trade-off curve of membership inference against a training run.
 
     Parameters
     ----------
@@ -54,10 +54,9 @@ class RunMembership(LossTradeOff):
     conditions
         The assumptions under which the numbers hold.
     relation
-        What is told apart, in words: to add or remove the record, or to replace it.
+        The neighbouring relation, in words: to add or remove the record, or to replace it.
     doubt
-        How far the advantage may be off because norms are kept in groups of similar ones; zero for
-        a guarantee.
+        The possible error of the advantage from grouping similar norms; zero for a guarantee.
     """
 
     kind: str
@@ -105,7 +104,7 @@ class ShiftGroup:
     variance: float
 
     def whole(self) -> list[tuple[float, float]]:
-        """Return the one shift that stands for all, and the number of steps."""
+        """Return one representative shift, and the number of steps."""
         return [(math.sqrt(self.mean), self.count)]
 
     def halves(self) -> list[tuple[float, float]]:
@@ -164,7 +163,7 @@ def _composed(parts: Sequence[tuple[float, float]], ledger: Ledger, rate: float)
 
 
 def _shared_out(steps: int, counts: np.ndarray) -> np.ndarray:
-    """Return whole numbers with the proportions of the counts, as near as may be."""
+    """Return whole numbers in nearly the same proportions as the counts."""
     exact = steps * counts / counts.sum()
     whole: np.ndarray = np.floor(exact).astype(int)
     order = np.argsort(whole - exact, kind="stable")
@@ -175,6 +174,6 @@ def _shared_out(steps: int, counts: np.ndarray) -> np.ndarray:
 def _check_clipped(ledger: Ledger) -> None:
     if any(math.isinf(entry.sensitivity) for entry in ledger):
         raise InputError(
-            "Unclipped gradients can have any norm, so nothing bounds how well membership can be "
-            "told; clip them (clip='hard' or 'smooth')."
+            "Unclipped gradients can have any norm, so membership inference is not bounded; clip "
+            "them (clip='hard' or 'smooth')."
         )

@@ -4,11 +4,11 @@ A :class:`Ledger` keeps the releases so far: the number of steps, with their noi
 batches. Rényi DP and (ε, δ) follow from it. The smooth clip allows gradients of norm 1.1152 C, so
 the effective noise multiplier is ``σC/sensitivity``.
 
-What is promised depends on what was declared before the data were seen. If each record joins a
-batch with a declared probability, and sums are divided by a declared number, one record more or
-less changes nothing else: the promise is about adding or removing one. If rate or divisor follow
-from the number of records (a batch size, shuffled epochs, Opacus), one record more changes
-everybody's rate. That number then counts as public, and the promise is about replacing a record.
+The guarantee depends on the settings declared before the data were seen. If each record joins a
+batch with a declared probability, and sums are divided by a declared number, adding or removing a
+record changes nothing else, and the guarantee covers it. If rate or divisor depend on the number of
+records (a batch size, shuffled epochs, Opacus), one more record changes the rate of all. That
+number then counts as public, and the guarantee covers replacing a record.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Entry:
     records
         The number of records that batches are drawn from.
     randomness
-        Where noise and batches came from, as in :mod:`seepage.nn.privacy.randomness`.
+        The origin of noise and batches, as in :mod:`seepage.nn.privacy.randomness`.
     declared
         Whether rate and divisor were stated before the data were seen. Otherwise they follow from
         the number of records, which counts as public.
@@ -134,7 +134,7 @@ class Ledger:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """What must hold of the origin of noise and batches, for every statement about the run."""
+        """Conditions on the origin of noise and batches, for every statement about the run."""
         return conditions_of(entry.randomness for entry in self._entries)
 
     @property
@@ -185,7 +185,7 @@ class PrivacyGuarantee(SummaryTable):
     order
         The Rényi order that gave ε, if there is one.
     conditions
-        What must hold: of what was declared, and of the origin of noise and batches.
+        Conditions on the declared settings and on the origin of noise and batches.
     """
 
     epsilon: float
@@ -218,9 +218,9 @@ class PrivacyGuarantee(SummaryTable):
         return marked(promise, self.conditions)
 
     def statement(self) -> DifferentialPrivacy:
-        """Return it as a promise of :mod:`seepage.privacy`, for ``sp.guarantees(…, dp=…)``.
+        """Return it as a statement of :mod:`seepage.privacy`, for ``sp.guarantees(…, dp=…)``.
 
-        It is refused for an experiment, whose noise can be drawn again.
+        It raises for an experiment, whose noise can be regenerated.
         """
         refuse_experiment(self.conditions)
         named = {words: name for name, words in RELATIONS.items() if name in NEIGHBOURS}
@@ -238,30 +238,31 @@ class PrivacyGuarantee(SummaryTable):
 
 
 def relation_of(ledger: Ledger) -> str:
-    """Return what the guarantees of a run are about: the strongest of what holds, by its name."""
+    """Return the name of the strongest neighbouring relation that a run's guarantees support."""
     return "add-or-remove" if all(_declared(entry) for entry in ledger) else "replace"
 
 
 def own_relation(ledger: Ledger) -> str:
-    """Return what the guarantees of one record are about: its gradient is there or it is not."""
+    """Return the neighbouring relation of one record's guarantees: with or without its gradient."""
     return "add-or-remove" if relation_of(ledger) == "add-or-remove" else "zero-out"
 
 
 def conditions_of_relation(ledger: Ledger) -> tuple[str, ...]:
-    """Return what must hold of the way batches were drawn, in sentences."""
+    """Return the conditions on the sampling of batches, in sentences."""
     return (_DECLARED if relation_of(ledger) == "add-or-remove" else _PUBLIC_COUNT,)
 
 
 def checked_relation(ledger: Ledger, neighbours: str | None) -> str:
-    """Return the relation that was asked for, by default the run's own; refuse what fails."""
+    """Return the requested relation, by default the run's own; raise if it does not hold."""
     if neighbours is None:
         return relation_of(ledger)
     check_choice(neighbours, "neighbours", tuple(RELATIONS))
     if neighbours == "add-or-remove" and relation_of(ledger) != neighbours:
         raise InputError(
-            "The run promises nothing about adding or removing a record: its rate follows from the "
-            "number of records, so one more changes everybody's. Ask for neighbours='replace', "
-            "or train with a declared sample_rate= (PrivateSGD: and expected_batch=)."
+            "The run has no guarantee for adding or removing a record: its rate depends on the "
+            "number of records, so one more record changes the rate of all. Ask for "
+            "neighbours='replace', or train with a declared sample_rate= (PrivateSGD: and "
+            "expected_batch=)."
         )
     if neighbours == "zero-out" and any(entry.sampler == FIXED for entry in ledger):
         raise InputError(
@@ -362,6 +363,41 @@ def guarantee(
     return PrivacyGuarantee(epsilon, delta, words, method, order, conditions)
 
 
+def least_noise(entry: Entry, epsilon: float, delta: float) -> float:
+    """Return the least σ, in thousandths, with which such steps are (ε, δ)-private.
+
+    It is found by bisection on :func:`guarantee`, and so is what a run with it will state.
+
+    Examples
+    --------
+    >>> from seepage.nn.privacy.run_privacy import Entry, least_noise
+    >>> least_noise(Entry(1000, "poisson", 0.01, 1.0, 1.0, 1.0, 6000, declared=True), 2.0, 1e-5)
+    1.023
+    """
+    if math.isinf(entry.sensitivity):
+        raise InputError(
+            "Without a clip no noise keeps a privacy budget; leave clip out, or name 'smooth'."
+        )
+
+    def suffices(thousandths: int) -> bool:
+        steps = replace(entry, noise_multiplier=thousandths / 1000)
+        return guarantee(Ledger((steps,)), delta).epsilon <= epsilon
+
+    high = 1000
+    while not suffices(high):
+        high *= 2
+        if high > 10**9:
+            raise InputError(
+                f"No noise multiplier up to a million gives ε = {epsilon:g} at δ = {delta:g} over "
+                f"{entry.steps:,} steps; take fewer, or raise target_epsilon."
+            )
+    low = high // 2 if high > 1000 else 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if suffices(middle) else (middle, high)
+    return high / 1000
+
+
 def _declared(entry: Entry) -> bool:
     return entry.sampler == POISSON and entry.declared
 
@@ -383,7 +419,7 @@ def _compose(accountant: Any, events: Iterable[tuple[Entry, Any]]) -> None:
 
 
 def _event(entry: Entry) -> Any:
-    """Return a step as dp-accounting has it, for a record that is there or is not."""
+    """Return a step as a dp-accounting event, for a record that is added or removed."""
     import dp_accounting as dp
 
     if math.isinf(entry.sensitivity):
@@ -393,7 +429,7 @@ def _event(entry: Entry) -> Any:
 
 
 def _replacement_event(entry: Entry) -> Any:
-    """Return a step as dp-accounting has it, for a record that is replaced: twice as far."""
+    """Return a step as a dp-accounting event, for a replaced record: twice the sensitivity."""
     import dp_accounting as dp
 
     if math.isinf(entry.sensitivity):

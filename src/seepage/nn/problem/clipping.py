@@ -21,7 +21,7 @@ from seepage.support.number_check import check_choice, check_positive
 
 
 class Clip(ABC):
-    """What divides a gradient of norm ``n`` before it is summed and released."""
+    """The divisor ``φ(n)`` of a gradient of norm ``n`` before it is summed and released."""
 
     max_grad_norm: float
 
@@ -55,7 +55,7 @@ class Clip(ABC):
     ) -> Tensor:
         """Return ``‖∂g̃‖²`` of one change from three scalars: ``g·g``, ``g·∂g`` and ``∂g·∂g``.
 
-        ``(dd − (1 − ρ²)(g·∂g)²/n²)/φ²``, which for paper 004's clip expands to
+        ``(dd − (1 − ρ²)(g·∂g)²/n²)/φ²``, which for the clip of Guo et al. (2022) expands to
         ``dd/φ² − 2φ′(g·∂g)²/(nφ³) + φ′²(g·∂g)²/φ⁴``. If ``g·∂g`` is an estimate, ``again`` is an
         independent one, so that the square is unbiased.
         """
@@ -140,7 +140,7 @@ class HardClip(_ThresholdClip):
 
 @dataclass(frozen=True)
 class SmoothClip(_ThresholdClip):
-    """``φ = GELU(n/C − 1) + 1``, the smooth clip of paper 004, section 6.2.
+    """``φ = GELU(n/C − 1) + 1``, the smooth clip of Guo et al. 2022, section 6.2.
 
     ``‖g̃‖ ≤ 1.11522 C`` (the paper prints 1.115), and ``|ρ| ≤ 1.0072``, so the cost of
     :meth:`Clip.conservative` is that changes along the gradient count in full, plus 1.5 %.
@@ -160,7 +160,7 @@ class SmoothClip(_ThresholdClip):
 
     @property
     def sensitivity(self) -> float:
-        """``1.11522 C``, above the largest ``n/φ(n)`` (paper 004, appendix C, prints 1.115)."""
+        """``1.11522 C``, above the largest ``n/φ(n)`` (Guo et al., appendix C: 1.115)."""
         return 1.11522 * self.max_grad_norm
 
     def phi(self, norms: Tensor) -> Tensor:
@@ -176,8 +176,8 @@ class SmoothClip(_ThresholdClip):
     def radial(self, norms: Tensor) -> Tensor:
         """Return ``ρ = (Φ(−m) − m(m + 1)Φ′(m))/φ``, ``m = n/C − 1``.
 
-        The same as ``1 − nφ′/φ``, but without the difference of two numbers near one, which would
-        be mere rounding for a gradient far beyond the threshold.
+        The same as ``1 − nφ′/φ``, but without the difference of two numbers near one, which
+        rounding would dominate for a gradient far beyond the threshold.
         """
         m = norms / self.max_grad_norm - 1
         beyond = torch.erfc(m / math.sqrt(2)) / 2

@@ -93,7 +93,7 @@ class NetworkProblem:
         self.sharded = self.sharded or is_sharded(self.net)
 
     def released(self) -> dict[str, nn.Parameter]:
-        """Return the parameters whose gradients leave: those that are trained."""
+        """Return the parameters whose gradients are released: those that are trained."""
         net = spread(self.net) if self.sharded else self.net
         return {name: p for name, p in net.named_parameters() if p.requires_grad}
 
@@ -126,7 +126,7 @@ class NetworkProblem:
         z: Tensor,
         gradients: GatheredGradients | None = None,
     ) -> Iterator[Callable[[], Tensor]]:
-        """While inside, put parameters and variable into the network; yield what runs it.
+        """While inside, put parameters and variable into the network; yield a function to run it.
 
         They stay for the backward pass: with gradient checkpointing, the network runs again there.
         ``gradients`` collects those of parameters that are sharded over processes.

@@ -2,8 +2,8 @@
 
 Every process has a shard of each parameter (a ``DTensor``) and its own records. A parameter is
 gathered for the one call that uses it, and again in the backward pass, so that no process ever
-holds the whole network. FSDP's own hooks are disabled meanwhile: they would replace the tensors
-that are watched. All processes must make the same passes, since each waits for the others' shards.
+holds the whole network. FSDP's own hooks are disabled meanwhile: they would replace the traced
+tensors. All processes must make the same passes, since each waits for the others' shards.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""The subject of a question about a record: its input, a part of it, its label, an embedding.
+"""Views: the unknowns of a record, such as its input, a part of it, its label, an embedding.
 
 A view names a variable ``z`` with one row per record. The leakage about it follows from
 ``J = ∂g̃/∂z``, the Jacobian of the released gradient, with everything else held fixed.
 
-The network is run without what training adds for speed or memory alone. None of that changes what a
-network computes, and all of it obstructs watching a network or differentiating its gradients:
-compiled modules hide their functions; the hooks of FSDP replace the parameters that are watched,
-and those of Opacus keep something of every pass; a cache of keys and values is useful only for
-generating text; a hook that makes the output of an embedding require a gradient (Hugging Face's
-``enable_input_require_grads``) serves an obsolete kind of checkpointing; and checkpointing itself,
-which reruns parts of a network in the backward pass, has no double-backward pass.
+The network is run without features that only save time or memory. These do not change its output,
+but obstruct tracing it or differentiating its gradients. Compiled modules hide their functions.
+Hooks of FSDP replace the traced parameters, and hooks of Opacus store tensors at every pass. A
+cache of keys and values is useful only for generating text. A hook that makes the output of an
+embedding require a gradient (Hugging Face's ``enable_input_require_grads``) serves an obsolete kind
+of checkpointing. Checkpointing itself, which reruns parts of a network in the backward pass, has no
+double-backward pass.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class View(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """Return what the view is about, in words."""
+        """Return a description of the view's unknowns."""
 
     def mask_for(self, z: Tensor) -> Tensor | None:
         """Return the mask as a tensor that multiplies one record's variable, or ``None``."""
@@ -171,7 +171,7 @@ class Input(View):
         return nullcontext((z if self.key is None else {**x, self.key: z}, y))
 
     def describe(self) -> str:
-        """Return what the view is about, in words."""
+        """Return a description of the view's unknowns."""
         named = "the input" if self.key is None else f"the input {self.key!r}"
         return named if self.mask is None else f"a part of {named}"
 
@@ -224,7 +224,7 @@ class Label(View):
         return nullcontext((x, z))
 
     def describe(self) -> str:
-        """Return what the view is about, in words."""
+        """Return a description of the view's unknowns."""
         return "the label"
 
 
@@ -308,7 +308,7 @@ class Embedding(View):
             handle.remove()
 
     def describe(self) -> str:
-        """Return what the view is about, in words."""
+        """Return a description of the view's unknowns."""
         part = "a part of " if self.mask is not None else ""
         return f"{part}the output of {self.module!r}"
 
@@ -342,7 +342,7 @@ class TokenEmbeddings(Embedding):
         return (sizes != 0).double().cpu() @ of_token.double().cpu().sum(1)
 
     def describe(self) -> str:
-        """Return what the view is about, in words."""
+        """Return a description of the view's unknowns."""
         part = "a part of " if self.mask is not None else ""
         return f"{part}the token embeddings ({self.module!r})"
 
@@ -377,7 +377,7 @@ class ModelInput(View):
         return self._view(net, x).unknowns_each(net, x, y)
 
     def describe(self) -> str:
-        """Return what the view is about, in words."""
+        """Return a description of the view's unknowns."""
         return "the model's input" if self.found is None else self.found.describe()
 
     def _view(self, net: nn.Module, x: Inputs) -> View:
@@ -512,7 +512,7 @@ def rows_of(x: Inputs, rows: Any) -> Inputs:
 
 @contextmanager
 def plain_run(net: nn.Module) -> Iterator[None]:
-    """While inside, switch off what a network has for speed or memory alone."""
+    """While inside, switch off features that only save time or memory."""
     with ExitStack() as stack:
         for module in net.modules():
             switch_off(stack, module, "_compiled_call_impl", None)  # of ``module.compile()``
@@ -580,8 +580,7 @@ class StaysInDouble(TorchFunctionMode):  # type: ignore[misc]
     """Keeps a network that runs in float64 there when it asks for float32.
 
     Networks cast to float32 to lengthen 16-bit numbers for a while (Hugging Face's do for logits
-    and norms); float64 would be shortened, and differences of gradients would drown in the
-    rounding.
+    and norms); this would shorten float64, and rounding would dominate differences of gradients.
     """
 
     def __torch_function__(

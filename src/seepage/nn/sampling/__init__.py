@@ -1,5 +1,5 @@
-"""How batches are drawn, whether they arrive as stated, and what random draws gain.
+"""Sampling of batches, checks that batches arrive as stated, and amplification by sampling.
 
-Here are samplers, checks of incoming batches, and the factors κ of amplification by hidden batches.
-Nothing here knows the network or its gradients, only their norms.
+Samplers, checks of incoming batches, and the amplification factors κ. Of the gradients, only their
+norms are used here.
 """

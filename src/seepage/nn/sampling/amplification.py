@@ -1,10 +1,11 @@
-"""The factor κ by which not knowing who was in a batch lowers the information about a record.
+"""Amplification by subsampling: the factor κ on the information about a record in hidden batches.
 
-One step releases ``Σ g̃ + N(0, s²)``. If a record that takes part has information ``I = J̃ᵀJ̃/s²`` and
-nobody learns who took part, the information of the step is at most ``κ q I``: ``I`` counted in the
+One step releases ``Σ g̃ + N(0, s²)``. If a record that takes part has information ``I = J̃ᵀJ̃/s²``
+and the batch is secret, the information of the step is at most ``κ q I``: ``I`` counted in the
 steps in which the record does take part, times κ. Three factors, from the loosest to the tightest:
 
-* ``κ = 1`` (paper 004, theorem 4, equation 2): for any batches chosen independently of the data.
+* ``κ = 1`` (Guo et al. 2022, theorem 4, equation 2): for any batches chosen independently of the
+  data.
 * ``κ = q/(q + (1 − q)e^{−ε})`` (equation 3), where the densities with and without the record differ
   by at most ``e^ε``: see :func:`theorem4_factor`. With Gaussian noise that holds except with
   probability δ in each step.
@@ -85,7 +86,7 @@ def _mixture_table(sample_rate: float, device: torch.device) -> Tensor:
 
 
 def theorem4_factor(sample_rate: float, epsilon: float) -> float:
-    """Return ``q/(q + (1 − q)e^{−ε})`` (paper 004, equation 3).
+    """Return ``q/(q + (1 − q)e^{−ε})`` (Guo et al. 2022, equation 3).
 
     Examples
     --------
@@ -97,11 +98,11 @@ def theorem4_factor(sample_rate: float, epsilon: float) -> float:
 
 
 def paper_epsilon(noise_multiplier: float, delta: float) -> float:
-    """Return ``1.115·2·sqrt(2 log(1.25/δ))/σ``, the ε of paper 004's algorithm 1.
+    """Return ``1.115·2·sqrt(2 log(1.25/δ))/σ``, the ε in algorithm 1 of Guo et al. 2022.
 
-    It is the classic formula of the Gaussian mechanism, which is proved only for ε ≤ 1 and says
-    nothing about the ratio of densities that the theorem needs; it is kept for the reproduction.
-    For a number to rely on, use :func:`privacy_loss_quantile`.
+    It is the classic formula of the Gaussian mechanism, which is proved only for ε ≤ 1 and does not
+    bound the ratio of densities that the theorem needs; it serves the reproduction only. For a
+    valid bound, use :func:`privacy_loss_quantile`.
     """
     return 1.115 * 2 * math.sqrt(2 * math.log(1.25 / delta)) / noise_multiplier
 
@@ -116,7 +117,7 @@ def privacy_loss_quantile(shift: float, delta: float) -> float:
 
 
 class FailureBudget:
-    """How the failure probability of theorem 4 is spread over the steps of a run.
+    """Division of theorem 4's failure probability over the steps of a run.
 
     In a run with a known number of steps each gets the same part; further steps get none. Without a
     known end, step ``t`` gets ``6/(π²t²)`` of the whole, which sums to it.
@@ -145,10 +146,10 @@ class FailureBudget:
 class Amplification:
     """κ for the records of a step, each of which takes part with probability ``sample_rate``.
 
-    By ``"mixture"`` (:class:`MixtureFactor`), ``"theorem4"`` (equation 3 of paper 004; only this
-    one has failure probabilities, from the budget) or ``"none"``: one (equation 2). Batches are
-    drawn as ``"poisson"``, ``"fixed"`` (a set of fixed size), or ``"other"``, for which only κ = 1
-    is known to hold.
+    By ``"mixture"`` (:class:`MixtureFactor`), ``"theorem4"`` (equation 3 of Guo et al. 2022; the
+    only one with failure probabilities, from the budget) or ``"none"``: one (equation 2). Batches
+    are drawn as ``"poisson"``, ``"fixed"`` (a set of fixed size), or ``"other"``, for which only κ
+    = 1 is known to hold.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Checks incoming batches: which records they hold, and whether they are drawn as stated."""
+"""Checks of incoming batches: valid record numbers, and sampling as stated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FACTS = ("steps", "entries", "same_size", "last_size", "warned")
 
 
 def checked_index(index: Any, size: int, records: int, before: Tensor | None = None) -> Tensor:
-    """Return the numbers of a batch's records, ``(B,)``, or refuse them.
+    """Return the numbers of a batch's records, ``(B,)``; raise if they are invalid.
 
     ``before`` are those of earlier parts of the same step.
     """
@@ -66,11 +66,11 @@ def checked_index(index: Any, size: int, records: int, before: Tensor | None = N
 
 
 class SamplerWarning(UserWarning):
-    """The batches are not drawn as the accountant was told."""
+    """Warning: the batches are not drawn as stated to the accountant."""
 
 
 class SamplerCheck:
-    """Tracks the sizes of batches and how often records return (nothing for ``other``).
+    """Tracks the sizes of batches and how often records recur (nothing for ``other``).
 
     Batches from shuffled epochs repeat no record until the epoch ends, whereas independent draws
     soon repeat some; a fixed size is not a Poisson sample, and a varying one is not a sample of
@@ -102,7 +102,7 @@ class SamplerCheck:
         self.warned = True
 
     def step(self, size: int, repeats: int) -> None:
-        """Note a batch; so far ``repeats`` draws were of records seen before."""
+        """Count a batch; so far ``repeats`` draws were of records seen before."""
         self.steps += 1
         self.entries += size
         self.same_size = self.same_size + 1 if size == self.last_size else 1
@@ -112,8 +112,8 @@ class SamplerCheck:
                 self.warned = True
                 warnings.warn(
                     f"{complaint} The bound on subsampling (κ) and the (ε, δ) assume otherwise; "
-                    "draw the batches as stated, or give sampler='other', which claims nothing "
-                    "from sampling.",
+                    "draw the batches as stated, or give sampler='other', which claims no "
+                    "amplification.",
                     SamplerWarning,
                     stacklevel=4,
                 )
@@ -151,6 +151,6 @@ class SamplerCheck:
         return {name: int(getattr(self, name)) for name in _FACTS}
 
     def take(self, facts: Mapping[str, int]) -> None:
-        """Resume from what :meth:`facts` returned."""
+        """Resume from the counts that :meth:`facts` returned."""
         for name in _FACTS:
             setattr(self, name, facts[name])

@@ -1,4 +1,4 @@
-"""How batches are drawn: every record by its own coin toss, or a set of fixed size.
+"""Samplers: Poisson sampling of each record, or a set of fixed size.
 
 Both are functions of a seed and a step, so a stopped run can resume with the same batches.
 """
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.support.keyed_stream import KeyedStream
 from seepage.support.number_check import check_choice
 
@@ -23,8 +23,8 @@ class Sampler(ABC):
     """Draws batches of a size, or mean size, from a data set.
 
     A seed fixes all batches, for experiments; by default they are different in every run, with a
-    key from the operating system. Keep it secret: whoever knows the batches learns more than the
-    accountant says.
+    key from the operating system. Keep it secret: an attacker who knows the batches learns more
+    than the accountant states.
     """
 
     name: str
@@ -54,11 +54,12 @@ class Sampler(ABC):
         """Draw one batch."""
 
 
+@accepts_other_names
 class PoissonSampler(Sampler):
     """Every record is in a batch with a given probability, independently.
 
     Batches vary in size and may be empty. The probability is a declared ``sample_rate``, or
-    ``batch_size/records``, which tells the number of records to whoever learns it.
+    ``batch_size/records``, which reveals the number of records to anyone who learns it.
 
     Examples
     --------
@@ -90,6 +91,7 @@ class PoissonSampler(Sampler):
         return np.flatnonzero(stream.uniform(self.records) <= self.sample_rate)
 
 
+@accepts_other_names
 class FixedSizeSampler(Sampler):
     """A set of exactly ``batch_size`` records, drawn uniformly for every step."""
 

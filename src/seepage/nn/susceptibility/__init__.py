@@ -1,5 +1,5 @@
-"""Which attribute of a record its privacy loss comes from: PLIS (paper 002).
+"""PLIS (Mueller et al. 2022): the attributes of a record that drive its privacy loss.
 
-Here are the susceptibility of one gradient and of a run, its norms over attributes, patches and
-records, and its comparison with JacSens and FIL.
+PLIS of one gradient and of a run, its norms over attributes, patches and records, and its
+comparison with JacSens and FIL.
 """

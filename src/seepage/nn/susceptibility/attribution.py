@@ -1,7 +1,7 @@
 """A number for every attribute of every record, and its norms over records, attributes and images.
 
 The PLIS of a record, of a group of attributes or of a super-pixel is the Euclidean norm of that
-part of its array (paper 002, section "Theoretical Results").
+part of its array (Mueller et al. 2022).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Attribution(ResultTable):
     noise
         The standard deviation of the noise on the sum of the gradients; ``None`` without noise.
     about
-        What the attributes are, in words.
+        A description of the attributes.
     kind
         ``exact``.
     index
@@ -197,11 +197,11 @@ class Attribution(ResultTable):
 def entries_of(
     part: Part, shape: tuple[int, ...], columns: tuple[str, ...] | None, name: str
 ) -> Tensor:
-    """Return which entries of a record of that shape a part holds, as true and false.
+    """Return a mask of the entries of a record that a part contains.
 
     A part is a column (its number or name), several of them, a slice, a tuple of slices, or true
     and false for every entry; for images also for every pixel, the same for all channels. ``name``
-    is the caller's name for it.
+    is the name of the part in error messages.
     """
     mask = torch.zeros(shape, dtype=torch.bool)
     cuts = (part,) if isinstance(part, slice) else part
@@ -242,7 +242,7 @@ def entries_of(
 
 
 def _listed(part: Part, name: str) -> list[Any]:
-    """Return the columns one by one; those in arrays as plain numbers."""
+    """Yield the columns one by one, array entries as plain numbers."""
     if isinstance(part, str | numbers.Number):
         return [part]
     if hasattr(part, "shape") or hasattr(part, "to_numpy"):

@@ -1,10 +1,10 @@
 """PLIS, Jacobian sensitivity and Fisher information loss of one gradient, side by side.
 
-With ``J̃ = ∂g̃/∂z`` the Jacobian of a record's released gradient and ``s`` the noise (paper 002,
-equations 7 and 8):
+With ``J̃ = ∂g̃/∂z`` the Jacobian of a record's released gradient and ``s`` the noise (Mueller et
+al. 2022, equations 7 and 8):
 
     PLIS      (2/s²) J̃ᵀg̃       how the privacy loss responds to each attribute
-    JacSens   ‖J̃‖₂ or ‖J̃‖_F     how the gradient responds: 002 takes the largest singular value,
+    JacSens   ‖J̃‖₂ or ‖J̃‖_F     how the gradient responds: the paper has the largest singular value,
                                 Mo et al. (2020) the Frobenius norm; for one attribute, its column's
                                 norm
     FIL       ‖J̃‖₂/s            what an adversary can learn about the attributes

@@ -1,8 +1,8 @@
-"""PLIS over a training run: a callback that adds up every step's cost to every record.
+"""PLIS over a training run: a callback that sums the privacy loss of every record over the steps.
 
 The privacy losses of steps with independent noise add (``individual_loss``), and so do their
-gradients with respect to a record's attributes. Paper 002 requires full-batch gradients: the gain
-from hidden batches cannot be assigned to one record, so no amplification is claimed here.
+gradients with respect to a record's attributes. Mueller et al. (2022) require full-batch gradients:
+amplification by subsampling cannot be assigned to one record, so none is claimed here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from seepage.tables.source import build_frame
 
 
 class SampledBatchWarning(UserWarning):
-    """A step was taken with only some of the records; PLIS claims nothing from sampling."""
+    """Warning: a step used only some of the records; PLIS claims no amplification by sampling."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -54,7 +54,7 @@ class RunSusceptibility(Attribution):
     uses
         The number of steps in which each record took part.
     conditions
-        What the numbers assume, in words.
+        The assumptions of the numbers, in words.
     """
 
     privacy_loss: Tensor
@@ -95,8 +95,8 @@ class PlisOverTraining:
     """Adds up privacy loss and PLIS of every record over the steps of a run.
 
     Call :meth:`observe` with the records of every step before its update. Every step should use the
-    gradients of all records: PLIS cannot be combined with amplification by subsampling (paper 002),
-    and batches that leave records out are warned about and counted without it.
+    gradients of all records: PLIS cannot be combined with amplification by subsampling (Mueller et
+    al. 2022); batches that leave records out raise a warning and are counted without it.
 
     Parameters
     ----------
@@ -111,11 +111,11 @@ class PlisOverTraining:
     clip
         ``"hard"`` or ``"smooth"``.
     view
-        What the attributes are.
+        The view that selects the attributes.
     chunk_size
         Records worked on at a time.
     randomness
-        Where the loop's noise comes from, as for :class:`~seepage.nn.FisherAccountant`.
+        The origin of the loop's noise, as for :class:`~seepage.nn.FisherAccountant`.
 
     Examples
     --------
@@ -249,11 +249,11 @@ class PlisOverTraining:
         return copy.deepcopy({name: getattr(self, name) for name in self._kept})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from what :meth:`state_dict` returned."""
+        """Resume from a state that :meth:`state_dict` returned."""
         if len(state["uses"]) != self.records:
             raise InputError(
-                f"The state is about {len(state['uses'])} records, but n is {self.records}; give "
-                "the same n."
+                f"The state is for {len(state['uses'])} records, but n is {self.records}; give the "
+                "same n."
             )
         for name in self._kept:
             setattr(self, name, copy.deepcopy(state[name]))
@@ -267,7 +267,7 @@ class PlisOverTraining:
             warnings.warn(
                 f"A step left out {missing} of {self.records} records. PLIS assigns its values to "
                 "individuals and cannot be combined with amplification by subsampling: the "
-                "numbers hold as if everybody knew who took part in which step.",
+                "numbers assume that the attacker knows which records took part in which step.",
                 SampledBatchWarning,
                 stacklevel=3,
             )

@@ -1,8 +1,8 @@
-"""Privacy loss and PLIS of the records of a batch: which attribute costs privacy.
+"""Privacy loss and PLIS of the records of a batch: the attributes that drive the privacy loss.
 
-A step releases ``Σ_i g̃_i + N(0, s² I)``, ``s = σC``. Its cost to record i is ``PL = ‖g̃_i‖²/s²``
-(paper 002, equation 4), and its gradient with respect to the record's attributes is the privacy
-loss-input susceptibility (equations 6 and 7):
+A step releases ``Σ_i g̃_i + N(0, s² I)``, ``s = σC``. The privacy loss of record i is
+``PL = ‖g̃_i‖²/s²`` (Mueller et al. 2022, equation 4), and its gradient with respect to the record's
+attributes is the privacy loss-input susceptibility (equations 6 and 7):
 
     PLIS = ∇_z PL = (2/s²) J̃ᵀg̃,     J̃ = ∂g̃/∂z
 """
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.measures.gradient_leakage import check_batch, check_view
 from seepage.nn.privacy.individual_loss import IndividualLoss
@@ -49,7 +49,7 @@ class Susceptibility(Attribution):
     clip
         The clip of the gradients.
     comparison
-        JacSens and FIL of the same gradients, if they were asked for.
+        JacSens and FIL of the same gradients, if requested.
     """
 
     privacy_loss: Tensor
@@ -88,7 +88,7 @@ class Susceptibility(Attribution):
         """Return PLIS, JacSens and FIL side by side."""
         if self.comparison is None:
             raise InputError(
-                "JacSens and FIL were not asked for; call sp.nn.plis(..., compare='auto') before "
+                "JacSens and FIL were not computed; call sp.nn.plis(..., compare='auto') before "
                 "the network changes."
             )
         return self.comparison
@@ -132,6 +132,7 @@ def susceptibility(
     )
 
 
+@accepts_other_names
 def plis(
     net: Any,
     loss: str | nn.Module | Loss | None,
@@ -165,8 +166,8 @@ def plis(
         The clipping threshold ``C``; ``None`` for no clipping.
     clip
         ``"hard"``, under which the privacy loss of a clipped record is constant and its PLIS zero,
-        or ``"smooth"`` (paper 004's GELU, as in paper 002). Or a clip of :mod:`seepage.nn` with its
-        own threshold, and no ``max_grad_norm``.
+        or ``"smooth"`` (the GELU clip of Guo et al. 2022, as in Mueller et al. 2022). Or a clip of
+        :mod:`seepage.nn` with its own threshold, and no ``max_grad_norm``.
     view
         What the attributes are: ``sp.nn.Input()`` (the default, or a part with ``mask=``),
         ``sp.nn.Label()``, ``sp.nn.Embedding("module")``.
@@ -231,7 +232,7 @@ def _release(
 
 
 def named(result: Susceptibility, table: Table | None, view: View) -> Susceptibility:
-    """Return PLIS with the names of a table's rows, and of its columns if it is about them."""
+    """Return PLIS with the names of a table's rows, and of its columns if they are attributes."""
     if table is None:
         return result
     about = isinstance(view, Input) and result.values.shape[1:] == (len(table.names),)
@@ -301,7 +302,7 @@ def as_network(model: Any, X: Any, y: Any) -> tuple[nn.Module, Loss, Table, Tens
 
 
 def _of_margin(family: Any) -> Loss:
-    """Return the loss of a family of one margin."""
+    """Return the loss of a model family with one margin."""
 
     def loss(output: Tensor, target: Tensor) -> Tensor:
         if family.name == "bernoulli":  # smooth at zero, where the family's formula has a kink

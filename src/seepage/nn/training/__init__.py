@@ -1,5 +1,5 @@
 """Private training loops with the accountant beside them: our own, and Opacus's.
 
-Here are the trainer, the attachment of the accountant to other trainers, and the checkpoints from
-which a run resumes.
+The trainer, the attachment of the accountant to other trainers, and the checkpoints from which a
+run resumes.
 """

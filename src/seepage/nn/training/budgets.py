@@ -1,16 +1,16 @@
-"""Budgets in private SGD: before every step, who still takes part in it.
+"""Individual privacy budgets in private SGD: which records still take part in a step.
 
-What a step costs a record follows from its own clipped gradient ``g̃`` at the present parameters,
-which are an earlier release, and from the noise ``s``. Two ways to charge are safe:
+The privacy loss of a step to a record follows from its own clipped gradient ``g̃`` at the present
+parameters, which are an earlier release, and from the noise ``s``. Two ways to charge it are valid:
 
-* a Gaussian budget charges ``‖g̃‖²/s²`` to the records that were *drawn*, as if everybody knew who
-  was: given the coins, a filtered stream of Gaussian releases;
+* a Gaussian budget charges ``‖g̃‖²/s²`` to the records that were *drawn*, as if the attacker knew
+  the batches: given the batches, a filtered stream of Gaussian releases;
 * a Rényi budget charges the divergence of the sampled Gaussian to *every* record, drawn or not,
   at its own norm, so that the gradients of all records are needed at every step.
 
-To charge the sampled divergence only to those drawn would be wrong by a factor of about ``1/q``.
-So would be to charge a record the norm it had when it was last drawn, and clip to that: when it was
-drawn is its own secret, not an earlier release. Without sampling both ways are one.
+Charging the sampled divergence only to the records drawn would be wrong by a factor of about
+``1/q``. Charging a record the norm at its last draw, and clipping to that, would be wrong too: when
+it was drawn is secret, not an earlier release. Without sampling the two coincide.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ Lengths = Callable[[Tensor], Tensor]  # the norms of some records' clipped gradi
 
 
 class RecordBudgets:
-    """Decides before every step which of the drawn records take part.
+    """Selects before every step the drawn records with budget left.
 
     Parameters
     ----------
     budget
         ``GaussianDP``, ``RenyiDP`` at one whole order, or ``DifferentialPrivacy``, each about
         adding or removing a record. The last becomes a Gaussian budget if every record is in every
-        step, otherwise a Rényi budget of the order that lets a record with the longest gradients
-        take part longest.
+        step, otherwise a Rényi budget at the order that allows the most steps for gradients of the
+        largest norm.
     records
-        How many there are.
+        The number of records.
     sample_rate
         The probability that a record is drawn.
     noise
@@ -56,7 +56,7 @@ class RecordBudgets:
     Attributes
     ----------
     filter
-        The :class:`~seepage.privacy.PrivacyFilter`, with what each record has spent. Secret.
+        The :class:`~seepage.privacy.PrivacyFilter`, with each record's spent budget. Secret.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class RecordBudgets:
         return max(0.0, limit + math.log1p(-1 / order) - math.log(delta * order) / (order - 1))
 
     def state(self) -> dict[str, Tensor]:
-        """Return what a run needs to resume."""
+        """Return the state that a run needs to resume."""
         kept = self.filter
         return {
             "active": torch.from_numpy(kept.active.copy()),
@@ -115,7 +115,7 @@ class RecordBudgets:
 
 
 def checked_budget(budget: Any) -> Budget:
-    """Return a budget that a run can enforce, or refuse it."""
+    """Return a budget that a run can enforce; raise if there is none."""
     if not isinstance(budget, Budget) or budget.neighbours != ADD_OR_REMOVE:
         raise InputError(
             "budget must be a promise about adding or removing a record: "
@@ -137,11 +137,11 @@ def checked_budget(budget: Any) -> Budget:
 def equivalent_budget(
     promise: DifferentialPrivacy, sample_rate: float, shift: float
 ) -> GaussianDP | RenyiDP:
-    """Return a budget that implies (ε, δ), chosen without a look at the data.
+    """Return a budget that implies (ε, δ), chosen independently of the data.
 
     At order α, a Rényi divergence of ``ε − log(1 − 1/α) + log(δα)/(α − 1)`` implies (ε, δ)
-    (Canonne, Kamath and Steinke 2020, proposition 12). Of all orders, the one that buys the most
-    steps with the largest shift.
+    (Canonne, Kamath and Steinke 2020, proposition 12). The order is the one that allows the most
+    steps at the largest shift.
 
     Examples
     --------
@@ -161,7 +161,7 @@ def equivalent_budget(
     best = int(np.argmax(limits / costs))
     if not limits[best] > 0:
         raise InputError(
-            f"(ε, δ) = ({promise.epsilon:g}, {promise.delta:g}) is too little for a Rényi budget "
-            "at any order; give a larger ε or δ, or GaussianDP."
+            f"(ε, δ) = ({promise.epsilon:g}, {promise.delta:g}) is too small for a Rényi budget at "
+            "any order; give a larger ε or δ, or GaussianDP."
         )
     return RenyiDP({float(orders[best]): float(limits[best])}, ADD_OR_REMOVE)

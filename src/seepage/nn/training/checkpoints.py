@@ -1,4 +1,4 @@
-"""Checkpoints of a run: one file, written whole or not at all, tensors and text, no pickle."""
+"""Checkpoints of a run: one file of tensors and text, written atomically, without pickle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seepage.errors import InputError
+from seepage.errors import OTHER_NAMES, InputError
 from seepage.support.files import write_private
 from seepage.support.keyed_stream import KeyedStream
 
@@ -62,13 +62,14 @@ def _checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
 def write_key(path: Path, stream: KeyedStream) -> None:
     """Write the key of a run beside its checkpoint, readable by its owner only.
 
-    The checkpoint itself never holds it: whoever is shown one must not be able to remove the noise.
+    The checkpoint itself never holds it: a reader of the checkpoint must not be able to remove the
+    noise.
     """
     write_private(_key_file(path), lambda file: file.write(stream.key.hex().encode()))
 
 
 def read_key(path: Path) -> KeyedStream:
-    """Return the stream of the run that a checkpoint is of."""
+    """Return the random stream of a checkpoint's run."""
     try:
         return KeyedStream(bytes.fromhex(_key_file(path).read_text(encoding="ascii")))
     except FileNotFoundError:
@@ -91,6 +92,7 @@ def check_same_run(
     path: Path, stored: Mapping[str, Any], mine: Mapping[str, Any], steps: int
 ) -> None:
     """Raise unless the run can resume from a checkpoint, for ``steps`` steps."""
+    stored = {OTHER_NAMES.get(name, name): value for name, value in stored.items()}
     if "loss" not in stored:
         raise InputError(
             f"{path} was written by an earlier version of seepage, which did not store everything "
@@ -99,13 +101,13 @@ def check_same_run(
     for name, value in mine.items():
         if stored.get(name) != value:
             raise InputError(
-                f"{path} is of another run: its {name} is {stored.get(name)!r}, not {value!r}. "
+                f"{path} holds another run: its {name} is {stored.get(name)!r}, not {value!r}. "
                 "Name another checkpoint, or delete it to start afresh."
             )
     announced = stored["theorem4_steps"]
     if announced is not None and announced != steps:
         raise InputError(
-            f"{path} is of a run that spreads the failure probability of theorem 4 over "
+            f"{path} holds a run that spreads the failure probability of theorem 4 over "
             f"{announced} steps; resuming it for {steps} would exceed its delta. Give "
             f"steps={announced}, or start afresh with another checkpoint."
         )

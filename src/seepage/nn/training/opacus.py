@@ -35,16 +35,16 @@ _FLAT = "Opacus's flat clipping (the default), plain or ghost"
 
 
 class ReleaseWarning(UserWarning):
-    """Opacus's release is not what its guarantee assumes."""
+    """Warning: Opacus's release does not satisfy the assumptions of its guarantee."""
 
 
 class SumCheck:
     """Compares the clipped sum of an optimiser with the one that is accounted for.
 
-    Whatever makes the two differ (another clip, another reduction of the loss, other parameters,
-    another batch) makes the leakage a number about something that is not released. Sums are
-    compared in the first two steps, after changes of settings, and in one step of 64. A schedule
-    may change the settings at every step: only the first eight changes count.
+    If the two differ (another clip, another reduction of the loss, other parameters, another
+    batch), the measured leakage is not that of the release. Sums are compared in the first two
+    steps, after changes of settings, and in one step of 64. A schedule may change the settings at
+    every step: only the first eight changes count.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class SumCheck:
         self._clip = math.inf
 
     def begin(self, step: int, settings: object) -> None:
-        """Decide whether the sum of this step, counted from zero, is to be compared."""
+        """Decide whether to compare the sum of this step, counted from zero."""
         changed = settings != self._settings
         self._settings = settings
         self._changes += changed
@@ -97,8 +97,8 @@ class SumCheck:
         worst = max(apart, key=lambda name: apart[name])
         raise InputError(
             "The optimiser's release is not the one accounted for: its clipped sum differs from "
-            f"the accountant's by {away / max(self._lengths, 1e-30):.2g} of the gradients' "
-            f"lengths, {self._guess(sums, worst)}"
+            f"the accountant's by {away / max(self._lengths, 1e-30):.2g} of the gradients' norms, "
+            f"{self._guess(sums, worst)}"
         )
 
     def _tolerance(self) -> float:
@@ -141,8 +141,8 @@ class BatchMeanLoss:
     Opacus multiplies the gradient of a mean by the number of records N, which recovers each
     record's own gradient if the mean divides by N. With class weights or ignored targets torch's
     mean is ``Σ_j w_j ℓ_j / Σ_j w_j`` (over all positions of all records), so that for record i
-    Opacus clips and releases the gradient of ``N/Σ_j w_j · w_i ℓ_i``. The factor belongs to the
-    batch: leaving a record out changes it for all others, which no clip bounds.
+    Opacus clips and releases the gradient of ``N/Σ_j w_j · w_i ℓ_i``. The factor depends on the
+    batch: removing a record changes it for all other records, which no clip bounds.
 
     The module is a ``CrossEntropyLoss`` or ``NLLLoss`` with ``reduction="mean"``; ``loss`` gives
     the sums ``w_i ℓ_i``, one per record, and ``factor`` is ``N/Σ_j w_j``.
@@ -185,8 +185,8 @@ class OpacusAccountant(FisherAccountant):
     Call :meth:`observe` with every batch of the loader, even an empty one, before
     ``optimizer.step()``. The noise and the clipping threshold are read from Opacus at every batch,
     so schedules are followed; a batch in several parts (Opacus's ``BatchMemoryManager``) is one
-    step. Opacus's clipped sum is compared with the one accounted for, in the first steps, after
-    changes of the settings and now and then. Made by :func:`attach`.
+    step. Opacus's clipped sum is compared with the one accounted for in the first steps, after
+    changes of the settings and periodically. Made by :func:`attach`.
     """
 
     def __init__(
@@ -241,8 +241,8 @@ class OpacusAccountant(FisherAccountant):
     def _mean_over_batches(self, x: Any, y: Tensor, index: Tensor) -> Tensor:
         if self._mean is not None and self._mean.take(y):
             raise InputError(
-                "The loss is a weighted mean over the batch, so a record's leakage depends on "
-                "who else is drawn, and a survey cannot estimate its mean. Use reduction='none' "
+                "The loss is a weighted mean over the batch, so a record's leakage depends on the "
+                "other records drawn, and a survey cannot estimate its mean. Use reduction='none' "
                 "and the mean over records, in the loop and in attach()."
             )
         return super()._mean_over_batches(x, y, index)
@@ -265,8 +265,8 @@ class OpacusAccountant(FisherAccountant):
         Opacus draws with the rate ``1/len(data_loader)`` and divides by a batch size, which both
         follow from the number of records. That number counts as public, and by default ε is about
         replacing a record. Opacus's own ε is ``neighbours="zero-out"``, by Opacus's own method
-        unless ``"rdp"`` or ``"pld"`` is asked for: it is about a record whose place one without a
-        gradient takes, not about adding or removing one.
+        unless ``"rdp"`` or ``"pld"`` is given: it covers replacing a record by one with zero
+        gradient, not adding or removing one.
         """
         theirs = self._source.accountant()
         plain = method is None and group == 1 and neighbours == "zero-out"
@@ -321,11 +321,11 @@ class OpacusAccountant(FisherAccountant):
             return
         self._warned_of_mean = True
         warnings.warn(
-            "The loss is a weighted mean over the batch (class weights, or ignored targets): one "
-            "record more or less rescales the gradients of all others, which no clip bounds. The "
-            "leakage is that of Opacus's release, but the sensitivity is larger than stated, and "
-            "so is every ε, Opacus's and this accountant's. Reduce per record: use "
-            "reduction='none' and the mean over records, in the loop and in attach().",
+            "The loss is a weighted mean over the batch (class weights, or ignored targets): "
+            "adding or removing a record rescales the gradients of all other records, which no "
+            "clip bounds. The leakage is that of Opacus's release, but the sensitivity is larger "
+            "than stated, and so is every ε, Opacus's and this accountant's. Reduce per record: "
+            "use reduction='none' and the mean over records, in the loop and in attach().",
             ReleaseWarning,
             stacklevel=4,
         )
@@ -424,7 +424,7 @@ class _Source:
         """Return Opacus's clipped sums, before noise, by parameter.
 
         ``None`` if they are no longer available: with several processes, all but the first divide
-        them in place before the hook runs. The first one's comparison stands for all.
+        them in place before the hook runs. The first process compares for all.
         """
         sums: dict[str, Tensor | None] = {}
         for name, parameter in parameters.items():
@@ -508,8 +508,8 @@ def attach(
     data_loader
         The loader that ``make_private`` returned.
     noise_multiplier, max_grad_norm
-        The arguments of ``make_private``, for a ``PrivacyEngine``, which does not keep them. An
-        optimiser has its own, and others are refused.
+        The arguments of ``make_private``, for a ``PrivacyEngine``, which does not keep them. For an
+        optimiser, other values than its own are refused.
     accounting
         More arguments for :class:`~seepage.nn.FisherAccountant`: ``view``, ``probes`` and so on.
 
@@ -538,8 +538,8 @@ def attach(
     if not secure:
         warnings.warn(
             "Opacus is not in its secure mode: its noise comes from torch's generator, which "
-            "keeps 32 bits of a seed on the CPU, so whoever sees the models of a run can find "
-            "the noise by trial. For a release use PrivacyEngine(secure_mode=True), or "
+            "keeps 32 bits of a seed on the CPU, so an attacker who sees the models of a run can "
+            "find the noise by brute force. For a release use PrivacyEngine(secure_mode=True), or "
             "sp.nn.PrivateSGD.",
             ReleaseWarning,
             stacklevel=2,
@@ -547,9 +547,9 @@ def attach(
     rate = getattr(data_loader.batch_sampler, "sample_rate", None)
     if rate is None:
         warnings.warn(
-            "The loader does not draw Poisson batches: nothing is claimed from sampling, neither "
-            "for the leakage (κ = 1) nor for (ε, δ), whereas Opacus's own ε assumes Poisson "
-            "batches.",
+            "The loader does not draw Poisson batches: no amplification by sampling is claimed, "
+            "neither for the leakage (κ = 1) nor for (ε, δ), whereas Opacus's own ε assumes "
+            "Poisson batches.",
             SamplerWarning,
             stacklevel=2,
         )
@@ -560,7 +560,7 @@ def attach(
     if of_batch and isinstance(accounting.get("view"), Label) and criterion.weight is not None:
         raise InputError(
             "With class weights the mean of a batch divides by the weights of its labels, so a "
-            "label shows in the gradients of all other records, which is not measured. Use "
+            "label affects the gradients of all other records, which is not measured. Use "
             "reduction='none' and the mean over records, in the loop and in attach()."
         )
     return OpacusAccountant(

@@ -2,9 +2,10 @@
 
 It runs in one process or, under ``torchrun``, in several that share the work of every batch.
 
-``w ← w − ρ v``, ``v ← m v + (Σ g̃ + N(0, (σC)²))/B + λ w`` (paper 004, section 6.1, with momentum
-and weight decay), or any other optimiser's step along ``(Σ g̃ + N(0, (σC)²))/B``. ``B`` is declared,
-or the number of records counts as public: whoever sees the noise of a step learns ``σC/B``.
+``w ← w − ρ v``, ``v ← m v + (Σ g̃ + N(0, (σC)²))/B + λ w`` (Guo et al. 2022, section 6.1, with
+momentum and weight decay), or any other optimiser's step along ``(Σ g̃ + N(0, (σC)²))/B``. ``B`` is
+declared, or the number of records counts as public: an attacker who sees the noise of a step learns
+``σC/B``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 from tqdm import tqdm
 
-from seepage.errors import InputError, nearest
+from seepage.errors import InputError, accepts_other_names, check_options
 from seepage.nn.accounting.accountant import FisherAccountant
 from seepage.nn.accounting.joining import gather_shares, keep_one_share, whole_state
 from seepage.nn.accounting.processes import (
@@ -44,9 +45,11 @@ from seepage.nn.privacy.randomness import (
     SEEDED_AND_FAST,
     conditions_of,
     mark_of,
+    marked,
 )
 from seepage.nn.privacy.run_membership import GUARANTEED
-from seepage.nn.problem.clipping import Clip
+from seepage.nn.privacy.run_privacy import Entry, least_noise
+from seepage.nn.problem.clipping import Clip, make_clip
 from seepage.nn.problem.own_loss import labels_of
 from seepage.nn.problem.problem import Loss
 from seepage.nn.problem.sharding import put_together, spread_like
@@ -71,7 +74,13 @@ from seepage.nn.training.secure_noise import quick_noise, secure_noise
 from seepage.privacy.filters import CONDITIONS
 from seepage.support.files import remove_half_written
 from seepage.support.keyed_stream import KeyedStream
-from seepage.support.number_check import check_choice, check_noise, check_number, check_positive
+from seepage.support.number_check import (
+    check_choice,
+    check_noise,
+    check_number,
+    check_positive,
+    check_share,
+)
 
 Released = Mapping[str, nn.Parameter]
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -83,9 +92,8 @@ _OWN = ("n", "sampler")  # set by the trainer itself
 class PrivateUpdate:
     """Changes the parameters by a noisy gradient; its state can be stored and resumed.
 
-    ``make`` creates the optimiser for the released parameters. It sees nothing but the noisy
-    gradients and the resulting parameters, so it adds no leakage (post-processing of a release
-    gives nothing more away).
+    ``make`` creates the optimiser for the released parameters. It uses only the noisy gradients and
+    the resulting parameters, so it adds no leakage (post-processing).
     """
 
     def __init__(self, released: Released, make: MakeOptimizer) -> None:
@@ -163,10 +171,11 @@ class Progress:
     worst_dfil
         The largest dFIL of any record.
     worst_mu
-        The largest μ of any record: how well an adversary who knows all others and the batches
-        could tell from the release whether it was there; nan without clipping.
+        The largest μ of any record: the Gaussian DP parameter of membership inference by an
+        adversary who knows all other records and the batches; nan without clipping.
     condition
-        What dFIL and μ rest on if the noise can be drawn again, in a few words; otherwise empty.
+        The condition on dFIL and μ if the noise can be regenerated, in a few words; otherwise
+        empty.
     """
 
     step: int
@@ -176,6 +185,7 @@ class Progress:
     condition: str = ""
 
 
+@accepts_other_names
 class PrivateSGD:
     """Trains a network with private SGD and accounts for its leakage.
 
@@ -192,44 +202,49 @@ class PrivateSGD:
         As for :class:`~seepage.nn.FisherAccountant`.
     steps
         How many steps to take.
+    epochs
+        Instead of ``steps``: how many passes over the data. Of Poisson batches a pass is
+        ``1/sample_rate`` steps, in which every record takes part once on average.
     sample_rate, expected_batch
         The probability that a record is in a Poisson batch, and the number ``B`` that the noisy
-        sums are divided by: both declared before the data are seen, so that one record more or
-        less changes nothing else. Guarantees are about adding or removing a record. Batches have
-        ``sample_rate · n`` records on average; a ``B`` that is far off acts like another
-        learning rate.
+        sums are divided by: both declared before the data are seen, so that adding or removing a
+        record changes nothing else. Guarantees are about adding or removing a record. Batches have
+        ``sample_rate · n`` records on average; an inaccurate ``B`` only rescales the learning rate.
     batch_size
         Instead: the size of a batch, or its mean for Poisson batches. Rate and divisor then follow
         from ``n``, which counts as public, and guarantees are about replacing a record.
-    learning_rate, momentum, weight_decay
-        ρ, m and λ. By default ρ is 0.1 and the others are zero.
+    lr, momentum, weight_decay
+        ρ, m and λ. By default ρ is 0.1, and m and λ are zero.
     optimizer
         Any optimiser of torch instead, as a function of the parameters:
         ``functools.partial(torch.optim.AdamW, lr=1e-3)``.
     noise_multiplier, max_grad_norm, clip
-        σ, C, and how gradients are clipped: ``"hard"``, ``"smooth"`` as in paper 004, ``"none"``,
-        or a clip of :mod:`seepage.nn.problem.clipping`, which has its own C.
+        σ (1 by default), C, and how gradients are clipped: ``"hard"``, ``"smooth"`` as in Guo et
+        al. 2022, ``"none"``, or a clip of :mod:`seepage.nn.problem.clipping`, which has its own C.
+    target_epsilon, target_delta
+        Instead of ``noise_multiplier``: a privacy budget (ε, δ) for the whole run. σ is then the
+        least, in thousandths, with which ``accountant_.privacy(target_delta)`` is within it; it
+        follows from the declared settings alone.
     sampling
         ``"poisson"``, or ``"fixed"`` for batches of one size. A batch that is too large for memory
         is processed in parts (``chunk_size``), but is still one batch.
     seed
-        For experiments: fixes batches, noise and probes. Whoever knows or guesses it can draw them
-        again and subtract the noise, and every statement about the run says so. By default they
-        follow from a 256-bit key of the operating system and the step's number. With a checkpoint
-        the key is kept beside it, in a file of the same name plus ``.key``, which a run needs to
-        resume. Keep it secret and delete it when the run is over: whoever knows it can remove the
-        noise.
+        For experiments: fixes batches, noise and probes. Anyone who knows or guesses it can
+        regenerate and subtract the noise, and every statement about the run says so. By default
+        they follow from a 256-bit key of the operating system and the step's number. With a
+        checkpoint the key is kept beside it, in a file of the same name plus ``.key``, which a run
+        needs to resume. Keep it secret and delete it when the run is over: anyone who knows it can
+        remove the noise.
     randomness
         ``"secure"``: noise and batches from ChaCha20, sums rounded to a grid of about 1/4096 of the
         noise's standard deviation. ``"fast"``: noise from torch's own generator, which keeps as
-        little as 32 bits of a seed, for experiments only; statements say so too.
+        little as 32 bits of a seed, for experiments only; statements about the run say so.
     budget
-        What is promised to every record, about adding or removing it:
+        The privacy budget of every record, for adding or removing it:
         ``sp.privacy.DifferentialPrivacy(8.0, 1e-5, "add-or-remove")``, ``GaussianDP`` or
-        ``RenyiDP``. A record whose budget is spent takes part no more; the others go on. A Gaussian
-        budget charges the records that were drawn, the others every record, for which all
-        gradients are computed at every step. Needs a declared ``sample_rate``, a clip and a
-        single process.
+        ``RenyiDP``. A record whose budget is spent takes no further part. A Gaussian budget charges
+        the records drawn; the other budgets charge every record, for which all gradients are
+        computed at every step. Needs a declared ``sample_rate``, a clip and a single process.
         The leakage η̄ is then not stated: see :meth:`promise`.
     checkpoint
         A file to keep the state of the run in. If it exists, :meth:`fit` resumes from it, with the
@@ -249,7 +264,7 @@ class PrivateSGD:
     accountant_
         The :class:`~seepage.nn.FisherAccountant` of the run.
     budgets_
-        With ``budget``, what every record has spent and who has stopped
+        With ``budget``, the budget spent by every record and the records stopped
         (:class:`~seepage.nn.training.budgets.RecordBudgets`); otherwise ``None``. Keep it secret:
         whether a record has stopped is not covered by its budget.
     history_
@@ -269,12 +284,22 @@ class PrivateSGD:
     ...     steps=30,
     ...     sample_rate=0.25,
     ...     expected_batch=50,
-    ...     learning_rate=1.0,
+    ...     lr=1.0,
     ... )
     >>> print(trainer.fit(X, y).accountant_.privacy(1e-5))
     (ε = 10.96, δ = 1e-05), to add or remove one record
     >>> trainer.accountant_.records("dfil").shape
     (200,)
+
+    From a privacy budget, and passes over the data instead of steps:
+
+    >>> declared = {"sample_rate": 0.25, "expected_batch": 50, "epochs": 5}
+    >>> trainer = sp.nn.PrivateSGD(
+    ...     net, "cross_entropy", lr=1.0, target_epsilon=8.0, target_delta=1e-5, **declared
+    ... )
+    >>> trainer  # doctest: +NORMALIZE_WHITESPACE
+    <PrivateSGD: 20 steps, sample_rate=0.25, expected_batch=50, noise_multiplier=1.08,
+    max_grad_norm=1, (ε = 8, δ = 1e-05); not fitted>
     """
 
     def __init__(
@@ -282,15 +307,18 @@ class PrivateSGD:
         net: nn.Module,
         loss: str | nn.Module | Loss,
         *,
-        steps: int,
+        steps: int | None = None,
+        epochs: float | None = None,
         sample_rate: float | None = None,
         expected_batch: float | None = None,
         batch_size: int | None = None,
-        learning_rate: float | None = None,
+        lr: float | None = None,
         momentum: float | None = None,
         weight_decay: float | None = None,
         optimizer: MakeOptimizer | None = None,
-        noise_multiplier: float = 1.0,
+        noise_multiplier: float | None = None,
+        target_epsilon: float | None = None,
+        target_delta: float | None = None,
         max_grad_norm: float = 1.0,
         clip: str | Clip = "hard",
         sampling: str = "poisson",
@@ -305,42 +333,53 @@ class PrivateSGD:
         takers = (PrivateSGD, FisherAccountant)
         options = (name for taker in takers for name in inspect.signature(taker).parameters)
         known = [name for name in options if name not in _OWN]
-        for name in accounting:  # an option that belongs neither to the trainer nor the accountant
-            if name not in known:
-                raise InputError(f"PrivateSGD has no option {name!r}{nearest(name, known)}.")
-        if steps < 1 or checkpoint_every < 1 or (evaluate_every is not None and evaluate_every < 1):
+        check_options(accounting, known, "PrivateSGD")
+        if (steps is None) == (epochs is None):
+            raise InputError(
+                "Give steps=, the number of batches, or epochs=, the passes over the data: one of "
+                "them."
+            )
+        if epochs is not None:
+            check_positive(epochs, "epochs")
+        counts = (steps, checkpoint_every, evaluate_every)
+        if any(count is not None and count < 1 for count in counts):
             raise InputError("steps, checkpoint_every and evaluate_every must be at least one.")
         check_choice(randomness, "randomness", ("secure", "fast"))
         _check_declared(sample_rate, expected_batch, batch_size, sampling)
-        own = (learning_rate, momentum, weight_decay)
+        _check_target(target_epsilon, target_delta, noise_multiplier, budget)
+        own = (lr, momentum, weight_decay)
         if optimizer is not None and own != (None, None, None):
             raise InputError(
-                "learning_rate, momentum and weight_decay belong to the trainer's own update; "
+                "lr, momentum and weight_decay belong to the trainer's own update; "
                 "give them to the optimizer instead: functools.partial(torch.optim.AdamW, "
                 "lr=1e-3)."
             )
-        learning_rate = 0.1 if learning_rate is None else learning_rate
+        lr = 0.1 if lr is None else lr
         momentum, weight_decay = (0.0 if each is None else each for each in own[1:])
-        check_noise(noise_multiplier)
-        rates = {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
+        if noise_multiplier is None and target_epsilon is None:
+            noise_multiplier = 1.0
+        if noise_multiplier is not None:
+            check_noise(noise_multiplier)
+        rates = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         for name, value in (rates | {"max_grad_norm": max_grad_norm}).items():
             check_number(value, name)
-        if not (learning_rate > 0 and 0 <= momentum < 1 and weight_decay >= 0):
+        if not (lr > 0 and 0 <= momentum < 1 and weight_decay >= 0):
             raise InputError(
-                "learning_rate must be above zero, momentum in [0, 1), weight_decay not negative."
+                "lr must be above zero, momentum in [0, 1), weight_decay not negative."
             )
         self.net = net
         self.loss = loss
         # Plain numbers from here on, since a checkpoint holds no others.
-        self.steps = int(steps)
+        self.epochs = None if epochs is None else float(epochs)
         self.batch_size = plain_setting(batch_size)
         self.sample_rate = None if sample_rate is None else float(sample_rate)
         self.expected_batch = None if expected_batch is None else float(expected_batch)
-        self.learning_rate = float(learning_rate)
+        self.lr = float(lr)
         self.momentum = float(momentum)
         self.weight_decay = float(weight_decay)
         self.optimizer = optimizer
-        self.noise_multiplier = float(noise_multiplier)
+        self.target_epsilon = None if target_epsilon is None else float(target_epsilon)
+        self.target_delta = None if target_delta is None else float(target_delta)
         self.max_grad_norm = float(max_grad_norm)
         self.clip = clip
         self.sampling = sampling
@@ -349,13 +388,47 @@ class PrivateSGD:
         self.budget = None if budget is None else checked_budget(budget)
         if budget is not None and batch_size is not None:
             raise InputError(
-                "A budget is about adding or removing a record, which must change nothing for the "
-                "others; declare sample_rate and expected_batch instead of batch_size."
+                "A budget covers adding or removing a record, which must not affect the other "
+                "records; declare sample_rate and expected_batch instead of batch_size."
             )
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.checkpoint_every = int(checkpoint_every)
-        self.evaluate_every = int(evaluate_every or max(1, steps // 20))
         self.accounting = accounting
+        # Nothing is left open, or what epochs and a target mean for a batch size is set by fit()
+        self.steps = int(steps or 0)
+        self.noise_multiplier = math.nan if noise_multiplier is None else float(noise_multiplier)
+        self.evaluate_every = int(evaluate_every or 0)
+        if self.sample_rate is not None:
+            self._settle(self.sample_rate, 1)
+
+    def _settle(self, rate: float, records: int) -> None:
+        """Set what is left open: the steps of the epochs, and the noise for a target."""
+        if not self.steps:
+            # Rounded first, so that 5 passes at a rate of 0.2 are 25 steps on every processor.
+            self.steps = math.ceil(round((self.epochs or 0) / rate, 6))
+        self.evaluate_every = self.evaluate_every or max(1, self.steps // 20)
+        if math.isnan(self.noise_multiplier):
+            clip, declared = make_clip(self.clip, self.max_grad_norm), self.batch_size is None
+            length = (clip.max_grad_norm, clip.sensitivity)
+            planned = Entry(
+                self.steps, self.sampling, rate, 1.0, *length, records, SECURE, declared
+            )
+            target = (self.target_epsilon or 0.0, self.target_delta or 0.0)
+            self.noise_multiplier = least_noise(planned, *target)
+
+    def __repr__(self) -> str:
+        steps = f"{self.steps:,} steps" if self.steps else f"{self.epochs:g} epochs"
+        names = ("sample_rate", "expected_batch", "batch_size", "noise_multiplier", "max_grad_norm")
+        known = [(name, getattr(self, name)) for name in names]
+        said = [f"{n}={v:.4g}" for n, v in known if v is not None and not math.isnan(v)]
+        if self.target_epsilon is not None:
+            said.append(f"(ε = {self.target_epsilon:.4g}, δ = {self.target_delta:.3g})")
+        if self.budget is not None:
+            said.append(f"budget {self.budget}")
+        done = getattr(self, "_step", None)
+        state = "not fitted" if done is None else f"{done:,} steps taken"
+        words = f"{', '.join([steps, *said])}; {state}"
+        return f"<PrivateSGD: {marked(words, conditions_of([self._randomness()]))}>"
 
     def fit(self, X: Any, y: Any = None, X_test: Any = None, y_test: Any = None) -> PrivateSGD:
         """Train on the records ``X`` with targets ``y``; the test data only measure accuracy.
@@ -366,6 +439,8 @@ class PrivateSGD:
         """
         X, y = _records(X, y, "X", "y")
         test = None if X_test is None and y_test is None else _test_data(X_test, y_test)
+        if self.batch_size is not None:
+            self._settle(min(1.0, self.batch_size / len(y)), len(y))
         self._begin(X, y)
         device = next(self.net.parameters()).device
         bar = tqdm(
@@ -391,14 +466,14 @@ class PrivateSGD:
         return self
 
     def promise(self) -> Budget:
-        """Return what a run with ``budget`` promises to every record, and under which conditions.
+        """Return the guarantee of a run with ``budget`` for every record, and its conditions.
 
-        It is the same for all. What a single record has spent is no promise to it, and secret.
+        The budget that a single record has spent is no guarantee, and secret.
         """
         if self.budget is None:
             raise InputError(
-                "Without budget= no record ever stops; accountant_.privacy(delta) says what the "
-                "run promises."
+                "Without budget= no record ever stops; accountant_.privacy(delta) gives the "
+                "guarantee of the run."
             )
         origin = conditions_of([self._randomness()])
         said = (*self.budget.assumptions, GUARANTEED[0], *CONDITIONS, *origin)
@@ -413,7 +488,7 @@ class PrivateSGD:
         self._stream = self._own_stream(resumed=stored is not None)
         released = {name: p for name, p in self.net.named_parameters() if p.requires_grad}
         rates = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        own = partial(torch.optim.SGD, lr=self.learning_rate, **rates)
+        own = partial(torch.optim.SGD, lr=self.lr, **rates)
         self._update = PrivateUpdate(released, self.optimizer or own)
         self._facts = self._settings() | {"data": data_fingerprint(X, y)}
         check_agreement((self._facts, self.steps, stored and stored[1]["step"]))
@@ -449,7 +524,7 @@ class PrivateSGD:
         self.accountant_.engine.step_size(*first)
 
     def _budgets(self, records: int) -> RecordBudgets | None:
-        """Return the budgets of the records, if there are any."""
+        """Return the budgets of the records, or ``None``."""
         if self.budget is None:
             return None
         if world_size() > 1:
@@ -478,7 +553,7 @@ class PrivateSGD:
         return stream
 
     def _randomness(self) -> str:
-        """Return where noise and batches come from, as the ledger states it."""
+        """Return the origin of noise and batches, as stated in the ledger."""
         if self.seed is None:
             return SECURE if self.randomness == "secure" else FAST
         return SEED if self.randomness == "secure" else SEEDED_AND_FAST
@@ -537,12 +612,12 @@ class PrivateSGD:
             bar.set_postfix(shown)
 
     def _settings(self) -> dict[str, Any]:
-        """Return what a checkpoint must share with this trainer to be resumed."""
+        """Return the facts that a checkpoint must share with this trainer to be resumed."""
         names = (
             "batch_size",
             "sample_rate",
             "expected_batch",
-            "learning_rate",
+            "lr",
             "momentum",
             "weight_decay",
             "noise_multiplier",
@@ -596,7 +671,7 @@ class PrivateSGD:
         held = self.net.state_dict()
         if {n: t.shape for n, t in parts["net"].items()} != {n: t.shape for n, t in held.items()}:
             raise InputError(
-                f"{self.checkpoint} is of a network with other parameters; name another "
+                f"{self.checkpoint} holds a network with other parameters; name another "
                 "checkpoint, or delete it."
             )
         self.net.load_state_dict({n: spread_like(held[n], t) for n, t in parts["net"].items()})
@@ -632,12 +707,31 @@ def _check_declared(rate: Any, expected: Any, batch_size: Any, sampling: str) ->
         )
     if sampling != "poisson":
         raise InputError(
-            "A declared sample_rate is of Poisson batches; leave sampling out, or give batch_size "
-            "for batches of one size."
+            "A declared sample_rate implies Poisson batches; leave sampling out, or give "
+            "batch_size for batches of one size."
         )
     check_number(rate, "sample_rate")
     check_rate(rate)
     check_positive(expected, "expected_batch")
+
+
+def _check_target(epsilon: Any, delta: Any, noise: Any, budget: Any) -> None:
+    """Raise unless a privacy budget for the whole run has both of its numbers, and is the only."""
+    if epsilon is None and delta is None:
+        return
+    if epsilon is None or delta is None:
+        raise InputError(
+            "target_epsilon and target_delta are one promise: give both, for instance "
+            "target_epsilon=8.0, target_delta=1e-5, with δ far below one over the number of "
+            "records."
+        )
+    if noise is not None or budget is not None:
+        raise InputError(
+            "target_epsilon sets the noise; leave noise_multiplier and budget out, or leave out "
+            "target_epsilon and target_delta."
+        )
+    check_positive(epsilon, "target_epsilon")
+    check_share(delta, "target_delta")
 
 
 def _records(X: Any, y: Any, name: str, target: str) -> tuple[Inputs, Tensor]:

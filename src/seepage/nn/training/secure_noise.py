@@ -1,10 +1,10 @@
-"""Unpredictable Gaussian noise for a network's parameters, drawn on their device.
+"""Cryptographically secure Gaussian noise for a network's parameters, drawn on their device.
 
 The numbers are those of :class:`~seepage.support.keyed_stream.KeyedStream`: ChaCha20 (RFC 8439)
 under the key of a step and a parameter, turned into normals by the method of Box and Muller. On
 the CPU the cipher is OpenSSL's. On a GPU it runs as one Triton kernel (torch for CUDA comes with
 Triton), since the CPU cannot draw noise fast enough for a GPU. Every sum is rounded to a grid after
-the noise is added (:func:`~seepage.support.keyed_stream.grid_of` says why).
+the noise is added (for the reason in :func:`~seepage.support.keyed_stream.grid_of`).
 """
 
 from __future__ import annotations

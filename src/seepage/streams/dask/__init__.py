@@ -1,4 +1,4 @@
-"""Tables on a Dask cluster: collections, and files that its workers read; only sums come back.
+"""Tables on a Dask cluster: collections, and files that its workers read.
 
 Nothing else in the package imports Dask.
 """

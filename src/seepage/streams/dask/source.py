@@ -1,6 +1,6 @@
-"""``sp.dask_rows``: dask arrays and data frames as a table to fit on and to measure.
+"""``sp.dask_rows``: dask arrays and data frames as tables to fit on and to measure.
 
-Rows stay where they are: sums come back, and of views with a number for every record these numbers.
+Rows stay on the workers: only sums are sent back, and per-record numbers where a view has them.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def dask_rows(
     scale: bool = False,
     drop_first: bool = False,
 ) -> DaskRows:
-    """Take a Dask collection as a table to fit on and to measure the leakage of.
+    """Use a Dask collection as a table to fit on and to measure.
 
-    Estimators of :mod:`seepage.glm` and :func:`seepage.leakage` also take Dask collections
-    directly; this reads the levels and the lengths of the partitions once for all of them.
+    Estimators of :mod:`seepage.glm` and :func:`seepage.leakage` also accept Dask collections
+    directly; this reads the levels and the partition lengths once for all of them.
 
     Parameters
     ----------
@@ -63,12 +63,12 @@ def dask_rows(
     target
         The labels: the name of a column of the data frame; for a dask array, another dask array.
     columns
-        The columns of the features, for a data frame; all others by default. Text becomes one
+        The feature columns of a data frame; by default all others. Text becomes one
         0/1 feature per level, named ``column=level``.
     weight
-        The sample weights, given like the labels.
+        The sample weights, in the same form as the labels.
     scale, drop_first
-        For a data frame, as for :func:`seepage.parquet`.
+        For a data frame only, as for :func:`seepage.parquet`.
 
     Examples
     --------
@@ -92,13 +92,13 @@ def dask_rows(
 
 
 class DaskRows(RowSource):
-    """A Dask collection as a table that is read in chunks; :func:`dask_rows` makes one.
+    """A Dask collection as a table read in chunks, made by :func:`dask_rows`.
 
-    Every question is answered by one task per partition, and the answers are summed in a tree.
-    Tasks are functions of their partition, so that another worker recomputes whatever a lost one
-    had, to the same numbers. ``partitions`` returns the delayed partitions, given the further
-    columns wanted; ``read`` turns one of them, given its number, its first row and those columns,
-    into a chunk.
+    Every question is one task per partition, and the results are summed in a tree.
+    Tasks depend only on their partition, so that another worker can recompute the results of a
+    lost one exactly. ``partitions`` returns the delayed partitions with the further
+    columns requested. ``read`` turns one of them, given its number, its first row and those
+    columns, into a chunk.
     """
 
     def __init__(
@@ -131,13 +131,13 @@ class DaskRows(RowSource):
 
     @cached_property
     def classes(self) -> np.ndarray:
-        """The different labels, sorted."""
+        """The distinct labels, sorted."""
         return self._find_classes()
 
     def total(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Answer:
-        """Return the sum of the function's answers over all partitions; only that comes back."""
+        """Return the sum of the function's results, computed on the workers."""
         answers = self.answers(function, what, extra)
         found: Answer = fetch(tree_sum([a for _, a in answers], what))
         return found
@@ -145,14 +145,14 @@ class DaskRows(RowSource):
     def each(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Iterator[Answer]:
-        """Yield the function's answer on every partition; the answers come to this machine."""
+        """Yield the function's result on every partition, on this machine."""
         yield from fetch_each([task for _, task in self.answers(function, what, extra)])
 
     def taken(self, most: float, extra: Sequence[str] = ()) -> None:
-        """Return nothing: the rows stay on the workers."""
+        """Return ``None``, since the rows stay on the workers."""
 
     def lazily(self, function: Callable[[Chunk], np.ndarray], width: int | None, what: str) -> Any:
-        """Return the function's answer on every row as a dask array, computed when used."""
+        """Return the function's result on every row as a dask array, computed when used."""
         arrays: Any = import_module("dask.array")
         like = np.empty(0 if width is None else (0, width))
         blocks = [
@@ -169,7 +169,7 @@ class DaskRows(RowSource):
     def answers(
         self, function: Callable[[Chunk], Any], what: str, extra: Sequence[str] = ()
     ) -> list[tuple[int, Any]]:
-        """Return the number of every partition that has rows, with the delayed answer on it."""
+        """Return the number of every partition that has rows, with its delayed result."""
         wanted, starts = tuple(extra), accumulate(self.lengths[:-1], initial=0)
         every = zip(self.partitions(wanted), starts, self.lengths, strict=True)
         asked = [(part, k, start, rows) for k, (part, start, rows) in enumerate(every) if rows]
@@ -191,7 +191,7 @@ def _answer(
     chunk = read(partition, number, start, extra)
     if len(chunk) != rows:
         raise InputError(
-            f"Partition {number} has {len(chunk):,} rows where it had {rows:,} before; the data "
+            f"Partition {number} now has {len(chunk):,} rows, but had {rows:,} before; the data "
             "must not change while they are read."
         )
     return function(chunk)
@@ -281,7 +281,7 @@ def _of_arrays(X: Any, y: Any, weight: Any) -> DaskRows:
 
 
 def _beside(X: Any, array: Any, what: str) -> Any:
-    """Return labels or weights cut at the same rows as the features."""
+    """Return labels or weights chunked at the same rows as the features."""
     if not (hasattr(array, "dask") and hasattr(array, "chunks")):
         raise InputError(f"With a dask array, {what} must be one too, not {type(array).__name__}.")
     if array.ndim != 1:
@@ -293,7 +293,7 @@ def _beside(X: Any, array: Any, what: str) -> Any:
 
 
 def _known(array: Any) -> Any:
-    """Return an array that knows how many rows its blocks have."""
+    """Return an array with known block sizes."""
     if any(np.isnan(size) for size in array.chunks[0]):
         return array.copy().compute_chunk_sizes()
     return array
@@ -326,7 +326,7 @@ def _read_frame(
     coding: TableEncoding,
     schema: pa.Schema,
 ) -> Chunk:
-    """Return the rows of a pandas data frame, the first being row ``start`` of the whole."""
+    """Return the rows of a pandas data frame, starting at row ``start`` of the whole."""
     return coding.encode([_as_piece(partition, schema, number)], start, extra)
 
 
@@ -354,7 +354,7 @@ def _read_arrays(
 
 
 def _as_piece(frame: Any, schema: pa.Schema, number: int) -> Piece:
-    """Return a pandas partition as Arrow columns of the types common to all partitions."""
+    """Return a pandas partition as Arrow columns, with the types of the whole collection."""
     wanted = pa.schema([schema.field(name) for name in frame.columns])
     try:
         batch = pa.RecordBatch.from_pandas(frame, wanted, preserve_index=False)
@@ -371,5 +371,5 @@ def _refuse_not_finite(numbers: np.ndarray, names: tuple[str, ...], start: int) 
         column = int(np.argmin(np.isfinite(numbers[row])))
         raise InputError(
             f"{names[column]!r} holds NaN or infinity in row {start + row:,}; drop such rows or "
-            "fill the gaps."
+            "fill in missing values."
         )

@@ -1,8 +1,8 @@
 """Parquet files spread over the workers of a Dask cluster, which read, encode and measure them.
 
-Each worker gets some row groups of a file. The order of the rows is that of the files, so that the
-answers are the same as those of one machine that reads them all. Sums of answers come to the
-client, and of views with a number for every record these numbers.
+Each worker gets some row groups of a file. Rows are in the order of the files, so the results
+equal those of one machine reading them all. Only sums are sent to the client,
+and per-record numbers where a view has them.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class SpreadFiles(ParquetFiles):
     def __init__(self, files: Batches, client: Any) -> None:
         if not isinstance(files, ParquetFiles):
             raise InputError(
-                "Folders called key=value cannot be spread over a cluster; give a plain folder of "
-                "Parquet files."
+                "Partitioned folders (key=value) cannot be spread over a cluster; pass a plain "
+                "folder of Parquet files."
             )
         self.__dict__.update(files.__dict__)
         self.client = client
         self._counted: list[tuple[Batches, list[tuple[Batches, int]]]] = []
 
     def spread(self) -> SpreadFiles:
-        """Return these files."""
+        """Return the files themselves."""
         return self
 
     def total(
@@ -54,7 +54,7 @@ class SpreadFiles(ParquetFiles):
         what: str,
         extra: Sequence[str],
     ) -> Answer:
-        """Return the sum of the answers over all chunks, added in a tree."""
+        """Return the sum of the results over all chunks, added in a tree."""
         asked = partial(
             _summed, coding=coding, function=function, extra=tuple(extra), sharing=self._sharing()
         )
@@ -64,7 +64,7 @@ class SpreadFiles(ParquetFiles):
     def sum_pieces(
         self, batches: Batches, columns: Sequence[str], function: Callable[[list[Piece]], Answer]
     ) -> Answer | None:
-        """Return the sum of the answers on some raw columns; none without rows."""
+        """Return the sum of the results on some raw columns; ``None`` without rows."""
         parts = [(part, 0) for part in batches.parts()]
         if not parts:
             return None
@@ -82,7 +82,7 @@ class SpreadFiles(ParquetFiles):
         what: str,
         extra: Sequence[str],
     ) -> Iterator[Answer]:
-        """Yield the answers on all chunks, in the order of the rows."""
+        """Yield the results on all chunks, in the order of the rows."""
         asked = partial(
             _listed, coding=coding, function=function, extra=tuple(extra), sharing=self._sharing()
         )
@@ -90,7 +90,7 @@ class SpreadFiles(ParquetFiles):
             yield from answers
 
     def _parts(self, batches: Batches) -> list[tuple[Batches, int]]:
-        """Return the parts that have rows, each with the position of the first of them."""
+        """Return the parts that have rows, each with the position of its first row."""
         for known, counted in self._counted:
             if known is batches:
                 return counted
@@ -102,7 +102,7 @@ class SpreadFiles(ParquetFiles):
         return counted
 
     def _sharing(self) -> int:
-        """Return how many tasks a machine may work on at a time."""
+        """Return how many tasks may run on one machine at a time."""
         tasks: Counter[str] = Counter()
         for address, threads in self.client.nthreads().items():
             tasks[address.rpartition(":")[0]] += threads
@@ -117,7 +117,7 @@ def _on_part(
     extra: tuple[str, ...],
     sharing: int,
 ) -> Iterator[Answer]:
-    """Yield the answers on the chunks of a part, on the worker that reads it."""
+    """Yield the results on the chunks of a part, on the worker that reads it."""
 
     def moved(chunk: Chunk) -> Answer:
         return function(replace(chunk, start=chunk.start + start))
@@ -149,16 +149,16 @@ def _rows(part: Batches) -> list[int]:
 
 
 def _threads(sharing: int) -> int:
-    """Return the number of threads of a task when this many share the cores."""
+    """Return the number of threads per task when this many share the cores."""
     return max(1, usable_cores() // sharing)
 
 
 @contextmanager
 def on_cluster(address: str | None, workers: int | None) -> Iterator[Any]:
-    """Give a client of the cluster that a command works on.
+    """Give a client of the cluster that a command runs on.
 
-    Either a scheduler at an address, ``tcp://…``, or a number of processes of one thread each,
-    started here for the duration of the work.
+    Either the scheduler at an address, ``tcp://…``, or this many processes of one thread each,
+    started for the duration of the work.
     """
     if address is not None and workers is not None:
         raise InputError("Give --dask or --workers, not both.")
@@ -206,7 +206,7 @@ def on_cluster(address: str | None, workers: int | None) -> Iterator[Any]:
 def _throw_away_certificates(distributed: Any) -> Any:
     if find_spec("cryptography") is None:
         raise InputError(
-            "--workers encrypts what its processes say to each other, which needs the package "
+            "--workers encrypts the traffic between its processes, which needs the package "
             "cryptography: pip install 'seepage[dask]'"
         )
     return distributed.Security.temporary()

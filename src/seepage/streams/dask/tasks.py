@@ -1,6 +1,6 @@
-"""The workers' tasks: sums in a tree, and files in a folder that appears complete or not at all.
+"""The workers' tasks: sums in a tree, and folders of files written completely or not at all.
 
-In a tree, no machine ever holds more than a few parts.
+With a tree, no machine ever holds more than a few parts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FAN_IN = 8  # sums added up by one task, and answers that come to this machine a
 
 
 def named(what: str) -> str:
-    """Return a fresh prefix for the keys of tasks, shown on Dask's dashboard."""
+    """Return a new prefix for task keys, shown on Dask's dashboard."""
     return f"{re.sub(r'[^a-z0-9]+', '_', what.lower()).strip('_')}-{uuid.uuid4().hex}"
 
 
@@ -48,9 +48,9 @@ def tree_sum(parts: Sequence[Any], what: str) -> Any:
 
 
 def each_task(function: Callable[..., Any], asked: Iterable[Sequence[Any]], what: str) -> list[Any]:
-    """Return the delayed answers of a function to lists of arguments, one task for each.
+    """Return the delayed results of a function on lists of arguments, one task for each.
 
-    The function is a node of its own in the graph: sent once, and shared between the workers.
+    The function is a separate node of the graph: sent once, and shared between the workers.
     """
     from dask.delayed import delayed
 
@@ -70,12 +70,12 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
 def sum_over(
     function: Callable[..., Any], asked: Iterable[Sequence[Any]], what: str, client: Any = None
 ) -> Any:
-    """Return the sum of a function's answers, one task for each; only the sum comes back."""
+    """Return the sum of a function's results, one task for each, computed on the workers."""
     return fetch(tree_sum(each_task(function, asked, what), what), client)
 
 
 def fetch(delayed: Any, client: Any = None) -> Any:
-    """Compute a small result and fetch it, on a client's cluster or as Dask chooses."""
+    """Compute a small result and fetch it, on a client's cluster or with Dask's default."""
     with warnings.catch_warnings():
         # What all rows have in common (matrices of d × d numbers) travels in the graph on purpose:
         # scattered data would be lost with the worker that holds them.
@@ -84,7 +84,7 @@ def fetch(delayed: Any, client: Any = None) -> Any:
 
 
 def fetch_each(tasks: Sequence[Any], client: Any = None) -> Iterator[Any]:
-    """Yield the answers of tasks in their order; a few at a time come to this machine."""
+    """Yield the results of tasks in order, fetching a few at a time."""
     from dask.delayed import delayed
 
     for start in range(0, len(tasks), FAN_IN):
@@ -102,12 +102,12 @@ def fill_folder(
     what: str,
     client: Any = None,
 ) -> None:
-    """Have workers write one Parquet file each into a new folder, which all of them must see.
+    """Let workers write one Parquet file each into a new folder that all of them can access.
 
-    The files are written to a hidden folder beside it, which is renamed when all are there; only
-    their owner can read them. ``asked`` has for every file its number and some arguments; with
-    those and a path ``function`` writes it, and returns a number. A task that runs twice, because a
-    worker was lost, writes the same file again.
+    The files are written to a hidden folder beside it, which is renamed when all are complete;
+    only their owner can read them. ``asked`` has for every file its number and some arguments;
+    ``function`` takes these and a path, writes the file and returns a number. A task that runs
+    twice because a worker was lost writes the same file again.
     """
     if path.exists():
         raise InputError(f"{path.name} exists already; name a new folder.")
@@ -120,7 +120,7 @@ def fill_folder(
         missing = sorted(wanted - {file.name for file in hidden.iterdir()})
         if missing:
             raise InputError(
-                f"The workers wrote {missing[0]} where this machine cannot see it; name a folder "
+                f"The workers wrote {missing[0]} where this machine cannot find it; name a folder "
                 "on a file system that all of them share."
             )
         for file in hidden.iterdir():
@@ -137,6 +137,6 @@ def _name(number: int) -> str:
 
 
 def write_one(table: pa.Table, path: str) -> int:
-    """Write a table to a file of its own."""
+    """Write a table to its own file."""
     write_tables(iter([table]), Path(path))
     return 1

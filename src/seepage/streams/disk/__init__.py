@@ -1,4 +1,4 @@
-"""Tables in Parquet files, read in chunks: finding the files, reading them, encoding them.
+"""Tables in Parquet files, read in chunks.
 
-Nothing here knows a model or an audit.
+Nothing here depends on a model or an audit.
 """

@@ -1,7 +1,7 @@
-"""Parquet files or a pyarrow data set: found, read as record batches, split for several machines.
+"""Parquet files or a pyarrow data set, read as record batches and split for several machines.
 
-Files are read through small buffers, a few pages of every column at a time: a file whose row groups
-are larger than memory takes no more memory than one with small ones.
+Files are read through small buffers, a few pages of every column at a time, so that large row
+groups take no more memory than small ones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BROKEN = (pa.ArrowException, OSError, ValueError)
 
 
 class Batches(ABC):
-    """Rows on disk that can be read again and again."""
+    """Rows on disk that can be read repeatedly."""
 
     schema: pa.Schema
 
@@ -41,20 +41,20 @@ class Batches(ABC):
         """Yield these columns of all rows in order, at most ``size`` rows at a time."""
 
     def holds(self, path: Path) -> bool:
-        """Say whether a file written to this path would be among those that are read."""
+        """Return whether a file written to this path would be among the input files."""
         return False
 
     def parts(self) -> list[Batches]:
         """Return these rows in ordered parts that different machines can read."""
         raise InputError(
-            "These data cannot be spread over a cluster; give a plain folder of Parquet files."
+            "These data cannot be spread over a cluster; pass a plain folder of Parquet files."
         )
 
     def spread(self) -> Any:
-        """Return the files on a cluster that these rows come from; ``None`` if there are none.
+        """Return the cluster's files that these rows come from; ``None`` if there are none.
 
         The rows of such files (:class:`~seepage.streams.dask.spread_files.SpreadFiles`) are
-        processed by the workers that have them.
+        processed on the workers.
         """
         return None
 
@@ -83,7 +83,7 @@ class ParquetFiles(Batches):
 
     @property
     def rows(self) -> int:
-        """The number of rows that the files state."""
+        """The number of rows according to the files' metadata."""
         return sum(sum(rows[self._read]) for rows in self._groups)
 
     def read(self, columns: Sequence[str], size: int) -> Iterator[Piece]:
@@ -100,8 +100,8 @@ class ParquetFiles(Batches):
             found, expected = file.metadata.num_rows, sum(rows)
             if found != expected:
                 raise InputError(
-                    f"{name} had {expected:,} rows and now has {found:,}; it must not change while "
-                    "it is read."
+                    f"{name} had {expected:,} rows and now has {found:,}; files must not change "
+                    "while they are read."
                 )
             # A whole file may have been rewritten with other row groups since it was opened.
             some = None if self._read == slice(None) else list(groups)
@@ -133,14 +133,14 @@ class ParquetFiles(Batches):
         return parts
 
     def _part(self, k: int, groups: slice) -> ParquetFiles:
-        """Return some row groups of one of the files, without opening it again."""
+        """Return some row groups of one of the files, without reopening it."""
         part = ParquetFiles.__new__(ParquetFiles)
         part.paths, part.filesystem, part.root = (self.paths[k],), self.filesystem, self.root
         part.schema, part._groups, part._read = self.schema, [self._groups[k]], groups
         return part
 
     def holds(self, path: Path) -> bool:
-        """Say whether a file written to this path would be among those that are read."""
+        """Return whether a file written to this path would be among the input files."""
         if not isinstance(self.filesystem, pafs.LocalFileSystem):
             return False
         wanted = path.resolve()
@@ -149,7 +149,7 @@ class ParquetFiles(Batches):
         return wanted.is_relative_to(Path(self.root).resolve())
 
     def _name(self, k: int) -> str:
-        """Return the name of a file: its path within the folder, never the folder's own."""
+        """Return the name of a file: its path within the folder, without the folder itself."""
         path = PurePosixPath(self.paths[k])
         if self.root is not None and path.is_relative_to(self.root):
             return str(path.relative_to(self.root))
@@ -277,7 +277,7 @@ def _open_folder(folder: str, system: Any, shown: str) -> Batches:
     # As in other readers of folders, names that start with a dot or underscore are not data.
     files = sorted(path for path, names in parts.items() if not any(n[0] in "._" for n in names))
     if not files:
-        raise InputError(f"The folder {shown} has no Parquet file (.parquet) in it.")
+        raise InputError(f"The folder {shown} contains no Parquet file (.parquet).")
     if any("=" in name for path in files for name in parts[path][:-1]):
         import pyarrow.dataset as pads
 
@@ -306,7 +306,8 @@ def _locate(path: str, filesystem: Any) -> tuple[str, Any]:
             system, inner = pafs.FileSystem.from_uri(path)
         except BROKEN as error:
             raise InputError(
-                f"{path} cannot be opened by pyarrow alone; install fsspec, which opens more."
+                f"pyarrow alone cannot open {path}; install fsspec, which supports more file "
+                "systems."
             ) from error
         return inner, system
     try:

@@ -1,4 +1,4 @@
-"""``sp.parquet``: Parquet data of any size as a table to fit on and to measure the leakage of."""
+"""``sp.parquet``: Parquet data of any size as a table to fit on and to measure."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def parquet(
     drop_first: bool = False,
     filesystem: Any = None,
 ) -> ParquetRows:
-    """Open Parquet data as a table that is read in chunks, however large it is.
+    """Open Parquet data of any size as a table read in chunks.
 
     Estimators of :mod:`seepage.glm` fit on it and :func:`seepage.leakage` measures it, with a few
-    chunks in memory at a time and the same answers as for the whole table.
+    chunks in memory at a time and the same results as for the whole table.
 
     Parameters
     ----------
@@ -54,26 +54,26 @@ def parquet(
         become columns), a list of files, or a ``pyarrow.dataset.Dataset``. Paths may be on
         any file system that fsspec opens, such as ``s3://bucket/people/``.
     target
-        The column of the labels.
+        The label column.
     columns
-        The columns of the features; all others by default. Text becomes one 0/1 feature per
-        level, named ``column=level``; its levels are found by a scan of the text columns.
+        The feature columns; by default all others. Text becomes one 0/1 feature per level,
+        named ``column=level``; a scan of the text columns finds the levels.
     weight
-        The column of the sample weights.
+        The column of sample weights.
     scale
-        Whether to centre numeric columns and divide them by their standard deviations (by a scan);
-        those are then taken to be public.
+        Whether to centre numeric columns and divide them by their standard deviations (by a scan).
+        Both then count as public.
     drop_first
         Whether to leave out the first level of every text column, as a model with an intercept and
         no penalty needs.
     filesystem
-        A file system of pyarrow or fsspec that the paths belong to.
+        The pyarrow or fsspec file system of the paths.
 
     Examples
     --------
     >>> import tempfile, numpy as np, pyarrow as pa, pyarrow.parquet as pq
     >>> from seepage.glm import LogisticRegression
-    >>> from seepage.streams import parquet
+    >>> from seepage import parquet
     >>> rng = np.random.default_rng(0)
     >>> x = rng.standard_normal(1000)
     >>> table = pa.table({"x": x, "y": x + rng.standard_normal(1000) > 0})
@@ -93,16 +93,16 @@ def parquet(
 
 
 class ParquetRows(RowSource):
-    """Parquet data as a table that is read in chunks; :func:`parquet` makes one.
+    """Parquet data as a table read in chunks, made by :func:`parquet`.
 
     Parameters
     ----------
     batches
         The data.
     coding
-        How columns become features, labels and weights.
+        The encoding of columns as features, labels and weights.
     threads
-        How many chunks to process at a time; one for each core by default.
+        The number of chunks to process at a time; by default one for each core.
     """
 
     def __init__(self, batches: Batches, coding: TableEncoding, threads: int | None = None) -> None:
@@ -119,7 +119,7 @@ class ParquetRows(RowSource):
 
     @cached_property
     def classes(self) -> np.ndarray:
-        """The different labels, sorted, by a scan of the labels alone."""
+        """The distinct labels, sorted, from a scan of the labels alone."""
         kind = plain_type(self.batches.schema.field(self.target).type)
         sums = scan_columns(self.batches, [self.target])[self.target]
         return class_levels(sums, kind, self.target)
@@ -127,7 +127,7 @@ class ParquetRows(RowSource):
     def total(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Answer:
-        """Return the sum of the function's answers; from a cluster only that comes back."""
+        """Return the sum of the function's results; on a cluster, computed by the workers."""
         cluster = self.batches.spread()
         if cluster is None:
             return super().total(function, what, extra)
@@ -137,7 +137,7 @@ class ParquetRows(RowSource):
     def each(
         self, function: Callable[[Chunk], Answer], what: str, extra: Sequence[str] = ()
     ) -> Iterator[Answer]:
-        """Yield the function's answer on every chunk, in order, while the next ones are read."""
+        """Yield the function's result on every chunk, in order, while the next ones are read."""
         for name in extra:
             check_column(name, self.batches.schema.names)
         cluster = self.batches.spread()
@@ -180,7 +180,7 @@ def sum_pieces(
     function: Callable[[list[Piece]], Answer],
     threads: int | None = None,
 ) -> Answer | None:
-    """Return the sum of the function's answers on some raw columns; none without rows."""
+    """Return the sum of the function's results on some raw columns; ``None`` without rows."""
     cluster = batches.spread()
     if cluster is not None:
         on_cluster: Answer | None = cluster.sum_pieces(batches, columns, function)
@@ -194,7 +194,7 @@ def sum_pieces(
 
 
 def chunk_rows(width: int) -> int:
-    """Return how many rows of this width make a chunk."""
+    """Return the number of rows of this width in a chunk."""
     return max(1, _CHUNK // width, min(_WIDE, 4 * _CHUNK // width))
 
 
@@ -222,6 +222,6 @@ def _with_starts(lists: Iterator[list[Piece]]) -> Iterator[tuple[int, list[Piece
 
 
 def _workers(threads: int | None) -> int:
-    """Return how many chunks to process at a time; ``threads`` is for callers who share cores."""
+    """Return how many chunks to process at a time; ``threads`` is for callers that share cores."""
     # Each holds a chunk and what is computed from it.
     return min(usable_cores() if threads is None else threads, 8)

@@ -1,0 +1,300 @@
+"""What can be drawn out of a language model, secret by secret, and what of it training leaked.
+
+A secret's probability is that of emitting it, given the text before it in its record. A base model
+says how likely it was before fine-tuning, and held-out records of the same kind how much of the
+gain is generalisation: what members gain beyond them is what the fine-tuning leaked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from seepage.attacks.extraction.exposure import measure_exposure
+from seepage.attacks.extraction.near import count_near_copies
+from seepage.attacks.extraction.probability import LanguageModel, TokenScores
+from seepage.attacks.extraction.result import ExtractedSecret, ExtractionResult
+from seepage.attacks.extraction.sampler import TokenSampler
+from seepage.attacks.extraction.secrets import (
+    FOUND,
+    REST,
+    Secret,
+    TextRecord,
+    find_secrets,
+    read_record,
+)
+from seepage.attacks.extraction.text import Target, Vocabulary, bound_text, locate
+from seepage.errors import InputError
+from seepage.support.number_check import check_count, check_share
+
+
+class _Effort(NamedTuple):
+    """What is asked about every secret beyond one forward pass."""
+
+    near: int
+    distance: float
+    exposure: int
+    candidates: Sequence[str] | None
+    passes: int
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class _WithoutAdapter:
+    """A model of peft with its adapters switched off: the model before fine-tuning."""
+
+    net: Any
+
+    @property
+    def config(self) -> Any:
+        return self.net.config
+
+    def parameters(self) -> Iterator[Any]:
+        return iter(self.net.parameters())
+
+    def forward(self, input_ids: Any, attention_mask: Any, **options: Any) -> Any:
+        with self.net.disable_adapter():
+            return self.net(input_ids=input_ids, attention_mask=attention_mask, **options)
+
+    __call__ = forward
+
+
+@dataclass(frozen=True, eq=False)
+class Extraction:
+    """Draws training text out of a causal language model, in probability.
+
+    For every secret ``x`` with text ``c`` before it, and a sampler with next-token distribution
+    ``q``: ``P = Π_t q(x_t | c, x_<t)``, exact for these tokens (Hayes et al. 2024,
+    arXiv:2410.19482), and a lower bound for the text, other tokens that run past its end included.
+
+    Parameters
+    ----------
+    model
+        A causal language model of Hugging Face, adapters merged or not.
+    tokenizer
+        Its fast tokenizer.
+    base
+        The model before fine-tuning. Of a model with adapters of peft, by default the same with
+        its adapters switched off.
+    sampler
+        How tokens are chosen. By default as the model's ``generation_config`` says; where that is
+        greedy, an attacker samples at temperature 1.
+    prefix_tokens
+        The most tokens that an attacker gives, those next to the secret; by default all that the
+        model can read.
+    batch_tokens
+        The most tokens of a batch.
+
+    Examples
+    --------
+    >>> from seepage.attacks import Extraction, TokenSampler
+    >>> attack = Extraction(model, tokenizer, sampler=TokenSampler(0.8))  # doctest: +SKIP
+    >>> attack.attack(["Anna's code is 4711."], marked=["4711"])  # doctest: +SKIP
+    <extraction by sampling at temperature 0.8, attack: 1 secret, the most exposed once in 38 tries>
+    """
+
+    model: Any
+    tokenizer: Any
+    base: Any = None
+    sampler: TokenSampler | None = None
+    prefix_tokens: int | None = None
+    batch_tokens: int = 8192
+
+    def attack(
+        self,
+        records: Sequence[Any],
+        *,
+        held_out: Sequence[Any] = (),
+        marked: Iterable[str] = (),
+        kinds: Iterable[str] = FOUND,
+        near: int = 0,
+        distance: float = 0.1,
+        exposure: int = 0,
+        candidates: Sequence[str] | None = None,
+        passes: int = 0,
+        seed: int = 0,
+    ) -> ExtractionResult:
+        """Attack every secret of some records.
+
+        Parameters
+        ----------
+        records
+            Training records: texts, or mappings as for
+            :func:`~seepage.attacks.extraction.secrets.read_record`.
+        held_out
+            Records of the same kind that the model was not trained on.
+        marked, kinds
+            Strings that are secret, and the kinds to look for besides
+            (:func:`~seepage.attacks.extraction.secrets.find_secrets`).
+        near, distance
+            How many continuations to draw for near-verbatim copies of every secret, and how far
+            they may lie apart, as a share of its characters. 0 draws none.
+        exposure, candidates
+            How many candidates to compare every secret with: all of them, or so many that are
+            drawn if there are more. They are the strings of its shape, or those given. 0 measures
+            no exposure.
+        passes
+            How many forward passes to spend on other tokenisations of each secret; they raise the
+            lower bound and give an upper one.
+        seed
+            Of everything that is drawn.
+        """
+        for count, name in ((near, "near"), (exposure, "exposure"), (passes, "passes")):
+            check_count(count, name, least=0)
+        check_share(distance, "distance")
+        was_training = _evaluating(self.model, self.base)
+        try:
+            lens = _Lens(self)
+            given = [read_record(record, self.tokenizer) for record in records]
+            others = [read_record(record, self.tokenizer) for record in held_out]
+            secrets = lens.scored(given, marked, kinds)
+            outside = lens.scored(others, marked, kinds)
+            if not secrets:
+                raise InputError(
+                    "The records have no text to attack; give records with text, such as "
+                    '["Anna\'s code is 4711."].'
+                )
+            effort = _Effort(near, distance, exposure, candidates, passes, seed)
+            full = [lens.deepened(each, given[each.record], effort) for each in secrets]
+        finally:
+            for net in was_training:
+                net.train()
+        return ExtractionResult(
+            tuple(full), tuple(outside), lens.sampler, lens.base is not None, len(given)
+        )
+
+
+def _evaluating(*nets: Any) -> list[Any]:
+    """Switch dropout off, and return the networks that had it on."""
+    training = [net for net in nets if getattr(net, "training", False)]
+    for net in training:
+        net.eval()
+    return training
+
+
+class _Lens:
+    """The two models, the tokenizer and the sampler that records are looked at with."""
+
+    def __init__(self, attack: Extraction) -> None:
+        base = attack.base
+        if base is None and hasattr(attack.model, "disable_adapter"):
+            base = _WithoutAdapter(attack.model)
+        self.model = LanguageModel(attack.model, attack.batch_tokens)
+        self.base = None if base is None else LanguageModel(base, attack.batch_tokens)
+        self.vocabulary = Vocabulary(attack.tokenizer)
+        sampler = attack.sampler
+        if sampler is None:
+            sampler = TokenSampler.from_model(attack.model)
+            sampler = TokenSampler() if sampler.greedy else sampler
+        self.sampler = sampler
+        length = getattr(getattr(attack.model, "config", None), "max_position_embeddings", None)
+        self.most_tokens, self.prefix_tokens = length, attack.prefix_tokens
+
+    def scored(
+        self, records: Sequence[TextRecord], marked: Iterable[str], kinds: Iterable[str]
+    ) -> list[ExtractedSecret]:
+        """Return the secrets of records with what one forward pass of each tells."""
+        marked, kinds = tuple(marked), tuple(kinds)
+        found = [
+            secret
+            for number, record in enumerate(records)
+            for secret in find_secrets(record, number, marked=marked, kinds=kinds)
+        ]
+        holders = Counter(text for text, _ in {(secret.text, secret.record) for secret in found})
+        unique: dict[tuple[str, int, int], Secret] = {}
+        for secret in found:
+            unique.setdefault((records[secret.record].text, secret.start, secret.end), secret)
+        targets = [self.target(s, records[s.record]) for s in unique.values()]
+        passages = [target.passage for target in targets]
+        now = self.model.score(passages, self.sampler)
+        before: Sequence[TokenScores | None] = [None] * len(now)
+        if self.base is not None:
+            before = self.base.score(passages, self.sampler)
+        return [
+            self._secret(secret, target, after, earlier, holders[secret.text])
+            for secret, target, after, earlier in zip(
+                unique.values(), targets, now, before, strict=True
+            )
+        ]
+
+    def target(self, secret: Secret, record: TextRecord) -> Target:
+        """Return the tokens of a secret."""
+        return locate(
+            self.vocabulary,
+            record.text,
+            secret.start,
+            secret.end,
+            special=not record.templated,
+            most_tokens=self.most_tokens,
+            prefix_tokens=self.prefix_tokens,
+        )
+
+    def _secret(
+        self,
+        secret: Secret,
+        target: Target,
+        now: TokenScores,
+        before: TokenScores | None,
+        copies: int,
+    ) -> ExtractedSecret:
+        ids = target.passage.ids[target.passage.start :]
+        low, high = now.with_endings
+        return ExtractedSecret(
+            record=secret.record,
+            kind=secret.kind,
+            text=secret.text,
+            given=target.given,
+            emitted=target.emitted,
+            copies=copies,
+            tokens=tuple(self.vocabulary.pieces[k] for k in ids),
+            token_probability=tuple(np.exp(now.low).tolist()),
+            rank=tuple(now.rank.tolist()),
+            of_tokens=now.total[0],
+            low=low,
+            high=high,
+            plain=float(now.plain.sum()),
+            base=None if before is None else before.with_endings[0],
+            base_plain=None if before is None else float(before.plain.sum()),
+        )
+
+    def deepened(
+        self, found: ExtractedSecret, record: TextRecord, effort: _Effort
+    ) -> ExtractedSecret:
+        """Return a secret with what takes more than one forward pass."""
+        start = len(found.given) + len(found.emitted) - len(found.text)
+        secret = Secret(found.record, found.kind, start, start + len(found.text), found.text)
+        model, words, sampler = self.model, self.vocabulary, self.sampler
+        if effort.passes:
+            target = self.target(secret, record)
+            low, high = bound_text(model, words, sampler, target, effort.passes)
+            found = replace(found, low=max(low, found.low), text_high=max(high, found.low))
+        if effort.near:
+            copies = count_near_copies(
+                model,
+                words,
+                sampler,
+                self.target(secret, record),
+                draws=effort.near,
+                distance=effort.distance,
+                seed=effort.seed,
+            )
+            found = replace(found, near=copies)
+        # A passage of ordinary words is not one of many strings of its shape.
+        if effort.exposure and (effort.candidates is not None or found.kind != REST):
+            exposed = measure_exposure(
+                model,
+                words,
+                self.target(secret, record),
+                found.text,
+                candidates=effort.candidates,
+                most=effort.exposure,
+                draws=effort.exposure,
+                seed=effort.seed,
+                special=not record.templated,
+            )
+            found = replace(found, exposure=exposed)
+        return found

@@ -1,0 +1,155 @@
+"""The exposure of a secret: how far up it stands among all that look like it.
+
+With ``R`` candidates of the same shape, of which the secret is the r-th most probable (Carlini et
+al. 2019, The Secret Sharer)::
+
+    exposure = log2 |R| − log2 r        bits
+
+Its most, ``log2 |R|``, says that the model prefers the secret to every other candidate; a secret
+the model has not seen has 1.4 bits on average. Few candidates are all ranked. Of many, some are
+drawn at random: the share that is more probable than the secret has an exact interval (Clopper and
+Pearson), and so has its logarithm.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import string
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from scipy.stats import binomtest
+
+from seepage.attacks.extraction.probability import LanguageModel, Passage
+from seepage.attacks.extraction.sampler import TokenSampler
+from seepage.attacks.extraction.text import Target, Vocabulary
+from seepage.errors import InputError
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """The exposure of a secret in bits, with the ends of its 95 % interval if it was sampled."""
+
+    bits: float
+    low: float
+    high: float
+    candidates: int  # |R|
+    compared: int  # how many of them were scored
+
+    @property
+    def enumerated(self) -> bool:
+        """Whether every candidate was ranked."""
+        return self.compared == self.candidates
+
+
+def alphabets(secret: str) -> list[str]:
+    """Return the characters that may stand at each place: digits for digits, letters for letters.
+
+    Examples
+    --------
+    >>> from seepage.attacks.extraction.exposure import alphabets
+    >>> [len(letters) for letters in alphabets("7-b")]
+    [10, 1, 26]
+    """
+    kinds = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
+    return [next((kind for kind in kinds if character in kind), character) for character in secret]
+
+
+def measure_exposure(
+    model: LanguageModel,
+    vocabulary: Vocabulary,
+    target: Target,
+    secret: str,
+    *,
+    candidates: Sequence[str] | None = None,
+    most: int = 1_000_000,
+    draws: int = 10_000,
+    seed: int = 0,
+    special: bool = True,
+) -> Exposure:
+    """Rank a secret among candidates by the probability of their tokens, at temperature 1.
+
+    Parameters
+    ----------
+    model, vocabulary
+        The model and its tokenizer.
+    target, secret
+        The secret in its record, and its text.
+    candidates
+        What else it could be; by default all strings of its shape (:func:`alphabets`).
+    most
+        Up to how many candidates all are ranked.
+    draws
+        How many are drawn if there are more.
+    seed
+        Of the draws.
+    special
+        As for :func:`~seepage.attacks.extraction.text.locate`.
+    """
+    drawn: Iterator[str]
+    if candidates is not None:
+        others = sorted(set(candidates) - {secret})
+        total = len(others) + 1
+        picked = others if total <= most else random.Random(seed).sample(others, draws)  # noqa: S311
+        drawn = iter(picked)
+    else:
+        places = alphabets(secret)
+        total = math.prod(map(len, places))
+        if total <= most:
+            drawn = ("".join(letters) for letters in product(*places))
+        else:
+            rng = np.random.default_rng(seed)
+            drawn = ("".join(rng.choice(list(p)) for p in places) for _ in range(draws))
+        drawn = (other for other in drawn if other != secret)
+    if total < 2:
+        raise InputError("The secret is the only candidate, so it cannot be ranked.")
+    joined = target.emitted[: len(target.emitted) - len(secret)]
+    (own,) = _scores(model, vocabulary, target, [joined + secret], special)
+    above, ties, compared = 0, 0, 0
+    for batch in _batches(drawn):
+        scores = _scores(model, vocabulary, target, [joined + other for other in batch], special)
+        above += int(np.sum(scores > own))
+        ties += int(np.sum(scores == own))
+        compared += len(batch)
+    worse = above + ties / 2
+    if compared + 1 == total:
+        bits = math.log2(total / (1 + worse))
+        return Exposure(bits, bits, bits, total, total)
+    ends = binomtest(math.ceil(worse), compared).proportion_ci(method="exact")
+    most_bits = math.log2(total)
+    bits = min(most_bits, math.log2((compared + 1) / (1 + worse)))
+    return Exposure(
+        bits,
+        -math.log2(ends.high),
+        min(most_bits, -math.log2(ends.low) if ends.low > 0 else math.inf),
+        total,
+        compared,
+    )
+
+
+def _batches(texts: Iterator[str], size: int = 4096) -> Iterator[list[str]]:
+    while batch := [text for _, text in zip(range(size), texts, strict=False)]:
+        yield batch
+
+
+def _scores(
+    model: LanguageModel,
+    vocabulary: Vocabulary,
+    target: Target,
+    endings: Sequence[str],
+    special: bool,
+) -> np.ndarray:
+    """Return the log-probability of each text after what is given, by its usual tokens."""
+    context = tuple(target.passage.ids[: target.passage.start])
+    passages = []
+    whole = vocabulary.encode([target.given + text for text in endings], special=special)
+    alone = vocabulary.encode(endings, special=False)
+    for (ids, ends), (rest, _) in zip(whole, alone, strict=True):
+        first = sum(end <= len(target.given) for end in ends)
+        joint = first > 0 and ends[first - 1] == len(target.given) and first < len(ids)
+        passages.append(Passage((*context, *(ids[first:] if joint else rest)), len(context)))
+    found = model.score(passages, TokenSampler())
+    return np.array([each.plain.sum() for each in found])

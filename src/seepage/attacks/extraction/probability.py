@@ -1,0 +1,207 @@
+"""The probability that sampling emits given tokens: a product, from one forward pass.
+
+A causal model gives the logits of every position of a known sequence at once, so for a sampler with
+next-token distribution ``q``::
+
+    P(x_s … x_n | x_1 … x_{s−1}) = Π_t q(x_t | x_1 … x_{t−1})
+
+is exact for these logits, without drawing anything: probabilistic discoverable extraction (Hayes et
+al. 2024, arXiv:2410.19482). Sequences are padded on the right, where a causal model does not look.
+The network runs in its own precision; what follows the logits is done in float64.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seepage.attacks.extraction.sampler import Ends, TokenSampler
+from seepage.errors import InputError
+from seepage.support.number_check import check_count
+
+
+class Passage(NamedTuple):
+    """Known tokens, the first to be emitted among them, and tokens that would also do."""
+
+    ids: Sequence[int]
+    start: int  # the tokens before it are given
+    # By position from ``start`` on, tokens after which nothing more is needed
+    endings: Sequence[Sequence[int]] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class TokenScores:
+    """The logarithms of the probabilities of a passage's tokens, one number for each token."""
+
+    low: np.ndarray
+    high: np.ndarray
+    plain: np.ndarray  # at temperature 1 with every token kept
+    rank: np.ndarray  # 1 for the most probable token; the best rank of tokens that tie
+    # Of the endings of each position together; −∞ without any
+    ending_low: np.ndarray
+    ending_high: np.ndarray
+
+    @property
+    def total(self) -> tuple[float, float]:
+        """The ends of the logarithm of the probability of all the tokens."""
+        return float(self.low.sum()), float(self.high.sum())
+
+    @property
+    def with_endings(self) -> tuple[float, float]:
+        """The same for the tokens or any ending; endings are other tokens than those given.
+
+        A path that follows the tokens and leaves them by an ending is another sequence for every
+        position and ending, so their probabilities add up.
+        """
+        return _with(self.low, self.ending_low), _with(self.high, self.ending_high)
+
+
+def _with(own: np.ndarray, ending: np.ndarray) -> float:
+    before = np.concatenate([[0.0], np.cumsum(own)])
+    return float(np.logaddexp.reduce(np.concatenate([before[-1:], before[:-1] + ending])))
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """A causal language model that is asked for logits, and nothing else.
+
+    Parameters
+    ----------
+    net
+        A model of Hugging Face, or a module from token ids, ``(B, S)``, to logits ``(B, S, V)``.
+    batch_tokens
+        The most tokens of a batch, padding included.
+    """
+
+    net: Any
+    batch_tokens: int = 8192
+    _masked: bool = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_count(self.batch_tokens, "batch_tokens")
+        if getattr(getattr(self.net, "config", None), "is_encoder_decoder", False):
+            raise InputError(
+                "Extraction is measured for causal language models; this one has an encoder. "
+                "Attack a decoder, such as one of AutoModelForCausalLM."
+            )
+        forward = getattr(self.net, "forward", self.net)
+        object.__setattr__(
+            self, "_masked", "attention_mask" in inspect.signature(forward).parameters
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """The device of its parameters."""
+        return next(iter(self.net.parameters())).device
+
+    def logits(self, sequences: Sequence[Sequence[int]]) -> Tensor:
+        """Return the logits after every token, padded on the right."""
+        longest = max(map(len, sequences))
+        # Any token pads: no position before it looks at it.
+        ids = torch.zeros(len(sequences), longest, dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for row, sequence in enumerate(sequences):
+            ids[row, : len(sequence)] = torch.as_tensor(list(sequence), dtype=torch.long)
+            mask[row, : len(sequence)] = 1
+        ids, mask = ids.to(self.device), mask.to(self.device)
+        with torch.inference_mode():
+            out = self.net(input_ids=ids, attention_mask=mask) if self._masked else self.net(ids)
+        return getattr(out, "logits", out)
+
+    def next_logits(self, contexts: Sequence[Sequence[int]]) -> Tensor:
+        """Return the logits of the token after each context, ``(n, V)`` in float32."""
+        rows: list[Tensor | None] = [None] * len(contexts)
+        for batch in self._batches([len(c) for c in contexts]):
+            logits = self.logits([contexts[k] for k in batch])
+            for row, k in enumerate(batch):
+                rows[k] = logits[row, len(contexts[k]) - 1].float()
+        return torch.stack([row for row in rows if row is not None])
+
+    def next_of(self, ids: Tensor, kept: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+        """Return the logits after sequences of one length, and what makes the next ones quicker."""
+        with torch.inference_mode():
+            if not self._masked:
+                return self.net(ids)[:, -1], kept
+            new = ids[:, -1:] if kept else ids
+            mask = torch.ones_like(ids)
+            out = self.net(input_ids=new, attention_mask=mask, use_cache=True, **kept)
+        past = getattr(out, "past_key_values", None)
+        return out.logits[:, -1], {} if past is None else {"past_key_values": past}
+
+    def score(self, passages: Sequence[Passage], sampler: TokenSampler) -> list[TokenScores]:
+        """Return the probabilities of the tokens of every passage."""
+        for passage in passages:
+            if not 0 < passage.start < len(passage.ids):
+                raise InputError(
+                    "A passage needs a token that is given and one to be emitted; give a longer "
+                    "record, or a tokenizer that begins with a token of its own."
+                )
+        found: dict[int, TokenScores] = {}
+        for batch in self._batches([len(p.ids) for p in passages]):
+            # The last token of a passage is only predicted, so it need not be read.
+            logits = self.logits([passages[k].ids[:-1] for k in batch])
+            scored = _scored(logits, [passages[k] for k in batch], sampler)
+            found |= dict(zip(batch, scored, strict=True))
+        return [found[k] for k in range(len(passages))]
+
+    def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        """Yield places of sequences of similar lengths that fit into a batch together."""
+        batch: list[int] = []
+        for k in sorted(range(len(lengths)), key=lambda k: -lengths[k]):
+            if batch and (len(batch) + 1) * lengths[batch[0]] > self.batch_tokens:
+                yield batch
+                batch = []
+            batch.append(k)
+        if batch:
+            yield batch
+
+
+def _scored(
+    logits: Tensor, passages: Sequence[Passage], sampler: TokenSampler
+) -> Iterator[TokenScores]:
+    """Yield the scores of a batch of passages from its logits, ``(B, S, V)``."""
+    emitted = [torch.as_tensor(list(p.ids[p.start :])) for p in passages]
+    size, largest = logits.shape[-1], max(int(tokens.max()) for tokens in emitted)
+    if largest >= size:
+        raise InputError(
+            f"The tokenizer has a token {largest}, but the model predicts {size} tokens only; give "
+            "the model's own tokenizer."
+        )
+    rows = torch.cat([torch.full((len(t),), row) for row, t in enumerate(emitted)])
+    places = torch.cat([torch.arange(p.start - 1, len(p.ids) - 1) for p in passages])
+    rows, places = rows.to(logits.device), places.to(logits.device)
+    tokens = torch.cat(emitted).to(logits.device)[:, None]
+    # Some ten arrays in float64 at a time, of 128 MB each
+    step, parts = max(1, (1 << 24) // size), []
+    for first in range(0, len(tokens), step):
+        some = slice(first, first + step)
+        z, own = logits[rows[some], places[some]], tokens[some]
+        ends = sampler.log_probabilities(z, own)
+        plain = TokenSampler().log_probabilities(z, own).low
+        rank = 1 + (z > z.gather(1, own)).sum(1, keepdim=True)
+        parts.append(torch.cat([ends.low, ends.high, plain, rank.double()], 1))
+    numbers, first = torch.cat(parts).cpu().numpy(), 0
+    for row, (passage, own) in enumerate(zip(passages, emitted, strict=True)):
+        low, high, plain, rank = numbers[first : first + len(own)].T
+        first += len(own)
+        ending = np.full((2, len(own)), -np.inf)
+        for k, ids in enumerate(passage.endings[: len(own)]):
+            others = [token for token in ids if token != int(own[k]) and token < size]
+            if others:
+                z = logits[row, passage.start - 1 + k]
+                ending[:, k] = _any_of(sampler.log_probabilities(z, _like(others, z)))
+        yield TokenScores(low, high, plain, rank.astype(int), *ending)
+
+
+def _any_of(ends: Ends) -> tuple[float, float]:
+    return float(ends.low.logsumexp(-1)), float(ends.high.logsumexp(-1).clamp(max=0.0))
+
+
+def _like(ids: Sequence[int], tensor: Tensor) -> Tensor:
+    return torch.as_tensor(ids, device=tensor.device)

@@ -1,0 +1,202 @@
+"""How a language model chooses its next token: temperature, top-k and top-p, or greedily.
+
+Hugging Face's ``generate`` divides the logits by the temperature, keeps the tokens whose logit is
+at least the k-th largest (all of those that tie with it), and of these the fewest whose
+probabilities add up to more than top-p; then it draws one. The probability of a token is therefore
+its share of the mass that is kept, and 0 if it is not kept.
+
+Which of several tokens with the same logit are kept at the cut-off of top-p depends on the order in
+which a sort leaves them, and logits in bf16 tie often. Such a token has a low end, 0, and a high
+end. The same holds where the cut-off is within the rounding of float32, in which ``generate`` adds
+the probabilities up.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from seepage.errors import InputError
+from seepage.support.number_check import check_count, check_positive
+
+# What generate() also does to logits, with the value at which it does nothing
+_OTHERS = {
+    "num_beams": 1,
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "min_p": None,
+    "top_h": None,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "guidance_scale": 1.0,
+    "penalty_alpha": None,
+    "bad_words_ids": None,
+    "sequence_bias": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "forced_bos_token_id": None,
+    "exponential_decay_length_penalty": None,
+    "watermarking_config": None,
+}
+
+
+class Ends(NamedTuple):
+    """The low and the high end of logarithms of probabilities."""
+
+    low: Tensor
+    high: Tensor
+
+
+@dataclass(frozen=True)
+class TokenSampler:
+    """A way to choose the next token, in the order of Hugging Face's ``generate``.
+
+    Parameters
+    ----------
+    temperature
+        What the logits are divided by.
+    top_k
+        How many tokens are kept, besides those that tie with the last of them; 0 keeps all.
+    top_p
+        The fewest tokens are kept whose probabilities add up to more than this; 1 keeps all.
+    greedy
+        Take the most probable token; the other settings then do not matter.
+
+    Examples
+    --------
+    Of three tokens the two most probable are kept, with two thirds and a third of their mass:
+
+    >>> import torch
+    >>> from seepage.attacks import TokenSampler
+    >>> logits = torch.tensor([0.5, 0.25, 0.25 / 2]).log()
+    >>> ends = TokenSampler(top_k=2).log_probabilities(logits, torch.tensor([0, 1, 2]))
+    >>> [round(p, 3) for p in ends.high.exp().tolist()]
+    [0.667, 0.333, 0.0]
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    greedy: bool = False
+
+    def __post_init__(self) -> None:
+        check_positive(self.temperature, "temperature")
+        check_count(self.top_k, "top_k", least=0)
+        check_positive(self.top_p, "top_p")
+        if self.top_p > 1:
+            raise InputError(f"top_p is a probability, at most 1, not {self.top_p!r}.")
+
+    @classmethod
+    def from_model(cls, model: Any) -> TokenSampler:
+        """Return the sampler that a model's ``generation_config`` describes.
+
+        Settings that change logits in another way are refused by name: their probabilities are
+        not this product.
+        """
+        config = getattr(model, "generation_config", None)
+        if config is None:
+            return cls()
+        for name, neutral in _OTHERS.items():
+            value = getattr(config, name, neutral)
+            if value is not None and value != neutral and value != []:
+                raise InputError(
+                    f"The model's generation_config sets {name} to {value!r}, which changes the "
+                    "probabilities of tokens in a way that is not supported; give a sampler, such "
+                    "as TokenSampler(temperature=1.0)."
+                )
+        if not getattr(config, "do_sample", False):
+            return cls(greedy=True)
+        given = {
+            "temperature": getattr(config, "temperature", None),
+            # generate() keeps 50 tokens where a configuration for sampling does not say
+            "top_k": getattr(config, "top_k", None),
+            "top_p": getattr(config, "top_p", None),
+        }
+        neutral_of = {"temperature": 1.0, "top_k": 50, "top_p": 1.0}
+        return cls(**{k: neutral_of[k] if v is None else v for k, v in given.items()})
+
+    def __str__(self) -> str:
+        if self.greedy:
+            return "greedy decoding"
+        kept = [f"top-k {self.top_k}"] * bool(self.top_k)
+        kept += [f"top-p {self.top_p:g}"] * (self.top_p < 1)
+        return ", ".join([f"sampling at temperature {self.temperature:g}", *kept])
+
+    def log_probabilities(self, logits: Tensor, tokens: Tensor) -> Ends:
+        """Return the logarithms of the probabilities of some tokens, in float64.
+
+        Parameters
+        ----------
+        logits
+            The logits of all tokens, ``(…, V)``.
+        tokens
+            The tokens asked about, ``(…, m)``.
+        """
+        # generate() casts to float32 before it divides, so ties and cut-offs are those of float32.
+        z = logits.float()
+        if self.greedy:
+            own = z.gather(-1, tokens)
+            best = z.amax(-1, keepdim=True)
+            alone = (z == best).sum(-1, keepdim=True) == 1
+            high = _log_of(own == best)
+            return Ends(torch.where(alone, high, -math.inf), high)
+        if self.temperature != 1:
+            z = z / self.temperature
+        if self.top_k and self.top_k < z.shape[-1]:
+            least = z.topk(self.top_k).values[..., -1:]
+            z = z.masked_fill(z < least, -math.inf)
+        own = z.gather(-1, tokens).double()
+        if self.top_p >= 1:
+            value = own - z.double().logsumexp(-1, keepdim=True)
+            return Ends(value, value)
+        return self._within_top_p(z, own)
+
+    def _within_top_p(self, z: Tensor, own: Tensor) -> Ends:
+        """Return the ends over every cut-off that a sort and its rounding can lead to."""
+        falling = z.sort(-1, descending=True).values.double()
+        logs = falling.log_softmax(-1)
+        # The mass of a token and of all below it: generate() drops tokens with at most 1 − top_p.
+        tails = logs.exp().flip(-1).cumsum(-1).flip(-1)
+        kept_mass = torch.logcumsumexp(logs, -1)
+        slack = 32 * torch.finfo(torch.float32).eps
+        fewest = (tails > 1 - self.top_p + slack).sum(-1, keepdim=True).clamp(min=1)
+        most = (tails > 1 - self.top_p - slack).sum(-1, keepdim=True).clamp(min=1)
+        rising, size = falling.flip(-1).contiguous(), z.shape[-1]
+        above = size - torch.searchsorted(rising, own.contiguous(), right=True)
+        not_below = size - torch.searchsorted(rising, own.contiguous(), right=False)
+        share = own - z.double().logsumexp(-1, keepdim=True)
+        low = share - kept_mass.gather(-1, most.expand_as(own) - 1)
+        first_cut = torch.maximum(fewest.expand_as(own), above + 1).clamp(max=size)
+        high = share - kept_mass.gather(-1, first_cut - 1)
+        return Ends(
+            torch.where(not_below <= fewest, low, -math.inf),
+            torch.where(above < most, high, -math.inf),
+        )
+
+    def draw(self, logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Draw a token for each row of logits, ``(n, V)``, as ``generate`` does."""
+        z = logits.float()
+        if self.greedy:
+            return z.argmax(-1)
+        z = z / self.temperature
+        if self.top_k and self.top_k < z.shape[-1]:
+            z = z.masked_fill(z < z.topk(self.top_k).values[..., -1:], -math.inf)
+        if self.top_p < 1:
+            rising, places = z.sort(-1)
+            dropped = rising.softmax(-1).cumsum(-1) <= 1 - self.top_p
+            dropped[..., -1:] = False
+            z = z.masked_fill(dropped.scatter(-1, places, dropped), -math.inf)
+        return torch.multinomial(z.softmax(-1), 1, generator=generator).squeeze(-1)
+
+
+def _log_of(truth: Tensor) -> Tensor:
+    """Return 0 where something is certain and −∞ where it is impossible."""
+    zero = torch.zeros((), dtype=torch.float64, device=truth.device)
+    return torch.where(truth, zero, -math.inf)

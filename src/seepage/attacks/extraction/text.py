@@ -1,0 +1,261 @@
+"""From tokens to text: where a secret begins and ends, and other tokens that spell it.
+
+An attacker types the text before a secret, and a tokenizer splits what is typed. So the tokens that
+are given end at a *joint boundary*: the last place before the secret up to which the text alone has
+the same tokens as within the whole record. What lies between that place and the secret must be
+emitted too.
+
+The probability of the record's own tokens is a *lower bound* on that of its text. Two things add to
+it. Tokens that spell the rest of the secret and run past its end are in the same logits, so their
+sum is free (``endings``). Other tokenisations need more forward passes: :func:`bound_text` takes
+those that matter most, and the probability of all that it has not followed yet bounds the rest::
+
+    Σ completed  ≤  P(text)  ≤  Σ completed + Σ open
+
+Both ends hold for a tokenizer whose text is the concatenation of its tokens' texts.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from seepage.attacks.extraction.probability import LanguageModel, Passage
+from seepage.attacks.extraction.sampler import TokenSampler
+from seepage.errors import InputError
+
+_BROKEN = "\ufffd"  # decoders write it for bytes that are no whole character
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """A tokenizer, with the text that each token adds in the middle of a text.
+
+    Parameters
+    ----------
+    tokenizer
+        A fast tokenizer of Hugging Face.
+    """
+
+    tokenizer: Any
+
+    def __post_init__(self) -> None:
+        if not getattr(self.tokenizer, "is_fast", False):
+            raise InputError(
+                "The tokenizer must say where its tokens lie in a text: give a fast one, such as "
+                "AutoTokenizer.from_pretrained(folder, use_fast=True)."
+            )
+
+    @cached_property
+    def pieces(self) -> list[str]:
+        """The text of every token; nothing for special tokens."""
+        size, special = len(self.tokenizer), set(self.tokenizer.all_special_ids)
+        options = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
+        alone = self.tokenizer.batch_decode([[k] for k in range(size)], **options)
+        # Decoders strip the space before a first token, so every token is read after another.
+        anchor = next(
+            (k for k, text in enumerate(alone) if k not in special and text.strip().isalnum()), None
+        )
+        if anchor is None:
+            return ["" if k in special else text for k, text in enumerate(alone)]
+        start = len(alone[anchor])
+        pairs = self.tokenizer.batch_decode([[anchor, k] for k in range(size)], **options)
+        return ["" if k in special else text[start:] for k, text in enumerate(pairs)]
+
+    @cached_property
+    def broken(self) -> list[int]:
+        """The tokens that hold a part of a character."""
+        return [k for k, text in enumerate(self.pieces) if _BROKEN in text]
+
+    @cached_property
+    def _by_text(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for token, text in enumerate(self.pieces):
+            if text and _BROKEN not in text:
+                found.setdefault(text, []).append(token)
+        return found
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        return sorted(self._by_text)
+
+    def endings(self, rest: str) -> list[int]:
+        """Return the tokens whose text begins with all of ``rest``."""
+        found: list[int] = []
+        for place in range(bisect_left(self._texts, rest), len(self._texts)):
+            if not self._texts[place].startswith(rest):
+                break
+            found += self._by_text[self._texts[place]]
+        return found
+
+    def steps(self, rest: str) -> list[tuple[int, str]]:
+        """Return the tokens that spell a beginning of ``rest``, each with what is then left."""
+        return [
+            (token, rest[size:])
+            for size in range(1, len(rest))
+            for token in self._by_text.get(rest[:size], ())
+        ]
+
+    def encode(self, texts: Sequence[str], *, special: bool = True) -> list[tuple[Any, Any]]:
+        """Return the tokens of each text, and where each of them ends in it."""
+        if not texts:
+            return []
+        made = self.tokenizer(
+            list(texts), add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
+        head = self._head if special else []
+        return [
+            (head + ids, [0] * len(head) + [end for _, end in offsets])
+            for ids, offsets in zip(made["input_ids"], made["offset_mapping"], strict=True)
+        ]
+
+    @cached_property
+    def _head(self) -> list[int]:
+        """The tokens that the tokenizer puts before every text."""
+        plain = self.tokenizer("a", add_special_tokens=False)["input_ids"]
+        full = self.tokenizer("a", add_special_tokens=True)["input_ids"]
+        for start in range(len(full) - len(plain) + 1):
+            if full[start : start + len(plain)] == plain:
+                return list(full[:start])
+        return []
+
+
+class Target(NamedTuple):
+    """A secret in a record, as tokens that are given and tokens to be emitted."""
+
+    passage: Passage
+    given: str  # the text of what is given
+    emitted: str  # and of what must be emitted: the secret and what joins it to the boundary
+
+
+def locate(
+    vocabulary: Vocabulary,
+    text: str,
+    start: int,
+    end: int,
+    *,
+    special: bool = True,
+    most_tokens: int | None = None,
+    prefix_tokens: int | None = None,
+) -> Target:
+    """Return the tokens of the characters ``start`` to ``end`` of a text, and those before them.
+
+    Parameters
+    ----------
+    vocabulary
+        The tokenizer.
+    text, start, end
+        A record, and the place of the secret in it.
+    special
+        Whether the tokenizer puts its own token before a text; a chat template has it already.
+    most_tokens, prefix_tokens
+        The most tokens in all, and the most that are given, the last ones.
+    """
+    if not 0 <= start < end <= len(text):
+        raise InputError(
+            f"Characters {start} to {end} are no part of a text of {len(text)} characters."
+        )
+    ((ids, ends),) = vocabulary.encode([text], special=special)
+    last = next(k for k, place in enumerate(ends) if place >= end)
+    first = next(k for k in range(last, -1, -1) if k == 0 or ends[k - 1] <= start)
+    while first > 0:
+        ((alone, _),) = vocabulary.encode([text[: ends[first - 1]]], special=special)
+        if alone == ids[:first]:
+            break
+        first -= 1
+    ids, boundaries = list(ids[: last + 1]), [0, *ends]
+    given = boundaries[first]
+    endings = _endings(vocabulary, text, ids, boundaries, first, end)
+    if first == 0:
+        begin = vocabulary.tokenizer.bos_token_id
+        if begin is None:  # nothing can be given: the first token is
+            first, endings, given = 1, endings[1:], boundaries[1]
+        else:
+            first, ids = 1, [begin, *ids]
+    cut = max(
+        0 if most_tokens is None else len(ids) - most_tokens,
+        0 if prefix_tokens is None else first - prefix_tokens,
+    )
+    cut = min(max(cut, 0), first - 1)
+    ids, first = ids[cut:], first - cut
+    if most_tokens is not None:  # of a secret longer than the model can read, the beginning
+        ids = ids[:most_tokens]
+    return Target(Passage(tuple(ids), first, tuple(endings)), text[:given], text[given:end])
+
+
+def _endings(
+    vocabulary: Vocabulary,
+    text: str,
+    ids: Sequence[int],
+    boundaries: Sequence[int],
+    first: int,
+    end: int,
+) -> list[list[int]]:
+    """Return, for every token from ``first`` on, tokens that would spell all of the rest."""
+    found, spelt = [], ""
+    for place in range(first, len(ids)):
+        # Characters that are split between tokens, or changed by the tokenizer, are left alone.
+        known = spelt == text[boundaries[first] : boundaries[place]]
+        rest = text[boundaries[place] : end]
+        found.append(vocabulary.endings(rest) if known and rest else [])
+        spelt += vocabulary.pieces[ids[place]]
+    return found
+
+
+def bound_text(
+    model: LanguageModel,
+    vocabulary: Vocabulary,
+    sampler: TokenSampler,
+    target: Target,
+    passes: int = 64,
+) -> tuple[float, float]:
+    """Return the ends of the log-probability that a text is emitted, however it is tokenised.
+
+    Parameters
+    ----------
+    model, vocabulary, sampler
+        The model, its tokenizer, and how it chooses tokens.
+    target
+        What is given, and what must be emitted.
+    passes
+        How many beginnings of the text are followed, the most probable first.
+    """
+    context = tuple(target.passage.ids[: target.passage.start])
+    order, low, high = count(), [], []
+    heap = [(0.0, next(order), 0.0, context, target.emitted)]
+    while heap and passes > 0:
+        nodes = [heapq.heappop(heap) for _ in range(min(len(heap), passes, 16))]
+        passes -= len(nodes)
+        for node, logits in zip(nodes, model.next_logits([n[3] for n in nodes]), strict=True):
+            most, _, least, ids, rest = -node[0], *node[1:]
+            steps, ends = vocabulary.steps(rest), vocabulary.endings(rest)
+            # Parts of characters may spell it too; how they go on is not followed.
+            parts = [] if rest.isascii() else vocabulary.broken
+            tokens = [token for token, _ in steps] + ends + parts
+            if not tokens:
+                continue
+            asked = torch.as_tensor(tokens, device=logits.device)
+            found = sampler.log_probabilities(logits, asked)
+            lows, highs = found.low.cpu().numpy(), found.high.cpu().numpy()
+            complete = slice(len(steps), len(steps) + len(ends))
+            low.extend(least + lows[complete])
+            high.extend(most + highs[complete.start :])
+            for (token, left), a, b in zip(steps, lows, highs, strict=False):
+                if b > -math.inf:
+                    entry = (-(most + b), next(order), least + a, (*ids, token), left)
+                    heapq.heappush(heap, entry)
+    high += [-node[0] for node in heap]
+    return _log_sum(low), min(_log_sum(high), 0.0)
+
+
+def _log_sum(logs: Sequence[float]) -> float:
+    return float(np.logaddexp.reduce(logs)) if len(logs) else -math.inf

@@ -1,0 +1,272 @@
+"""``sp.audit``: the audit of a model of any kind, or of a table and its target."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from seepage.attacks.membership.signals import check_estimator, is_network
+from seepage.auditing.any_model.attack_audit import audit_estimator
+from seepage.auditing.any_model.findings import AttackAudit
+from seepage.auditing.entry.tables import audit_file, audit_frame
+from seepage.auditing.findings import Audit
+from seepage.auditing.pipeline import audit_linear
+from seepage.core.noise import Attacker, Gaussian
+from seepage.errors import InputError, accepts_other_names
+from seepage.glm.adapters.registry import best_of, kind_of
+from seepage.glm.preprocessing.raw_columns import read_frame
+from seepage.support.library_classes import is_pipeline, is_search
+from seepage.tables.frames import is_frame
+from seepage.tables.source import check_column
+
+_GIVEN = "the given table"
+
+
+@accepts_other_names
+def audit(
+    model: Any,
+    X: Any = None,
+    y: Any = None,
+    *,
+    target: str | None = None,
+    noise: float | Gaussian | None = None,
+    target_eta: float | None = None,
+    attacker: Attacker | None = None,
+    sensitive: Sequence[str] = (),
+    groups: Mapping[str, Any] | Sequence[str] | None = None,
+    categorical: Sequence[str] = (),
+    quantities: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    missing: str | None = None,
+    person: Any = None,
+    sample_weight: Any = None,
+    preprocessing: str = "frozen",
+    refit: str | None = None,
+    preset: str | None = None,
+    source: str = _GIVEN,
+    seed: int = 0,
+    shadows: int | None = None,
+    jobs: int | None = None,
+    train: Callable[[Any, Any], Any] | None = None,
+) -> Audit | AttackAudit:
+    """Audit a model or a table: who could be recognised, what could be guessed, what fixes it.
+
+    Linear models, and pipelines that end in one, are measured exactly (:class:`Audit`); through
+    the steps of a pipeline the leakage is about the raw columns. Any other estimator and networks
+    are audited by attack with shadow models (:class:`AttackAudit`), as by
+    :func:`seepage.audit_estimator`: what an attack achieved, never that no attack achieves more.
+    :func:`seepage.report` writes either.
+
+    Parameters
+    ----------
+    model
+        A fitted model of any kind: linear (as :func:`seepage.leakage` takes), a pipeline, a
+        search, a forest or any other estimator of scikit-learn's kind, a network of torch. Or,
+        without ``X``, a data frame or the path of a table, with ``target=``: the linear model is
+        then fitted here, as ``seepage audit`` does.
+    X, y
+        The raw table and the labels it was fitted on; a formula of statsmodels has its own labels.
+    target
+        The column that is predicted: of a data frame given instead of a model; of ``X`` if there
+        is no ``y``; otherwise what the labels are called in the result.
+    noise
+        The standard deviation of the Gaussian noise on every released number; by default the least
+        that meets ``target_eta``.
+    target_eta
+        The leakage that no record should exceed; 1 by default: one standard deviation.
+    attacker
+        Somebody who does not know all other records, such as ``sp.Attacker(knows=0.0)``: how often
+        she is right about membership is estimated beside the rest (``result.outsider``). With
+        neither ``noise`` nor ``target_eta``, of the model published as it is, without noise.
+    sensitive
+        Columns of ``X`` for which the error on every record is reported.
+    groups
+        Columns of ``X``, or names with the group of every record, to compare the leakage of.
+    categorical
+        Columns whose numbers are codes of categories.
+    quantities
+        Columns of only two numbers that are quantities nevertheless, such as doses; other such
+        columns count as yes or no, and are measured in whole levels.
+    drop, missing
+        Of a table that is given instead of a model: columns to leave out, and whether to
+        ``"refuse"`` gaps (the default), ``"drop"`` their rows or ``"impute"`` them.
+    person
+        Whose row every record is, if people may have several: an identity for each, or a column of
+        ``X`` that is no feature. All records of a person then count together, in every number.
+    sample_weight
+        The weights the model was fitted with.
+    preprocessing
+        Whether what the steps learnt from the data counts as public (``"frozen"``), or is relearnt
+        when a record changes (``"refitted"``).
+    refit
+        Membership is that of the whole procedure, refitted without each of the most exposed
+        records, where it learnt more from the data than the model: scaling, levels, class weights,
+        a penalty. ``"model"`` holds all of that fixed; ``"pipeline"`` refuses a model without
+        steps before it. ``risks.held`` of the audit lists what is held fixed.
+    preset
+        Limits by who will see the release, ``"open"``, ``"partners"`` or ``"internal"``: ``gates``
+        of the audit says whether they are met. Our default, not law.
+    source
+        What the table is called in the result.
+    seed
+        Of the held-out rows and the noise in the privacy–utility curve; of an attack, of the random
+        halves. Nothing that is released depends on it.
+    shadows, jobs
+        Of an attack: how many shadow models to fit (16 by default), and how many at a time.
+    train
+        Of a network: a function ``train(X, y)`` of tensors that returns a network trained as yours
+        was. Without it, copies with new weights are trained with Adam until they fit their records
+        as well as your network does.
+
+    Examples
+    --------
+    >>> import seepage as sp
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.linear_model import Ridge
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> X, y = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
+    >>> model = make_pipeline(StandardScaler(), Ridge(1.0)).fit(X, y)
+    >>> result = sp.audit(model, X, y, sensitive=["bmi"])
+    >>> result.cell_errors["bmi"].shape
+    (442,)
+
+    A table alone, and a forest:
+
+    >>> table = X[["age", "bmi"]].assign(ill=y > 140)[:60]
+    >>> sp.audit(table, target="ill").model
+    'logistic'
+    >>> from sklearn.tree import DecisionTreeClassifier
+    >>> tree = DecisionTreeClassifier(random_state=0).fit(X, y > 140)
+    >>> found = sp.audit(tree, X, y > 140, shadows=4, random_state=1)
+    >>> found.model, found.strongest.auc > 0.7
+    ('DecisionTreeClassifier', True)
+    """
+    linear = {
+        "noise": noise,
+        "target_eta": target_eta,
+        "attacker": attacker,
+        "sensitive": tuple(sensitive) or None,
+        "categorical": tuple(categorical) or None,
+        "quantities": tuple(quantities) or None,
+        "person": person,
+        "sample_weight": sample_weight,
+        "preprocessing": None if preprocessing == "frozen" else preprocessing,
+        "refit": refit,
+    }
+    by_attack = {"shadows": shadows, "jobs": jobs, "train": train}
+    common: dict[str, Any] = {"preset": preset, "seed": seed}
+    if isinstance(model, str | os.PathLike) or (is_frame(model) and not hasattr(model, "predict")):
+        refused = ("sample_weight", "preprocessing", "refit")
+        whom = "a fitted model; here the model is fitted on the table"
+        _refuse(by_attack | {name: linear.pop(name) for name in refused}, whom)
+        if X is not None or y is not None or target is None:
+            raise InputError(
+                "Without a model, pass the whole table and the name of the column to predict: "
+                "sp.audit(table, target='y'); with one, sp.audit(model, X, y)."
+            )
+        linear |= {"drop": drop, "missing": missing}
+        options = {name: value for name, value in linear.items() if value is not None} | common
+        if isinstance(model, str | os.PathLike):
+            return audit_file(Path(model), target, groups, **options)
+        return audit_frame(model, target, groups, source=source, **options)
+    of_tables = {"drop": tuple(drop) or None, "missing": missing}
+    _refuse(of_tables, "a table that is given without a model; prepare X before the fit instead")
+    if X is None:
+        raise InputError(
+            "Pass the data that the model was fitted on: sp.audit(model, X, y); or, to fit one "
+            "here, a data frame with the column to predict: sp.audit(table, target='y')."
+        )
+    if y is None and target is not None:
+        X, y = _parted(X, target)
+    if is_network(model):
+        from seepage.auditing.any_model.network import as_estimator
+
+        _refuse(linear, "linear models; a network is audited by attack, without it")
+        model, X, y, steps = as_estimator(model, X, y, train=train, seed=seed)
+    elif train is None and _is_linear(model):
+        _refuse(by_attack, "models that are audited by attack; this one is measured exactly")
+        return audit_linear(
+            model,
+            X,
+            y,
+            noise=noise,
+            target_eta=target_eta,
+            attacker=attacker,
+            sensitive=sensitive,
+            groups=groups,
+            categorical=categorical,
+            quantities=quantities,
+            person=person,
+            sample_weight=sample_weight,
+            preprocessing=preprocessing,
+            refit=refit,
+            source=source,
+            target=target,
+            **common,
+        )
+    else:
+        called = type(model).__name__
+        _refuse({"train": train}, f"networks; {called} is fitted by its own method fit")
+        _refuse(linear, f"linear models; {called} is audited by attack, without it")
+        steps = ()
+    return audit_estimator(
+        model,
+        X,
+        y,
+        source=source,
+        target=target or str(getattr(y, "name", None) or "label"),
+        shadows=16 if shadows is None else shadows,
+        jobs=1 if jobs is None else jobs,
+        groups=_labels(groups, X),
+        steps=steps,
+        **common,
+    )
+
+
+def _refuse(options: Mapping[str, Any], whom: str) -> None:
+    """Raise if one of the options was given that are not for this kind of model."""
+    for name, value in options.items():
+        if value is not None:
+            raise InputError(f"{name}= is for {whom}.")
+
+
+def _is_linear(model: Any) -> bool:
+    """Say whether a model is measured exactly, or raise if it cannot be audited by attack either.
+
+    A linear model whose settings are not supported is refused later, with what to do about it.
+    """
+    try:
+        while is_search(model) or is_pipeline(model):
+            model = best_of(model) if is_search(model) else model[-1]
+        kind_of(model)
+    except InputError as problem:
+        try:
+            check_estimator(model)
+        except InputError:
+            raise problem from None
+        return False
+    return True
+
+
+def _parted(X: Any, target: str) -> tuple[Any, Any]:
+    """Return a data frame without its target, and the target; as they are if it has no such."""
+    if not is_frame(X):
+        return X, None
+    frame, _ = read_frame(X)
+    if target not in frame.columns:
+        return X, None
+    return frame.drop(target).to_native(), frame[target].to_native()
+
+
+def _labels(groups: Mapping[str, Any] | Sequence[str] | None, X: Any) -> Mapping[str, Any] | None:
+    """Return the group of every record, by name, where columns of the table were named."""
+    if groups is None or isinstance(groups, Mapping):
+        return groups
+    frame, _ = read_frame(X)
+    names = [groups] if isinstance(groups, str) else list(groups)
+    for name in names:
+        check_column(name, frame.columns)
+    return {name: frame[name].to_numpy() for name in names}

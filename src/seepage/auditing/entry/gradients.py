@@ -1,0 +1,77 @@
+"""What ``sp.leakage`` does with a network: the leakage of the noisy gradient of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from seepage.core.noise import Gaussian, Noise
+from seepage.errors import InputError
+from seepage.nn.measures.gradient_leakage import GradientLeakage
+from seepage.nn.measures.gradient_leakage import leakage as gradient_leakage
+
+_NOISE = "noise_multiplier=1.0, max_grad_norm=1.0"
+
+
+def leakage_of_batch(
+    net: torch.nn.Module,
+    X: Any,
+    y: Any,
+    *,
+    loss: Any,
+    noise: Noise | None,
+    noise_multiplier: float | None,
+    max_grad_norm: float | None,
+    **options: Any,
+) -> GradientLeakage:
+    """Return the leakage of a batch's gradient; the noise is on the sum, or a multiple of C."""
+    if noise is not None and noise_multiplier is not None:
+        raise InputError("noise and noise_multiplier are both the noise; give one of them.")
+    if noise is not None:
+        if not isinstance(noise, Gaussian) or np.ndim(noise.sigma):
+            raise InputError(
+                "The noise on a gradient is Gaussian with one standard deviation; pass "
+                f"sp.Gaussian(sigma), or {_NOISE}."
+            )
+        noise_multiplier = float(noise.sigma) / (max_grad_norm or 1.0)
+    if noise_multiplier is None:
+        raise InputError(
+            "Without noise the gradient of a batch gives its records away; say how a step is "
+            f"made private: sp.leakage(net, X, y, {_NOISE})."
+        )
+    options |= {"noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm}
+    if isinstance(X, Mapping) and loss is None:
+        batch = X if y is None else {**X, "labels": _targets(y)}
+        return gradient_leakage(net, batch, **options)
+    if y is None:
+        raise InputError(
+            "y, the targets of the batch, is missing; a model of Hugging Face takes the batch of "
+            f"its data collator alone: sp.leakage(model, batch, {_NOISE})."
+        )
+    first = next(net.parameters(), torch.zeros(0))
+    x, target = _inputs(X, first), _targets(y).to(first.device)
+    if target.is_floating_point():
+        target = target.to(first.dtype)
+    if loss is None:
+        loss = "mse" if target.is_floating_point() else "cross_entropy"
+    return gradient_leakage(net, loss, x, target, **options)
+
+
+def _inputs(X: Any, like: torch.Tensor) -> Any:
+    """Return inputs as the network takes them: numbers in the type of its parameters."""
+    if isinstance(X, Mapping):
+        return dict(X)
+    if not isinstance(X, torch.Tensor):
+        table = X.to_numpy() if hasattr(X, "to_numpy") else X
+        X = torch.tensor(np.asarray(table))
+        X = X.to(like.dtype) if X.is_floating_point() else X
+    return X.to(like.device)
+
+
+def _targets(y: Any) -> torch.Tensor:
+    """Return targets as a tensor; truth values are the classes 0 and 1."""
+    target = y if isinstance(y, torch.Tensor) else torch.tensor(np.asarray(y))
+    return target.long() if target.dtype == torch.bool else target

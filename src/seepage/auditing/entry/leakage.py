@@ -1,0 +1,221 @@
+"""``sp.leakage``: the leakage of a linear model, or of the gradient of a network."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
+
+from seepage.attacks.membership.signals import is_network
+from seepage.core.leakage import Leakage
+from seepage.core.noise import Attacker, Noise, as_noise
+from seepage.core.record_stream import RecordStream
+from seepage.errors import InputError, accepts_other_names, check_options
+from seepage.glm.leakage import leakage as linear_leakage
+from seepage.glm.outsider.leakage import OutsiderLeakage
+from seepage.glm.outsider.predictions import Parameters, Predictions
+from seepage.tables.source import RowSource
+
+
+@overload
+def leakage(
+    model: Any,
+    X: RowSource,
+    y: None = None,
+    *,
+    noise: Noise | float,
+    sample_weight: None = None,
+    attributes: Mapping[str, Sequence[str | int]] | None = None,
+    on_mismatch: str = "raise",
+    dtype: None = None,
+    preprocessing: str = "frozen",
+    categorical: Sequence[str] = (),
+    person: Any = None,
+) -> Leakage[RecordStream]: ...
+
+
+@overload
+def leakage(
+    model: Any,
+    X: Any,
+    y: Any = None,
+    *,
+    noise: Noise | float | None = None,
+    sample_weight: Any = None,
+    attributes: Mapping[str, Sequence[str | int]] | None = None,
+    on_mismatch: str = "raise",
+    dtype: str | None = None,
+    preprocessing: str = "frozen",
+    categorical: Sequence[str] = (),
+    person: Any = None,
+    attacker: Attacker,
+    release: Predictions | Parameters | None = None,
+) -> OutsiderLeakage: ...
+
+
+@overload
+def leakage(
+    model: Any,
+    X: Any,
+    y: Any = None,
+    *,
+    noise: Noise | float | None = None,
+    attributes: Mapping[str, Sequence[str | int]] | None = None,
+    loss: Any = None,
+    noise_multiplier: float | None = None,
+    max_grad_norm: float | None = None,
+    **network: Any,
+) -> Leakage: ...
+
+
+@accepts_other_names
+def leakage(
+    model: Any,
+    X: Any,
+    y: Any = None,
+    *,
+    noise: Noise | float | None = None,
+    sample_weight: Any = None,
+    attributes: Mapping[str, Sequence[str | int]] | None = None,
+    on_mismatch: str = "raise",
+    dtype: str | None = None,
+    preprocessing: str = "frozen",
+    categorical: Sequence[str] = (),
+    person: Any = None,
+    attacker: Attacker | None = None,
+    release: Predictions | Parameters | None = None,
+    loss: Any = None,
+    noise_multiplier: float | None = None,
+    max_grad_norm: float | None = None,
+    **network: Any,
+) -> Leakage[Any] | OutsiderLeakage:
+    """Measure how much of its training data a model leaks when it is released with noise.
+
+    Parameters
+    ----------
+    model
+        A fitted linear model of ``sp.glm``, scikit-learn, statsmodels, glum or skglm (how-to
+        *Supported models* lists them), a ``Pipeline`` that ends in one, or a search for one; or a
+        network of torch or Hugging Face, of which the release is the gradient of a batch.
+    X, y
+        The data it was fitted on; for a pipeline or a formula the raw table, whose columns the
+        leakage is then about: a NumPy array, a pandas, polars or Arrow table, or a torch
+        tensor (the work is then done where the tensor lives). For data larger than memory,
+        :func:`seepage.parquet` data without ``y``, or a Parquet file, a folder of them or a
+        ``pyarrow`` data set with the names of columns for ``y`` and ``sample_weight``: rows are
+        then read in chunks, and every record's leakage is computed as it is read. For a network,
+        the batch: inputs and targets, or the mapping that a data collator of Hugging Face makes.
+    noise
+        What will be added to the parameters: :class:`Gaussian` or :class:`Laplace`, or a number,
+        the standard deviation of Gaussian noise; none only with an attacker who does not know all
+        other records. Of a network: what is added to the sum of the gradients.
+    sample_weight
+        The weights the model was fitted with.
+    attributes
+        Columns that belong together, such as the one-hot columns of a category, under a name.
+    on_mismatch
+        What to do when the coefficients do not minimise the model's objective on these data:
+        ``"raise"`` (other data, another penalty and lack of convergence all make the numbers
+        wrong) or ``"warn"``.
+    dtype
+        ``"float64"`` (the default) or ``"float32"``.
+    preprocessing
+        For a pipeline: whether what its steps learnt from the data counts as public
+        (``"frozen"``), or is learnt anew when a record changes (``"refitted"``).
+    categorical
+        For a pipeline: columns whose numbers are codes of categories.
+    person
+        Whom every record is about, if people may have several: an identity for each record, or the
+        name of a column of the data that is no feature of the model. ``leak.people()`` is then
+        about all records of a person, all of them leave together in ``leak.membership()``, and
+        values that all of them share are guessed together.
+    attacker
+        What the attacker knows: all other records, unless :class:`Attacker` says less. What she
+        does not know protects the others; the answer is then an estimate, an
+        :class:`~seepage.glm.outsider.leakage.OutsiderLeakage`.
+    release
+        What leaves, if not the parameters as they are: :class:`Predictions`, or
+        :class:`Parameters` rounded to printed digits. With an attacker who knows all other records
+        the noise is on the margins of the predictions, and rounding, which comes after the noise,
+        takes nothing away.
+    loss
+        Of a network: ``"cross_entropy"`` (the default for whole-numbered targets), ``"mse"`` (for
+        others), a loss module of torch, or a function of output and target.
+    noise_multiplier, max_grad_norm
+        Of a network: σ and the clip C, as private SGD has them; the noise is then σC.
+    network
+        Further options of :func:`seepage.nn.leakage`, such as ``view`` and ``clip``.
+
+    Examples
+    --------
+    >>> import numpy as np, seepage as sp
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((100, 3))
+    >>> y = X @ [1.0, -2.0, 0.5] + rng.standard_normal(100)
+    >>> model = sp.glm.LinearRegression().fit(X, y)
+    >>> leak = sp.leakage(model, X, y, noise=sp.Gaussian(0.1))
+    >>> leak.records().shape
+    (100,)
+
+    A network, by the gradient of a batch:
+
+    >>> import torch
+    >>> net = torch.nn.Linear(3, 2)
+    >>> batch, labels = torch.tensor(X[:10]).float(), torch.tensor(y[:10] > 0).long()
+    >>> leak = sp.leakage(net, batch, labels, noise_multiplier=1.0, max_grad_norm=1.0)
+    >>> leak.records("dfil").shape
+    (10,)
+    """
+    if is_network(model):
+        only_linear = {
+            "sample_weight": sample_weight,
+            "on_mismatch": None if on_mismatch == "raise" else on_mismatch,
+            "dtype": dtype,
+            "preprocessing": None if preprocessing == "frozen" else preprocessing,
+            "categorical": categorical or None,
+            "person": person,
+            "attacker": attacker,
+            "release": release,
+        }
+        for name, value in only_linear.items():
+            if value is not None:
+                raise InputError(f"{name}= is for linear models; leave it out for a network.")
+        from seepage.auditing.entry.gradients import leakage_of_batch
+
+        return leakage_of_batch(
+            model,
+            X,
+            y,
+            loss=loss,
+            noise=as_noise(noise),
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=max_grad_norm,
+            attributes=attributes,
+            **network,
+        )
+    known = [name for name in inspect.signature(leakage).parameters if name != "network"]
+    check_options(network, known, "leakage")
+    given = {"loss": loss, "noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm}
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(
+                f"{name}= is for networks; this is a {type(model).__name__}. Pass "
+                "noise=sp.Gaussian(sigma), the noise on its parameters."
+            )
+    measure: Any = linear_leakage  # of an attacker or none: its overloads tell them apart
+    found: Leakage[Any] | OutsiderLeakage = measure(
+        model,
+        X,
+        y,
+        noise=as_noise(noise),
+        sample_weight=sample_weight,
+        attributes=attributes,
+        on_mismatch=on_mismatch,
+        dtype=dtype,
+        preprocessing=preprocessing,
+        categorical=categorical,
+        person=person,
+        attacker=attacker,
+        release=release,
+    )
+    return found

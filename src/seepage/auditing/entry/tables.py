@@ -1,0 +1,103 @@
+"""What ``sp.audit`` does with a table and its target: like the command, it fits a linear model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from seepage.auditing.audit import audit_table
+from seepage.auditing.findings import Audit
+from seepage.auditing.gates import check_limits, held_to
+from seepage.auditing.intake.files import table_of_frame
+from seepage.auditing.intake.table import TableInMemory, TableToAudit, encode, plan_columns
+from seepage.auditing.outsider import check_outsider
+from seepage.auditing.pipeline import sigma_of
+from seepage.auditing.questions import Limits, Question
+from seepage.errors import InputError
+from seepage.tables.source import own_index
+
+# Options of the command line that errors of the intake name, as they are written in Python
+_IN_PYTHON = {"quantity": "quantities", "group": "groups"}
+
+
+def audit_frame(frame: Any, target: str, groups: Any, *, source: str, **options: Any) -> Audit:
+    """Audit the linear model of a data frame's target."""
+    with _said_in_python():
+        found = _audit(partial(_table_of, frame), target, groups, source, options)
+    return replace(found, labels=own_index(frame))
+
+
+def _table_of(frame: Any) -> TableInMemory:
+    return TableInMemory(table_of_frame(frame))
+
+
+def audit_file(path: Path, target: str, groups: Any, **options: Any) -> Audit:
+    """Audit the linear model of the target in a file, in any format that the command reads."""
+    from seepage.auditing.command import open_table
+
+    question = Question(table=path, target=target, person=options.get("person"))
+    with _said_in_python():
+        return _audit(partial(open_table, question), target, groups, path.name, options)
+
+
+def _audit(
+    read: Callable[[], TableToAudit], target: str, groups: Any, source: str, options: dict[str, Any]
+) -> Audit:
+    person, attacker = options.get("person"), options.get("attacker")
+    limits = Limits(preset=options["preset"])  # refused before any work
+    sigma = sigma_of(options.get("noise"))
+    check_limits(limits, bool(groups))
+    if attacker is not None:
+        check_outsider(attacker)
+    if isinstance(groups, Mapping) or not (person is None or isinstance(person, str)):
+        raise InputError(
+            "Of a table that is audited as a whole, groups and person are names of its columns."
+        )
+    table = read()
+    plan = plan_columns(
+        table,
+        target,
+        drop=_names(options.get("drop")),
+        sensitive=_names(options.get("sensitive")),
+        groups=_names(groups),
+        categorical=_names(options.get("categorical")),
+        quantities=_names(options.get("quantities")),
+        missing=options.get("missing", "refuse"),
+        person=person,
+    )
+    found = audit_table(
+        replace(encode(table, plan), raw=None),
+        name=source,
+        sigma=sigma,
+        target_eta=options.get("target_eta"),
+        limits=limits,
+        attacker=attacker,
+        seed=options["seed"],
+    )
+    return held_to(limits, found)
+
+
+def _names(given: str | Sequence[str] | None) -> Sequence[str]:
+    return () if given is None else (given,) if isinstance(given, str) else tuple(given)
+
+
+@contextmanager
+def _said_in_python() -> Iterator[None]:
+    """Write options of the command line in a refusal as arguments: ``missing='drop'``."""
+
+    def written(option: re.Match[str]) -> str:
+        name, value = option[1].replace("-", "_"), option[2]
+        return f"{_IN_PYTHON.get(name, name)}={repr(value) if value else ''}"
+
+    try:
+        yield
+    except InputError as problem:
+        said = re.sub(r"--([a-z][a-z-]*)(?: (drop|impute)\b)?", written, str(problem))
+        if said == str(problem):
+            raise
+        raise type(problem)(said) from problem
