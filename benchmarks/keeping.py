@@ -25,7 +25,7 @@ def made_by() -> dict[str, str]:
     words = [str(Path(sys.argv[0]).resolve().relative_to(ROOT)), *sys.argv[1:]]
     return {
         "command": " ".join(["python", *words]),
-        "commit": _git("rev-parse", "--short", "HEAD") + "+" * bool(_git("diff", "HEAD", "*.py")),
+        "commit": _COMMIT,
     }
 
 
@@ -55,3 +55,7 @@ def _git(*words: str) -> str:
     except (OSError, subprocess.CalledProcessError):
         return "?"
     return done.stdout.strip()
+
+
+# As a benchmark starts: the code may have changed when a long one ends.
+_COMMIT = _git("rev-parse", "--short", "HEAD") + "+" * bool(_git("diff", "HEAD", "*.py"))

@@ -210,9 +210,256 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
+class Networks(NamedTuple):
+    """What is kept of a set of networks."""
+
+    odds: np.ndarray  # log-odds by network, record and query
+    inside: np.ndarray
+    scores: dict[str, np.ndarray]  # from one network each, by network and record
+    accuracy: np.ndarray  # over members and others
+    seconds: np.ndarray  # of training and of the scores, for one network
+
+
+def kept_networks(folder: Path, name: str) -> Networks | None:
+    """Return a set of networks from its pieces; the plain loss is minus the log-odds."""
+    pieces = []
+    for path in sorted(folder.glob(f"{name}-???.npz")):
+        with np.load(path, allow_pickle=False) as file:
+            pieces.append({key: file[key] for key in file.files})
+    if not pieces:
+        return None
+    records = len(pieces[0]["labels"])
+    odds = np.concatenate([p["odds"] for p in pieces]).astype(np.float32)
+    names = ("norm", "last-layer_leverage", "sketched_leverage", "own_shift")
+    scores = {key: np.concatenate([p[key] for p in pieces]).astype(np.float32) for key in names}
+    bits = np.concatenate([np.unpackbits(p["inside"], axis=1)[:, :records] for p in pieces])
+    return Networks(
+        odds,
+        bits.astype(bool),
+        {"loss": -odds[..., 0], **{key.replace("_", " "): v for key, v in scores.items()}},
+        np.mean([p["accuracy"] for p in pieces], axis=0),
+        np.sum([p["seconds"] for p in pieces], axis=0) / len(odds),
+    )
+
+
+class Attackers(NamedTuple):
+    """One way to attack."""
+
+    method: str
+    online: bool
+    references: int | None = None  # all others if None
+    queries: int = 1
+
+
+ATTACKS = {
+    "LiRA, online": Attackers("lira", True),
+    "LiRA, online, mirrored too": Attackers("lira", True, queries=2),
+    "LiRA, offline": Attackers("lira", False),
+    "RMIA, online": Attackers("rmia", True),
+    "RMIA, offline": Attackers("rmia", False),
+    "RMIA, online, 4 references": Attackers("rmia", True, 4),
+    "LiRA, online, 4 references": Attackers("lira", True, 4),
+}
+
+
+def power(nets: Networks) -> dict[str, Any]:
+    """Attack every network by all others, or by a few; return areas, power and curves."""
+    from seepage.attacks.membership.inference import MembershipInferenceResult
+    from seepage.attacks.membership.scores import offline_constant, score
+
+    models = len(nets.odds)
+    found = {}
+    for name, how in ATTACKS.items():
+        scores = []
+        for k in range(models):
+            # The next ones, so that the halves of those few are independent of the target's
+            others = [(k + 1 + j) % models for j in range(how.references or models - 1)]
+            some = nets.odds[others, :, : how.queries]
+            settings: dict[str, Any] = {"method": how.method, "online": how.online}
+            if how.method == "rmia" and not how.online:
+                if not k:  # one constant for all, from the networks that attack the first
+                    constant = offline_constant(some[:16], nets.inside[others[:16]])
+                settings["constant"] = constant
+            target = nets.odds[k, :, : how.queries]
+            scores.append(score(target, some, nets.inside[others], **settings))
+        found[name] = MembershipInferenceResult(name, np.stack(scores), nets.inside)
+    found["loss alone"] = MembershipInferenceResult("loss", nets.odds[..., 0], nets.inside)
+    return found
+
+
+def distances(nets: Networks, without: list[int]) -> np.ndarray:
+    """Return LiRA's distance μ of every record, from all networks but some."""
+    kept = np.setdiff1d(np.arange(len(nets.odds)), without)
+    odds, inside = nets.odds[kept, :, 0].astype(float), nets.inside[kept]
+    means, variances = [], []
+    for side in (inside, ~inside):
+        count = side.sum(axis=0).astype(float)
+        count[count < 2] = np.nan  # no variance
+        mean = np.where(side, odds, 0).sum(axis=0) / count
+        means.append(mean)
+        variances.append(np.where(side, (odds - mean) ** 2, 0).sum(axis=0) / (count - 1))
+    return np.asarray((means[0] - means[1]) / np.sqrt((variances[0] + variances[1]) / 2))
+
+
+def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
+    """Return Spearman's correlation over the records that have both."""
+    from scipy.stats import spearmanr
+
+    known = np.isfinite(a) & np.isfinite(b)
+    return float(spearmanr(a[known], b[known]).statistic)
+
+
+def correlations(nets: Networks, rng: np.random.Generator) -> dict[str, Any]:
+    """Return rank correlations with μ: of one network's scores, and of mean ranks over several."""
+    from scipy.stats import rankdata
+
+    models = len(nets.odds)
+    out: dict[str, Any] = {}
+    truth = [distances(nets, [k]) for k in range(models)]
+    for name, scores in nets.scores.items():
+        sides = []
+        for side in (nets.inside, ~nets.inside):
+            each = [rank_correlation(scores[k][side[k]], truth[k][side[k]]) for k in range(models)]
+            sides.append([float(np.mean(each)), float(np.std(each, ddof=1))])
+        row: dict[str, Any] = {"members": sides[0], "others": sides[1]}
+        ranks = np.stack([rankdata(one) for one in scores])
+        for count in (1, 2, 4, 8):
+            if count > models // 4:
+                continue
+            each = []
+            for _ in range(12):
+                some = rng.choice(models, count, replace=False).tolist()
+                each.append(rank_correlation(ranks[some].mean(0), distances(nets, some)))
+            row[f"mean rank over {count}"] = float(np.mean(each))
+        out[name] = row
+    order = rng.permutation(models)
+    first, second = order[: models // 2].tolist(), order[models // 2 :].tolist()
+    split = rank_correlation(distances(nets, first), distances(nets, second))
+    return {"scores": out, "split-half of μ": split}
+
+
+def transfer(every: dict[str, Networks]) -> dict[str, Any]:
+    """Fit a rising map from own shift to success ``Φ(μ/2)`` on one set; try it on all of them.
+
+    Fitted on the members of the first half of a set's networks, tried on members of the second
+    half. Returned: the largest difference between predicted and measured mean success over tenths
+    of the records by prediction.
+    """
+    from scipy.special import ndtr
+    from sklearn.isotonic import IsotonicRegression
+
+    def members(nets: Networks, some: range) -> tuple[np.ndarray, np.ndarray]:
+        x, y = [], []
+        for k in list(some)[:16]:
+            success = ndtr(distances(nets, [k]) / 2)
+            side = nets.inside[k] & np.isfinite(success)
+            x.append(nets.scores["own shift"][k][side])
+            y.append(success[side])
+        return np.concatenate(x), np.concatenate(y)
+
+    out = {}
+    for name, nets in every.items():
+        half = len(nets.odds) // 2
+        fit = IsotonicRegression(out_of_bounds="clip").fit(*members(nets, range(half)))
+        for other, there in every.items():
+            x, y = members(there, range(len(there.odds) // 2, len(there.odds)))
+            said = fit.predict(x)
+            tenths = np.array_split(np.argsort(said, kind="stable"), 10)
+            gap = max(abs(float(said[some].mean() - y[some].mean())) for some in tenths)
+            out[f"{name} to {other}"] = gap
+    return out
+
+
 def analyse(args: argparse.Namespace) -> int:
-    """Attack every network by all others."""
-    raise NotImplementedError(args.analyse)
+    """Attack every network by all others, print and keep the figures."""
+    from keeping import keep
+    from measuring import show
+
+    every = {name: kept_networks(Path(args.analyse), name) for name in SETS}
+    sets = {name: nets for name, nets in every.items() if nets is not None}
+    rng = np.random.default_rng(0)
+    figures: dict[str, Any] = {}
+    for name, nets in sets.items():
+        models, records = nets.inside.shape
+        train, ask = nets.seconds
+        print(
+            f"\n{name}: {models} networks, {records:,} records; right {nets.accuracy[0]:.3f} of "
+            f"members, {nets.accuracy[1]:.3f} of others; a network trains in {train:.2f} s, its "
+            f"scores take {ask:.2f} s"
+        )
+        widths = (28, 8, 30, 30)
+        show("attack", "AUC", "power at 0.1 %", "power at 1 %", widths=widths)
+        attacks = power(nets)
+        rows = {}
+        for attack, result in attacks.items():
+            rates = [result.tpr(fpr) for fpr in (0.001, 0.01)]
+            rows[attack] = {
+                "AUC": result.auc,
+                "0.1 %": [rates[0].rate, *rates[0].interval],
+                "1 %": [rates[1].rate, *rates[1].interval],
+            }
+            texts = [
+                f"{100 * r.rate:.2f} % [{100 * r.interval.low:.2f}, {100 * r.interval.high:.2f}]"
+                for r in rates
+            ]
+            show(attack, f"{result.auc:.3f}", *texts, widths=widths)
+        ranks = correlations(nets, rng)
+        print(f"rank correlation with LiRA's μ (split-half {ranks['split-half of μ']:.3f})")
+        heads = ("members", "others", *(f"mean rank over {c}" for c in (1, 2, 4, 8)))
+        show("score", *heads, widths=(22, 16, 16, 18, 18, 18, 18))
+        for score, row in ranks["scores"].items():
+            cells = [
+                ""
+                if head not in row
+                else f"{row[head]:.3f}"
+                if isinstance(row[head], float)
+                else f"{row[head][0]:.3f} ± {row[head][1]:.3f}"
+                for head in heads
+            ]
+            show(score, *cells, widths=(22, 16, 16, 18, 18, 18, 18))
+        figures[name] = {
+            "networks": models,
+            "records": records,
+            "accuracy of members and others": nets.accuracy.tolist(),
+            "seconds of training and of scores, a network": nets.seconds.tolist(),
+            "attacks": rows,
+            "rank correlations": ranks,
+        }
+        if args.figure and name == args.sets.split(",")[0]:
+            draw(attacks, Path(args.figure))
+    figures["largest error of transferred success, by tenths"] = gaps = transfer(sets)
+    for pair, gap in gaps.items():
+        print(f"success predicted from own shift, fitted on {pair}: off by {gap:.3f} at most")
+    keep(figures, RESULTS)
+    return 0
+
+
+def draw(attacks: dict[str, Any], path: Path) -> None:
+    """Draw the ROC curves on logarithmic axes."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(5.2, 4.4), layout="constrained")
+    grid = np.logspace(-4, 0, 60)
+    for name, result in attacks.items():
+        outside = np.sort(result.scores[~result.members])[::-1]
+        inside = np.sort(result.scores[result.members])
+        cuts = outside[np.minimum((grid * len(outside)).astype(int), len(outside) - 1)]
+        true = 1 - np.searchsorted(inside, cuts, side="right") / len(inside)
+        axes.plot(grid, true, label=name, linewidth=1.2)
+    axes.plot(grid, grid, "0.7", linewidth=0.8)
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlim=(1e-4, 1),
+        ylim=(1e-4, 1),
+        xlabel="false positive rate",
+        ylabel="true positive rate",
+    )
+    axes.legend(frameon=False, fontsize=7)
+    figure.savefig(path, dpi=120)
 
 
 def main() -> int:

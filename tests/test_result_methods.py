@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
+from inspect import isabstract
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 
 import seepage as sp
+from seepage.nn.susceptibility.attribution import Attribution
 from seepage.tables import result_table
 from seepage.tables.result_table import Listing, RankedResult, ResultNumbers, ResultTable
 
@@ -133,6 +135,38 @@ def of_release(folder):
     return sp.Release.of(sp.release(model, sp.Gaussian(0.1)))
 
 
+def of_remedies(folder):
+    from seepage.attacks.remedies_compared import RemedyComparison, RemedyOutcome
+    from seepage.layers.measures.per_layer import Span
+
+    span = Span(0.6, 0.5, 0.7)
+    outcomes = [RemedyOutcome(name, span, span, span, 10) for name in ("as it is", "<b>clipped")]
+    return RemedyComparison(tuple(outcomes))
+
+
+def of_property(folder):
+    from seepage.attacks import PropertyInferenceResult
+
+    scores = np.linspace(0, 1, 20)
+    truth = (np.arange(20) % 3 > 0).astype(int)
+    return PropertyInferenceResult("fc1", np.stack([1 - scores, scores], axis=1), truth, (0, 1))
+
+
+def of_tokens(folder):
+    from seepage.nn import Token, TokenMap
+
+    tokens = (Token(0, 0, "<b>Ada", 0, input=0.5), Token(0, 1, "ill", 1, input=1.5, target=0.1))
+    return TokenMap(tokens, None)
+
+
+def of_callback(folder):
+    from seepage.nn import LeakageCallback
+
+    callback = LeakageCallback({}, noise_multiplier=1.0, max_grad_norm=1.0)
+    callback.history_ = {0: rows().records(), 10: rows().records()}
+    return callback
+
+
 def of_audit(folder):
     X, y = table()
     return sp.audit(sp.glm.LogisticRegression(l2=0.1).fit(X, y), X, y)
@@ -209,6 +243,14 @@ CASES = {
         updates()[0], updates()[1] % 2, family="logistic", permutations=99
     ),
     "rounds": lambda _: sp.layers.since_when(updates()[0], updates()[1] % 2, permutations=99),
+    "remedies": of_remedies,
+    "property": of_property,
+    "tokens": of_tokens,
+    "callback": of_callback,
+    "attribution": lambda _: Attribution(of_plis(_).values),
+    "promise's trade-off": lambda _: sp.privacy.DifferentialPrivacy(1.0, 1e-5).trade_off(),
+    "Gaussian trade-off": lambda _: sp.privacy.GaussianDP(1.0).trade_off(),
+    "run's trade-off": lambda _: sp.privacy.SampledGaussianDP(1.0, 0.1, 10).trade_off(),
     "clients": lambda _: sp.layers.standing_out(updates()[0]),
 }
 
@@ -275,6 +317,46 @@ def test_numbers_have_a_largest_and_an_order(made, name):
     assert sorted(map(str, worst.labels())) == sorted(map(str, result.labels()))
     by_label = result.to_pandas()
     pd.testing.assert_frame_equal(worst.to_pandas(), by_label.loc[worst.to_pandas().index])
+
+
+def test_every_kind_of_result_is_tried(made):
+    import_all()
+    kinds, found = [Listing], set()
+    while kinds:
+        kind = kinds.pop()
+        kinds += kind.__subclasses__()
+        if kind.__module__.startswith("seepage.") and not isabstract(kind):
+            found.add(kind)
+    assert found - {type(made(name)) for name in CASES} == set()
+
+
+def import_all():
+    for room in ("attacks", "bounds", "glm", "layers", "nn", "privacy", "streams"):
+        package = getattr(sp, room)
+        _ = [getattr(package, name) for name in package.__all__]
+    _ = [getattr(sp, name) for name in sp.__all__]
+
+
+def test_infinite_numbers_are_counted_beside_the_picture():
+    values = np.array([np.inf, np.nan, *range(1, 41)], dtype=float)
+    for few in (slice(None), slice(10)):
+        axes = sp.Result(values[few], "rows", "mse", "bound").plot()
+        assert axes.get_title(loc="right") == "2 infinite or not measured"
+        axes.figure.canvas.draw()
+
+
+def test_a_run_says_what_it_is():
+    assert repr(torch_run()[0].accountant_) == "<FisherAccountant: 4 steps on 40 records>"
+
+
+def test_a_records_curve_is_found_by_its_position():
+    individual = torch_run()[0].accountant_.individual_privacy()
+    worst = individual.top(2)
+    label = int(worst.labels()[1])
+    assert worst.membership(label).accuracy() == individual.membership(label).accuracy()
+    other = next(k for k in range(40) if k not in worst.labels())
+    with pytest.raises(sp.InputError, match=f"no record {other}"):
+        worst.membership(other)
 
 
 def test_what_is_printed_is_what_the_methods_return():

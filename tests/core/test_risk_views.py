@@ -513,7 +513,7 @@ def test_a_record_replaced_by_itself_moves_nothing() -> None:
     rows, same = np.array([3]), Alternatives((0,), problem.X[3:4, :1])
     least, most = changes.replaced_exactly(rows, same).distances()
     assert least.tolist() == most.tolist() == [[0.0]]
-    with pytest.raises(sp.InputError, match="gaussian family states no probabilities, so the"):
+    with pytest.raises(sp.InputError, match="gaussian family gives no probabilities, so the"):
         changes.log_likelihoods(rows, same)
 
 

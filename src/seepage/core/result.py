@@ -96,6 +96,24 @@ class Result(NDArrayOperatorsMixin, RankedResult):
     rescaled
         For a bound that is not proportional to the squared noise: the same bound with the noise
         scaled by a factor.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from seepage import Result
+    >>> eta = Result(np.array([0.5, 2.0, 1.0]), "rows", "fil", index=np.array(["a", "b", "c"]))
+    >>> eta.to_pandas()
+         fil
+    row
+    a    0.5
+    b    2.0
+    c    1.0
+    >>> eta.to_numpy().tolist(), eta.max(), eta.min(), eta.median(), round(eta.mean(), 2)
+    ([0.5, 2.0, 1.0], 2.0, 0.5, 1.0, 1.17)
+    >>> eta.sort().labels().tolist(), eta.top(1).labels().tolist()
+    (['b', 'c', 'a'], ['b'])
+    >>> eta.plot().get_xlabel()
+    'FIL η'
     """
 
     values: Array

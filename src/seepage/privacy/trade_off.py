@@ -169,7 +169,7 @@ class GaussianTradeOff(TradeOff):
         return guessing.true_positive_rate(self.mu, checked_rates(fpr))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LossTradeOff(TradeOff):
     """The trade-off of dp-accounting's privacy loss distributions, rounded pessimistically.
 
@@ -179,6 +179,12 @@ class LossTradeOff(TradeOff):
 
     removed: Any
     added: Any
+
+    def __repr__(self) -> str:
+        return (
+            f"<trade-off of privacy losses: right at most {100 * self.accuracy():.1f} % of the "
+            f"time (chance: 50 %), advantage at most {self.advantage():.4g}>"
+        )
 
     def excess(self, epsilon: Any) -> np.ndarray:
         """Return ``δ(ε) = sup_S P(S) − e^ε Q(S)`` at any real ε."""

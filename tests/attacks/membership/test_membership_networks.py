@@ -272,7 +272,7 @@ def test_queries_average_the_scores(family: tuple) -> None:
     assert found == pytest.approx((plain + mirrored) / 2)
 
 
-def test_a_language_model_answers_by_its_own_loss() -> None:
+def test_a_language_model_answers_by_its_own_loss(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(
         vocab_size=20, n_positions=8, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
@@ -295,6 +295,11 @@ def test_a_language_model_answers_by_its_own_loss() -> None:
     q = np.array([[likelihood(net, row) for row in ids] for net in nets[1:]])
     wanted = paper_rmia(p, q, np.zeros((2, 12), bool), False, 0.3)
     assert found.scores[0] == pytest.approx(wanted, abs=1e-6)
+    folders = [tmp_path / str(k) for k in range(2)]
+    for net, folder in zip(nets[1:], folders, strict=True):
+        net.save_pretrained(folder)
+    loaded = attack.against(nets[0], x, None, members, folders)
+    assert loaded.scores == pytest.approx(found.scores)
 
 
 def test_a_network_alone_is_sent_to_calls_that_work() -> None:

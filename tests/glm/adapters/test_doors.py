@@ -414,10 +414,10 @@ def test_what_a_formula_learns_is_frozen_or_refused():
 
 def test_what_reads_the_target_has_no_derivative():
     pipeline = make_pipeline(TargetEncoder(), lm.Ridge()).fit(MIXED[["town"]], REAL)
-    with pytest.raises(sp.InputError, match=r"TargetEncoder reads the target.*Use OneHotEncoder"):
+    with pytest.raises(sp.InputError, match=r"TargetEncoder uses the target.*Use OneHotEncoder"):
         sp.audit(pipeline, MIXED[["town"]], REAL)
     pipeline = make_pipeline(SelectKBest(f_regression, k=2), lm.Ridge()).fit(Z, REAL)
-    with pytest.raises(sp.InputError, match=r"SelectKBest reads the target.*ask leak\.membership"):
+    with pytest.raises(sp.InputError, match=r"SelectKBest uses the target.*ask leak\.membership"):
         sp.leakage(pipeline, Z, REAL, noise=sp.Gaussian(1.0)).records()
 
 

@@ -251,7 +251,7 @@ def test_what_is_known_is_described_with_care():
         asked([3, 200])
     with pytest.raises(sp.InputError, match="fewer than three people whom she does not know"):
         asked(np.ones(200, dtype=bool))
-    with pytest.raises(sp.InputError, match="all but 29 of 199 others"):
+    with pytest.raises(sp.InputError, match="all but 29 of 199 other people"):
         asked(np.arange(200) >= 30, release=sp.Predictions())
     assert len(asked(np.arange(200) >= 31, release=sp.Predictions())) == 31
     with pytest.raises(sp.InputError, match="21 people whom she does not know are too few"):

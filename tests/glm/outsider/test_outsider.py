@@ -481,7 +481,7 @@ def test_who_knows_the_rest_stands_beside_it():
     informed = sp.leakage(model, X, y, noise=sp.Gaussian(0.1)).membership()
     np.testing.assert_allclose(np.asarray(noisy.membership(exact=0).informed), np.asarray(informed))
     assert "an outsider" in repr(leak)
-    assert "promise" in " ".join(risk.mu.assumptions)
+    assert "not a guarantee" in " ".join(risk.mu.assumptions)
 
 
 @pytest.mark.parametrize(
@@ -539,7 +539,7 @@ def test_who_knows_all_but_a_few_knows_practically_everybody():
     X, y = drawn("gaussian")
     model = sp.glm.LinearRegression(l2=0.02).fit(X, y)
     leak = sp.leakage(model, X, y, attacker=sp.Attacker(knows=0.9))
-    with pytest.raises(sp.InputError, match="all but 15 of 159 others"):
+    with pytest.raises(sp.InputError, match="all but 15 of 159 other people"):
         leak.membership()
 
 
@@ -562,7 +562,7 @@ def test_few_others_hide_nobody_in_a_way_that_can_be_estimated():
     X, y = drawn("gaussian", n=29)
     model = sp.glm.LinearRegression(l2=0.02).fit(X, y)
     own = sp.leakage(model, X, y, attacker=OUTSIDER, release=sp.Predictions())
-    with pytest.raises(sp.InputError, match="There are only 28 others"):
+    with pytest.raises(sp.InputError, match="There are only 28 other people"):
         own.membership(exact=0)
 
 

@@ -270,7 +270,7 @@ def test_dependent_constant_and_separable(tmp_path):
         sp.glm.LogisticRegression,
         sp.glm.PoissonRegression,
     )
-    with pytest.raises(sp.InputError, match="'a', 'b' and 'sum' depend linearly"):
+    with pytest.raises(sp.InputError, match="'a', 'b' and 'sum' are linearly dependent"):
         fit(linear, ["a", "b", "sum"], "flat")
     with pytest.raises(sp.InputError, match="'flat' is constant, and so is the intercept"):
         fit(linear, ["a", "flat"], "b", fit_intercept=True)

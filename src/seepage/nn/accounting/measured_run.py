@@ -100,6 +100,9 @@ class RunReader(ABC):
         """The number of steps taken."""
         return self.ledger.steps
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.steps:,} steps on {self.n:,} records>"
+
     def records(self, measure: str | None = None, *, amplified: bool = True) -> Estimate:
         """Return the leakage of every record over the run, with standard errors; also ``rows()``.
 

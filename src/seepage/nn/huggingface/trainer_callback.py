@@ -19,10 +19,11 @@ from seepage.errors import InputError
 from seepage.nn.measures.estimate import Estimate
 from seepage.nn.measures.gradient_leakage import leakage
 from seepage.nn.problem.views import evaluating
+from seepage.tables.result_table import BLUE, ORANGE, ResultTable, new_axes
 from seepage.tables.source import build_frame
 
 
-class LeakageCallback(TrainerCallback):  # type: ignore[misc]
+class LeakageCallback(TrainerCallback, ResultTable):  # type: ignore[misc]
     """Measures the dFIL of some records at the start of training and every few steps.
 
     The numbers depend on the data, so they are not written to the trainer's log but kept in
@@ -78,7 +79,24 @@ class LeakageCallback(TrainerCallback):  # type: ignore[misc]
         if state.global_step % self.every == 0:
             self._measure(state.global_step, kwargs["model"])
 
-    def table(self, library: str = "pyarrow") -> Any:
+    value_column = "worst"
+
+    def __repr__(self) -> str:
+        return (
+            f"<leakage of a batch at {len(self.history_)} steps of a training, every {self.every}>"
+        )
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the median and the worst record over the steps, and return the matplotlib axes."""
+        ax, frame = new_axes(ax, figsize=(6.4, 4.0)), self.table(library="pyarrow")
+        for name, colour in (("worst", ORANGE), ("median", BLUE)):
+            ax.plot(frame["step"], frame[name], marker=".", color=colour, label=name)
+        ax.set_xlabel("step")
+        ax.set_ylabel("dFIL η̄")
+        ax.legend(frameon=False)
+        return ax
+
+    def table(self, library: str | None = None) -> Any:
         """Return a data frame with the median and the worst record of every measurement."""
         steps = np.array(list(self.history_), dtype=int)
         measurements = [np.asarray(each) for each in self.history_.values()]
@@ -87,7 +105,7 @@ class LeakageCallback(TrainerCallback):  # type: ignore[misc]
             "median": np.array([np.median(each) for each in measurements]),
             "worst": np.array([each.max() for each in measurements]),
         }
-        return build_frame(columns, library)
+        return build_frame(columns, library or "pyarrow")
 
     def _measure(self, step: int, model: nn.Module) -> None:
         device = next(model.parameters()).device

@@ -248,11 +248,12 @@ class IndividualPrivacy(RankedResult):
             raise InputError(
                 "Trade-off curves need the steps of the run; use the accountant of that run."
             )
-        if not 0 <= record < len(self.costs):
+        places = np.flatnonzero(self.labels() == record)
+        if not len(places):
             raise InputError(
                 f"There is no record {record}; the run has {len(self.costs)}, counted from 0."
             )
-        held = self.norms[record].astype(float)
+        held = self.norms[places[0]].astype(float)
         groups = [
             ShiftGroup(count, squares / count, fourths / count - (squares / count) ** 2)
             for count, squares, fourths in held[held[:, 0] > 0].tolist()
