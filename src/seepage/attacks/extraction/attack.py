@@ -28,7 +28,7 @@ from seepage.attacks.extraction.secrets import (
     read_record,
 )
 from seepage.attacks.extraction.text import Target, Vocabulary, bound_text, locate
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.support.number_check import check_count, check_share
 
 
@@ -104,6 +104,7 @@ class Extraction:
     prefix_tokens: int | None = None
     batch_tokens: int = 8192
 
+    @accepts_other_names
     def attack(
         self,
         records: Sequence[Any],

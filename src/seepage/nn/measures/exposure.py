@@ -33,7 +33,7 @@ from scipy.stats import rankdata
 from torch import Tensor, nn
 from torch.nn import functional
 
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.nn.gradients.network_checks import KinkWarning
 from seepage.nn.jacobian.engine import Engine
 from seepage.nn.problem.own_loss import labels_of
@@ -111,6 +111,7 @@ class ExposureScores:
         )
 
 
+@accepts_other_names
 def exposure_scores(
     model: nn.Module | Sequence[nn.Module],
     X: Any,
