@@ -149,8 +149,8 @@ class OutsiderMembership(Membership):
             much = "practically everybody else" if needed == self.others else much
             known = f"; for 90 % about the median one she would have to know {much}"
         return (
-            f"<{len(self)} {unit}: membership inference, {self.mu.kind}, {self.mu.about}: success rate "
-            f"{np.median(right):.1f} % (median; chance 50 %), worst {right[worst]:.1f} % at "
+            f"<{len(self)} {unit}: membership inference, {self.mu.kind}, {self.mu.about}: success "
+            f"rate {np.median(right):.1f} % (median; chance 50 %), worst {right[worst]:.1f} % at "
             f"{self.mu.labels()[worst]!s}; attacker who knows all other records: "
             f"{np.median(rest):.1f} %, {rest[worst]:.1f} %{known}>"
         )
