@@ -41,7 +41,9 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError(f"it holds {constant}, which is not a number")
 
     try:
-        return json.loads(text, object_pairs_hook=once, parse_constant=refuse)
+        # Given bytes, json would guess the encoding; a release is written in UTF-8.
+        said = text.decode("utf-8") if isinstance(text, bytes) else text
+        return json.loads(said, object_pairs_hook=once, parse_constant=refuse)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:

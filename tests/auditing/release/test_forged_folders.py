@@ -165,6 +165,10 @@ FORGERIES = {
     "no JSON": (lambda f: relisted(f, content=b"{"), "it is not readable JSON"),
     "no UTF-8": (lambda f: relisted(f, content=b'{"format": "\xff"}'), "it is not readable JSON"),
     "deep JSON": (lambda f: relisted(f, content=b"[" * 10**6), "it is nested too deeply"),
+    "another encoding": (
+        lambda f: relisted(f, content=(f / "release.json").read_text("utf-8").encode("utf-16")),
+        "it is not readable JSON",
+    ),
     "deep JSON in an item": (
         text('"value": null', '"value": ' + "[" * 10**5 + "]" * 10**5),
         "it is nested too deeply",

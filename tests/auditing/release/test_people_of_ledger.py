@@ -247,3 +247,15 @@ def test_another_one_is_not_recognised_by_chance():
     assert not found.known.any()
     with pytest.raises(InputError, match="one for each of the 37 rows"):
         PrivacyLoss.of(37, eta=[0.1] * 36)
+
+
+@pytest.mark.parametrize("person", [None, "Name"])
+def test_case_and_white_space_of_a_column_do_not_count(tmp_path, person):
+    ledger = sp.LedgerFile(tmp_path / "ledger")
+    first = {"name": ["Ada", "Ben", "Cy"], "Age": [36, 45, 52]}
+    ledger.record(first, "answers", epsilon=0.5, person=person and "name")
+    again = {"AGE ": [52, 36, 61], "Name": ["Cy", "Ada", "Eve"]}
+    assert ledger.spent(again, person).epsilon.tolist() == [0.5, 0.5, 0.0]
+    # Two columns are never taken for one: these are known by their names alone.
+    both = {**again, "age": [1, 2, 3]}
+    assert ledger.spent(both, person).epsilon.tolist() == [0.5, 0.5, 0.0]

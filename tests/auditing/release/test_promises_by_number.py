@@ -56,7 +56,9 @@ def options():
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(lambda t: pd.concat([t, t.iloc[:1] + 0.5]), id="45 becomes 45.0"),
+        pytest.param(
+            lambda t: pd.concat([t, t.iloc[:1] + 0.5], ignore_index=True), id="45 becomes 45.0"
+        ),
         pytest.param(lambda t: t.astype("float32"), id="single precision"),
         pytest.param(lambda t: t.assign(ward=1 + np.arange(len(t)) % 2), id="one column more"),
     ],
@@ -195,6 +197,14 @@ def test_a_circle_of_links_is_answered_in_a_sentence(here):
     Path("one.csv").symlink_to("two.csv")
     Path("two.csv").symlink_to("one.csv")
     told = run("audit", "one.csv", "--target=y")
+    assert told.exit_code == 2, told.output
+    assert told.stderr.count("\n") == 1
+
+
+def test_a_name_that_is_not_utf8_is_answered_in_a_sentence(here):
+    patients().to_csv("good.csv", index=False)
+    Path("good.csv").rename(os.fsdecode(b"\xff.csv"))
+    told = run("audit", os.fsdecode(b"\xff.csv"), "--target=response")
     assert told.exit_code == 2, told.output
     assert told.stderr.count("\n") == 1
 

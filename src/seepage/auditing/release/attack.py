@@ -281,8 +281,8 @@ def _told_apart(
         pair += float(np.sum(_success(moved / sigma, *first.beside(second))))
         alone += float(np.sum(_success(moved / sigma, first.epsilon_alone)))
     drawn = first.prepared.vote is not None
-    limits = [total / (2 * count) for total in (stated, pair, alone)]
-    return Attack(row, change, (), count, right, *limits[:2], limits[2] if drawn else None)
+    stated, pair, alone = (total / (2 * count) for total in (stated, pair, alone))
+    return Attack(row, change, (), count, right, stated, pair, alone if drawn else None)
 
 
 def _rate_odds(model: ReleasedModel, world: _World, worlds: tuple[_World, _World]) -> float:

@@ -21,7 +21,7 @@ import hmac
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -232,27 +232,39 @@ class ReleaseLedger:
         Where a column identifies people, what was told about all records of each.
         """
         cased, written = None, None
+        own = self.people(raw, identity)
+
+        def spelt(release: PastRelease) -> People:
+            """Return the people of the table with columns named as an entry has them."""
+            names = release.people.names_of(raw.column_names)
+            if names == raw.column_names:
+                return own
+            name = dict(zip(raw.column_names, names, strict=True))
+            return self.people(raw.rename_columns(names), identity and name[identity])
+
         if any(isinstance(release, PastReleaseAsWritten) for release in self.releases):
             written = _as_written(self.key, raw, identity)
         if any(release.about.get("text") == _CASED for release in self.releases):
             cased = CellDigests(self.key, cased=True).people(raw, identity)
-        return self.total(self.people(raw, identity), cased, written)
+        return self.total(own, cased, written, spelt)
 
     def total(
         self,
         people: People,
         cased: People | None = None,
         written: Sequence[str] | None = None,
+        spelt: Callable[[PastRelease], People] | None = None,
     ) -> Recognition:
         """Return the same of people whose digests are known.
 
         ``cased`` and ``written`` are the same people as entries of earlier versions have them;
-        without these, such entries are passed over.
+        without these, such entries are passed over. ``spelt`` gives the same people with columns
+        named as in an entry.
         """
         loss, known = PrivacyLoss.of(len(people)), np.zeros(len(people), dtype=bool)
         compared = apart = 0  # earlier records that could be compared, and those without a column
         same_columns = False
-        vague: list[PastRelease] = []
+        vague: list[list[str]] = []  # of earlier releases, the columns they share with the table
         unsure = np.zeros(len(people), dtype=bool)  # not as an earlier version would have it
         doubtful = np.zeros(len(people), dtype=bool)
         entries = []
@@ -263,21 +275,23 @@ class ReleaseLedger:
                 found = release.earlier_loss(written, people)
                 unsure |= ~found.known
             else:
-                others = cased if release.about.get("text") == _CASED else people
+                others: People | None = people if spelt is None else spelt(release)
+                if release.about.get("text") == _CASED:
+                    others = cased
                 if others is None:
                     continue
                 match = release.people.earlier_loss(
                     release.loss, others, of_people=release.of_people
                 )
                 if match is None:
-                    if release.people.shared(people):
-                        vague.append(release)
+                    if shared := release.people.shared(others):
+                        vague.append(shared)
                     else:
                         apart += len(release)
                     continue
                 found = match
                 compared += len(release)
-                same_columns |= set(release.people.columns) == set(people.columns)
+                same_columns |= set(release.people.columns) == set(others.columns)
             if found.known.any():
                 entries.append(release)
             known |= found.known
@@ -287,7 +301,7 @@ class ReleaseLedger:
         if (compared or apart) and not known.any():
             doubts.append(tell("nobody", len(people), compared, apart, same_columns))
         if vague:
-            columns = dict.fromkeys(n for r in vague for n in r.people.shared(people))
+            columns = dict.fromkeys(name for shared in vague for name in shared)
             doubts.append(tell("vague", len(vague), listed(list(columns))))
         if doubtful.any():
             doubts.append(tell("doubtful", int(np.sum(doubtful)), len(people)))

@@ -3,7 +3,8 @@
 A cell is kept as a keyed digest of its column's name and its value in one canonical form: 45, 45.0
 and the text "45" are one value, and so are a number and its rounding to single precision, or texts
 that differ in case and white space. Two records count as the same person if they agree in every
-column that both tables have, so columns may be reordered, added and dropped. Where that is in
+column that both tables have, so columns may be reordered, added and dropped, and their names
+written in capitals. Where that is in
 doubt, they count as the same: to count a stranger as known costs noise, to count a known person as
 a stranger breaks a promise. So one who agrees with nobody in every column, but with somebody in all
 except one (a gap that was filled, a value that was corrected), counts as that person.
@@ -149,6 +150,18 @@ class People:
         if identity is not None and identity not in columns:
             raise ValueError("the column that identifies is not there")
         return cls(columns, whole, identity)
+
+    def names_of(self, names: Sequence[str]) -> list[str]:
+        """Return names of columns as they are spelt here: case and white space do not count.
+
+        Those that differ in nothing else stay as they are.
+        """
+        here, folded = {_folded(name): name for name in self.columns}, list(map(_folded, names))
+        alone = [folded.count(text) == 1 for text in folded]
+        return [
+            here.get(text, name) if single and name not in self.columns else name
+            for name, text, single in zip(names, folded, alone, strict=True)
+        ]
 
     def shared(self, others: People) -> list[str]:
         """Return the columns that both tables have."""
