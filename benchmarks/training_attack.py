@@ -27,7 +27,7 @@ any of the 96 comparisons says otherwise is at most 1 %.
 **Controls.** Two wrong trainers are attacked in the same way: ``batch_size=``, whose rate
 ``batch_size/n`` moves with ``n``, called a promise about adding a record; and half of the stated
 noise. Before a run, each control's true rates give the probability that it will be caught. Where
-that is small, the control cannot bite: 10,000 runs do not tell it from the promise.
+that is small, the control cannot bite: 2,000 runs do not tell it from the promise.
 
 Run with ``python benchmarks/training_attack.py`` (``--power`` prints what is known beforehand);
 results are kept in ``benchmarks/results/training_attack.json``.
@@ -36,6 +36,7 @@ results are kept in ``benchmarks/results/training_attack.json``.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -51,7 +52,7 @@ from torch import nn
 
 import seepage as sp
 from keeping import keep
-from seepage.privacy import SampledGaussianDP, TradeOff
+from seepage.privacy import SampledGaussianDP
 from seepage.privacy.trade_off import LossTradeOff
 
 KEPT = Path(__file__).parent / "results" / "training_attack.json"
@@ -59,10 +60,8 @@ RATES = (0.01, 0.05, 0.2, 0.5)  # false positive rates at which thresholds are s
 DRAWS = 200_000  # from the definition, for thresholds and for what is expected
 LEVEL = 0.01  # the probability that any promise that holds is called beaten
 DECLARED, HALF, SIZED = "declared", "half the noise", "batch_size/n"
-# Parameters of a fit: as many blocks as go into it. Controls only have to be caught, so they may
-# have more.
-PARAMETERS = {DECLARED: 50, HALF: 250, SIZED: 250}
-WAYS = tuple(PARAMETERS)
+WAYS = (DECLARED, HALF, SIZED)
+PARAMETERS = 50  # of a fit: as many blocks as go into it
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,7 @@ def linear(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 def by_training(setting: Setting, way: str, member: bool, count: int) -> Runs:
     """Train runs with ``PrivateSGD``, a fit of several blocks at a time."""
     n, d = setting.records, setting.parameters
-    blocks = PARAMETERS[way] // d
+    blocks = PARAMETERS // d
     draw = np.random.default_rng(0)
     gradients = draw.standard_normal((blocks, n, d))  # the target is the last of its group
     gradients /= np.linalg.norm(gradients, axis=2, keepdims=True)
@@ -216,10 +215,15 @@ def limits(hits: Any, runs: int, level: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 @cache
-def promised(setting: Setting, finds: bool) -> TradeOff:
-    """Return the promised curve of tests that find members, or of those that find others."""
-    curve = SampledGaussianDP(setting.sigma, setting.rate, setting.steps).trade_off()
-    return curve if finds else LossTradeOff(curve.added, curve.removed)
+def promised(setting: Setting, finds: bool, fpr: float) -> float:
+    """Return the promised true positive rate of tests that find members, or that find others."""
+    curve = _curve(setting)
+    return float((curve if finds else LossTradeOff(curve.added, curve.removed)).tpr(fpr))
+
+
+@cache
+def _curve(setting: Setting) -> LossTradeOff:
+    return SampledGaussianDP(setting.sigma, setting.rate, setting.steps).trade_off()
 
 
 def expected(setting: Setting, way: str, runs: int, level: float) -> list[dict[str, Any]]:
@@ -233,59 +237,63 @@ def expected(setting: Setting, way: str, runs: int, level: float) -> list[dict[s
         member: ratios(by_definition(setting, way, member, DRAWS, draw), setting, way)
         for member in (True, False)
     }
-    curves = {finds: promised(setting, finds) for finds in (True, False)}
     rows = []
     for finds, rate in product((True, False), RATES):
-        curve = curves[finds]
         sign = 1 if finds else -1
         at = float(np.quantile(sign * logs[not finds], 1 - rate))
         true, false = (float(np.mean(sign * logs[world] > at)) for world in (finds, not finds))
         counts = draw.binomial(runs, [true, false], (500, 2)).T
         low, high = limits(counts[0], runs, level)[0], limits(counts[1], runs, level)[1]
-        grid = np.linspace(high.min(), high.max(), 4)  # the curve is concave, so chords lie below
-        allowed = np.interp(high, grid, curve.tpr(grid))
+        # The promise is nearly straight between the ends of what the false positives may be.
+        spread = 4 * math.sqrt(runs * rate * (1 - rate))
+        ends = [max(0, round(runs * rate - spread)), min(runs, round(runs * rate + spread))]
+        between = limits(ends, runs, level)[1].tolist()
+        allowed = np.interp(high, between, [promised(setting, finds, end) for end in between])
         rows.append(
             {
                 "finds": "members" if finds else "others",
                 "threshold": at,
                 "false": false,
                 "true": true,
-                "promised": float(curve.tpr(false)),
                 "power": float(np.mean(low > allowed)),
             }
         )
     return rows
 
 
-def attacked(task: tuple[Setting, str], runs: int, level: float) -> dict[str, Any]:
+def attacked(task: tuple[Setting, str, int], level: float) -> dict[str, Any]:
     """Return what is expected and what was found in one setting, for one way of training."""
-    setting, way = task
+    setting, way, runs = task
     torch.set_num_threads(1)
     before = expected(setting, way, runs, level)
     worlds = {member: by_training(setting, way, member, runs) for member in (True, False)}
     logs = {member: ratios(each, setting, way) for member, each in worlds.items()}
-    curves = {finds: promised(setting, finds) for finds in (True, False)}
     found = []
     for row in before:
         finds = row["finds"] == "members"
-        curve = curves[finds]
         sign = 1 if finds else -1
         true, false = (
             int(np.sum(sign * logs[world] > row["threshold"])) for world in (finds, not finds)
         )
-        low, high = limits(true, runs, level)[0], limits(false, runs, level)[1]
+        low, high = float(limits(true, runs, level)[0]), float(limits(false, runs, level)[1])
+        allowed = promised(setting, finds, high)
         found.append(
             {
                 "finds": row["finds"],
                 "false": false / runs,
                 "true": true / runs,
-                "promised": float(curve.tpr(false / runs)),
-                "lower end": float(low),
-                "allowed": float(curve.tpr(float(high))),
-                "beaten": bool(low > curve.tpr(float(high))),
+                "lower end": low,
+                "allowed": allowed,
+                "beaten": low > allowed,
             }
         )
-    row = {"setting": asdict(setting), "way": way, "expected": before, "found": found}
+    row = {
+        "setting": asdict(setting),
+        "way": way,
+        "runs": runs,
+        "expected": before,
+        "found": found,
+    }
     if way == DECLARED:
         row["p of its noise"] = float(
             kstest(worlds[False].sums.ravel() / setting.sigma, "norm").pvalue
@@ -302,39 +310,46 @@ def main() -> None:
     """Attack all settings, and keep what was found."""
     parser = argparse.ArgumentParser(description="Likelihood-ratio attacks on private training.")
     parser.add_argument("--runs", type=int, default=10_000, help="runs in each world")
+    parser.add_argument("--controls", type=int, default=2000, help="runs of controls in each world")
     parser.add_argument("--processes", type=int, default=1, help="settings at a time")
     parser.add_argument("--power", action="store_true", help="only what is known beforehand")
     parser.add_argument("--out", type=Path, default=KEPT, help="file to keep the results in")
+    parser.add_argument("--go-on", action="store_true", help="keep the rows that --out has")
     asked = parser.parse_args()
     level = LEVEL / (len(SETTINGS) * 2 * len(RATES)) / 2  # a comparison has two ends
-    tasks = [(setting, way) for way in WAYS for setting in SETTINGS]
-    rows, chances = [], dict.fromkeys(WAYS, 0.0)
+    tasks = [
+        (setting, way, asked.runs if way == DECLARED else asked.controls)
+        for ways in ((DECLARED,), (HALF, SIZED))
+        for setting, way in product(SETTINGS, ways)
+    ]
+    if asked.power:
+        for task in tasks:
+            print(f"{task[0]}, {task[1]}: power {power(expected(*task, level)):.3f}", flush=True)
+        return
+    rows = json.loads(asked.out.read_text("utf-8"))["rows"] if asked.go_on else []
+    done = {(Setting(**row["setting"]), row["way"], row["runs"]) for row in rows}
     with ProcessPoolExecutor(asked.processes) as pool:
-        if asked.power:
-            known = pool.map(
-                partial(expected, runs=asked.runs, level=level), *zip(*tasks, strict=True)
-            )
-            for (setting, way), row in zip(tasks, known, strict=True):
-                print(setting, f"{way}: power {power(row):.3f}", flush=True)
-            return
-        for row in pool.map(partial(attacked, runs=asked.runs, level=level), tasks):
+        left = [task for task in tasks if task not in done]
+        for row in pool.map(partial(attacked, level=level), left, chunksize=2):
             rows.append(row)
             keep({"runs": asked.runs, "overall level": LEVEL, "rows": rows}, asked.out)
-            setting, best = Setting(**row["setting"]), row["found"][0]
-            beaten, chance = any(each["beaten"] for each in row["found"]), power(row["expected"])
-            chances[row["way"]] += chance
+            setting, first = Setting(**row["setting"]), row["found"][0]
             print(
                 f"q = {setting.rate:g}, n = {setting.records}, σ = {setting.sigma:g}, "
-                f"T = {setting.steps}, {row['way']}: {best['true']:.3f} true at "
-                f"{best['false']:.3f} false positives, promised {best['promised']:.3f}; beaten: "
-                f"{beaten}, expected {chance:.3f}",
+                f"T = {setting.steps}, {row['way']}: {first['true']:.3f} true at "
+                f"{first['false']:.3f} false positives; beaten: {beaten(row)}, expected "
+                f"{power(row['expected']):.3f}",
                 flush=True,
             )
     for way in WAYS:
-        caught = sum(
-            any(each["beaten"] for each in row["found"]) for row in rows if row["way"] == way
-        )
-        print(f"{way}: beaten in {caught} of {len(SETTINGS)}, expected {chances[way]:.2f}")
+        these = [row for row in rows if row["way"] == way]
+        chance = sum(power(row["expected"]) for row in these)
+        print(f"{way}: beaten in {sum(map(beaten, these))} of {len(these)}, expected {chance:.2f}")
+
+
+def beaten(row: dict[str, Any]) -> bool:
+    """Return whether any comparison of a setting found the promise beaten."""
+    return any(each["beaten"] for each in row["found"])
 
 
 if __name__ == "__main__":

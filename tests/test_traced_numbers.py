@@ -359,6 +359,17 @@ def an_attacker_of_a_record_that_stops():
 
 
 @tied("docs/how-to/budgets.md")
+def what_smooth_weights_leak():
+    found = kept("smooth_weights")
+    sharp, slow = ([one for one in found["rows"] if one["width"] == width] for width in (0.1, 1.0))
+    assert all(one["records beyond the budget"] == 1 for one in sharp)
+    assert all(one["records beyond the budget"] == 0 for one in slow)
+    beyond = max(one["records beyond unfiltered"] for one in sharp)
+    yield f"falls over the last {100 * sharp[0]['width']:.0f} % of a budget"
+    yield f"all of {found['records']} records leak more than the budget, and {100 * beyond:.0f} %"
+
+
+@tied("docs/how-to/budgets.md")
 def what_canaries_show():
     runs = kept("canaries")["runs"]
     assert not any(one["refuted"] for one in runs)

@@ -16,6 +16,7 @@ from reproduction.private_sgd.settings import row_key
 from seepage.bounds import from_renyi
 from seepage.errors import InputError
 from seepage.nn.sampling.amplification import paper_epsilon, theorem4_factor
+from seepage.privacy.trade_off import replacement_renyi
 
 HOME = Path(__file__).parents[1] / "results"
 LONGEST = 1.115  # times C: the largest norm after the smooth clip, as the paper prints it
@@ -33,7 +34,7 @@ class Point:
     rdp
         The bound of theorem 1, from the run's Rényi privacy of order 2 as the paper takes it.
     replaced
-        The same for replacing a record, which moves a sum up to twice as far as leaving one out.
+        The same for replacing a record, by the pair of mixtures that dominates a step.
     largest, median
         The bounds of theorem 2 from the largest and the median dFIL, with theorem 4's κ.
     mixture
@@ -112,7 +113,7 @@ def _point(row: dict[str, Any], rate: float, account: str) -> Point:
     return Point(
         100 * sum(row["accuracy"]) / len(row["accuracy"]),
         float(from_renyi(renyi_two(rate, sigma, steps), 1.0)),
-        float(from_renyi(renyi_two(rate, sigma / 2, steps), 1.0)),
+        float(from_renyi(steps * replacement(rate, sigma), 1.0)),
         _error(kappa * row[account]["largest"]),
         _error(kappa * row[account]["median"]),
         _error(row["mixture"]["largest"]),
@@ -129,6 +130,12 @@ def renyi_two(rate: float, sigma: float, steps: int) -> float:
     """
     exponent = (LONGEST / sigma) ** 2
     return steps * math.log1p(rate**2 * math.expm1(exponent))
+
+
+@cache
+def replacement(rate: float, sigma: float) -> float:
+    """Return a step's Rényi privacy of order 2 where one record replaces another."""
+    return float(replacement_renyi(LONGEST / sigma, rate, [2.0])[0])
 
 
 def _error(leakage: float) -> float:

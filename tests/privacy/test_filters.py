@@ -49,6 +49,45 @@ def test_sums_leave_out_who_has_stopped_and_say_if_they_were_seeded():
     assert len(fresh.promise().assumptions) == 3
 
 
+def test_a_predictor_answers_with_the_records_whose_budget_lasts():
+    """Votes of near records answer queries that depend on earlier answers; recomputed by hand."""
+    X = np.random.default_rng(3).normal(size=(60, 2))
+    sides = np.where(X[:, 0] > 0, 1.0, -1.0)
+    budget, noise, query = PrivacyFilter(60, BUDGET), sp.Gaussian(2.0), np.zeros(2)
+    spent, stopped = np.zeros(60), np.zeros(60, dtype=bool)
+    for k in range(30):
+        votes = sides * np.exp(-np.sum((X - query) ** 2, axis=1))
+        answer = float(budget.noisy_sum(votes, noise, seed=k)[0])
+        costs = (votes / 2.0) ** 2
+        stopped |= spent + costs > 1.0
+        spent += np.where(stopped, 0.0, costs)
+        assert abs(answer - votes[~stopped].sum() - noise.draw(1, k)[0]) <= 2.0**-11
+        query = np.tanh([answer, -answer])
+    assert 0 < stopped.sum() < 60
+    assert budget.active.tolist() == (~stopped).tolist()
+    assert budget.spent == pytest.approx(spent)
+    assert budget.spent.max() <= 1.0
+
+
+def test_a_stream_of_releases_and_answers_ends_in_the_ledger_where_the_limit_is(tmp_path):
+    """Gaussian μ adds up by squares; randomised response of ε by ε. Nothing refused is recorded."""
+    people = {"name": ["Ada", "Ben", "Cy"], "age": [36, 45, 52]}
+    most = float(ndtr(0.5 * 0.65))  # membership success at μ = 0.65
+    releases = sp.LedgerFile(tmp_path / "releases.json")
+    for _ in range(4):  # 0.3, 0.42, 0.52, 0.6
+        releases.record(people, "monthly sums", mu=0.3, max_membership=most)
+    with pytest.raises(sp.InputError, match="membership inference would be"):
+        releases.record(people, "monthly sums", mu=0.3, max_membership=most)  # 0.67
+    assert releases.spent(people).mu == pytest.approx([0.6] * 3)
+    answers = sp.LedgerFile(tmp_path / "answers.json")
+    for _ in range(2):
+        answers.record(people, "answers", epsilon=0.25, max_membership=0.63)
+    # e^0.75 / (1 + e^0.75) = 0.679
+    with pytest.raises(sp.InputError, match="membership inference would be"):
+        answers.record(people, "answers", epsilon=0.25, max_membership=0.63)
+    assert answers.spent(people).epsilon == pytest.approx([0.5] * 3)
+
+
 def test_what_is_printed_tells_nothing_about_who_stopped():
     one, other = PrivacyFilter(2, BUDGET), PrivacyFilter(2, BUDGET)
     one.admit([0.1, 0.1])
