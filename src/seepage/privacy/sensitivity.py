@@ -175,7 +175,7 @@ def clip_rows(X: Any, norm: float) -> Array:
     return values * scale[:, None]
 
 
-def epsilon_printed_in_paper_004(n: int, l2: float, sigma: float) -> float:
+def epsilon_printed_by_guo_2022(n: int, l2: float, sigma: float) -> float:
     """Return ``2/(nλσ)``, which Guo et al. 2022 print as ε at order 2 (section 7.1).
 
     It is not the Rényi divergence of output perturbation, which is ``4L²/(nλσ)²``; it is only for

@@ -85,6 +85,15 @@ def test_honest_samplers_raise_no_suspicion(seed):
             _watch(kind, [sampler.batch(t) for t in range(60)])
 
 
+def test_large_poisson_batches_that_repeat_few_records_are_honest():
+    """Two batches larger than usual were held to the repetitions of batches of the mean size."""
+    check = SamplerCheck("poisson", 0.05 * 1797, 1797)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check.step(109, 0)
+        check.step(108, 7)
+
+
 @pytest.mark.parametrize("sampler", ["poisson", "fixed"])
 def test_shuffled_epochs_are_noticed(sampler):
     with pytest.warns(SamplerWarning, match=r"shuffled epochs|12 batches in a row"):

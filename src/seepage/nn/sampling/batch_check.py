@@ -136,8 +136,10 @@ class SamplerCheck:
         if self.sampler == POISSON and varies and self.same_size >= 12:
             return f"12 batches in a row had {size} records, which no Poisson sample has."
         # Among independent draws, entries²/(2 records) repeat an earlier one (while that is small).
-        # Their absence counts as evidence once 40 are expected.
-        log_left_out = math.log1p(-rate) if rate < 1 else -math.inf
+        # Their absence counts as evidence once 40 are expected. Of as many draws as there were: the
+        # spread of the sizes is larger than the number of repetitions at first.
+        drawn = self.entries / (self.steps * self.records)
+        log_left_out = math.log1p(-drawn) if drawn < 1 else -math.inf
         expected = self.entries - self.records * -math.expm1(self.steps * log_left_out)
         if self.watching and expected >= 40 and repeats < expected / 4:
             return (
