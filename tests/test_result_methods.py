@@ -345,6 +345,16 @@ def test_infinite_numbers_are_counted_beside_the_picture():
         axes.figure.canvas.draw()
 
 
+def test_the_leakage_of_a_gradient_is_drawn_with_its_intervals():
+    _, net, X, y = torch_run()
+    leak = sp.nn.leakage(net, "cross_entropy", X, y, noise_multiplier=1.0, max_grad_norm=1.0)
+    axes = leak.plot()
+    assert axes.get_ylabel() == "dFIL η̄"
+    assert len(axes.collections) == 1  # the band of the intervals
+    with pytest.raises(sp.InputError, match="one linear model on a table in memory"):
+        leak.report()
+
+
 def test_a_run_says_what_it_is():
     assert repr(torch_run()[0].accountant_) == "<FisherAccountant: 4 steps on 40 records>"
 

@@ -23,7 +23,7 @@ def test_the_parts_add_up_and_are_what_they_are_called(trials, rows, size, seed)
     found = reconstruction_errors(guesses, truth)
     squared = ((guesses - truth) ** 2).mean(axis=2)
     np.testing.assert_allclose(found.mse, squared.mean(axis=0))
-    np.testing.assert_allclose(found.median, np.median(squared, axis=0), rtol=1e-5)
+    np.testing.assert_allclose(found.median_error, np.median(squared, axis=0), rtol=1e-5)
     np.testing.assert_allclose(found.variance, guesses.var(axis=0, ddof=1).mean(axis=1))
     np.testing.assert_allclose(found.bias_squared, np.maximum(found.mse - found.variance, 0))
     np.testing.assert_allclose(
@@ -50,7 +50,7 @@ def test_chunks_of_trials_add_up():
         off = piece - truth
         tally.add(np.mean(off**2, axis=2).T, off.sum(axis=0))
     found = tally.result()
-    for field in ("mse", "median", "variance", "bias_squared"):
+    for field in ("mse", "median_error", "variance", "bias_squared"):
         np.testing.assert_allclose(getattr(found, field), getattr(whole, field), rtol=1e-9)
     assert found.table().column("row").to_pylist() == ["a", "b", "c"]
 

@@ -121,7 +121,7 @@ def test_errors_are_those_of_the_reconstructions_they_never_write_out(name, labe
             atol=1e-9 * want.mse.max(),
             err_msg=field,
         )
-    np.testing.assert_allclose(got.median, want.median, rtol=1e-5)
+    np.testing.assert_allclose(got.median_error, want.median_error, rtol=1e-5)
     assert got.rows.tolist() == [5, 2, 9]
     assert (got.trials, got.kind) == (60, "attack")
 
@@ -151,7 +151,7 @@ def test_the_label_makes_it_sharper():
     noise = sp.Gaussian(1e-3)
     with_label = adversary(case, label="known", noise=noise).errors(noise, 300, seed=0)
     without = adversary(case, label="unknown").errors(noise, 300, seed=0)
-    assert np.mean(with_label.median < without.median) > 0.8
+    assert np.mean(with_label.median_error < without.median_error) > 0.8
 
 
 @pytest.mark.parametrize("sigma", [1e-4, 0.05])

@@ -220,6 +220,13 @@ class GradientLeakage(Leakage):
             about = self.engine.view.describe() + (" and the label" if label else "")
         return unknowns, about
 
+    def plot(self, ax: Any = None, measure: str = "dfil") -> Any:
+        """Draw the leakage about every record in falling order, with its 95 % interval.
+
+        The same as ``leak.records(measure).plot(ax)``; returns the matplotlib axes.
+        """
+        return self.records(measure).plot(ax)
+
     def records(  # type: ignore[override]  # the measure first, as everywhere for networks
         self,
         measure: str | None = None,
