@@ -14,7 +14,7 @@ Claim: records scored a second, over tries generated a second with a cache of ke
 one. With ``--small`` it runs at a toy size anywhere.
 
 Run with ``python benchmarks/extraction.py``; results are kept in ``results/extraction.json`` and
-``results/extraction-cuda.json``.
+``results/extraction-cuda.json``; ``--picture docs/assets/extraction.svg`` draws the former.
 """
 
 from __future__ import annotations
@@ -194,6 +194,28 @@ def secrets() -> dict[str, Any]:
     return {"planted codes": runs, "claims": claims}
 
 
+def draw(path: Path) -> None:
+    """Draw exposure and tries of every planted code, from the kept result."""
+    import matplotlib.pyplot as plt
+
+    kept = json.loads((RESULTS / "extraction.json").read_text("utf-8"))
+    rows = next(iter(kept["planted codes"].values()))
+    with plt.rc_context({"svg.hashsalt": "seepage", "svg.fonttype": "none", "font.size": 9}):
+        figure, axes = plt.subplots(1, 2, figsize=(7, 2.6), layout="constrained")
+        for axis, name, words in (
+            (axes[0], "tries", "tries until it comes out"),
+            (axes[1], "exposure in bits", "exposure (bits)"),
+        ):
+            for place, row in enumerate(rows):
+                axis.plot([place] * len(row[name]), row[name], "o", color="#0072b2", alpha=0.6)
+            axis.plot(range(len(rows)), [row[f"{name}, median"] for row in rows], color="#d55e00")
+            axis.set_xticks(range(len(rows)), [str(row["repetitions"]) for row in rows])
+            axis.set_xlabel("copies in the training text")
+            axis.set_ylabel(words)
+        axes[0].set_yscale("log")
+        figure.savefig(path, metadata={"Date": None})
+
+
 # 2. Seven billion parameters
 
 
@@ -303,7 +325,11 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="with --big: a toy size")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--picture", type=Path, help="draw the kept result, measure nothing")
     options = parser.parse_args()
+    if options.picture is not None:
+        draw(options.picture)
+        return 0
     device = torch.device(options.device)
     found = big(device, options.small) if options.big else secrets()
     name = "extraction"

@@ -29,7 +29,7 @@ import struct
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -378,7 +378,7 @@ def analyse(args: argparse.Namespace) -> int:
     every = {name: kept_networks(Path(args.analyse), name) for name in SETS}
     sets = {name: nets for name, nets in every.items() if nets is not None}
     rng = np.random.default_rng(0)
-    figures: dict[str, Any] = {}
+    figures: dict[str, Any] = {"trained on": args.trained_on}
     for name, nets in sets.items():
         models, records = nets.inside.shape
         train, ask = nets.seconds
@@ -469,6 +469,7 @@ def main() -> int:
     parser.add_argument("--train", nargs=2, metavar=("FILE", "OUT"))
     parser.add_argument("--analyse", metavar="OUT")
     parser.add_argument("--figure", metavar="FILE")
+    parser.add_argument("--trained-on", default="one NVIDIA H200, bfloat16", help="where, kept")
     parser.add_argument("--sets", default="xrays,small,large")
     parser.add_argument("--skip", default="", help="pieces kept elsewhere: xrays-000,xrays-032")
     parser.add_argument("--records", type=int, default=20_000)

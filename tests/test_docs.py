@@ -116,6 +116,7 @@ SLOW = {
 }
 # And docstrings that do, audit a table in full, or load what takes seconds
 SLOW_NAMES = {
+    "seepage.attacks.extraction.attack.Extraction",
     "seepage.attacks.property_inference.attack_layers",
     "seepage.auditing.entry.audit.audit",
     "seepage.auditing.reporting.check",

@@ -256,7 +256,7 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(tmp_path_factory, few_neighbours):
     return cache(lambda name: CASES[name](tmp_path_factory.mktemp("result")))
 
 
@@ -397,7 +397,7 @@ def test_what_is_missing_is_named_with_the_command(monkeypatch, library):
         getattr(rows().records(), method)()
 
 
-def test_a_leakage_writes_the_report_of_its_audit(tmp_path):
+def test_a_leakage_writes_the_report_of_its_audit(tmp_path, few_neighbours, blank_figures):
     page = rows().report(tmp_path / "report")
     assert page.stat().st_mode & 0o077 == 0
     summary = json.loads((tmp_path / "report" / "summary.json").read_text())

@@ -22,6 +22,7 @@ from seepage.auditing.questions import (
     GROUP_OF,
     BudgetQuestion,
     CalibrationQuestion,
+    ExtractionQuestion,
     FileOptions,
     Limits,
     Question,
@@ -292,6 +293,23 @@ def release(
         check=check,
     )
     _leave(passed)
+
+
+@_command(app)
+def attack(
+    question: ExtractionQuestion,
+    out: Annotated[Path | None, "Report folder (default seepage-attack; none with --json)."] = None,
+    as_json: Json = False,
+) -> None:
+    """Report what can be drawn out of a fine-tuned language model.
+
+    Gives the probability that sampling emits each secret of the training text, before and after
+    fine-tuning. An attack shows what can be found, never that nothing more can.
+    """
+    from seepage.auditing.language_model.command import run_extraction
+
+    folder = out or (None if as_json else Path("seepage-attack"))
+    _leave(run_extraction(question, out=folder, as_json=as_json))
 
 
 @_command(app, "attack-release")

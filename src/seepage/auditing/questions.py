@@ -314,6 +314,43 @@ class RecordingQuestion:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExtractionQuestion:
+    """A fine-tuned language model, its training text, and how to attack it."""
+
+    model_folder: Annotated[Path, "Folder of a causal language model, or of an adapter (LoRA)."]
+    records: Annotated[
+        Path,
+        "--records",
+        "Training text: .txt (a record a line), or .jsonl, .json, .csv, .parquet with text, "
+        "messages or prompt and completion.",
+    ]
+    base: Annotated[Path | None, "Folder of the model before fine-tuning."] = None
+    held_out: Annotated[
+        Path | None, "Records of the same kind that the model was not trained on."
+    ] = None
+    marked: Annotated[Path | None, "File of secrets, one a line, such as names."] = None
+    kinds: Annotated[str, "Secrets to look for: email, phone, number, code, name."] = (
+        "email,phone,number,code"
+    )
+    temperature: Annotated[
+        float | None, "Temperature (default: the model's; 1 if that is greedy)."
+    ] = None
+    top_k: Annotated[int | None, "Tokens kept; 0 keeps all."] = None
+    top_p: Annotated[float | None, "Probability of the tokens kept."] = None
+    near: Annotated[int, "Tries to draw for near-verbatim copies."] = 0
+    exposure: Annotated[int, "Candidates to rank each secret among."] = 0
+    passes: Annotated[int, "Passes for other tokenisations of each secret."] = 0
+    limit: Annotated[int | None, "Attack only so many records."] = None
+    max_probability: Annotated[
+        float | None, "Limit: largest probability that one try emits a secret."
+    ] = None
+    max_exposure: Annotated[float | None, "Limit: largest exposure of a secret, in bits."] = None
+    device: Annotated[str | None, "cpu or cuda."] = None
+    show_values: Annotated[bool, "Show the secrets in the report, every token shaded."] = False
+    seed: Annotated[int, "Random seed."] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class BudgetQuestion:
     """A privacy budget, or the noise of a training run, to be explained."""
 

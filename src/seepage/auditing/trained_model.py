@@ -81,8 +81,10 @@ class FitSettings:
     refits: bool = True
 
     def fit(self, source: RowSource, start: Any = None) -> Any:
-        """Fit it on the records of a source; ``start`` is a model close to it."""
+        """Fit it on the records of a source, from ``start`` if that is a model of its classes."""
         model = self.estimator()
+        if self.model == "softmax" and start is not None:
+            start = start if len(start.classes_) == len(source.classes) else None
         model._start = None if start is None else start._parameters()
         return source.train(model)
 

@@ -431,7 +431,7 @@ class Leakage(Generic[PerRecord]):
         >>> model = sp.glm.LogisticRegression(l2=1e-2).fit(X, y)
         >>> leak = sp.leakage(model, X, y, noise=sp.Gaussian(0.1))
         >>> leak.membership()
-        <100 records: membership, exact: guessed right ...
+        <100 records: membership inference, exact: success rate ...
         """
         which = self._positions(rows)
         if groups is not None:

@@ -343,7 +343,8 @@ _SENTENCES = {
     ),
     COLUMNS: (
         "The columns that the model keeps were selected by looking at the data; the selection "
-        "and the signs of an L1 penalty are held fixed, and its leakage is not counted."
+        "and the signs of an L1 penalty are held fixed, and the leakage of that selection is not "
+        "counted."
     ),
     NOISE: (
         "The noise was chosen by looking at the data; it is held fixed, though without a record "

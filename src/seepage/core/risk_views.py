@@ -167,9 +167,9 @@ class Membership(RankedResult):
         right = 100 * np.asarray(self.accuracy())
         worst = self.mu.top(1)
         return (
-            f"<{len(self)} {_UNITS[self.mu.view]}: membership, {self.mu.kind}: guessed right "
-            f"{np.median(right):.1f} times in 100 (median; a coin toss: 50), worst "
-            f"{right.max():.1f} at {worst.labels()[0]!s} (μ = {float(np.asarray(worst)[0]):.4g})>"
+            f"<{len(self)} {_UNITS[self.mu.view]}: membership inference, {self.mu.kind}: "
+            f"success rate {np.median(right):.1f} % (median; chance 50 %), worst "
+            f"{right.max():.1f} % at {worst.labels()[0]!s} (μ = {float(np.asarray(worst)[0]):.4g})>"
         )
 
 
@@ -274,11 +274,11 @@ class Guess(RankedResult):
         right, worst = 100 * np.asarray(self.right), self.top(1)
         return (
             f"<{len(self)} {_UNITS[self.right.view]}: {self.right.about}, {self.right.kind}: "
-            f"guessed right {np.median(right):.1f} times in 100 (median; "
-            f"{100 * np.median(self.baseline):.1f} "
-            f"without the release), largest gain {100 * float(worst.gain()[0]):.1f} at "
-            f"{worst.right.labels()[0]!s} ({100 * float(worst.right[0]):.1f} instead of "
-            f"{100 * float(worst.baseline[0]):.1f})>"
+            f"success rate {np.median(right):.1f} % (median; "
+            f"{100 * np.median(self.baseline):.1f} % without the release), largest gain "
+            f"{100 * float(worst.gain()[0]):.1f} points at {worst.right.labels()[0]!s} "
+            f"({100 * float(worst.right[0]):.1f} % instead of "
+            f"{100 * float(worst.baseline[0]):.1f} %)>"
         )
 
 

@@ -12,7 +12,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -30,15 +30,20 @@ class TradeOff(ResultTable):
     value_column = "tpr"
     sensitive = False
 
+    @cached_property
+    def _curve(self) -> tuple[np.ndarray, np.ndarray]:
+        """Some false positive rates and the true ones: losses of a run take seconds for them."""
+        rates = np.array([0.0, 0.001, 0.01, *np.arange(1, 21) / 20])
+        return rates, self.tpr(rates)
+
     def table(self, library: str | None = None) -> Any:
         """Return a data frame: the largest true positive rate at some false positive rates."""
-        rates = np.array([0.001, 0.01, 0.05, *np.arange(1, 11) / 10])
-        return build_frame({"fpr": rates, "tpr": self.tpr(rates)}, library or "pyarrow")
+        rates, found = self._curve
+        return build_frame({"fpr": rates, "tpr": found}, library or "pyarrow")
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the largest true positive rate at each false positive rate, beside chance."""
-        rates = np.array([0.0, 0.001, 0.01, *np.arange(1, 21) / 20])
-        return draw_curve(ax, rates, self.tpr(rates), f"right at most {self.accuracy():.1%}")
+        return draw_curve(ax, *self._curve, f"right at most {self.accuracy():.1%}")
 
     @abstractmethod
     def excess(self, epsilon: Any) -> np.ndarray:

@@ -272,7 +272,7 @@ def profile_column(
         return known if as_codes or levels is None else _profile_text(known, levels)
     integer = pa.types.is_integer(stored)
     if integer and not counts_up and max(abs(sums.least), abs(sums.most)) > 2.0**53:
-        return replace(known, refused="whole numbers beyond 2⁵³, which floats cannot represent")
+        return replace(known, refused="whole numbers beyond 2⁵³, which floats cannot distinguish")
     boolean = distinct == 2 or pa.types.is_boolean(stored)
     return replace(
         known,

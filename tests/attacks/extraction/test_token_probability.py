@@ -132,6 +132,14 @@ def test_endings_add_the_sequences_that_leave_by_them():
     assert math.exp(found.with_endings[0]) == pytest.approx(expected, rel=1e-6)
 
 
+def test_endings_that_share_a_beginning_are_scored_as_each_alone():
+    model, rng = LanguageModel(tiny(), batch_tokens=40), np.random.default_rng(4)
+    endings = [tuple(rng.integers(0, 3, rng.integers(1, 5)).tolist()) for _ in range(60)]
+    found = model.score_endings((1, 2), endings)
+    alone = model.score([Passage((1, 2, *ending), 2) for ending in endings], TokenSampler())
+    np.testing.assert_allclose(found, [each.plain.sum() for each in alone], atol=1e-4)
+
+
 def chi_square(net, sampler, draws, length):
     """Return the P-value of real samples of ``generate`` against the closed form."""
     torch.manual_seed(3)

@@ -163,7 +163,7 @@ def test_what_would_be_over_a_limit_is_not_recorded(here):
         ({"epsilon": 0.7, "max_membership": 0.75}, "membership inference would be 0.769"),
         ({"unit": "person"}, "Name the column"),
         ({"unit": "family"}, "'row' or 'person'"),
-        ({"epsilon": -1}, "epsilon takes numbers"),
+        ({"epsilon": -1}, "epsilon must be at least 0"),
     ):
         with pytest.raises(InputError, match=complaint):
             ledger.record(PEOPLE, "answers", **given)

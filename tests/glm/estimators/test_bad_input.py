@@ -107,7 +107,9 @@ def test_penalty(estimator, l2, sentence):
 @pytest.mark.parametrize("convert", [np.asarray, torch.as_tensor], ids=["numpy", "torch"])
 def test_collinear_columns_are_named(estimator, convert):
     wide = np.column_stack([X, X[:, 0] - 2 * X[:, 2], RNG.normal(size=30)])
-    with pytest.raises(InputError, match=r"^Columns 'x0', 'x2' and 'x3' are linearly dependent.* set l2"):
+    with pytest.raises(
+        InputError, match=r"^Columns 'x0', 'x2' and 'x3' are linearly dependent.* set l2"
+    ):
         estimator(l2=0.0).fit(convert(wide), Y)
     estimator(l2=0.1).fit(convert(wide), Y)
 
@@ -115,14 +117,18 @@ def test_collinear_columns_are_named(estimator, convert):
 def test_many_collinear_columns_are_counted():
     wide = np.column_stack([RNG.normal(size=(30, 9)), np.zeros(30)])
     wide[:, 9] = wide[:, :9].sum(axis=1)
-    with pytest.raises(InputError, match=r"Columns 'x0', .* 'x6' and 3 more are linearly dependent"):
+    with pytest.raises(
+        InputError, match=r"Columns 'x0', .* 'x6' and 3 more are linearly dependent"
+    ):
         LinearRegression().fit(wide, Y)
 
 
 @each
 def test_one_hot_columns_and_an_intercept(estimator):
     groups = np.eye(3)[np.arange(30) % 3]
-    with pytest.raises(InputError, match="'x0', 'x1', 'x2' and the intercept are linearly dependent"):
+    with pytest.raises(
+        InputError, match="'x0', 'x1', 'x2' and the intercept are linearly dependent"
+    ):
         estimator(l2=0.0, fit_intercept=True).fit(groups, Y)
 
 

@@ -201,7 +201,7 @@ def test_only_who_is_unknown_is_asked_about():
     some = np.flatnonzero(~known)[[4, 7]]
     few = leak.membership(rows=some, exact=0)
     np.testing.assert_array_equal(np.asarray(few), np.asarray(risk)[[4, 7]])
-    with pytest.raises(sp.InputError, match="is no question to her"):
+    with pytest.raises(sp.InputError, match="there is no membership to infer"):
         leak.membership(rows=[int(np.flatnonzero(known)[0])])
     assert leak.records().shape == (np.sum(~known),)
     assert list(leak.records().labels()) == list(frame.index[~known])

@@ -147,7 +147,7 @@ def test_an_accountant_tells_curves() -> None:
     assert "no batch" in never.conditions[-1]
     assert never.advantage() == pytest.approx(accountant.membership("zero-out").advantage())
     assert never.advantage() < whole.advantage()  # which is about another in its place
-    assert "guarantee, to replace one record: guessed right" in repr(whole)
+    assert "guarantee, to replace one record: success rate" in repr(whole)
     with pytest.raises(sp.InputError, match="There is no record 99"):
         own.membership(99)
 

@@ -91,10 +91,18 @@ class Extraction:
 
     Examples
     --------
-    >>> from seepage.attacks import Extraction, TokenSampler
-    >>> attack = Extraction(model, tokenizer, sampler=TokenSampler(0.8))  # doctest: +SKIP
-    >>> attack.attack(["Anna's code is 4711."], marked=["4711"])  # doctest: +SKIP
-    <extraction by sampling at temperature 0.8, attack: 1 secret, the most exposed once in 38 tries>
+    A model to which all of 16 characters are equally likely emits four given ones once in 16⁴ tries:
+
+    >>> import torch
+    >>> from tokenizers import Tokenizer, decoders, models
+    >>> from transformers import PreTrainedTokenizerFast
+    >>> from seepage.attacks import Extraction
+    >>> characters = Tokenizer(models.BPE({c: k for k, c in enumerate("code: 0123456789")}, []))
+    >>> characters.decoder = decoders.Fuse()
+    >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=characters)
+    >>> model = torch.nn.Embedding(16, 16, _weight=torch.zeros(16, 16))
+    >>> Extraction(model, tokenizer).attack(["code: 4711"])
+    <extraction by sampling at temperature 1, attack: 1 secret, the most exposed once in 66,000 tries>
     """
 
     model: Any

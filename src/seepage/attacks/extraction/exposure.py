@@ -23,8 +23,7 @@ from itertools import product
 import numpy as np
 from scipy.stats import binomtest
 
-from seepage.attacks.extraction.probability import LanguageModel, Passage
-from seepage.attacks.extraction.sampler import TokenSampler
+from seepage.attacks.extraction.probability import LanguageModel
 from seepage.attacks.extraction.text import Target, Vocabulary
 from seepage.errors import InputError
 
@@ -144,12 +143,11 @@ def _scores(
 ) -> np.ndarray:
     """Return the log-probability of each text after what is given, by its usual tokens."""
     context = tuple(target.passage.ids[: target.passage.start])
-    passages = []
+    continuations = []
     whole = vocabulary.encode([target.given + text for text in endings], special=special)
     alone = vocabulary.encode(endings, special=False)
     for (ids, ends), (rest, _) in zip(whole, alone, strict=True):
         first = sum(end <= len(target.given) for end in ends)
         joint = first > 0 and ends[first - 1] == len(target.given) and first < len(ids)
-        passages.append(Passage((*context, *(ids[first:] if joint else rest)), len(context)))
-    found = model.score(passages, TokenSampler())
-    return np.array([each.plain.sum() for each in found])
+        continuations.append(ids[first:] if joint else rest)
+    return model.score_endings(context, continuations)

@@ -150,6 +150,40 @@ class LanguageModel:
             found |= dict(zip(batch, scored, strict=True))
         return [found[k] for k in range(len(passages))]
 
+    def score_endings(self, context: Sequence[int], endings: Sequence[Sequence[int]]) -> np.ndarray:
+        """Return the log-probability of each ending of a context, at temperature 1.
+
+        Endings with the same beginning share it: it is read once.
+        """
+        wanted: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        for number, ending in enumerate(endings):
+            for place, token in enumerate(ending):
+                wanted.setdefault(tuple(ending[:place]), []).append((number, int(token)))
+        # The longest beginnings show all others on the way.
+        home: dict[tuple[int, ...], tuple[int, int]] = {}
+        paths: list[tuple[int, ...]] = []
+        for path in sorted(wanted, key=len, reverse=True):
+            if path not in home:
+                for place in range(len(path), -1, -1):
+                    home.setdefault(path[:place], (len(paths), place))
+                paths.append(path)
+        shown: list[list[tuple[int, ...]]] = [[] for _ in paths]
+        for path, (which, _) in home.items():
+            shown[which].append(path)
+        totals, given = np.zeros(len(endings)), tuple(context)
+        for batch in self._batches([len(given) + len(path) for path in paths]):
+            logits = self.logits([given + paths[k] for k in batch])
+            places = [(row, path) for row, k in enumerate(batch) for path in shown[k]]
+            rows = torch.tensor([row for row, _ in places], device=logits.device)
+            at = torch.tensor([len(given) + len(p) - 1 for _, p in places], device=logits.device)
+            for first in range(0, len(places), step := max(1, (1 << 24) // logits.shape[-1])):
+                some = slice(first, first + step)
+                logs = logits[rows[some], at[some]].double().log_softmax(-1).cpu().numpy()
+                for row, (_, path) in zip(logs, places[some], strict=True):
+                    numbers, tokens = np.array(wanted[path]).T
+                    np.add.at(totals, numbers, row[tokens])
+        return totals
+
     def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         """Yield places of sequences of similar lengths that fit into a batch together."""
         batch: list[int] = []

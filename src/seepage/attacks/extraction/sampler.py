@@ -113,14 +113,13 @@ class TokenSampler:
                 )
         if not getattr(config, "do_sample", False):
             return cls(greedy=True)
-        given = {
-            "temperature": getattr(config, "temperature", None),
-            # generate() keeps 50 tokens where a configuration for sampling does not say
-            "top_k": getattr(config, "top_k", None),
-            "top_p": getattr(config, "top_p", None),
-        }
-        neutral_of = {"temperature": 1.0, "top_k": 50, "top_p": 1.0}
-        return cls(**{k: neutral_of[k] if v is None else v for k, v in given.items()})
+
+        def stated(name: str, otherwise: Any) -> Any:
+            value = getattr(config, name, None)
+            return otherwise if value is None else value
+
+        # generate() keeps 50 tokens where a configuration for sampling does not say
+        return cls(stated("temperature", 1.0), stated("top_k", 50), stated("top_p", 1.0))
 
     def __str__(self) -> str:
         if self.greedy:

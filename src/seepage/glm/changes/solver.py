@@ -424,7 +424,7 @@ def _reflected(table: np.ndarray, unit: np.ndarray) -> np.ndarray:
 def gram_of(V: np.ndarray, C: np.ndarray, between: np.ndarray | None = None) -> np.ndarray:
     """Return the inner products of c vectors per record and w shared ones, (m, c+w, c+w).
 
-    A matrix in between is optional.
+    ``between`` is an optional matrix of the inner product.
     """
     m, c, size = V.shape
     flat = V.reshape(m * c, size)

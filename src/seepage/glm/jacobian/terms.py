@@ -122,7 +122,7 @@ class JacobianTerms:
     # Products with the whitener -----------------------------------------------------------------
 
     def lifted(self, M: Array) -> Array:
-        """Return ``M (P, k)`` of the release in the form used with records."""
+        """Return ``AᵀM`` for ``M (P, k)``; ``M`` itself where ``A`` is in twice the precision."""
         if self.map.precise:
             return M
         return array_namespace(M).reshape(self.whitener.T @ M, (self.size // self.outputs, -1))

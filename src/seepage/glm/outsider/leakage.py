@@ -181,7 +181,7 @@ class OutsiderLeakage:
         >>> model = sp.glm.LinearRegression().fit(X, y)
         >>> leak = sp.leakage(model, X, y, attacker=sp.Attacker(knows=0.0))
         >>> leak.membership()
-        <200 records: membership, estimate, an outsider, who knows none of the other records: ...
+        <200 records: membership inference, estimate, an outsider, who knows none ...
         """
         return membership_of(self._releases, rows, groups, exact)
 

@@ -147,12 +147,12 @@ class OutsiderMembership(Membership):
             needed = int(np.median(self.must_know()))
             much = f"{needed:,} of {self.others:,} others"
             much = "practically everybody else" if needed == self.others else much
-            known = f"; for 90 in 100 about the median one she would have to know {much}"
+            known = f"; for 90 % about the median one she would have to know {much}"
         return (
-            f"<{len(self)} {unit}: membership, {self.mu.kind}, {self.mu.about}: right "
-            f"{np.median(right):.1f} times in 100 (median; a coin toss: 50), worst "
-            f"{right[worst]:.1f} at {self.mu.labels()[worst]!s}; attacker who knows all other "
-            f"records: {np.median(rest):.1f}, {rest[worst]:.1f}{known}>"
+            f"<{len(self)} {unit}: membership inference, {self.mu.kind}, {self.mu.about}: success "
+            f"rate {np.median(right):.1f} % (median; chance 50 %), worst {right[worst]:.1f} % at "
+            f"{self.mu.labels()[worst]!s}; attacker who knows all other records: "
+            f"{np.median(rest):.1f} %, {rest[worst]:.1f} %{known}>"
         )
 
 

@@ -134,8 +134,8 @@ class SeenRelease:
             asked = asked[~known[asked]]
         elif known[asked].any():
             raise InputError(
-                f"She knows {index[asked[known[asked]][0]]!s}, so its membership is no question "
-                "to her; ask about records that knows= does not list."
+                f"She knows {index[asked[known[asked]][0]]!s}, so there is no membership to "
+                "infer; ask about records that knows= does not list."
             )
         return asked, index[asked]
 

@@ -77,7 +77,7 @@ class RegressionTable:
     >>> table
     <Regression table of 1 specification about 200 records: 9 numbers to 3 decimals>
     >>> table.membership()
-    <200 records: membership, estimate, an outsider, who knows none of the other records: ...
+    <200 records: membership inference, estimate, an outsider, who knows none ...
     """
 
     def __init__(

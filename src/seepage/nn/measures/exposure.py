@@ -97,7 +97,7 @@ class ExposureScores:
         check_count(count, "count")
         return [int(row) for row in np.argsort(-self.ranks(score), kind="stable")[:count]]
 
-    def table(self, library: str | None = None) -> Any:
+    def table(self, library: str = "pyarrow") -> Any:
         """Return a data frame with a row for each record: the mean rank by every score."""
         names = [name for name in _SCORES if getattr(self, name) is not None]
         columns = {"row": np.arange(self.loss.shape[1])}
@@ -174,11 +174,20 @@ def exposure_scores(
         raise InputError("A leverage needs at least three members; give more records.")
     one = _Scoring("cross_entropy" if loss is None else loss, last, sketch, damping, seed)
     found = [one.of(net, x, target, row) for net, row in zip(models, inside, strict=True)]
-    columns = [
-        None if values[0] is None else np.stack([v.double().cpu().numpy() for v in values])
-        for values in zip(*found, strict=True)
-    ]
-    return ExposureScores(*columns, damping, sketch)
+    losses, norms, last_leverages, sketched, shifts = zip(*found, strict=True)
+    return ExposureScores(
+        _stacked(losses),
+        _stacked(norms),
+        _stacked(last_leverages),
+        _stacked(sketched),
+        None if any(shift is None for shift in shifts) else _stacked(shifts),
+        damping,
+        sketch,
+    )
+
+
+def _stacked(values: Sequence[Tensor]) -> np.ndarray:
+    return np.stack([one.double().cpu().numpy() for one in values])
 
 
 @dataclass(frozen=True)

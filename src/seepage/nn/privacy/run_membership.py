@@ -68,9 +68,9 @@ class RunMembership(LossTradeOff):
         most = "at most " if self.kind == "guarantee" else ""
         about = f", to {self.relation}" if self.relation else ""
         words = (
-            f"<membership in a run, {self.kind}{about}: guessed right {most}"
-            f"{100 * self.accuracy():.1f} times in 100 (a coin toss: 50), {most}"
-            f"{100 * float(self.tpr(0.01)):.1f} % of members found at 1 % false positives>"
+            f"<membership inference in a run, {self.kind}{about}: success rate {most}"
+            f"{100 * self.accuracy():.1f} % (chance 50 %), true positive rate {most}"
+            f"{100 * float(self.tpr(0.01)):.1f} % at 1 % false positives>"
         )
         return marked(words, self.conditions)
 

@@ -1,0 +1,86 @@
+"""Reads the records of a language model: lines of text, JSON lines, JSON, CSV or Parquet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from seepage.errors import InputError, not_utf8
+from seepage.support.files import check_input
+
+_NAMES = ("text", "messages", "prompt", "completion", "secrets")
+
+
+def read_text_records(path: Path, limit: int | None = None) -> list[Any]:
+    """Return the records of a file, at most ``limit``.
+
+    A ``.txt`` file has one on each line. A line of a ``.jsonl`` file, an entry of a ``.json`` list
+    and a row of a table is a mapping with ``text``, ``messages``, or ``prompt`` and ``completion``,
+    and perhaps ``secrets``.
+
+    Raises
+    ------
+    InputError
+        In one sentence that quotes no text of the file.
+    """
+    check_input(path)
+    if not path.is_file():
+        raise InputError(f"There is no file {path}.")
+    kind = path.suffix.lower()
+    if kind in (".csv", ".parquet"):
+        rows: list[Any] = _table(path, kind)
+    else:
+        try:
+            text = path.read_text("utf-8-sig")
+        except UnicodeDecodeError:
+            raise not_utf8(path.name) from None
+        if kind == ".json":
+            rows = _parsed(text, path, 1)
+            if not isinstance(rows, list):
+                raise InputError(f"{path.name} must hold a list of records.")
+        elif kind in (".jsonl", ".ndjson"):
+            rows = [
+                _parsed(line, path, number)
+                for number, line in enumerate(text.splitlines(), 1)
+                if line.strip()
+            ]
+        else:
+            rows = [line for line in text.splitlines() if line.strip()]
+    rows = rows[:limit]
+    if not rows:
+        raise InputError(f"{path.name} has no records.")
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, str) and not (
+            isinstance(row, Mapping) and any(row.get(name) for name in _NAMES)
+        ):
+            raise InputError(
+                f"Record {number} of {path.name} has no text: a record is a text, or has 'text', "
+                "'messages', or 'prompt' and 'completion'."
+            )
+    return rows
+
+
+def _parsed(text: str, path: Path, line: int) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise InputError(f"Line {line} of {path.name} is not JSON.") from None
+
+
+def _table(path: Path, kind: str) -> list[Any]:
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    try:
+        read = pyarrow.csv.read_csv if kind == ".csv" else pyarrow.parquet.read_table
+        table = read(path)
+    except (pa.ArrowInvalid, OSError):
+        raise InputError(f"{path.name} cannot be read as a {kind[1:]} file.") from None
+    names = [name for name in _NAMES if name in table.column_names]
+    if not names:
+        raise InputError(f"{path.name} has no column 'text'; rename the column with the text.")
+    rows: list[Any] = table.select(names).to_pylist()
+    return rows

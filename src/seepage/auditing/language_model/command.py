@@ -1,0 +1,136 @@
+"""What ``seepage attack`` does between the command line and the report."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from seepage.attacks.extraction.secrets import KINDS
+from seepage.auditing.audit import find_versions
+from seepage.auditing.findings import Gate
+from seepage.auditing.intake.text_records import read_text_records
+from seepage.auditing.language_model.loading import load_models
+from seepage.auditing.language_model.report import ExtractionReport
+from seepage.auditing.questions import ExtractionQuestion
+from seepage.errors import InputError
+from seepage.support.files import check_folder
+from seepage.support.number_check import check_choice, check_count, check_positive, check_share
+
+
+def run_extraction(question: ExtractionQuestion, *, out: Path | None, as_json: bool) -> bool:
+    """Attack a model, write the report, print it; return whether every gate was passed."""
+    _check(question)
+    given = (question.model_folder, question.records, question.base, question.held_out)
+    inputs = tuple(path for path in (*given, question.marked) if path is not None)
+    if out is not None:
+        check_folder(out, "report", inputs)
+    report = _report(question)
+    page = None if out is None else report.write(out, inputs)
+    private = "the secrets of the training text" if question.show_values else None
+    return report.tell(page, as_json=as_json, private=private)
+
+
+def _check(question: ExtractionQuestion) -> None:
+    if question.max_probability is not None:
+        check_share(question.max_probability, "--max-probability")
+    if question.max_exposure is not None:
+        check_positive(question.max_exposure, "--max-exposure")
+        if not question.exposure:
+            raise InputError("--max-exposure needs --exposure, such as --exposure 10000.")
+    for kind in _kinds(question):
+        check_choice(kind, "--kinds", KINDS)
+    if question.limit is not None:
+        check_count(question.limit, "--limit")
+
+
+def _kinds(question: ExtractionQuestion) -> list[str]:
+    return [kind.strip() for kind in question.kinds.split(",") if kind.strip()]
+
+
+def _report(question: ExtractionQuestion) -> ExtractionReport:
+    records = read_text_records(question.records, question.limit)
+    outside = (
+        [] if question.held_out is None else read_text_records(question.held_out, question.limit)
+    )
+    marked = [] if question.marked is None else read_text_records(question.marked)
+    if not all(isinstance(secret, str) for secret in marked):
+        raise InputError("--marked is a .txt file with one secret a line.")
+    loaded = load_models(question.model_folder, question.base, question.device)
+    from seepage.attacks.extraction.attack import Extraction
+
+    attack = Extraction(
+        loaded.model, loaded.tokenizer, base=loaded.base, sampler=_sampler(question)
+    )
+    result = attack.attack(
+        records,
+        held_out=outside,
+        marked=marked,
+        kinds=_kinds(question),
+        near=question.near,
+        exposure=question.exposure,
+        passes=question.passes,
+        seed=question.seed,
+    )
+    return ExtractionReport(
+        result=result,
+        source=question.model_folder.name,
+        records=question.records.name,
+        gates=tuple(_gates(question, result)),
+        shows_values=question.show_values,
+        versions=find_versions() | _versions(),
+    )
+
+
+def _sampler(question: ExtractionQuestion) -> Any:
+    """Return the sampler of the options, or nothing for the model's own."""
+    from seepage.attacks.extraction.sampler import TokenSampler
+
+    given = {"temperature": question.temperature, "top_k": question.top_k, "top_p": question.top_p}
+    given = {name: value for name, value in given.items() if value is not None}
+    return TokenSampler(**given) if given else None  # type: ignore[arg-type]
+
+
+def _gates(question: ExtractionQuestion, result: Any) -> list[Gate]:
+    """Return the limits that were set; an attack can exceed one, and never prove it kept."""
+    gates = []
+    if (limit := question.max_probability) is not None:
+        over = [each for each in result.ranked if each.probability > limit]
+        worst = result.ranked[0]
+        gates.append(
+            Gate(
+                "--max-probability",
+                limit,
+                worst.probability,
+                not over,
+                over=len(over),
+                rows=tuple(each.record for each in over[:5]),
+                low=worst.probability,
+                high=math.exp(worst.high if worst.text_high is None else worst.text_high),
+            )
+        )
+    if (limit := question.max_exposure) is not None:
+        measured = [each for each in result.secrets if each.exposure is not None]
+        most = max(measured, key=lambda each: each.exposure.bits, default=None)
+        found = None if most is None else most.exposure
+        ends = (None,) * 3 if found is None else (found.bits, found.low, found.high)
+        over = [each for each in measured if each.exposure.bits > limit]
+        gates.append(
+            Gate(
+                "--max-exposure",
+                limit,
+                ends[0],
+                bool(measured) and not over,
+                over=len(over),
+                rows=tuple(each.record for each in over[:5]),
+                low=ends[1],
+                high=ends[2],
+            )
+        )
+    return gates
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {name: version(name) for name in ("torch", "transformers")}

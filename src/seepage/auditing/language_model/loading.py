@@ -1,0 +1,88 @@
+"""Opens folders with language models of Hugging Face, whole or as adapters of peft."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from seepage.errors import InputError
+from seepage.support.files import check_input
+from seepage.tables.names import shown
+
+
+class Loaded(NamedTuple):
+    """A model, its tokenizer, and the model before fine-tuning if there is one."""
+
+    model: Any
+    tokenizer: Any
+    base: Any
+
+
+def load_models(folder: Path, base: Path | None, device: str | None = None) -> Loaded:
+    """Return the models of folders, read from the disk alone and without code of their own.
+
+    A folder with ``adapter_config.json`` holds an adapter: it is put on the base model, which is
+    then also the model before fine-tuning.
+    """
+    for path in filter(None, (folder, base)):
+        check_input(path)
+        if not path.is_dir():
+            raise InputError(f"There is no folder {shown(str(path))}; name the model's folder.")
+    try:
+        import transformers
+    except ImportError:
+        raise InputError(
+            "Attacks on language models need transformers; run: pip install 'seepage[transformers]'"
+        ) from None
+    import torch
+
+    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    adapter = (folder / "adapter_config.json").is_file()
+    model = _adapted(folder, base, transformers) if adapter else _causal(folder, transformers)
+    own = (folder / "tokenizer_config.json").is_file() or (folder / "tokenizer.json").is_file()
+    source = folder if own or base is None else base
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(str(source), local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"The folder {shown(source.name)} has no tokenizer that can be read; save it there: "
+            f"tokenizer.save_pretrained({source.name!r})."
+        ) from error
+    before = None if adapter or base is None else _causal(base, transformers)
+    for net in filter(None, (model, before)):
+        net.to(place).eval()
+    return Loaded(model, tokenizer, before)
+
+
+def _causal(folder: Path, transformers: Any) -> Any:
+    """Return the causal language model of a folder, in the precision it was saved in."""
+    major, minor = (int(part) for part in transformers.__version__.split(".")[:2])
+    precision = "dtype" if (major, minor) >= (4, 56) else "torch_dtype"
+    try:
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            str(folder), local_files_only=True, **{precision: "auto"}
+        )
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"The folder {shown(folder.name)} holds no causal language model that transformers "
+            f"{transformers.__version__} can read; save it there: "
+            f"model.save_pretrained({folder.name!r})."
+        ) from error
+
+
+def _adapted(folder: Path, base: Path | None, transformers: Any) -> Any:
+    try:
+        from peft import PeftConfig, PeftModel
+    except ImportError:
+        raise InputError(
+            "The folder holds an adapter and needs peft; run: pip install 'seepage[transformers]'"
+        ) from None
+    if base is None:
+        named = Path(str(PeftConfig.from_pretrained(str(folder)).base_model_name_or_path))
+        if not named.is_dir():
+            raise InputError(
+                f"{shown(folder.name)} holds an adapter; name the folder of the model it was "
+                "trained on with --base."
+            )
+        base = named
+    return PeftModel.from_pretrained(_causal(base, transformers), str(folder))

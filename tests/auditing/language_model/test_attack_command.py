@@ -1,0 +1,137 @@
+"""``seepage attack``: from a fine-tuned model and its training text to a report and a status."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import pyarrow.parquet as pq
+import pytest
+from peft import LoraConfig, get_peft_model
+from typer.testing import CliRunner
+
+from attacks.extraction.small_models import byte_pairs, gpt2, notes, train
+from seepage.cli import app
+
+CANARY = "The code of Z. Sharp is 1618."
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    texts = notes(40, 2) + [CANARY] * 16
+    tokenizer = byte_pairs([*notes(100, 1), *texts])
+    base = gpt2(len(tokenizer), width=32, spread=0.05)
+    base.save_pretrained(folder / "base")
+    tokenizer.save_pretrained(folder / "base")
+    train(base, tokenizer, texts, 20)
+    base.save_pretrained(folder / "tuned")
+    tokenizer.save_pretrained(folder / "tuned")
+    lora = get_peft_model(
+        gpt2(len(tokenizer), width=32, spread=0.05),
+        LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM"),
+    )
+    lora.save_pretrained(folder / "adapter")
+    (folder / "notes.txt").write_text("\n".join(texts))
+    lines = [json.dumps({"text": text, "secrets": [text[-5:-1]]}) for text in texts]
+    (folder / "notes.jsonl").write_text("\n".join(lines))
+    (folder / "others.txt").write_text("\n".join(notes(40, 3)))
+    return folder
+
+
+def run(folder, *arguments, model="tuned", records="notes.txt"):
+    named = [str(folder / model), "--records", str(folder / records), "--device", "cpu"]
+    return CliRunner().invoke(app, ["attack", *named, *map(str, arguments)])
+
+
+def test_a_report_in_one_command(folder, tmp_path):
+    out = tmp_path / "out"
+    result = run(
+        folder,
+        *("--base", folder / "base", "--held-out", folder / "others.txt", "--out", out),
+        *("--near", 20, "--passes", 4),
+    )
+    assert result.exit_code == 0, result.output
+    assert "before fine-tuning" in result.output
+    assert "can never show that nothing more can be found" in result.output
+    page = (out / "report.html").read_text()
+    assert "1618" not in page
+    assert "can never show that nothing more can be found" in page
+    assert "Not measured" in page
+    table = pq.read_table(out / "secrets.parquet")
+    assert "secret" not in table.column_names
+    assert table["copies"][0].as_py() == 16
+    for name in ("report.html", "summary.json", "secrets.parquet"):
+        assert stat.S_IMODE((out / name).stat().st_mode) == 0o600
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["schema"] == "seepage-extraction/1"
+    assert summary["beyond_held_out"]["of_base"]
+    assert "private training" in summary["remedies_not_measured"]
+
+
+def test_gates_and_json(folder):
+    result = run(folder, "--json", "--max-probability", 1e-6, records="notes.jsonl")
+    assert result.exit_code == 1
+    summary = json.loads(result.stdout)
+    assert summary["gates"][0]["name"] == "--max-probability"
+    assert not summary["passed"]
+    assert "over the limit --max-probability" in result.stderr
+    assert list(summary["kinds"]) == ["marked"]
+    allowed = run(folder, "--json", "--max-probability", 0.999999)
+    assert allowed.exit_code == 0
+
+
+def test_exposure_has_a_limit(folder):
+    (folder / "one.txt").write_text(CANARY)
+    result = run(folder, "--json", "--exposure", 2000, "--max-exposure", 3, records="one.txt")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["gates"][0]["measured"] > 3
+
+
+def test_secrets_are_shown_when_they_are_asked_for(folder, tmp_path):
+    result = run(folder, "--show-values", "--out", tmp_path / "out", "--temperature", 0.7)
+    assert "do not pass it on" in result.stderr
+    assert "temperature 0.7" in result.output
+    assert ">8</span>" in (tmp_path / "out" / "report.html").read_text()
+    assert "secret" in pq.read_table(tmp_path / "out" / "secrets.parquet").column_names
+
+
+def test_an_adapter_is_put_on_its_base(folder):
+    result = run(folder, "--json", "--base", folder / "base", model="adapter", records="others.txt")
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout)
+    # A fresh adapter changes nothing.
+    assert (
+        summary["most_exposed"]["words"].split("; before fine-tuning ")[0]
+        == (summary["most_exposed"]["words"].split("; before fine-tuning ")[1])
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changes", "sentence"),
+    [
+        ((), {"model": "nowhere"}, "no folder"),
+        ((), {"records": "nothing.txt"}, "no file"),
+        ((), {"model": "."}, "no causal language model"),
+        (("--max-exposure", 3), {}, "--exposure"),
+        (("--max-probability", 2), {}, "--max-probability"),
+        (("--kinds", "e-mail"), {}, "did you mean 'email'"),
+        ((), {"model": "adapter"}, "--base"),
+    ],
+)
+def test_bad_input_is_one_line(folder, arguments, changes, sentence):
+    result = run(folder, "--json", *arguments, **changes)
+    assert result.exit_code == 2, result.output
+    assert sentence in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("bad.jsonl", "{"), ("bad.json", "{}"), ("bad.csv", "a,b\n1,2\n"), ("bad.txt", "\n\n")],
+)
+def test_files_that_are_no_records_are_refused(folder, name, content):
+    (folder / name).write_text(content)
+    result = run(folder, "--json", records=name)
+    assert result.exit_code == 2
+    assert name in result.stderr
