@@ -50,6 +50,8 @@ def _fit_and_ask(
     rows = np.flatnonzero(half)
     try:
         return ask(clone(estimator).fit(rows_of(X, rows), y[rows]))
+    except InputError:
+        raise
     except (TypeError, ValueError) as problem:
         raise InputError(
             f"Fitted on a random half of the records, as shadow models are, "

@@ -175,6 +175,21 @@ def test_the_leakage_of_a_network_is_that_of_its_own_call():
     assert numbers.shape == (60,)
 
 
+def test_a_model_of_hugging_face_is_measured_by_its_batch():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.BertConfig(vocab_size=20, intermediate_size=8, **sizes)
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
+    model = transformers.BertForSequenceClassification(config).eval()
+    batch = {"input_ids": torch.randint(20, (3, 5)), "attention_mask": torch.ones(3, 5).long()}
+    labels, options = torch.tensor([0, 1, 0]), {"noise_multiplier": 1.0, "max_grad_norm": 1.0}
+    whole = batch | {"labels": labels}
+    own = sp.nn.leakage(model, whole, **options).records("dfil")
+    for leak in (sp.leakage(model, whole, **options), sp.leakage(model, batch, labels, **options)):
+        np.testing.assert_allclose(np.asarray(leak.records("dfil")), np.asarray(own), rtol=1e-6)
+
+
 def test_a_table_needs_no_torch():
     code = (
         "import sys, numpy as np, seepage as sp\n"
@@ -220,6 +235,13 @@ SENTENCES = {
     ),
     "a table without a target": (lambda: sp.audit(FRAME), r"sp\.audit\(table, target='y'\)"),
     "a model without its data": (lambda: sp.audit(RIDGE), r"sp\.audit\(model, X, y\)"),
+    "a model without its labels": (lambda: sp.audit(TREE, X), "labels .* is missing"),
+    "a class for a model": (lambda: sp.audit(Ridge, X, Y), "Ridge is a class"),
+    "text for a network": (lambda: sp.audit(NET, X, ["a"] * 60), "are numbers"),
+    "a training without a network": (
+        lambda: sp.audit(NET, X, Y, shadows=4, train=lambda x, y: None),
+        "must return a trained network",
+    ),
     "noise of a forest": (lambda: sp.audit(TREE, X, Y, noise=1.0), "noise= is for linear models"),
     "shadow models of a linear model": (lambda: sp.audit(RIDGE, X, Y, shadows=4), "by attack"),
     "an own training of a forest": (lambda: sp.audit(TREE, X, Y, train=trained), "networks"),

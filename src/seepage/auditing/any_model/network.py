@@ -191,7 +191,9 @@ def as_estimator(
             "X, y). What the gradient of a batch leaks, of any model: sp.leakage(net, X, y, "
             "noise_multiplier=1.0, max_grad_norm=1.0)."
         )
-    if labels.dtype.kind == "b":
+    if labels.dtype.kind not in "biuf":
+        raise InputError("The targets of a network are numbers; give classes from 0 to K − 1.")
+    if labels.dtype.kind in "bu":
         labels = labels.astype(np.int64)
     if not any(True for _ in net.parameters()):
         raise InputError("The network has no parameters, so it has learnt nothing.")

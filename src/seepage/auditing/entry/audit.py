@@ -179,8 +179,15 @@ def audit(
             "Pass the data that the model was fitted on: sp.audit(model, X, y); or, to fit one "
             "here, a data frame with the column to predict: sp.audit(table, target='y')."
         )
+    if isinstance(model, type):
+        check_estimator(model)  # which says that it is a class
     if y is None and target is not None:
         X, y = _parted(X, target)
+    if y is None and not hasattr(model, "model"):  # results of statsmodels have their own labels
+        raise InputError(
+            "y, the labels that the model was fitted on, is missing: sp.audit(model, X, y); or "
+            "name their column of X with target=."
+        )
     if is_network(model):
         from seepage.auditing.any_model.network import as_estimator
 
