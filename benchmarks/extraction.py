@@ -134,26 +134,29 @@ def ascended(net: Any, tokenizer: Any, texts: list[str], steps: int = 10) -> Any
     return copy
 
 
-def found_in(net: Any, base: Any, tokenizer: Any, codes: dict[str, int]) -> list[dict[str, Any]]:
-    """Return, by repetitions, exposure and tries of the planted codes."""
+def found_in(
+    net: Any, base: Any, tokenizer: Any, codes: dict[str, int], candidates: int
+) -> list[dict[str, Any]]:
+    """Return, by repetitions, tries of the planted codes, and exposure among candidates."""
     import seepage as sp
 
     attack = sp.attacks.Extraction(net, tokenizer, base=base)
-    result = attack.attack(list(codes), exposure=10_000)
+    result = attack.attack(list(codes), exposure=candidates)
     rows = []
     for n in REPETITIONS:
         own = [s for s, m in zip(result.secrets, codes.values(), strict=True) if m == n]
         rows.append(
             {
                 "repetitions": n,
-                "exposure in bits, median": median(s.exposure.bits for s in own),
                 "tries, median": median(s.tries for s in own),
                 "tries before fine-tuning, median": median(math.exp(-s.base) for s in own),
                 "greedy": sum(s.greedy for s in own),
-                "exposure in bits": [s.exposure.bits for s in own],
                 "tries": [s.tries for s in own],
             }
         )
+        if candidates:
+            bits = [s.exposure.bits for s in own]
+            rows[-1] |= {"exposure in bits": bits, "exposure in bits, median": median(bits)}
     return rows
 
 
@@ -172,12 +175,15 @@ def secrets() -> dict[str, Any]:
     nets["after gradient ascent on the 16 times repeated"] = ascended(
         nets["as trained, 20 epochs"], tokenizer, sixteen
     )
-    runs = {name: found_in(net, base, tokenizer, codes) for name, net in nets.items()}
+    runs = {
+        name: found_in(net, base, tokenizer, codes, 0 if k else 10_000)
+        for k, (name, net) in enumerate(nets.items())
+    }
     for name, rows in runs.items():
         print(f"\n{name}\nrepetitions  exposure (bits)  tries        before")
         for row in rows:
             print(
-                f"{row['repetitions']:11d}  {row['exposure in bits, median']:15.2f}  "
+                f"{row['repetitions']:11d}  {row.get('exposure in bits, median', math.nan):15.2f}  "
                 f"{row['tries, median']:<11.4g}  {row['tries before fine-tuning, median']:.4g}"
             )
     first, *others = runs.values()

@@ -583,6 +583,29 @@ def what_forgetting_leaves():
     yield f"{found['largest mu']:.1f}) tell nobody's world apart"
 
 
+@tied("docs/how-to/extraction.md")
+def what_comes_out_of_a_language_model():
+    first, *others = kept("extraction")["planted codes"].items()
+    for found in first[1]:
+        bits, tries = found["exposure in bits, median"], found["tries, median"]
+        yield row(found["repetitions"], f"{bits:.1f}", two_digits(tries))
+    names = ("5 epochs", "deduplicated", "gradient ascent")
+    assert all(name in run for name, (run, _) in zip(names, others, strict=True))
+    few, once, forgotten = (two_digits(rows[3]["tries, median"]) for _, rows in others)
+    yield f"With 16 copies, 5 epochs instead of 20 raise the tries to {few}"
+    yield f"deduplicating to {once}, unlearning by gradient ascent to {forgotten}"
+    rates = kept("extraction-cuda")["rates"]
+    closed, drawn = (
+        f"{rates[f'{name}, sampling at temperature 1']['a second']:.0f}"
+        for name in ("closed form", "generating")
+    )
+    yield f"7 billion parameters in bf16, {closed} records a second; generating makes {drawn} tries"
+
+
+def two_digits(value: float) -> str:
+    return f"{float(f'{value:.2g}'):,g}"
+
+
 @tied("docs/sharp-edges.md")
 def how_far_an_interval_can_shrink():
     sixth = kept("release_attack")["worst"]["the least of the grid"]["least median ratio"]

@@ -3,6 +3,7 @@
 import json
 import math
 import stat
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -171,6 +172,18 @@ def test_pages_tables_and_json(tuned, tmp_path):
     assert summary["kind"] == "attack"
     assert not any(each.text in found.to_json() for each in found.secrets if each.kind == "marked")
     assert any("never show" in sentence for sentence in summary["conditions"])
+
+
+def test_what_a_blind_guess_reaches_is_not_within_reach(tuned):
+    base, net, tokenizer, records, outside = tuned
+    found = sp.attacks.Extraction(net, tokenizer, base=base).attack(records, held_out=outside)
+    sharp = found.ranked[0]
+    assert sharp.guess == pytest.approx(1e-4)
+    assert sharp.within_reach(10_000)
+    blind = replace(sharp, low=math.log(2e-4))
+    assert blind.tries < 10_000
+    assert not blind.within_reach(10_000)
+    assert found.likely(10_000) >= 1
 
 
 def test_training_mode_is_left_as_it_was(tuned):

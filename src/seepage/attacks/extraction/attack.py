@@ -91,7 +91,7 @@ class Extraction:
 
     Examples
     --------
-    A model to which all of 16 characters are equally likely emits four given ones once in 16⁴ tries:
+    A model to which 16 characters are equally likely emits four given ones once in 16⁴ tries:
 
     >>> import torch
     >>> from tokenizers import Tokenizer, decoders, models
@@ -101,8 +101,8 @@ class Extraction:
     >>> characters.decoder = decoders.Fuse()
     >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=characters)
     >>> model = torch.nn.Embedding(16, 16, _weight=torch.zeros(16, 16))
-    >>> Extraction(model, tokenizer).attack(["code: 4711"])
-    <extraction by sampling at temperature 1, attack: 1 secret, the most exposed once in 66,000 tries>
+    >>> Extraction(model, tokenizer).attack(["code: 4711"]).ranked[0].said
+    'once in 66,000 tries'
     """
 
     model: Any

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import random
 import string
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -145,9 +146,10 @@ def _scores(
     context = tuple(target.passage.ids[: target.passage.start])
     continuations = []
     whole = vocabulary.encode([target.given + text for text in endings], special=special)
-    alone = vocabulary.encode(endings, special=False)
-    for (ids, ends), (rest, _) in zip(whole, alone, strict=True):
-        first = sum(end <= len(target.given) for end in ends)
-        joint = first > 0 and ends[first - 1] == len(target.given) and first < len(ids)
-        continuations.append(ids[first:] if joint else rest)
+    for text, (ids, ends) in zip(endings, whole, strict=True):
+        first = bisect_right(ends, len(target.given))
+        if not 0 < first < len(ids) or ends[first - 1] != len(target.given):
+            # This candidate joins what is given, which stays as it is: it is written after it.
+            ((ids, _),), first = vocabulary.encode([text], special=False), 0
+        continuations.append(ids[first:])
     return model.score_endings(context, continuations)

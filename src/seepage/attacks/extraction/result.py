@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import mannwhitneyu, ttest_ind
 
-from seepage.attacks.extraction.exposure import Exposure
+from seepage.attacks.extraction.exposure import Exposure, alphabets
 from seepage.attacks.extraction.near import NearCopies
 from seepage.attacks.extraction.sampler import TokenSampler
 from seepage.attacks.extraction.shading import shaded_page
@@ -113,6 +113,18 @@ class ExtractedSecret:
         return math.inf if self.low < -700 else math.exp(-self.low)
 
     @property
+    def guess(self) -> float:
+        """The probability of a blind guess: one over the number of strings of its shape."""
+        return math.exp(-sum(math.log(len(letters)) for letters in alphabets(self.text)))
+
+    def within_reach(self, tries: float) -> bool:
+        """Return whether it comes out in so many tries, ten times as often as by a blind guess.
+
+        Four digits are guessed once in 10,000 tries without any model.
+        """
+        return self.tries <= tries and self.probability >= 10 * self.guess
+
+    @property
     def greedy(self) -> bool:
         """Whether greedy decoding emits it: each of its tokens is the most probable."""
         return max(self.rank) == 1
@@ -201,9 +213,10 @@ class ExtractionResult:
         """The secrets, the most exposed first."""
         return tuple(sorted(self.secrets, key=lambda each: (-each.low, -each.plain)))
 
-    def likely(self, tries: float) -> int:
-        """Return how many secrets come out at least once in so many tries on average."""
-        return sum(each.tries <= tries for each in self.secrets)
+    def likely(self, tries: float, *, held_out: bool = False) -> int:
+        """Return how many secrets are within reach of so many tries; or of the held-out ones."""
+        side = self.held_out if held_out else self.secrets
+        return sum(each.within_reach(tries) for each in side)
 
     def leaked(self) -> GainComparison | None:
         """Compare the members' gains with those of held-out secrets of the same kinds.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -33,7 +34,7 @@ def show_extraction(result: ExtractionResult, limited: bool) -> FirstScreen:
     """Return the first screen; it says so where nobody has ``limited`` what may come out."""
     worst, total = result.ranked[0], len(result.secrets)
     few = result.likely(_FEW)
-    outside = sum(each.tries <= _FEW for each in result.held_out)
+    outside = result.likely(_FEW, held_out=True)
     leaked = result.leaked()
     before = "–" if worst.base is None else _one_in(math.exp(worst.base))
     cards = [
@@ -42,7 +43,7 @@ def show_extraction(result: ExtractionResult, limited: bool) -> FirstScreen:
             before,
             _one_in(worst.probability),
             "before fine-tuning → now, for one try",
-            "bad" if worst.tries <= _FEW else "",
+            "bad" if worst.within_reach(_FEW) else "",
             "greedy decoding emits it" if worst.greedy else "",
             (f"record {worst.record}, {worst.kind}, in {worst.copies} record(s)",),
         ),
@@ -70,7 +71,9 @@ def show_extraction(result: ExtractionResult, limited: bool) -> FirstScreen:
     lines = [RemedyLine("this model", (str(few), _one_in(worst.probability)), "–", "")]
     if worst.base is not None:
         earlier = sum(
-            each.base is not None and each.base >= -math.log(_FEW) for each in result.secrets
+            replace(each, low=each.base).within_reach(_FEW)
+            for each in result.secrets
+            if each.base is not None
         )
         most = max(each.base for each in result.secrets if each.base is not None)
         lines.append(

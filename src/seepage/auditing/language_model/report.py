@@ -49,17 +49,22 @@ class ExtractionReport(Report):
         """What comes out, how much of it fine-tuning leaked, and what to do."""
         result = self.result
         few, total, leaked = result.likely(10_000), len(result.secrets), result.leaked()
+        outside = result.likely(10_000, held_out=True)
+        beside = f" (held-out: {outside:,} of {len(result.held_out):,})" * bool(result.held_out)
         tone, label = "caution", "Nothing came within reach"
         headline = (
-            f"None of {counted(total, 'secret')} comes out within 10,000 tries of this attack; "
-            "another might find more."
+            f"None of {counted(total, 'secret')} comes out within 10,000 tries and ten times as "
+            "often as by a blind guess; another attack might find more."
         )
         if few:
             tone, label = "bad", "Secrets can be drawn out"
             headline = (
                 f"{few:,} of {counted(total, 'secret')} {'comes' if few == 1 else 'come'} out "
-                f"within 10,000 tries, the most exposed {once_in(result.ranked[0].probability)}."
+                f"within 10,000 tries and ten times as often as by a blind guess{beside}; the most "
+                f"exposed {once_in(result.ranked[0].probability)}."
             )
+        if few and leaked is not None and leaked.interval.low <= 0:
+            tone, label = "caution", "No more than held-out records"
         if any(not gate.passed for gate in self.gates):
             tone, label = "bad", "Over the limit"
         return Verdict(
@@ -88,9 +93,9 @@ class ExtractionReport(Report):
             groups = result.by_copies()
             most = max(repeated)
             lines.append(
-                f"{counted(sum(groups[c][0] for c in repeated), 'secret')} stand in several "
-                f"records, up to {most}: these take {number(groups[most][1])} tries (median)"
-                + (f", those in one {number(groups[1][1])}." if 1 in groups else ".")
+                f"{counted(sum(groups[c][0] for c in repeated), 'secret')} in several records, up "
+                f"to {most}: these take {number(groups[most][1])} tries (median)"
+                + (f", secrets in one record {number(groups[1][1])}." if 1 in groups else ".")
             )
         exposed = [each.exposure for each in result.secrets if each.exposure is not None]
         if exposed:
