@@ -496,6 +496,34 @@ def the_attack_beside_the_limit():
     yield f"LiRA goes {least:.0f} to {most:.0f} % of the way"
 
 
+@tied("docs/how-to/membership-networks.md")
+def membership_of_networks():
+    found = kept("membership_networks")
+    small = found["small"]
+    gaps = found["largest error of transferred success, by tenths"]
+    apart = max(gap for pair, gap in gaps.items() if len(set(pair.split(" to "))) == 2)
+    yield f"was off by up to {apart:.3f} on others"
+    yield row("attack", "members found at 1 % false positives", "at 0.1 %")
+    yield f"{small['networks']} small CNNs on {small['records']:,} images of CIFAR-10"
+    for name in (
+        "LiRA, online",
+        "RMIA, online",
+        "LiRA, online, 4 references",
+        "RMIA, online, 4 references",
+        "loss alone",
+    ):
+        one, tenth = (small["attacks"][name][fpr] for fpr in ("1 %", "0.1 %"))
+        often, seldom = ([100 * value for value in rate] for rate in (one, tenth))
+        yield row(
+            name,
+            f"{often[0]:.1f} [{often[1]:.1f}, {often[2]:.1f}]",
+            f"{seldom[0]:.2f} [{seldom[1]:.2f}, {seldom[2]:.2f}]",
+        )
+    for name, ranks in small["rank correlations"]["scores"].items():
+        shown = "gradient norm" if name == "norm" else name
+        yield row(shown, f"{ranks['members'][0]:.2f}", f"{ranks['mean rank over 8']:.2f}")
+
+
 @tied("docs/how-to/risks.md")
 def what_finite_changes_cost():
     found = kept("finite_changes")

@@ -347,6 +347,38 @@ def test_random_memberships_are_found_at_the_nominal_level(method: str, online: 
         assert abs(count - level * runs * m) < 4 * math.sqrt(2 * level * (1 - level) * runs * m)
 
 
+def test_random_labels_of_membership_are_told_by_chance(family: tuple) -> None:
+    """The real attack on real networks, with memberships that have nothing to do with them."""
+    target, x, y, _, references, had = family
+    rng = np.random.default_rng(11)
+    attack = sp.attacks.MembershipInference()
+    scores = attack.against(target, x, y, np.arange(RECORDS) < 32, references, had).scores
+    covered, runs = 0, 200
+    for _ in range(runs):
+        labels = rng.permutation(RECORDS) < 32
+        ends = MembershipInferenceResult("null", scores, labels[None]).interval
+        covered += ends.low <= 0.5 <= ends.high
+    assert covered >= binom.ppf(0.001, runs, 0.93)  # DeLong's interval is short at 32 a side
+
+
+@pytest.mark.parametrize("shadows", [1, 3])
+def test_halves_of_few_references_say_nothing_about_the_attacked_model(shadows: int) -> None:
+    """Networks that learn nothing: complementary halves would have told members apart."""
+    rng = np.random.default_rng(12)
+    x, y = (
+        torch.tensor(rng.standard_normal((600, 4))).float(),
+        torch.tensor(rng.integers(0, 2, 600)),
+    )
+    attack = sp.attacks.MembershipInference(
+        lambda x, y: nn.Linear(4, 2), shadows=shadows, method="rmia", online=False
+    )
+    found = attack.run(x, y, targets=6)
+    assert found.interval.low <= 0.5 <= found.interval.high
+    known = np.isfinite(found.scores)
+    # Whether a record has a score is independent of membership, too
+    assert abs(known[found.members].mean() - known[~found.members].mean()) < 0.08
+
+
 def test_intervals_over_references_cover_the_score_of_endless_references() -> None:
     """LiRA's score with the true means and variances, from 8 and from 16 reference models."""
     from scipy.special import stdtrit

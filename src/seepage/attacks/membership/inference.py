@@ -240,7 +240,8 @@ class MembershipInference:
         Augmentations: functions from records to records, such as a mirror image. Every model is
         asked about the records themselves and each of these, and the scores are averaged.
     folder
-        Where the answers of each reference model are kept. A run that was stopped goes on there.
+        Where the answers of each reference model are kept. A run that was stopped goes on there;
+        name another folder when the training function or a query has changed.
     load
         A function from the path of a checkpoint to a model. By default ``.safetensors`` files, and
         folders for ``from_pretrained``, are read as models of the attacked one's kind.

@@ -50,7 +50,7 @@ def trained_answers(
                 "members": digest_of_records(half),
                 "model": _name_of(source),
                 "loss": str(questions.loss),
-                "queries": len(questions.queries),
+                "queries": [_name_of(query) for query in questions.queries],
                 "seed": seed,
             }
             for half in inside
