@@ -307,7 +307,7 @@ def test_an_attack_prints_its_fields(attacked, capsys):
     best = max(summary["attacks"], key=lambda attack: attack["auc"])
     assert summary["strongest"] == best["method"]
     low, high = map(in_100, best["auc_interval"])
-    picks = f"picks the right one {in_100(best['auc'])} times in 100, between {low} and {high}"
+    picks = f"picks the right one {in_100(best['auc'])} % of the time (95 % CI {low} to {high} %"
     for rate, found in best["tpr"].items():
         picked = f"{100 * found['rate']:.2g} % of the members at {100 * float(rate):g} % false"
         assert picked in said

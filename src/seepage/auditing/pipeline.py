@@ -97,14 +97,14 @@ def audit(
     X, y
         The raw table and the labels it was fitted on; a formula of statsmodels has its own labels.
     noise
-        The standard deviation of the Gaussian noise on every released number; by default the least
-        that meets ``target_eta``.
+        The standard deviation of the Gaussian noise on every released number; by default the
+        smallest that meets ``target_eta``.
     target_eta
-        The leakage that no record should exceed; 1 by default: one standard deviation.
+        The largest acceptable leakage of a record; 1 by default: one standard deviation.
     attacker
-        Somebody who does not know all other records, such as ``sp.Attacker(knows=0.0)``: how often
-        she is right about membership is estimated beside the rest (``result.outsider``). With
-        neither ``noise`` nor ``target_eta``, of the model published as it is, without noise.
+        An attacker who does not know all other records, such as ``sp.Attacker(knows=0.0)``: its
+        success in membership inference is estimated too (``result.outsider``). With neither
+        ``noise`` nor ``target_eta``, the estimate is for the model published without noise.
     sensitive
         Columns of ``X`` for which the error on every record is reported.
     groups
@@ -112,28 +112,28 @@ def audit(
     categorical
         Columns whose numbers are codes of categories.
     quantities
-        Columns of only two numbers that are quantities nevertheless, such as doses; other such
-        columns count as yes or no, and are measured in whole levels.
+        Two-valued numeric columns that are quantities, such as doses; other such columns count as
+        categories, measured in whole levels.
     person
-        Whose row every record is, if people may have several: an identity for each, or a column of
-        ``X`` that is no feature. All records of a person then count together, in every number.
+        The person of each record, if people may have several: an identity for each record, or a
+        column of ``X`` that is not a feature. All records of a person then count together.
     sample_weight
         The weights the model was fitted with.
     preprocessing
-        Whether what the steps learnt from the data counts as public (``"frozen"``), or is relearnt
+        Whether the parameters learnt by the steps count as public (``"frozen"``), or are relearnt
         when a record changes (``"refitted"``).
     refit
-        Membership is that of the whole procedure, refitted without each of the most exposed
-        records, where it learnt more from the data than the model: scaling, levels, class weights,
-        a penalty. ``"model"`` holds all of that fixed; ``"pipeline"`` refuses a model without
-        steps before it. ``risks.held`` of the audit lists what is held fixed.
+        By default membership inference is against the whole procedure, refitted without each of the
+        most exposed records, if it learns more from the data than the model: scaling, levels, class
+        weights, a penalty. ``"model"`` holds all of that fixed; ``"pipeline"`` refuses a model
+        without steps before it. ``risks.held`` of the audit lists the quantities held fixed.
     preset
-        Limits by who will see the release, ``"open"``, ``"partners"`` or ``"internal"``: ``gates``
-        of the audit says whether they are met. Our default, not law.
+        Limits by recipient of the release, ``"open"``, ``"partners"`` or ``"internal"``: ``gates``
+        of the audit states whether they are met. They are our defaults, not law.
     source, target
-        What the table and the labels are called in the result.
+        Names of the table and the labels in the result.
     seed
-        Of the held-out rows and the noise in the privacy–utility curve.
+        The seed of the held-out rows and of the noise in the privacy–utility curve.
 
     Examples
     --------
@@ -256,7 +256,7 @@ def _anew(
     categorical: Sequence[str],
     refit: str | None,
 ) -> Anew | None:
-    """Return the function that reruns a procedure on some of its records, if it learns more."""
+    """Return the function that reruns a procedure on some records, if it has learnt steps."""
     leak = leakage(
         estimator, X, y, noise=Gaussian(1.0), sample_weight=weights, categorical=categorical
     )
@@ -274,7 +274,7 @@ def _anew(
 def _followed(
     estimator: Any, X: Any, categorical: Sequence[str], quantities: Sequence[str], person: Any
 ) -> tuple[Unwrapped, FollowedColumns]:
-    """Return the model inside, and the raw columns on their way to it."""
+    """Return the inner model, and the map from raw columns to its features."""
     try:
         opened = unwrap(estimator, X)
         frame, _ = read_frame(X)
@@ -387,9 +387,9 @@ def _as_ours(model: Any, settings: FitSettings, fit: FittedGLM, y: np.ndarray) -
 
 
 def _constant_attributes(followed: FollowedColumns) -> tuple[Attribute, ...] | None:
-    """Return the columns with the directions in which they move the features, if the same for all.
+    """Return the columns with the directions in which they move the features, if equal for all.
 
-    That is so if the preprocessing is affine; there are closed forms then.
+    They are equal for all records if the preprocessing is affine; closed forms then apply.
     """
     moves = followed.moves
     middle = moves.mean(axis=0)
@@ -410,7 +410,7 @@ def _constant_attributes(followed: FollowedColumns) -> tuple[Attribute, ...] | N
 
 
 def _raw_attributes(followed: FollowedColumns) -> tuple[Attribute, ...]:
-    """Return the columns as directions of themselves."""
+    """Return each column as its own direction."""
     attributes, at = [], 0
     for column in followed.columns:
         t = column.directions

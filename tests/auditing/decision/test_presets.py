@@ -39,7 +39,7 @@ def test_the_reasons_are_the_numbers():
 def test_the_help_states_the_default():
     hints = get_type_hints(Limits, include_extras=True)
     for name in ("max_membership", "max_guess_gain", "max_guess_tpr"):
-        stated = re.search(r"uses ([\d.]+\d)", get_args(hints[name])[-1])
+        stated = re.search(r"verdict: ([\d.]+\d)", get_args(hints[name])[-1])
         assert float(stated[1]) == getattr(PRESETS[DEFAULT], name)
 
 
