@@ -283,7 +283,7 @@ def test_a_recording_prints_its_fields(capsys):
     report.tell(None, as_json=False)
     said = capsys.readouterr().out
     (gate,) = summary["gates"]
-    assert f"the layer '{gate['where']}': {gate['measured']:.3g} bits, over the limit of" in said
+    assert f"the layer '{gate['where']}', {gate['measured']:.3g} bits, over the limit of" in said
     tried = [advice for advice in summary["advice"] if advice["left"] is not None]
     assert tried
     for advice in tried:

@@ -256,7 +256,7 @@ CASES = [
         "mixed.csv",
         MIXED,
         None,
-        "mixed.csv has decimal points in column 'share' and decimal commas in column 'x'; say "
+        "mixed.csv has decimal points in column 'share' and decimal commas in column 'x'; use "
         "--decimal; the other column is then not read as numbers.",
     ),
     Case(
