@@ -288,7 +288,7 @@ def test_a_recording_prints_its_fields(capsys):
     assert tried
     for advice in tried:
         left, whole = (number(round(max(advice[key], 0), 3)) for key in ("left", "whole"))
-        assert f"tells {left} instead of {whole} bits" in said
+        assert f"leaks {left} instead of {whole} bits" in said
     assert [a["text"] for a in summary["advice"]] == [t for _, t in report.verdict.advice]
 
 
