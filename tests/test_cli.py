@@ -407,7 +407,7 @@ def test_escape_sequences_in_file_names_are_shown_escaped(run, people, tmp_path)
 def test_values_are_shown_only_when_asked_and_with_a_warning(run, people, tmp_path):
     result = run("audit", people, *QUICK, "--show-values", "--out", str(tmp_path / "report"))
     assert result.exit_code == 0
-    assert "do not pass it on" in result.stderr
+    assert "do not share it" in result.stderr
 
 
 def test_terminal_codes_in_names_do_not_reach_the_terminal(run, tmp_path):

@@ -86,7 +86,7 @@ def _flat(function: Callable[..., Any]) -> Iterator[Parameter]:
 
 
 def _made(function: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """Call a function with what was given, its dataclasses made first; ``None`` is the default."""
+    """Call a function with the given options, building its dataclasses; ``None`` is the default."""
     arguments = {}
     for parameter in signature(function, eval_str=True).parameters.values():
         if is_dataclass(parameter.annotation):
@@ -329,9 +329,9 @@ def attack_release(
 ) -> None:
     """Attack releases as `seepage release` makes them, and compare with the ledger.
 
-    A likelihood-ratio test tells releases of the table from releases without a record (with
-    --person, a person) or with it changed, σ drawn anew each time. Nothing is written. Exit status
-    1: it succeeds more often than the ledger states.
+    A likelihood-ratio test distinguishes releases of the table from releases without a record (with
+    --person, a person) or with it changed, with σ drawn again each time. Nothing is written. Exit
+    status 1: it succeeds more often than the ledger states.
     """
     from seepage.auditing.release.attack import run_release_attack
 

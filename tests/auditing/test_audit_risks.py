@@ -73,14 +73,14 @@ def test_five_questions_are_answered_first_in_times_in_100(audit: Audit) -> None
     assert list(answers) == [
         "Is any row at risk?",
         "Which one?",
-        "How sure could an attacker be, with this release and without?",
+        "How often would an attacker be right, with this release and without?",
         "What would fix it?",
         "What does protection cost?",
     ]
     risks = audit.risks
     assert risks is not None
     anyone, who, sure, _, cost = answers.values()
-    assert f"at most {in_100(risks.membership)} times in 100 (a coin toss: 50)" in anyone
+    assert f"up to {in_100(risks.membership)} % of the time (chance: 50 %)" in anyone
     assert f"row {risks.row}" in who.lower()
     for guess in risks.guesses:
         assert f"{in_100(guess.right)} times" in sure
@@ -160,7 +160,7 @@ def test_sentences_about_rows_speak_of_rows(audit: Audit) -> None:
     """A person may have several rows: no sentence of an audit says more than its unit allows."""
     verdict = judge(audit)
     told = " ".join([*verdict.sentences, *(f"{a.question} {a.text}" for a in verdict.answers)])
-    assert "right about whether a row is in the table at most" in told
+    assert "Membership inference by an attacker who knows all other records succeeds up to" in told
     seen = replace(audit, target_eta=1e9)
     texts = [
         told,

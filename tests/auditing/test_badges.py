@@ -126,14 +126,14 @@ def test_a_rare_value_that_is_recognised_has_no_strong_badge(rare: Audit, column
     assert guess["even"] == pytest.approx(even, abs=2e-4)
     assert guess["mu"] == pytest.approx(mu, rel=1e-4)
     assert (
-        f"at 0.1 % up to {100 * strict:.1f} %; at even odds the value is told {100 * even:.0f} "
-        in told
+        f"at 0.1 % up to {100 * strict:.1f} %; at even odds the value is recognised "
+        f"{100 * even:.0f} % of the time" in told
     )
 
 
 def test_the_report_prints_the_rate_of_the_sensitive_column(rare: Audit) -> None:
     answers = {answer.question: answer.text for answer in verdict.judge(rare).answers}
-    sure = answers["How sure could an attacker be, with this release and without?"]
+    sure = answers["How often would an attacker be right, with this release and without?"]
     largest = max(a.tpr for a in rare.attributes if a.sensitive)
     assert f"the true positive rate for “ht” is up to {100 * largest:.1f} % (row" in sure
 

@@ -34,7 +34,7 @@ def run(folder, *arguments, recording="updates.npz", known="clients.csv", column
 def test_an_answer_and_a_report(folder, tmp_path, recording):
     result = run(folder, "--out", str(tmp_path / "out"), recording=recording)
     assert result.exit_code == 0, result.output
-    assert "1 layer of 4 gives away “glasses”, the first after round 1" in result.output
+    assert "1 layer of 4 reveals “glasses”, the first after round 1" in result.output
     assert "bn1.buffers" in result.output
     assert "Beside the network, clients sent “num-examples” and “loss”" in result.output
     assert (tmp_path / "out" / "report.html").is_file()
@@ -47,14 +47,14 @@ def test_gates_and_json(folder):
     summary = json.loads(result.stdout)
     assert summary["gates"][0]["name"] == "--max-bits"
     assert summary["passed"] is False
-    assert "over the limit --max-bits: Most is given away by a whole update: 0.9" in result.stderr
+    assert "over the limit --max-bits: Most leakage: a whole update, 0.9" in result.stderr
     assert run(folder, "--json", "--max-bits", "1").exit_code == 0
 
 
 def test_without_a_report_or_advice_neither_is_spoken_of(capsys):
     make_report(found=False, seed=3).tell(None, as_json=False)
     said = capsys.readouterr().out
-    assert "No layer tells" in said
+    assert "No layer reveals" in said
     assert "What would help" not in said
     assert "Report:" not in said
 
@@ -75,9 +75,7 @@ def test_the_gate_names_the_layer_or_the_whole_update(bits, layer, where):
     assert gate.passed
     assert gate.measured == max(bits, audit.layers.v_information.values.max())
     ((_, told),) = replace(make_report(), gates=(gate,)).verdict.gates
-    assert (
-        told == f"Most is given away by {where}: {gate.measured:.3g} bits, within the limit of 2."
-    )
+    assert told == f"Most leakage: {where}, {gate.measured:.3g} bits, within the limit of 2."
 
 
 @pytest.mark.slow
@@ -88,7 +86,9 @@ def test_the_gate_of_the_attack(folder):
     assert bits["passed"]
     assert not area["passed"]
     assert (area["name"], area["limit"], area["measured"]) == ("--max-auc", 0.7, 1.0)
-    assert result.stderr.startswith("over the limit --max-auc: Clients are best told apart by the ")
+    assert result.stderr.startswith(
+        "over the limit --max-auc: Property inference works best on the "
+    )
     assert (area["where"], area["high"]) == ("bn1.buffers", 1.0)
     assert 0.5 <= area["low"] < 0.6  # Wilson's, of 5 clients
     assert f"layer 'bn1.buffers': an AUC of 1.000 ({area['low']:.3f} to 1.000)" in result.stderr
@@ -103,7 +103,7 @@ def test_the_gate_of_the_attack(folder):
 def test_an_area_that_means_nothing_is_no_limit(folder, limit):
     result = run(folder, "--json", "--max-auc", limit)
     assert result.exit_code == 2
-    assert f"--max-auc is an area above 0.5, a coin toss, and below 1, not {limit}" in result.stderr
+    assert f"--max-auc is an area above 0.5 (chance) and below 1, not {limit}" in result.stderr
 
 
 @pytest.mark.slow

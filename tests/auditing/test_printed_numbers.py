@@ -283,12 +283,12 @@ def test_a_recording_prints_its_fields(capsys):
     report.tell(None, as_json=False)
     said = capsys.readouterr().out
     (gate,) = summary["gates"]
-    assert f"the layer '{gate['where']}': {gate['measured']:.3g} bits, over the limit of" in said
+    assert f"the layer '{gate['where']}', {gate['measured']:.3g} bits, over the limit of" in said
     tried = [advice for advice in summary["advice"] if advice["left"] is not None]
     assert tried
     for advice in tried:
         left, whole = (number(round(max(advice[key], 0), 3)) for key in ("left", "whole"))
-        assert f"tells {left} instead of {whole} bits" in said
+        assert f"leaks {left} instead of {whole} bits" in said
     assert [a["text"] for a in summary["advice"]] == [t for _, t in report.verdict.advice]
 
 
@@ -307,7 +307,7 @@ def test_an_attack_prints_its_fields(attacked, capsys):
     best = max(summary["attacks"], key=lambda attack: attack["auc"])
     assert summary["strongest"] == best["method"]
     low, high = map(in_100, best["auc_interval"])
-    picks = f"picks the right one {in_100(best['auc'])} times in 100, between {low} and {high}"
+    picks = f"picks the right one {in_100(best['auc'])} % of the time (95 % CI {low} to {high} %"
     for rate, found in best["tpr"].items():
         picked = f"{100 * found['rate']:.2g} % of the members at {100 * float(rate):g} % false"
         assert picked in said

@@ -84,7 +84,7 @@ def test_too_few_people_leave_predictions_alone():
     # One covariance below a leverage of 0.1 is that far from two.
     assert found.median == pytest.approx(np.median(right), abs=2e-3)
     said = AuditReport(audit).summary()["verdict"]["headline"]
-    assert "Without noise, membership is certain to whoever knows all others" in said
+    assert "Without noise, membership is certain to an attacker who knows all others" in said
     (told,) = (a.text for a in AuditReport(audit).verdict.answers if "everybody" in a.question)
     assert "too few records" in told
     assert "up to certainty" in told
@@ -179,7 +179,7 @@ def test_the_python_call_says_the_same():
     audit = sp.audit(model, X, y, attacker=OUTSIDER, refit="model")
     right, _ = by_hand(X, y, 0.01)
     assert audit.outsider.median == pytest.approx(np.median(right), abs=5e-4)
-    assert "she would have to know" in re.sub(r"\s+", " ", repr(audit))
+    assert "the attacker would have to know" in re.sub(r"\s+", " ", repr(audit))
     for wrong, said in ((0.5, "sp.Attacker"), (sp.Attacker(), "knows less")):
         with pytest.raises(InputError, match=said):
             sp.audit(model, X, y, attacker=wrong)
@@ -206,8 +206,8 @@ def test_the_command_prints_writes_and_refuses(tmp_path):
     assert run.exit_code == 0, run.output
     assert "an attacker who knows 50 % of the other records is right about" in run.output
     page = (out / "report.html").read_text("utf-8")
-    assert "Recognised by who knows less" in page
-    assert "not a guarantee" in page
+    assert "Attacker who knows fewer records" in page
+    assert "promises nothing" in page
     summary = json.loads((out / "summary.json").read_text("utf-8"))
     found = summary["outsider"]
     assert found["attacker"] == "an attacker who knows 50 % of the other records"

@@ -16,8 +16,8 @@ that the scores put in the right order, ties counting half. DeLong, DeLong and C
 take its variance from each record's share of rightly ordered pairs: ``V = var(v_with)/n_with +
 var(v_without)/n_without``. Where scores come in groups (the same batch at several snapshots, the
 updates of one client), the deviations are summed over each group first (Obuchowski 1997), and
-Student's distribution replaces the normal one, with Satterthwaite's degrees of freedom; groups that
-have records of both kinds are left out one at a time instead (jackknife).
+Student's distribution with Satterthwaite's degrees of freedom replaces the normal one. If groups
+have records of both kinds, the variance is that of the jackknife over groups.
 """
 
 from __future__ import annotations

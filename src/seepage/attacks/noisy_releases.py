@@ -31,7 +31,7 @@ class Releases:
     classes
         The classes of a classifier in sorted order; ``None`` for a regression.
     noise
-        What was added.
+        The noise added.
     """
 
     parameters: np.ndarray
@@ -62,7 +62,7 @@ def draw_releases(
     model
         A fitted model of :mod:`seepage.glm` with one margin: any but ``SoftmaxRegression``.
     noise
-        What is added to its parameters: :class:`Gaussian` or :class:`Laplace`.
+        The noise added to its parameters: :class:`Gaussian` or :class:`Laplace`.
     trials
         How many releases.
     seed

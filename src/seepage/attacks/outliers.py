@@ -36,7 +36,7 @@ class OutlierDetection(ResultTable):
     false_alarms, detections
         The share of ordinary records and of outliers with at least that score.
     level
-        Of confidence.
+        The confidence level.
     kind
         ``attack``: an empirical test.
     """

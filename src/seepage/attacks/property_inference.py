@@ -1,8 +1,8 @@
 """Property inference (Melis et al. 2019): infer which updates come from data with a property.
 
 The adversary keeps snapshots of the global model, computes gradients of its own auxiliary data with
-and without the property at each of them, and trains a classifier to tell these apart, from one
-layer's gradient or from all. It then scores the client's observed updates. In a recording of many
+and without the property at each of them, and trains a classifier on them, for one layer's gradient
+or for all. It then scores the client's observed updates. In a recording of many
 clients, the updates of clients whose property is known serve as auxiliary data.
 """
 
@@ -45,7 +45,7 @@ class PropertyInferenceResult(SummaryTable):
     classes
         The classes of the property.
     kind
-        ``attack``: a demonstration that this much can be inferred, never that no more can be.
+        ``attack``: a lower limit on what can be inferred, never an upper one.
     groups
         The group of each update (a client, a batch seen at several snapshots), if known: the
         interval does not treat updates of one group as independent.

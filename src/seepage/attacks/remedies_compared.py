@@ -197,7 +197,7 @@ def compare_remedies(
         The remedies to try. By default: noise on the layers with the norm of their median update,
         freezing them, sending them every 5 rounds, and a change of rank 4.
     rounds, lr, batch_size
-        Of the training.
+        The settings of the training.
     snapshots
         How many global models the adversary keeps.
     known, seen

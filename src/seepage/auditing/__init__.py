@@ -1,7 +1,6 @@
-"""The audit: from a table and a model to what its release leaks, in words people can act on.
+"""The audit: measures the leakage of a model of a table and reports it.
 
-There is one path, whatever the size of the table and wherever its rows are: the intake reads a
-table, plans its columns and encodes it; :mod:`~seepage.auditing.audit` fits, measures, chooses the
-noise, weighs its cost and says what would help; the report writes the findings down. Only that path
-and the command that starts it are here; the numbers come from the layers below.
+The path is the same for tables of all sizes. The intake reads a table, plans its columns and
+encodes it. :mod:`~seepage.auditing.audit` fits, measures, chooses the noise, computes its cost and
+tries remedies. The report presents the findings. The measures come from the packages below.
 """

@@ -1,9 +1,9 @@
-"""The audit itself: fit, measure, choose the noise, weigh its cost, and say what would help.
+"""The audit: fit, measure, choose the noise, compute its cost, and try remedies.
 
-The same steps run over a table in memory and over one read in chunks. What needs refits (advice
-about penalties and weights, the table of all bounds on the most exposed record) is done for tables
-in memory only, and the report says so. Risks are probabilities: who was in the data, and how often
-a guess is right, where the number that counts is the gain over the best guess without the release.
+The same steps run over a table in memory and over one read in chunks. Stages that need refits
+(remedies by penalties and weights, all bounds on the most exposed record) run for tables in memory
+only, and the report says so. Risks are success rates of membership and attribute inference; for the
+latter, the gain over the best guess without the release counts.
 """
 
 from __future__ import annotations
@@ -96,16 +96,14 @@ _EXACT_WORK = 1e9  # multiplications for refits of records whose risks are known
 _MOST_WHOLE = 1000  # records without which everything is refitted
 _COLUMN_KINDS = {"numeric": "numeric", "count": "numeric", "binary": "boolean"}
 
-_GUESSES_HELD = (
-    "Guesses keep the preparation of the columns fixed while a class or category changes."
-)
+_GUESSES_HELD = "Guesses hold the encoding of the columns fixed while a class or category changes."
 
 Tell = Callable[[str], object]
 
 
 @dataclass(frozen=True)
 class Anew:
-    """The whole procedure, rerun on the records that stay."""
+    """The whole procedure, rerun on the remaining records."""
 
     released: Callable[[np.ndarray], np.ndarray]  # what it releases from those at some positions
     kept: tuple[str, ...] = (PENALTY,)  # what it holds fixed nevertheless
@@ -118,7 +116,7 @@ Moves = Callable[[np.ndarray, np.ndarray | None], np.ndarray]
 
 @dataclass(frozen=True)
 class Effort:
-    """What an audit does beyond measuring every record and drawing one curve, in this order."""
+    """Optional stages of an audit, after the measures and the curve, in this order."""
 
     # Whether models are refitted several times without some records: over repeated splits, to
     # see how useful the noisy model is, and without each of the most exposed records, for σ
@@ -131,12 +129,12 @@ class Effort:
 
     @property
     def stages(self) -> int:
-        """The number of stages it announces: three that are always run, and these."""
+        """The number of stages: three fixed ones, and these."""
         remedies = KINDS if self.remedies is None else self.remedies
         return 3 + 2 * self.refits + self.risks + len({*remedies} - {"noise"})
 
     def words(self) -> tuple[str, ...]:
-        """Return what is left out of a quick audit, in a sentence."""
+        """Return a sentence on the stages left out of a quick audit."""
         if not self.quick:
             return ()
         return (
@@ -176,17 +174,17 @@ def audit_table(
     """Audit the release of a linear model of an encoded table, in memory or read in chunks.
 
     By default the kind of model follows from the target (see :func:`choose_model`), the penalty λ
-    is 0.001 (0.01 if the classes can be separated without error), and the noise is the least with
-    which no record leaks more than ``target_eta`` (1 by default). Remedies aim at that, and at the
-    ``limits`` on risks. ``attacker`` is somebody who does
-    not know all others: what she is right about stands beside the rest, for the noise that was
-    stated, or without noise where none was. ``sensitive`` are columns (the
-    target may be one) for which the error on every record is reported; by default those of
+    is 0.001 (0.01 if the classes can be separated without error), and the noise is the smallest
+    with which no record leaks more than ``target_eta`` (1 by default). Remedies aim at that, and at
+    the ``limits`` on risks. ``attacker`` is one who knows fewer records: the success rate is
+    reported for the stated noise, or without noise if none was stated. ``sensitive`` are columns
+    (the target may be one) for which the error on every record is reported; by default those of
     ``table``. ``fitted`` is a model of ours to audit instead of fitting one. With ``show_values``
-    the audit carries the caller's own values, for a table in memory; ``effort`` says what else is
-    done, and ``seed`` is for the held-out rows and the noise in the privacy–utility curve.
-    ``encode_anew`` encodes the records at some positions as if there were no others; membership is
-    then a question about the whole procedure. ``tell`` is called with the name of each stage.
+    the audit carries the caller's own values, for a table in memory; ``effort`` selects the
+    optional stages, and ``seed`` is for the held-out rows and the noise in the privacy–utility
+    curve. ``encode_anew`` encodes the records at some positions without the other records;
+    membership inference is then against the whole procedure. ``tell`` is called with the name of
+    each stage.
     """
     rows = len(table.source)
     if rows < FEWEST_ROWS:
@@ -217,7 +215,7 @@ def audit_table(
 
 
 def _values(trained: TrainedModel) -> dict[str, list[str]]:
-    """Return the caller's cells as text; of people, those of the first row of each."""
+    """Return the caller's cells as text; for people, those of the first row of each."""
     values, owner = trained.table.values(), trained.owner
     if owner is None:
         return values
@@ -228,7 +226,7 @@ def _values(trained: TrainedModel) -> dict[str, list[str]]:
 def _fitted_anew(
     trained: TrainedModel, encode_anew: Callable[[np.ndarray], EncodedTable], kept: np.ndarray
 ) -> np.ndarray:
-    """Return what is released from the records that stay, with nλ unchanged, or nothing."""
+    """Return the release from the remaining records, with nλ unchanged, or ``None``."""
     settings, rows = trained.settings, len(trained.source)
     try:
         source = encode_anew(kept).source
@@ -255,15 +253,14 @@ def audit_model(
     moves: Moves | None = None,
     tell: Tell | None = None,
 ) -> Audit:
-    """Measure a fitted model and say what was found; the parameters are as for audit_table.
+    """Measure a fitted model and return the findings; parameters as for :func:`audit_table`.
 
-    Membership is a question about the whole procedure where ``anew`` can rerun it. ``beside``
-    is the ε and δ of all figures that leave beside the noisy numbers, and counts in every risk.
-    ``moves`` is as for :func:`find_risks`.
+    Membership inference is against the whole procedure where ``anew`` can rerun it. ``beside`` is
+    the ε and δ of all figures published beside the noisy numbers, included in every risk.
     """
 
     def say(words: str) -> None:
-        """Begin a stage: with the memory that the one before leaves given back."""
+        """Begin a stage, after returning the memory of the previous one."""
         give_back_memory()
         if tell is not None:
             tell(words)
@@ -296,8 +293,8 @@ def audit_model(
         bounds = _find_guarantees(trained, noise)
         if trained.owner is not None:
             steps.append(
-                "The table of all bounds is about single rows, and was left out: here all rows of "
-                "a person count together."
+                "The table of all bounds covers single rows, and was left out: here all rows of a "
+                "person count together."
             )
     advise = None
     if effort.remedies != ():
@@ -409,7 +406,7 @@ def audit_model(
 def _train(
     table: EncodedTable, fitted: Any, model: str | None, l2: float | None, intercept: bool
 ) -> TrainedModel:
-    """Return the model, given or fitted now; the table's steps then say how."""
+    """Return the model, given or fitted now; the table's steps then describe the fit."""
     source, steps = table.source, []
     if fitted is not None:
         settings = settings_of(describe_on(fitted, source)[0], len(source))
@@ -437,7 +434,7 @@ def _train(
 
 
 def _check_sensitive(table: EncodedTable) -> None:
-    """Refuse sensitive columns that the model does not use."""
+    """Raise for sensitive columns that the model does not use."""
     known = [a.name for a in table.attributes] + [table.target]
     for name in table.sensitive:
         if name not in known:
@@ -448,7 +445,7 @@ def _check_sensitive(table: EncodedTable) -> None:
 
 
 def check_noise_or_target(sigma: float | None, target_eta: float | None) -> None:
-    """Refuse a noise or a target that is not positive, or too large or small to compute with."""
+    """Raise for a noise or target that is not positive, or too large or small to compute with."""
     for name, number in (("sigma", sigma), ("target_eta", target_eta)):
         if number is None:
             continue
@@ -469,8 +466,8 @@ def _choose_noise(
     """
     if not (np.isfinite(worst) and worst > 0):
         raise InputError(
-            "The model does not depend on any record (it fits the data without an error), so there "
-            "is no leakage to measure; check the target and the columns."
+            "The model does not depend on any record (it fits the data without error), so there is "
+            "no leakage to measure; check the target and the columns."
         )
     target = 1.0 if target_eta is None else target_eta
     calibrated = round_up(worst / target)
@@ -536,25 +533,25 @@ def find_risks(
     shape: Gaussian | None = None,
     moves: Moves | None = None,
 ) -> tuple[RiskFinding, RecordLeakage]:
-    """Return the risks of a release with noise σ, or say why they are not known.
+    """Return the risks of a release with noise σ, or why they are unknown.
 
     ``records`` has the leakage of every record, or person, by which they are chosen if not all can
-    be examined; it is returned with the membership of each. ``rows`` is that of single records,
-    where values that differ within a person are guessed. With ``anew`` membership is that of the
-    whole procedure, rerun without each. The same risks are found for other ``noises``. ``effort``
-    is the share of the work that refits may take, and ``shape`` that of the noise, as it is at
-    σ = 1. ``moves`` turns distances with nλ held fixed into those of a procedure that holds λ.
+    be examined; it is returned with the membership risk of each. ``rows`` is that of single
+    records, for guesses of values that differ within a person. With ``anew``, membership inference
+    is against the whole procedure, rerun without each record. The same risks are computed for other
+    ``noises``. ``effort`` is the share of the work for refits, and ``shape`` the noise covariance
+    at σ = 1. ``moves`` turns distances with nλ held fixed into those of a procedure that holds λ.
     """
     source = trained.source
     if not trained.settings.refits:
         raise InputError(
-            "They take refits without single records, and this model can be fitted only by its "
-            "own library."
+            "They need refits without single records, and this model can be fitted only by its own "
+            "library."
         )
     if not trained.held and anew is None:
         raise InputError(
-            "The preprocessing is relearnt when a record changes: ask about the whole pipeline "
-            "with refit='pipeline'."
+            "The preprocessing is relearnt when a record changes: audit the whole pipeline with "
+            "refit='pipeline'."
         )
     leak = trained.leakage(source, sigma if shape is None else shape.scaled(sigma))
     changes = changes_of(leak)
@@ -576,7 +573,7 @@ def find_risks(
         return None if count >= among.count else np.sort(among.most(count).place)
 
     def refits(alternatives: int) -> bool | int:
-        """Return how many records may be refitted, the most exposed first; none of a long table."""
+        """Return how many of the most exposed records may be refitted; none for a long table."""
         allowed = _REFIT_WORK / 2 if several else _EXACT_WORK
         return certified and everybody is None and int(effort * allowed / work / alternatives)
 
@@ -676,7 +673,7 @@ def find_risks(
 
 
 class _LargestGains:
-    """For each of some noises, the guess to which a release adds most, among those seen so far."""
+    """For each noise scale, the guess to which a release adds most, among those seen so far."""
 
     def __init__(self, sigma: float, noises: np.ndarray | None, records: int) -> None:
         self.sigma = sigma
@@ -691,13 +688,13 @@ class _LargestGains:
         self.what = [("", "", 0)] * len(guessed)  # the column, the prior, the number of levels
 
     def asked(self) -> dict[str, Any]:
-        """Return what a question about guesses is asked beside, for all of the noises."""
+        """Return the further arguments of a query about guesses, for all noise scales."""
         beyond = self.gain.copy()
         beyond[self.place] = -np.inf  # what is found with the noise itself is told of every column
         return {"scales": self.scales.tolist(), "beyond": beyond.tolist()}
 
     def own(self, name: str, priors: Sequence[str], guesses: Sequence[Guess]) -> list[Guess]:
-        """Take in the answers, and return those with the noise itself, one for each prior."""
+        """Store the answers, and return those at the release's own noise, one for each prior."""
         every = len(self.scales)
         for k, guess in enumerate(guesses):
             place, gains = k % every, np.asarray(guess.gain())
@@ -712,7 +709,7 @@ class _LargestGains:
         return list(guesses[int(self.place) :: every])
 
     def curve(self, worst: float, middle: np.ndarray) -> RiskCurve | None:
-        """Return the risks over the noises, from the largest and the middle distances μ."""
+        """Return the risks over the noise scales, from the largest and the median distances μ."""
         if len(self.noises) == 1:
             return None
         scales = self.sigma / self.noises
@@ -735,19 +732,19 @@ class _LargestGains:
 
 
 def _rows_of(together: Together | None, asked: np.ndarray | None) -> np.ndarray | None:
-    """Return a record of each of those who are asked about: themselves, or of people the first."""
+    """Return the record of each examined unit; for people, the first record."""
     if together is None or asked is None:
         return asked
     return np.array([rows[0] for rows in together.sets[asked]])
 
 
 def _integrals(levels: int) -> int:
-    """Return for how many records guesses among levels are integrated; the others have a limit."""
+    """Return the number of records with integrated guesses among levels; others get a bound."""
     return _FEWEST_RISKS if levels <= _MOST_INTEGRATED else 0
 
 
 def _middle(values: np.ndarray) -> np.ndarray:
-    """Return the one or two numbers in the middle of some, between which their median lies."""
+    """Return the one or two middle values, whose mean is the median."""
     ordered = sorted_numbers(values)
     return np.asarray(ordered[[(len(ordered) - 1) // 2, len(ordered) // 2]])
 
@@ -795,7 +792,7 @@ def beside_figures(risks: RiskFinding, epsilon: float, delta: float = 0.0) -> Ri
 
 
 def _told_apart(mu: float, epsilon: float = 0.0, delta: float = 0.0) -> dict[str, float]:
-    """Return how well a value is told from another whose release lies μ from its own."""
+    """Return the success rate of distinguishing two values whose releases lie μ apart."""
     tpr, strict = (
         rate_beside(float(true_positive_rate(mu, rate)), rate, epsilon, delta)
         for rate in FALSE_POSITIVES
@@ -805,10 +802,10 @@ def _told_apart(mu: float, epsilon: float = 0.0, delta: float = 0.0) -> dict[str
 
 
 def _asked(ask: Callable[..., Any], refits: bool | int, work: float) -> Any:
-    """Return what a question about risks answers with as many refits as are affordable.
+    """Return the risks computed with as many refits as are affordable.
 
-    Where there are none, one is made after all, if that is possible and what is said about the most
-    exposed record is not certain to half a percentage point. ``work`` is that of a refit.
+    If none is affordable, one is still made, if possible, where the risk of the most exposed record
+    is uncertain by more than half a percentage point. ``work`` is that of a refit.
     """
     answer = ask(exact=refits)
     if refits is False or refits > 0 or np.isinf(work):
@@ -818,7 +815,7 @@ def _asked(ask: Callable[..., Any], refits: bool | int, work: float) -> Any:
 
 
 def _is_certain(risk: Membership | Guess) -> bool:
-    """Return whether the interval of the record that is spoken of, the most exposed, is narrow."""
+    """Return whether the interval of the most exposed record is narrow."""
     most, least = np.asarray(risk), risk.lower
     worst = _most_gained(risk) if isinstance(risk, Guess) else int(np.argmax(most))
     ends = most[worst], least[worst]
@@ -834,9 +831,9 @@ def _most_gained(guess: Guess) -> int:
 def with_gains(
     attributes: tuple[AttributeFinding, ...], risks: RiskFinding | None
 ) -> tuple[AttributeFinding, ...]:
-    """Return the columns with what a release adds to a guess of each, where that is known.
+    """Return the columns with the gain of a guess of each, where known.
 
-    And how well one of its levels is told from another.
+    The success rate of distinguishing two of its levels is added too.
     """
     if risks is None:
         return attributes
@@ -852,7 +849,7 @@ def with_gains(
 def _finding(
     name: str, prior: str, guess: Guess, asked: np.ndarray | None, records: RecordLeakage
 ) -> GuessFinding:
-    """Return what is said about a guess: of the record where it gains most, and the medians."""
+    """Return the reported numbers of a guess: for the record with the largest gain, and medians."""
     right, mu = np.asarray(guess), np.asarray(guess.mu)
     worst, easiest = _most_gained(guess), int(np.argmax(mu))
     row, tpr_row = (records.row_at(k if asked is None else asked[k]) for k in (worst, easiest))

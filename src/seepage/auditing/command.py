@@ -1,4 +1,4 @@
-"""What ``seepage audit`` and ``seepage calibrate`` do between the command line and the report."""
+"""Implementation of ``seepage audit`` and ``seepage calibrate``."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _read(question: Question, fitted: Any, client: Any) -> EncodedTable:
 
 
 def roles(question: Question, table: TableToAudit) -> ColumnPlan:
-    """Return what every column of a table is for."""
+    """Return the role of every column of a table."""
     return plan_columns(
         table,
         question.target,
@@ -160,7 +160,7 @@ def _encoded(question: Question, table: TableToAudit, fitted: Any = None) -> Enc
 
 
 def _anew(question: Question, encoded: EncodedTable, kept: np.ndarray) -> EncodedTable:
-    """Return some of the records encoded as if there were no others."""
+    """Return some of the records, encoded without the other records."""
     assert encoded.raw is not None  # noqa: S101 - told to the type checker
     return _encoded(replace(question, public=None), TableInMemory(encoded.raw.take(kept)))
 
@@ -174,7 +174,7 @@ def planned(question: Asked) -> Asked:
         own = {field.name for field in fields(question)}
         named = {key: names for key in ("sensitive", "group") if (names := getattr(plan, key))}
         if not own.issuperset(named):
-            raise InputError("A release takes no sensitive columns or groups: audit those first.")
+            raise InputError("A release has no sensitive columns or groups: audit those first.")
         changes: dict[str, Any] = {
             "target": target,
             "person": question.person or plan.person,
@@ -233,7 +233,7 @@ def _batches(path: Path, client: Any) -> Batches | None:
 
 
 def _effort(question: Question) -> Effort:
-    """Return what to do beyond measuring, from the named remedies and ``--quick``."""
+    """Return the optional stages of an audit, from the named remedies and ``--quick``."""
     effort = QUICK if question.quick else EVERYTHING
     if question.remedies is None:
         return effort
@@ -256,7 +256,7 @@ def run_columns(question: Question) -> None:
 
 
 def _list_columns(question: Question) -> None:
-    """Print what an audit would make of every column, since no target was named."""
+    """Print the planned role of every column, since no target was named."""
     opened = open_table(question)
     typer.echo(f"{shown(question.table.name)} has {counted(opened.rows, 'row')}.")
     for step in opened.steps:
@@ -302,7 +302,7 @@ def run_audit(
 
 
 def run_calibration(question: Question, *, as_json: bool) -> None:
-    """Print the noise that meets the target, and what it costs."""
+    """Print the noise that meets the target, and its cost in accuracy."""
     audit = answer(planned(question), effort=ONLY_NOISE)
     curve, error = audit.curve, error_at(audit, audit.sigma)
     if as_json:
@@ -333,7 +333,7 @@ def run_calibration(question: Question, *, as_json: bool) -> None:
 
 
 def _cluster(question: Question) -> AbstractContextManager[Any]:
-    """Give a client of the requested cluster, or ``None``."""
+    """Yield a client of the requested cluster, or ``None``."""
     if question.dask is None and question.workers is None:
         return nullcontext()
     from seepage.streams.dask.spread_files import on_cluster

@@ -1,4 +1,4 @@
-"""The first thing a newcomer runs: an audit of the breast-cancer data that scikit-learn ships."""
+"""The demonstration: an audit of scikit-learn's breast-cancer data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIGMA = 0.1  # enough noise to keep the model useful, too little to hide every p
 
 
 def run(out: Path, verbose: bool = False) -> None:
-    """Audit a logistic regression on 569 patients; print what leaks; write the report."""
+    """Audit a logistic regression on 569 patients; print the findings and write the report."""
     report = AuditReport(measure())
     page = report.write(out)
     if verbose:
@@ -28,7 +28,7 @@ def run(out: Path, verbose: bool = False) -> None:
 
 
 def measure() -> Audit:
-    """Fit the model and measure what its release tells about the patients."""
+    """Fit the model and measure the leakage of its release about the patients."""
     patients = load_bundled("breast_cancer")
     columns = {name: patients.X[:, j] for j, name in enumerate(patients.names)}
     diagnosis = np.where(np.asarray(patients.y) == 1, "benign", "malignant")

@@ -1,7 +1,7 @@
-"""What an audit found: typed numbers, ready to be gated, written and drawn.
+"""Findings of an audit, as typed numbers for gates, reports and figures.
 
-Sentences are made of them by the templates of :mod:`seepage.auditing.report` (``verdict`` chooses
-which are said), and nowhere else; ``steps`` alone, what was done to the data, is words already.
+The templates of :mod:`seepage.auditing.report` alone turn them into sentences, which ``verdict``
+selects; only ``steps``, the processing of the data, is text already.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of the records, at which quan
 
 @dataclass(frozen=True)
 class AttributeFinding:
-    """The leakage about one attribute (a column of the caller's table, as they know it)."""
+    """The leakage about one attribute, a column of the caller's table."""
 
     name: str  # the column's name in the table
     kind: str  # ``numeric``, ``boolean`` or ``categorical``
@@ -80,7 +80,7 @@ class GroupFinding:
 
 @dataclass(frozen=True)
 class GroupingFinding:
-    """How evenly leakage is spread over the groups of one column.
+    """The leakage of the groups of one column.
 
     ``ratio`` is the largest mean leakage of a group over the smallest.
     """
@@ -92,7 +92,7 @@ class GroupingFinding:
     least_protected: str
 
     def ranked(self, most: int | None = None) -> list[GroupFinding]:
-        """Return the groups, the most exposed first; of more than ``most``, those at both ends."""
+        """Return the groups, the most exposed first; if more than ``most``, those at both ends."""
         every = sorted(self.groups, key=lambda group: -group.mean_eta)
         if most is None or len(every) <= most:
             return every
@@ -115,7 +115,7 @@ class UsefulnessFinding:
 
     @property
     def compared(self) -> str:
-        """``better`` than a constant prediction, ``not told apart`` from one, or ``worse``."""
+        """Comparison with a constant prediction: ``better``, ``not told apart`` or ``worse``."""
         if self.low > 0:
             return "better"
         return "worse" if self.high < 0 else "not told apart"
@@ -123,7 +123,7 @@ class UsefulnessFinding:
 
 @dataclass(frozen=True)
 class TradeoffCurve:
-    """What privacy costs: test error and leakage as the noise grows."""
+    """The privacy–utility curve: test error and leakage over noise scales."""
 
     # One entry per noise scale; ``error`` is the mean over several draws of the noise
     sigma: np.ndarray
@@ -144,9 +144,9 @@ class TradeoffCurve:
     usefulness: tuple[UsefulnessFinding, ...] = ()
 
     def usefulness_at(self, sigma: float) -> UsefulnessFinding | None:
-        """Return how the model with a noise compares with a constant prediction, if that is known.
+        """Return how the model with some noise compares with a constant prediction, if known.
 
-        Between two scales of the curve as with the larger one, and not at all outside it.
+        Between two scales of the curve, the larger one counts; outside the curve it is unknown.
         """
         place = int(np.searchsorted(self.sigma, sigma * (1 - SAME)))
         known = self.usefulness and self.sigma[0] * (1 - SAME) <= sigma and place < len(self.sigma)
@@ -155,7 +155,7 @@ class TradeoffCurve:
 
 @dataclass(frozen=True)
 class NoiseVote:
-    """A σ that was drawn by a private vote of blocks of records, and how."""
+    """A σ drawn by a private vote of blocks of records, with the settings of the vote."""
 
     sigma: float
     blocks: int
@@ -182,7 +182,7 @@ class NoiseChoice:
 
 @dataclass(frozen=True)
 class Disclosure:
-    """A change of one record that changes what is published: for the owner only."""
+    """A change of one record that changes a published figure; for the owner only."""
 
     row: int  # the record in the table
     change: str  # what was done to it, in words
@@ -191,7 +191,7 @@ class Disclosure:
 
 @dataclass(frozen=True)
 class DisclosureCheck:
-    """Which published figures would change with single records, as far as was tried."""
+    """The published figures that would change with single records, among those tried."""
 
     checked: int  # how many of the most exposed records were left out and replaced
     found: tuple[Disclosure, ...] = ()
@@ -199,14 +199,14 @@ class DisclosureCheck:
     unit: str = ONE_ROW  # whether single rows were changed, or all rows of a person
 
     def rows(self, figure: str | None = None) -> tuple[int, ...]:
-        """Return the records with which something would change, or one figure, each once."""
+        """Return the records whose change would change any figure, or a given one, each once."""
         told = (d.row for d in self.found if figure is None or figure in d.figures)
         return tuple(dict.fromkeys(told))
 
 
 @dataclass(frozen=True)
 class LedgerFinding:
-    """What the ledger of earlier releases knows about the records of this one."""
+    """Privacy losses recorded in the ledger for the records of this release."""
 
     releases: int  # how many there were
     known: int  # records that were in one of them
@@ -232,7 +232,7 @@ class LedgerFinding:
 
 
 class RemedyKind(StrEnum):
-    """What a remedy changes; the values are what ``--remedies`` takes."""
+    """Kinds of remedies; the values are those of ``--remedies``."""
 
     NOISE = "noise"
     PENALTY = "penalty"
@@ -259,9 +259,9 @@ _WORDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Remedy:
-    """One way to protect the most exposed record as was asked: what it takes, brings and costs.
+    """A remedy for the most exposed record: its settings, its protection and its cost.
 
-    Numbers of what was not tried, or not measured, are unknown.
+    Quantities that were not tried or measured are ``None``.
     """
 
     kind: RemedyKind
@@ -304,15 +304,15 @@ class Remedy:
 
     @property
     def no_better(self) -> bool:
-        """Whether its model was tried, and is not better than a constant prediction."""
+        """Whether its model was tested and is not better than a constant prediction."""
         return self.usefulness is not None and self.usefulness.compared != "better"
 
     @property
     def rank(self) -> tuple[bool, bool, bool, float]:
-        """Its place among others: what reaches the target with the least error comes first.
+        """Its rank among remedies: first those that reach the target, by error.
 
-        Then what does not reach it, or was not measured, then what was not tried or does not help;
-        what leaves a model that is not better than a constant prediction comes last.
+        Then those that do not reach it or were not measured, then those not tried or without
+        effect; last those whose model is not better than a constant prediction.
         """
         unknown = self.error is None or self.reason is not None
         return self.no_better, unknown, not self.reaches_target, self.error or 0.0
@@ -320,9 +320,9 @@ class Remedy:
 
 @dataclass(frozen=True)
 class GuessFinding:
-    """How often a category or class is guessed right, for the record where the release adds most.
+    """Success rate of attribute inference on a category or class, where the release adds most.
 
-    The guesser knows everything else about it and all other records.
+    The attacker knows the rest of the record and all other records.
     """
 
     name: str  # the column
@@ -376,7 +376,7 @@ class RiskCurve:
 
 @dataclass(frozen=True)
 class RiskFinding:
-    """How often, at best, membership is recognised and categories are guessed correctly."""
+    """Upper limits on the success rates of membership and attribute inference."""
 
     membership: float  # the largest probability over the records; a coin has 0.5
     row: int  # the record for which it is largest
@@ -404,29 +404,29 @@ class RiskFinding:
 
     @property
     def recognised(self) -> float:
-        """The largest probability of membership through all that is released."""
+        """The largest success rate of membership inference against the whole release."""
         return 1.0 if self.disclosed else self.membership
 
     @property
     def worst_guess(self) -> GuessFinding | None:
-        """The guess to which the release adds most, if anything can be guessed."""
+        """The guess to which the release adds most, if there is one."""
         return max(self.guesses, key=lambda guess: guess.gain, default=None)
 
     @property
     def told_best(self) -> GuessFinding | None:
-        """The guess with the largest true positive rate, if anything can be guessed."""
+        """The guess with the largest true positive rate, if there is one."""
         known = (guess for guess in self.guesses if guess.tpr is not None)
         return max(known, key=lambda guess: guess.tpr or 0.0, default=None)
 
     @property
     def recognised_row(self) -> int:
-        """The record for which it is largest."""
+        """The record with the largest success rate."""
         return self.disclosed[0] if self.disclosed else self.row
 
 
 @dataclass(frozen=True)
 class OutsiderFinding:
-    """How often an attacker who does not know all others is right about membership: an estimate."""
+    """Estimated success of membership inference by an attacker who knows fewer records."""
 
     attacker: str  # who she is, in words
     sigma: float | None  # the noise on the release; ``None`` for a model that is published as it is
@@ -454,7 +454,7 @@ class OutsiderFinding:
 
 @dataclass(frozen=True)
 class Gate:
-    """One limit the caller set: what it is, what was measured, and which records exceed it."""
+    """One limit of the caller: its value, the measured number, and the records that exceed it."""
 
     name: str  # "--max-eta", "--max-membership", "--max-group-ratio" and the like
     limit: float
@@ -476,7 +476,7 @@ class Gate:
 
     @property
     def of_attack(self) -> bool:
-        """Whether an attack was measured, which can exceed a limit but never prove it kept."""
+        """Whether an attack was measured, which can exceed a limit but not prove that it holds."""
         return self.low is not None
 
 
@@ -501,9 +501,9 @@ class SomeRecords:
 class RecordLeakage:
     """The leakage of all records, or people, with noise σ, from their numbers at σ = 1.
 
-    ``held`` says how many rows each person has: one, if it is about records. The numbers are as in
-    :class:`SomeRecords`, for all records; they may lie in a file that is mapped into memory, and
-    are converted to σ when they are asked for.
+    ``held`` is the number of rows of each person; one if the unit is the record. The numbers are as
+    in :class:`SomeRecords`, for all records; they may lie in a file that is mapped into memory, and
+    are converted to σ on access.
     """
 
     def __init__(
@@ -525,7 +525,7 @@ class RecordLeakage:
 
     @property
     def unit(self) -> str:
-        """What each number is about: a ``row``, or all rows of a ``person``."""
+        """The unit of each number: a ``row``, or all rows of a ``person``."""
         return ONE_ROW if self._held is None else ONE_PERSON
 
     @property
@@ -534,7 +534,7 @@ class RecordLeakage:
         return self.count if self._held is None else int(self._held.sum())
 
     def held_by(self, row: int) -> int:
-        """Return how many rows the person has whose first row this is."""
+        """Return the number of rows of the person with this first row."""
         return 1 if self._held is None else int(self._held[self.place_of(row)].sum())
 
     @property
@@ -550,9 +550,9 @@ class RecordLeakage:
         return other
 
     def with_membership(self, mu: np.ndarray, places: np.ndarray | None) -> RecordLeakage:
-        """Return the same with one more number, the distances μ that membership follows from.
+        """Return the same with the distances μ of membership inference added.
 
-        ``mu`` is at the noise, of all records or of those at some places; of others it is NaN.
+        ``mu`` is at the present noise, of all records or of those at some places; NaN elsewhere.
         """
         distances = computed(lambda some: some * self._sigma, mu)
         if places is not None:
@@ -567,19 +567,19 @@ class RecordLeakage:
 
     @property
     def examined(self) -> int:
-        """Of how many records membership is known."""
+        """The number of records with known membership risk."""
         known = self._in_order(MU) if MU in self._numbers else np.zeros(0)
         return int(np.searchsorted(known, np.nan))
 
     def recognised(self, count: int) -> list[int]:
-        """Return the row numbers of those whose membership is recognised best, the worst first."""
+        """Return the row numbers with the largest membership risk, the worst first."""
         mu = self._numbers[MU]
         among = np.flatnonzero(mu >= self._in_order(MU)[max(self.examined - count, 0)])
         order = among[np.argsort(-mu[among], kind="stable")][:count]
         return [int(row) for row in self._row[order]]
 
     def reaching(self, distances: Sequence[float] | np.ndarray) -> np.ndarray:
-        """Return of how many records the distance μ of membership is at least each of some."""
+        """Return the numbers of records whose distance μ is at least each of some values."""
         known = self._in_order(MU)[: self.examined]
         scaled = np.asarray(distances, float) * self._sigma
         return np.asarray(len(known) - np.searchsorted(known, scaled))
@@ -608,7 +608,7 @@ class RecordLeakage:
         return np.flatnonzero(self._row == row)[:1]
 
     def _factor(self, name: str) -> float:
-        """Return what turns a number at σ = 1 into one at the noise: errors grow with it."""
+        """Return the factor from a number at σ = 1 to one at the noise: errors grow with it."""
         return self._sigma if name == "exact_error" else 1 / self._sigma
 
     def _in_order(self, name: str) -> np.ndarray:
@@ -620,8 +620,8 @@ class RecordLeakage:
     def quantiles(self, name: str, shares: Sequence[float]) -> np.ndarray:
         """Return quantiles of one of the :data:`NUMBERS`.
 
-        Each is the lower of two observations, except the median, which lies between them unless one
-        is infinite: there is no middle between a number and infinity.
+        Each is the lower of two observations, except the median, which is their mean unless one is
+        infinite.
         """
         ordered = self._in_order(name)
         lower = [ordered[math.floor((len(ordered) - 1) * share)] for share in shares]
@@ -683,22 +683,22 @@ class RecordLeakage:
 
 
 def median_of(ordered: np.ndarray) -> float:
-    """Return the middle of numbers in ascending order.
+    """Return the median of numbers in ascending order.
 
-    Between two of them, unless one is infinite: then the lower.
+    Of two middle numbers, the mean, or the lower if one is infinite.
     """
     low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
     return float((low + high) / 2 if np.isfinite(high) else low)
 
 
 class Rendering(Protocol):
-    """How an audit shows itself; the room of the report has it."""
+    """How an audit displays itself; implemented by the report."""
 
     def text(self, audit: Audit) -> str:
-        """Return what an interpreter prints."""
+        """Return the text that an interpreter prints."""
 
     def html(self, audit: Audit) -> str:
-        """Return what a notebook shows."""
+        """Return the HTML that a notebook shows."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -708,16 +708,16 @@ class Audit(ResultNumbers):
     Parameters
     ----------
     source
-        What was audited, in words (a file's name, never its folder).
+        The audited data, in words (a file's name without its folder).
     target, model, l2, intercept, classes
-        What was fitted: the target column, ``linear``, ``logistic``, ``poisson`` or ``softmax``,
+        The fit: the target column, ``linear``, ``logistic``, ``poisson`` or ``softmax``,
         the penalty λ, whether there is an intercept, and the class names where there are classes.
     sigma, noise
         The noise on every released number, and how it was chosen.
     released
-        How many numbers are released.
+        The number of released numbers.
     steps, notices
-        What was done to the data, and what must be read before any number, one sentence each.
+        The processing of the data, and notices to read before any number, one sentence each.
     attributes, groupings, curve, remedies, gates, disclosures, ledger
         See their classes; the last two are ``None`` where there was no such check, or no ledger.
     dataset_eta
@@ -729,29 +729,29 @@ class Audit(ResultNumbers):
     values
         The caller's own values of the audited rows, only on request.
     guarantees
-        Every bound on what can be found out about the most exposed record, if known.
+        All bounds on attacks on the most exposed record, if known.
     held
-        What was learnt from the data and η holds fixed: see ``Result.held``.
+        Quantities learnt from the data that η holds fixed: see ``Result.held``.
     risks
-        Probabilities that a record is recognised as a member and its categories guessed right;
-        ``None`` where they are not known, and ``risks_reason`` says why.
+        Success rates of membership and attribute inference; ``None`` if unknown, for the reason in
+        ``risks_reason``.
     outsider
-        The estimate for an attacker who does not know all others, where one was asked about;
-        ``None`` where it is not known, and ``outsider_reason`` says why.
+        The estimate for an attacker who knows fewer records, if one was named; ``None`` if unknown,
+        for the reason in ``outsider_reason``.
     preset
-        The preset that limits came from, if one was named: see ``auditing.decision.presets``.
+        The preset of the limits, if one was named: see ``auditing.decision.presets``.
     codes
-        How many different whole numbers a target has that was taken for a number or a count though
-        they may be codes of classes; 0 for others, and where the kind of model was stated.
+        The number of different whole numbers in a target taken as a number or count although they
+        may be codes of classes; 0 for other targets, and where the kind of model was stated.
     labels
-        What a pandas table calls its records, if that is more than row numbers.
+        The index labels of a pandas table, if they differ from row numbers.
     members
         The positions of the records, or people, of each group (column and label), where they are in
         memory.
     versions
         Names and versions of the software that computed this.
     rendering
-        How it shows itself in an interpreter and in a notebook.
+        How it is displayed in an interpreter and in a notebook.
     """
 
     source: str
@@ -823,7 +823,7 @@ class Audit(ResultNumbers):
 
     @property
     def unit(self) -> str:
-        """What statements are about: a ``row``, or a ``person`` with all of their rows."""
+        """The unit of statements: a ``row``, or a ``person`` with all of their rows."""
         return self.records.unit
 
     @property
@@ -833,7 +833,7 @@ class Audit(ResultNumbers):
 
     @property
     def published_as_it_is(self) -> bool:
-        """Whether somebody asks about the model without noise: an attacker was named, no noise."""
+        """Whether the audit covers a model without noise: an attacker was named, but no noise."""
         asked = self.outsider is not None or bool(self.outsider_reason)
         return asked and self.noise.how == "default"
 
@@ -847,22 +847,22 @@ class Audit(ResultNumbers):
     def row_index(self) -> np.ndarray:
         """The number of every audited record in the table (0 for the first data row).
 
-        Of people, the number of the first row of each.
+        For people, the number of the first row of each.
         """
         return self.records.every.row
 
     @property
     def index(self) -> np.ndarray:
-        """What the caller's table calls every audited record; its row number if it has no label."""
+        """The caller's label of every audited record; its row number without labels."""
         return self.row_index if self.labels is None else self.labels[self.row_index]
 
     def called(self, row: int) -> str:
-        """Return what the caller's table calls a row: its label, or else its number."""
+        """Return the caller's label of a row, or its number."""
         return str(row if self.labels is None else self.labels[row])
 
     @property
     def eta(self) -> np.ndarray:
-        """FIL of every record with its label; of people, of all records of each."""
+        """FIL of every record with its label, or of all records of every person."""
         return self.records.every.numbers["eta"]
 
     @property
@@ -885,8 +885,8 @@ class Audit(ResultNumbers):
 
     @property
     def cell_errors(self) -> Mapping[str, np.ndarray]:
-        """The least standard error of an unbiased attack on every record's sensitive attributes.
+        """The minimum standard error of an unbiased attack on every record's sensitive attributes.
 
-        In each column's own units.
+        It is in each column's own units.
         """
         return self.records.every.errors

@@ -1,4 +1,4 @@
-"""The limits of a release, and the gates that hold an audit to them."""
+"""Limits on a release, and the gates that check an audit against them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from seepage.support.number_check import check_positive
 
 
 def check_limits(limits: Limits, grouped: bool) -> float | None:
-    """Refuse limits that make no sense, and return the leakage of a record that meets them all.
+    """Raise for invalid limits; return the largest leakage of a record that meets all of them.
 
-    Called before any work is done; ``grouped`` says whether there are groups to compare.
+    Called before any computation; ``grouped`` states whether there are groups to compare.
     """
     etas = []
     if limits.max_eta is not None:
@@ -34,8 +34,8 @@ def check_limits(limits: Limits, grouped: bool) -> float | None:
     told = limits.max_membership
     if told is not None and not 0.5 < told <= 1:
         raise InputError(
-            "--max-membership is a probability above 0.5, a coin toss, and up to 1 (no limit), "
-            f"not {told:g}."
+            "--max-membership is a probability above 0.5 (chance) and up to 1 (no limit), not "
+            f"{told:g}."
         )
     if (gain := limits.max_guess_gain) is not None and not 0 < gain <= 1:
         raise InputError(
@@ -43,13 +43,12 @@ def check_limits(limits: Limits, grouped: bool) -> float | None:
         )
     if (rate := limits.max_guess_tpr) is not None and not FALSE_POSITIVES[0] < rate <= 1:
         raise InputError(
-            "--max-guess-tpr is a share above 0.01, which chance reaches, and up to 1 (no limit), "
-            f"not {rate:g}."
+            f"--max-guess-tpr is a rate above 0.01 (chance) and up to 1 (no limit), not {rate:g}."
         )
     if (right := limits.max_outsider) is not None and not 0.5 < right <= 1:
         raise InputError(
-            "--max-outsider is a probability above 0.5, a coin toss, and up to 1 (no limit), "
-            f"not {right:g}."
+            "--max-outsider is a probability above 0.5 (chance) and up to 1 (no limit), not "
+            f"{right:g}."
         )
     if ratio is not None and not grouped:
         raise InputError("--max-group-ratio compares groups: name a column with --group.")
@@ -57,7 +56,7 @@ def check_limits(limits: Limits, grouped: bool) -> float | None:
 
 
 def held_to(limits: Limits, audit: Audit) -> Audit:
-    """Return an audit with a gate for every limit, and the preset that they came from."""
+    """Return an audit with a gate for every limit, and the preset of the limits."""
     return replace(audit, gates=find_gates(limits, audit), preset=limits.preset)
 
 
@@ -83,7 +82,7 @@ def _min_mse(audit: Audit, limit: float) -> Gate:
 def _of_records(
     audit: Audit, name: str, limit: float, measured: float, most: float, times: float
 ) -> Gate:
-    """Return a gate on all records: none may leak ``most``, for which the noise grows ``times``."""
+    """Return a gate on the leakage of all records, at most ``most``; ``times`` scales the noise."""
     over = audit.records.over(most)
     if not over:
         return Gate(name, limit, measured, True, over=0)
@@ -116,7 +115,7 @@ def _membership(audit: Audit, limit: float) -> Gate:
 
 
 def _noisy_membership(audit: Audit, risks: RiskFinding, limit: float) -> Gate:
-    """Return the gate on membership through the release with its noise."""
+    """Return the gate on membership inference against the noisy release."""
     measured, rows = risks.recognised, (risks.recognised_row,)
     passed = measured <= limit * (1 + SAME)
     gate = Gate("--max-membership", limit, measured, passed, rows=rows)
@@ -168,7 +167,7 @@ def _guess_tpr(audit: Audit, limit: float) -> Gate:
 
 
 def _noisy_guess_tpr(audit: Audit, risks: RiskFinding, limit: float) -> Gate:
-    """Return the gate on recognised values through the release with its noise."""
+    """Return the gate on attribute inference against the noisy release."""
     if risks.replaced:
         # Two values of a record with different figures are told apart without an error.
         return Gate("--max-guess-tpr", limit, 1.0, limit >= 1, rows=risks.replaced[:1])
@@ -195,7 +194,7 @@ def _noisy_guess_tpr(audit: Audit, risks: RiskFinding, limit: float) -> Gate:
 def _outsider(audit: Audit, limit: float) -> Gate:
     found = audit.outsider
     if found is None:
-        why = audit.outsider_reason or "Say who it is for with --attacker, such as outsider."
+        why = audit.outsider_reason or "Name the attacker with --attacker, such as outsider."
         raise InputError(f"--max-outsider cannot be checked. {why}")
     passed = found.membership <= limit * (1 + SAME)
     return Gate("--max-outsider", limit, found.membership, passed, rows=(found.row,))

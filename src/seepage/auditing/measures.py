@@ -1,11 +1,11 @@
-"""Every number an audit needs of a release, measured once: other noise only rescales them.
+"""All measures of a release that an audit needs, taken once at σ = 1 and rescaled for other noise.
 
-With noise of standard deviation σ every leakage is the one at σ = 1 over σ, and every least error
-of an attack σ times the one at σ = 1 (the information is ``JᵀJ/σ²``).
+With noise of standard deviation σ, leakage is that at σ = 1 divided by σ, and the minimum error of
+an attack is that at σ = 1 times σ (the information is ``JᵀJ/σ²``).
 
 The audit is a list of questions to a :class:`~seepage.core.leakage.Leakage`, all of them answered
-in one pass over the records. The numbers of every record are kept, in memory or on disk; medians
-and quantiles are taken from them.
+in one pass over the records. Per-record results are stored in memory or on disk; medians and
+quantiles are computed from them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _RowNumber(EachRecord):
     """The row number of every record in the caller's table."""
 
     def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> Any:
-        """Return those of a chunk."""
+        """Return the row numbers of a chunk."""
         return RecordNumbers(np.asarray(chunk.extra[ROW]), None, chunk.start, self.rows)
 
 
@@ -72,7 +72,7 @@ class _ExactError(EachRecord):
     """``√(Tr(I⁻¹)/t)`` of every record, or NaN where that takes too long."""
 
     def numbers(self, jacobian: ReleaseJacobian) -> tuple[np.ndarray, None]:
-        """Return those of a Jacobian's records."""
+        """Return the values of a Jacobian's records."""
         unknowns, basis = self.unknowns, self.unknowns.basis
         if basis is not None and np.linalg.matrix_rank(basis) < basis.shape[1]:
             # Fewer features than columns: some change of a record does not move the release.
@@ -84,7 +84,7 @@ class _ExactError(EachRecord):
 
 @dataclass(frozen=True, eq=False)
 class AttackErrors:
-    """The least errors of attacks on some attributes: the least of all, where, and the median."""
+    """Minimum errors of attacks on some attributes: the smallest, its record, and the median."""
 
     least: np.ndarray
     place: np.ndarray  # the record's position
@@ -94,9 +94,9 @@ class AttackErrors:
 
 @dataclass(frozen=True, eq=False)
 class _EachError(EachRecord):
-    """The least error of an attack on each of some attributes of every record, in its own units.
+    """Minimum error of an attack on each of some attributes of every record, in its own units.
 
-    Without attributes, on the label, in the unit of ``label_step``.
+    Without attributes, that of an attack on the label, in units of ``label_step``.
     """
 
     attributes: tuple[Attribute, ...] = ()
@@ -108,7 +108,7 @@ class _EachError(EachRecord):
     same: tuple[bool, ...] = ()
 
     def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> Any:
-        """Return the errors on a chunk's records; of the whole table, what is kept of them."""
+        """Return the errors on a chunk's records; for the whole table, their summary."""
         if not self.attributes:
             with np.errstate(divide="ignore"):
                 errors = (self.label_step / np.asarray(before["eta_label"].values))[:, None]
@@ -130,11 +130,11 @@ class _EachError(EachRecord):
         return self._summary(numbers) if len(chunk) == self.rows else numbers
 
     def _of_people(self, jacobian: ReleaseJacobian, errors: np.ndarray) -> np.ndarray:
-        """Return the least errors of attacks on people, from those on their records.
+        """Return the minimum errors of attacks on people, from those on their records.
 
         A value that is the same in all records of a person is one unknown: with ``J_i`` the
-        Jacobian of record i along it, the error is ``1/‖Σ_i J_i‖``. One that differs is attacked in
-        one record, the easiest.
+        Jacobian of record i along it, the error is ``1/‖Σ_i J_i‖``. A value that differs between
+        records is attacked in the easiest record.
         """
         owner: Any = self.owner
         found = np.full((errors.shape[1], int(owner.max()) + 1), np.inf).T
@@ -151,7 +151,7 @@ class _EachError(EachRecord):
         return found
 
     def answer(self, totals: list[Any], template: ReleaseJacobian) -> AttackErrors:
-        """Return the least error, where it is, the median, and what is kept."""
+        """Return the minimum error, its record, the median, and the stored errors."""
         (total,) = totals
         return total if isinstance(total, AttackErrors) else self._summary(total)
 
@@ -168,16 +168,16 @@ class _EachError(EachRecord):
 
 @dataclass(frozen=True, eq=False)
 class _GroupMeans(ChunkQuestion):
-    """How many records a group has, the sum of their leakages, and the largest.
+    """Number of records of a group, the sum of their leakages, and the largest.
 
-    Or people: one counts in every group that a record of theirs is in.
+    With people as the unit, a person counts in every group that contains one of their records.
     """
 
     column: str
     owner: np.ndarray | None = None  # the person of every record, by number
 
     def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> Any:
-        """Return those of a chunk's groups."""
+        """Return the sums of a chunk's groups."""
         groups = _text_groups(chunk, self.column)
         if self.owner is None:
             eta = np.asarray(before["eta"].values)
@@ -209,7 +209,7 @@ def _text_groups(chunk: Chunk, column: str) -> dict[Any, np.ndarray]:
 
 @dataclass(frozen=True, eq=False)
 class Measures:
-    """Everything found about a release at σ = 1; findings are converted to another σ."""
+    """All results for a release at σ = 1; findings are converted to another σ."""
 
     released: int  # how many numbers are released
     rows: RecordLeakage  # the single records
@@ -251,7 +251,7 @@ class Measures:
         )
 
     def grouping(self, column: str, sigma: float) -> GroupingFinding:
-        """Return how evenly leakage is spread over the groups of a column."""
+        """Return the leakage of the groups of a column."""
         sums, together = self.groups[column]
         groups = tuple(
             GroupFinding(
@@ -270,7 +270,7 @@ class Measures:
 
 
 def group_members(trained: TrainedModel) -> dict[tuple[str, str], np.ndarray]:
-    """Return the positions of the records, or people, of every group; none of a long table."""
+    """Return the positions of the records, or people, of every group; none for a long table."""
     columns, owner = tuple(trained.table.groups), trained.owner
     if not columns or np.isinf(trained.refit_work):
         return {}
@@ -356,7 +356,7 @@ def measure(trained: TrainedModel) -> Measures:
 
 
 def _error_questions(trained: TrainedModel, rows: int) -> dict[str, ChunkQuestion]:
-    """Return the questions about the least errors of attacks on the attributes, the label last."""
+    """Return the queries for minimum errors of attacks on the attributes, the label last."""
     table, owner, questions = trained.table, trained.owner, {}
     for start in range(0, len(table.attributes), _AT_ONCE):
         some = table.attributes[start : start + _AT_ONCE]
@@ -380,7 +380,7 @@ def _error_questions(trained: TrainedModel, rows: int) -> dict[str, ChunkQuestio
 
 
 def _of_blocks(blocks: BlocksByName | np.ndarray) -> np.ndarray:
-    """Return η of every person, in order, from the squares of theirs."""
+    """Return η of every person, in order, from the squared leakage of their records."""
     if isinstance(blocks, np.ndarray):
         return blocks
     return np.sqrt(np.maximum([blocks[k].squared for k in range(len(blocks))], 0.0))
@@ -391,14 +391,14 @@ class _ExactErrorOfPeople(ChunkQuestion):
     """``√(Tr(I⁻¹)/t)`` with ``I`` the information about all t unknowns of a person's records.
 
     Infinite where there are more of them than released numbers: some change of the records then
-    leaves the release as it is.
+    does not change the release.
     """
 
     unknowns: Unknowns
     owner: np.ndarray
 
     def of(self, jacobian: ReleaseJacobian, chunk: Chunk, before: Mapping[str, Any]) -> np.ndarray:
-        """Return those of all people: their records are one chunk."""
+        """Return the values of all people, whose records form one chunk."""
         alone = np.asarray(before["exact_error"].values)
         found = np.full(int(self.owner.max()) + 1, np.inf)
         for k, rows in members(self.owner).items():
@@ -437,7 +437,7 @@ def _together(jacobian: ReleaseJacobian, unknowns: Unknowns, owner: np.ndarray) 
 def record_leakage(trained: TrainedModel, noise: Gaussian | None = None) -> np.ndarray:
     """Return the leakage of every record with its label, or of every person, at σ = 1 by default.
 
-    A person's is that of all their records together.
+    A person's leakage is that of all their records together.
     """
     leak, rows, owner = trained.measured(noise or Gaussian(1.0)), len(trained.source), trained.owner
     whole = Unknowns(None, True, trained.basis())
@@ -449,11 +449,11 @@ def record_leakage(trained: TrainedModel, noise: Gaussian | None = None) -> np.n
 
 
 def largest_share(trained: TrainedModel, allowed: np.ndarray | None = None) -> float:
-    """Return the largest leakage of a record at σ = 1, relative to what each is ``allowed`` (1).
+    """Return the largest leakage of a record at σ = 1, relative to each one's ``allowed`` leakage.
 
-    Or of a person: of all their records together. For a table in memory to which its model was just
-    fitted, in ordinary arithmetic: for the many tables that differ from the audited one by a
-    record.
+    With people as the unit, it is the leakage of all records of a person together. Only for tables
+    in memory whose model was just fitted, in double precision; used for the many tables that differ
+    from the audited one by a record.
     """
     holders, step = trained.records.holders, trained.table.labels.step
     ones = np.ones(len(holders)) if allowed is None else allowed
@@ -462,6 +462,6 @@ def largest_share(trained: TrainedModel, allowed: np.ndarray | None = None) -> f
 
 
 def _errors(information: np.ndarray) -> np.ndarray:
-    """Return the least error of an attack, ``1/√I``: infinite if nothing leaks."""
+    """Return the minimum error of an attack, ``1/√I``; infinite if nothing leaks."""
     with np.errstate(divide="ignore"):
         return np.asarray(1 / np.sqrt(np.maximum(information, 0.0)))

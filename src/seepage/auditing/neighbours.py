@@ -1,10 +1,11 @@
-"""Tables with one record left out or replaced: whether a rounded figure follows a record.
+"""Neighbouring tables, with one record removed or replaced, and changes of rounded figures.
 
-A figure on a coarse grid does not move with small changes of a record, but a finite change may move
-it to another point, and then whoever knows all other records learns something for certain. So the
-most exposed records are left out and replaced within their domain, one at a time, and the model is
-refitted, starting from the current one. If nothing changes, that is no proof for all replacements.
-Where the unit is the person, all records of one person are left out or replaced together.
+A figure on a coarse grid does not change with small changes of a record, but a finite change may
+move it to another point, which reveals something with certainty to an attacker who knows all other
+records. So the most exposed records are left out and replaced within their domain, one at a time,
+and the model is refitted, starting from the current one. An unchanged figure is no proof for all
+replacements. Where the unit is the person, all records of one person are left out or replaced
+together.
 """
 
 from __future__ import annotations
@@ -33,15 +34,16 @@ def most_exposed(eta: np.ndarray) -> np.ndarray:
 
 
 def other_labels(own: Any, known: Sequence[Any]) -> list[Any]:
-    """Return some of the labels that a record could have instead of its own."""
+    """Return some alternative labels of a record."""
     return [label for label in known if label != own][:_OTHER_CLASSES]
 
 
 def find_other_noise(trained: TrainedModel, sigma: float, target: float) -> DisclosureCheck | None:
-    """Return with which of the most exposed records the coarse σ would change, if that is quick.
+    """Return the most exposed records whose change would change the coarse σ, if that is quick.
 
     The encoding is held fixed: its means and deviations are public constants to an audit. A record
-    that is alone in its class is told apart: without it the model has other outputs, whatever σ is.
+    that is alone in its class is listed separately: without it the model has other outputs,
+    whatever σ is.
     """
     if trained.refit_work > _MANY_REFITS:
         return None

@@ -1,8 +1,8 @@
-"""Beside the attacker who knows all other records: one who knows less, whom somebody names.
+"""Membership inference by an attacker who knows only part of the other records.
 
-Her number is an estimate, and never stands alone: the finding has the one for an attacker who knows
-all others too. Refits on other people check it for the most exposed; where they are right more
-often than the approximation, they count.
+The success rate is an estimate, always reported beside that of an attacker who knows all other
+records. Refits on other people check it for the most exposed records; where these attacks succeed
+more often than the approximation, their rate is reported.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ def attacker_of(text: str) -> Attacker:
         known = None
     if known is None:
         raise InputError(
-            "--attacker is outsider, who knows none of the others, or knows=0.9, the share of them "
-            f"that she knows, not {shown(text)}."
+            "--attacker is outsider (knows no other record) or knows=0.9 (knows that share of the "
+            f"other records), not {shown(text)}."
         )
     check_outsider(known)
     return known
 
 
 def check_outsider(attacker: Any) -> None:
-    """Refuse what is no attacker, or one who knows all others: every audit is about her."""
+    """Raise for a value that is no attacker, or for one who knows all other records."""
     if not isinstance(attacker, Attacker):
         raise InputError(
             f"attacker must be sp.Attacker(knows=…), not a value of type {type(attacker).__name__}."
         )
     if attacker.knows_all:
         raise InputError(
-            "Every audit is about an attacker who knows all other records; name one who knows "
-            "less, such as outsider or knows=0.9, or leave the attacker out."
+            "Every audit already covers an attacker who knows all other records; name one who "
+            "knows fewer, such as outsider or knows=0.9, or leave the attacker out."
         )
 
 
@@ -63,11 +63,12 @@ def find_outsider(
     risks: RiskFinding | None,
     refits: bool,
 ) -> OutsiderFinding:
-    """Return how often she is right about membership, or say why that is not known.
+    """Return the attacker's success rate in membership inference, or why it is unknown.
 
-    ``sigma`` is the noise, none for a model that is published as it is; ``records`` has the names
-    of all records or people, ``risks`` what an attacker is right about who knows all others, and
-    ``refits`` says whether refits on other people may check the most exposed.
+    ``sigma`` is the noise, ``None`` for a model published without noise; ``records`` holds the
+    names of all records or people, ``risks`` the success rates of an attacker who knows all other
+    records, and ``refits`` states whether refits on other people may check the most exposed
+    records.
     """
     exact: bool | int = False if refits else 0
     try:

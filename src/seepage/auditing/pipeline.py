@@ -198,7 +198,7 @@ def _anew(
     categorical: Sequence[str],
     refit: str | None,
 ) -> Anew | None:
-    """Return the function that reruns a procedure on some of its records, if it learns more."""
+    """Return the function that reruns a procedure on some records, if it has learnt steps."""
     leak = leakage(
         estimator, X, y, noise=Gaussian(1.0), sample_weight=weights, categorical=categorical
     )
@@ -216,7 +216,7 @@ def _anew(
 def _followed(
     estimator: Any, X: Any, categorical: Sequence[str], quantities: Sequence[str], person: Any
 ) -> tuple[Unwrapped, FollowedColumns]:
-    """Return the model inside, and the raw columns on their way to it."""
+    """Return the inner model, and the map from raw columns to its features."""
     try:
         opened = unwrap(estimator, X)
         frame, _ = read_frame(X)
@@ -330,9 +330,9 @@ def _as_ours(model: Any, settings: FitSettings, fit: FittedGLM, y: np.ndarray) -
 
 
 def _constant_attributes(followed: FollowedColumns) -> tuple[Attribute, ...] | None:
-    """Return the columns with the directions in which they move the features, if the same for all.
+    """Return the columns with the directions in which they move the features, if equal for all.
 
-    That is so if the preprocessing is affine; there are closed forms then.
+    They are equal for all records if the preprocessing is affine; closed forms then apply.
     """
     moves = followed.moves
     middle = moves.mean(axis=0)
@@ -353,7 +353,7 @@ def _constant_attributes(followed: FollowedColumns) -> tuple[Attribute, ...] | N
 
 
 def _raw_attributes(followed: FollowedColumns) -> tuple[Attribute, ...]:
-    """Return the columns as directions of themselves."""
+    """Return each column as its own direction."""
     attributes, at = [], 0
     for column in followed.columns:
         t = column.directions

@@ -1,8 +1,8 @@
-"""What people ask: every option of the command line, declared once, in the object it is kept in.
+"""Every option of the command line, declared once, in the dataclass that stores it.
 
 The command line makes an option of each field that is annotated with text: the last text is its
-help, those before it are its names where the field's own will not do. Nothing heavy is imported
-here, because ``seepage --help`` reads this file.
+help, earlier ones replace the field's name. Only light modules are imported here, because
+``seepage --help`` reads this file.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names.sp
 
 @dataclass(frozen=True)
 class FileOptions:
-    """How a table's file is to be read; what is not stated about a text file is detected."""
+    """How to read a table's file; unstated properties of a text file are detected."""
 
     header: Annotated[bool, " /--no-header", "The CSV file has no header line."] = True
     names: Annotated[str | None, "Column names, separated by commas."] = None
@@ -84,7 +84,7 @@ class FileOptions:
 
     @property
     def dialect(self) -> tuple[str | None, ...]:
-        """What is stated about how a text file is written."""
+        """The stated properties of a text file."""
         return self.separator, self.decimal, self.thousands, self.encoding
 
     @property
@@ -95,7 +95,7 @@ class FileOptions:
         return self.decimal
 
     def refuse_in_chunks(self) -> None:
-        """Refuse options that do not apply to Parquet files read in chunks."""
+        """Raise for options that do not apply to Parquet files read in chunks."""
         for given, option in (
             (not self.header, "--no-header"),
             (self.names, "--names"),
@@ -108,7 +108,7 @@ class FileOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnQuestion:
-    """What the model predicts, and what the columns of its table are."""
+    """The target of the model, and the roles of the columns."""
 
     target: Annotated[str, "Column to predict; without it, the columns are listed."] = ""
     model: Annotated[
@@ -159,7 +159,7 @@ class CalibrationQuestion(ColumnQuestion):
 
 @dataclass(frozen=True, kw_only=True)
 class Question(CalibrationQuestion):
-    """A table, what to fit on it, the noise, and what to report of it.
+    """A table, the model to fit, the noise, and the contents of the report.
 
     :func:`seepage.auditing.intake.table.plan_columns` explains the roles of its columns.
     """
@@ -198,19 +198,19 @@ class Question(CalibrationQuestion):
 
     @property
     def named_inputs(self) -> dict[str, Path]:
-        """The files that are read, each by its option."""
+        """The input files, by option."""
         names = ("table", "model_file", "public", "plan")
         return {name: path for name in names if (path := getattr(self, name)) is not None}
 
     @property
     def inputs(self) -> tuple[Path, ...]:
-        """The files that are read and must not be overwritten."""
+        """The input files, which must not be overwritten."""
         return tuple(self.named_inputs.values())
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseQuestion(ColumnQuestion):
-    """What to release of a table, declared before anybody looks at it."""
+    """Settings of a release, declared before the data are seen."""
 
     target: Annotated[str, "Column to predict."] = ""
     l2: Annotated[float, "L2 penalty λ, declared before seeing the data."] = 0.01
@@ -241,9 +241,9 @@ class ReleaseQuestion(ColumnQuestion):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits that a caller sets; a release over one of them does not pass.
+    """Limits set by the caller; a release that exceeds one of them fails.
 
-    A preset fills in those of its limits that were not set.
+    A preset supplies the limits that were not set.
     """
 
     preset: Annotated[
@@ -292,7 +292,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordingQuestion:
-    """A recording of federated rounds and the questions about it."""
+    """A recording of federated rounds, and the settings of its audit."""
 
     recording: Annotated[Path, "Recorded updates: .npz or .safetensors."]
     property: Annotated[
@@ -352,7 +352,7 @@ class ExtractionQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetQuestion:
-    """A privacy budget, or the noise of a training run, to be explained."""
+    """A privacy budget, or the noise of a training run, to explain."""
 
     epsilon: Annotated[float | None, "ε of the privacy budget."] = None
     delta: Annotated[float | None, "δ of the budget, or to compute the ε of a run at."] = None

@@ -1,9 +1,9 @@
-"""How to protect people at less cost: what each remedy takes, what it brings, and what it costs.
+"""Remedies for the most exposed records: settings, protection and cost of each.
 
-A remedy is tried until the most exposed record is protected as was asked: its leakage η, how often
-membership inference succeeds, and what a guess gains. Beside that stands its error on held-out
-records and that of a constant prediction. The choice of a noise or a penalty depends on the data,
-so both are points of a coarse grid.
+Each remedy is strengthened until the most exposed record meets the target for leakage η, membership
+inference and attribute inference. It is reported with its error on held-out records and that of a
+constant prediction. The choice of noise and penalty depends on the data, so both are taken from a
+coarse grid.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ RisksOf = Callable[[TrainedModel, float, Gaussian | None], RiskFinding | None]
 
 @dataclass(frozen=True)
 class Protection:
-    """What was asked for: the most that any record may leak, and the largest risks of one."""
+    """The target: the largest leakage of any record, and its largest risks."""
 
     eta: float
     membership: float = MAX_MEMBERSHIP
@@ -67,7 +67,7 @@ class Protection:
 
     @classmethod
     def asked(cls, eta: float, limits: Limits | None) -> Protection:
-        """Return the limits that a caller set, and for the others those of the verdict."""
+        """Return the limits set by the caller, or else the default limits of the verdict."""
         if limits is None:
             return cls(eta)
         stated = {
@@ -78,10 +78,10 @@ class Protection:
         return cls(eta, **{name: limit for name, limit in stated.items() if limit is not None})
 
     def reached(self, remedy: Remedy, risks: RiskFinding | None = None) -> bool:
-        """Return whether a remedy is within what was asked.
+        """Return whether a remedy meets the target.
 
-        All that is known of the ``risks`` of the release itself must be known of the remedy: what
-        was not measured is not met.
+        Every risk known for the release must be known for the remedy; an unmeasured risk counts as
+        not met.
         """
         known = _with_risks(remedy, risks)
         return remedy.eta is not None and all(
@@ -106,14 +106,14 @@ def find_remedies(
     wanted: Sequence[str] | None = None,
     say: Callable[[str], object] = lambda words: None,
 ) -> tuple[Remedy, ...]:
-    """Return what other noise, penalties, weights and shapes would do, by their rank.
+    """Return remedies by other noise, penalties, weights and noise shapes, in order of rank.
 
     Refitting the model several times is tried for tables in memory only, and within a budget unless
     a remedy is ``wanted`` by the value of its kind. ``worst`` is the largest leakage of a record at
-    σ = 1, ``risks`` are those of the release as it is, and ``risks_of`` those of another model or
-    noise; ``curve`` has the errors with other noise, and over so many ``splits`` each remedy's
-    model is compared with a constant prediction. ``say`` is called with what runs. What leaves a
-    model that is not better than a constant prediction comes last.
+    σ = 1, ``risks`` are those of the present release, and ``risks_of`` computes those of another
+    model or noise. ``curve`` has the errors with other noise; each remedy's model is compared with
+    a constant prediction over ``splits`` splits. ``say`` is called with the name of each stage.
+    Remedies whose model is not better than a constant prediction come last.
     """
     kinds = KINDS if wanted is None else tuple(RemedyKind(name) for name in wanted)
     within = {name: wanted is not None or trained.work <= most for name, most in _BUDGETS.items()}
@@ -155,9 +155,9 @@ def _unmeasured(
 def _ordered(
     remedies: Iterable[Remedy], trial: HeldOutTrial, asked: Protection, risks: RiskFinding | None
 ) -> tuple[Remedy, ...]:
-    """Return remedies beside what was asked and a constant prediction, by their rank.
+    """Return remedies compared with the target and a constant prediction, in order of rank.
 
-    Of two that take the same noise and penalty, the simpler one stays.
+    Of two with the same noise and penalty, the simpler one is kept.
     """
     distinct: dict[Any, Remedy] = {}
     for remedy in remedies:
@@ -173,7 +173,7 @@ def _ordered(
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """A model with its noise, and what it is to be changed into."""
+    """A model with its noise, and the target of its remedies."""
 
     trained: TrainedModel
     trial: HeldOutTrial
@@ -188,12 +188,12 @@ class _Search:
 
     @property
     def met(self) -> bool:
-        """Whether the release as it is protects everybody as was asked."""
+        """Whether the present release meets the target for every record."""
         here = Remedy(kind=RemedyKind.NOISE, eta=self.worst / self.sigma)
         return self.asked.reached(_with_risks(here, self.risks), self.risks)
 
     def more_noise(self) -> Remedy:
-        """Return the noise that is enough for the model as it is; half the leakage if it is met."""
+        """Return the noise that meets the target; if met already, that for half the leakage."""
         start = Remedy(kind=RemedyKind.NOISE)
         least = 2 * self.sigma if self.met else self._plain_noise
         found = self._enough(start, self.trained, self.worst, least)
@@ -204,7 +204,7 @@ class _Search:
         return replace(found, error=self.trial.error(found.sigma), usefulness=known)
 
     def penalty(self) -> Remedy:
-        """Search for the least λ with which the present noise is enough, by bisection of log λ."""
+        """Search for the smallest λ for which the present noise suffices, by bisection of log λ."""
         steps = 5 if self.trained.work > _MANY_PENALTIES else 12
 
         @cache
@@ -242,7 +242,7 @@ class _Search:
         return self._tried(tried(l2), self._refitted(l2), self._after(l2))
 
     def combination(self) -> Remedy:
-        """Return the stronger penalty that leaves the least error, with the noise it then takes."""
+        """Return the stronger penalty with the smallest error, and the noise it then needs."""
         work, tried = self.trained.work, []
         factors = (3, 10, 30, 100, 300, 1000)
         few = factors[3:4] if work > _MANY_PENALTIES else factors[1::2]
@@ -259,8 +259,8 @@ class _Search:
     def weights(self, affordable: bool) -> Remedy:
         """Refit with weights that even out the leakage (Hannun et al. 2021, algorithm 1).
 
-        What counts is the leakage of the whole procedure: the choice of the weights depends on the
-        data and can give away more than it saves. Its risks are not known.
+        The leakage is that of the whole procedure: the choice of the weights depends on the data
+        and can leak more than it saves. Its risks are unknown.
         """
         trained, kind = self.trained, RemedyKind.WEIGHTS
         if trained.owner is not None:  # what weights leak is computed for single records
@@ -295,7 +295,7 @@ class _Search:
         return self._tried(tried, other, try_out(other, trained.settings, self.seed))
 
     def shape(self, public: RecordsInMemory) -> Remedy:
-        """Return what noise in the shape of a model of public records would cost."""
+        """Return the remedy of noise shaped by a model of public records."""
         trained, trial = self.trained, self.trial
         pilot = trained.settings.fit(public)
         shape = noise_shape(pilot, public.X, public.y)
@@ -317,7 +317,7 @@ class _Search:
 
     @property
     def _plain_noise(self) -> float:
-        """The noise on the coarse grid that is enough for η, of the model as it is."""
+        """The noise on the coarse grid that meets η with the present model."""
         return round_up(self.worst / self.asked.eta)
 
     def _settings(self, l2: float) -> FitSettings:
@@ -327,7 +327,7 @@ class _Search:
         return self.trained.refitted(self._settings(l2))
 
     def _after(self, l2: float) -> HeldOutTrial:
-        """Return the trial of another penalty, on the same held-out records."""
+        """Return the test of another penalty on the same held-out records."""
         other = try_out(self.trained, self._settings(l2), self.seed)
         return replace(other, held_out=self.trial.held_out)  # no copies
 
@@ -339,7 +339,7 @@ class _Search:
         least: float,
         shape: Gaussian | None = None,
     ) -> Remedy:
-        """Return a remedy with the least noise, from ``least`` on, that protects as was asked.
+        """Return a remedy with the smallest noise, from ``least`` on, that meets the target.
 
         ``worst`` is the largest leakage of a model's records at σ = 1. Its risks are computed once:
         they fall with the noise by closed forms.
@@ -367,9 +367,9 @@ def with_noise(risks: RiskFinding, sigma: float, noise: float) -> RiskFinding:
     Distances μ between releases are inversely proportional to the noise, and membership inference
     is right ``Φ(μ/2)`` of the time. Whatever the prior, a guess among K levels, none of which is
     farther than μ from another, gains at most ``(1 − 1/K)(2Φ(μ/2) − 1)``: with the commonest level
-    ``k`` of prior ``p``, ``∫ maxⱼ pⱼfⱼ ≤ p + Σⱼ pⱼ∫(fⱼ − fₖ)₊``. No guess gains more than the one
-    that gains most, which is known of the noises of the curve. All count the figures that leave
-    beside the noisy numbers.
+    ``k`` of prior ``p``, ``∫ maxⱼ pⱼfⱼ ≤ p + Σⱼ pⱼ∫(fⱼ − fₖ)₊``. No guess gains more than the
+    largest gain, which is known for the noise scales of the curve. All risks include the figures
+    published beside the noisy numbers.
     """
     times, beside, most = noise / sigma, (risks.epsilon, risks.delta), math.inf
     if times == 1:

@@ -1,4 +1,4 @@
-"""``sp.report`` and ``sp.check``: an audit of either kind, written for its owner, or a checker."""
+"""``sp.report`` and ``sp.check``: write an audit for its owner or for an output checker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def report(
     audit: Audit | AttackAudit | Leakage[Any] | OutsiderLeakage,
     folder: str | os.PathLike[str] = "seepage-audit",
 ) -> Path:
-    """Write the report of an audit into a folder, private to its owner; return its page's path.
+    """Write the report of an audit into a private folder; return the path of its page.
 
     The folder holds what :func:`~seepage.auditing.report.rendering.Report.write`
     lists; for an audit by attack the page, ``summary.json`` and ``records.parquet``. In a
@@ -70,30 +70,30 @@ def check(
     *,
     files: Mapping[str, str | os.PathLike[str]] | None = None,
 ) -> Path:
-    """Write the check of an audit for who decides whether a model may leave; return the sheet.
+    """Write the check of an audit for an output checker; return the path of the sheet.
 
     A JSON file and, beside it, a sheet as text, readable by their owner only: a recommendation
-    (``refuse``, ``review`` or ``release``), its reasons, what was run, and on which files.
+    (``refuse``, ``review`` or ``release``), its reasons, the command, and the files.
 
     Parameters
     ----------
     audit
-        What :func:`seepage.audit` or :func:`seepage.audit_estimator` found; with ``preset=`` it is
-        held to limits.
+        The result of :func:`seepage.audit` or :func:`seepage.audit_estimator`; with ``preset=`` it
+        is checked against limits.
     path
         The JSON file.
     files
-        The files it is about, each by its role, such as ``{"table": "ward.csv"}``; their SHA-256 is
-        written down. None of them may leave: only ``seepage release`` makes such files, and
-        recommends ``release``.
+        The audited files, each by its role, such as ``{"table": "ward.csv"}``; their SHA-256 is
+        recorded. None of them may be published: only ``seepage release`` makes files to publish,
+        and recommends ``release``.
 
     Notes
     -----
-    The keys of the JSON file; a file that exists is replaced only if it is a check, too:
+    The keys of the JSON file; an existing file is replaced only if it is a check too:
 
     - ``schema``: ``seepage-check/1``. The number grows when a key changes its meaning or is
       removed; new keys may appear without a new number.
-    - ``notice``, ``when``: that the numbers are sensitive, and when it was written (UTC).
+    - ``notice``, ``when``: a warning that the numbers are sensitive, and the time of writing (UTC).
     - ``recommendation``, ``reasons``: ``release``, ``review`` or ``refuse``, and why, one sentence
       each, the most important first.
     - ``verdict``: ``tone`` (``good``, ``caution``, ``bad``) and ``label`` of the report.
@@ -103,8 +103,8 @@ def check(
     - ``run``: the ``command`` and the ``settings`` that were given; files by name, without their
       folders.
     - ``files``: of every file its ``role`` (``table``, ``model_file``, ``public``, ``plan``;
-      ``release`` if it is to leave), ``name``, size in ``bytes`` and ``sha256``; of a folder, all
-      files in it.
+      ``release`` if it is to be published), ``name``, size in ``bytes`` and ``sha256``; of a
+      folder, all files in it.
     - ``found``: the numbers, under the keys of ``summary.json``: ``source``, ``unit``, ``model``,
       ``release`` or ``sigma``, ``risks``, ``outsider``, ``attacks``, ``structure``,
       ``disclosures``, ``ledger``, ``usefulness``, ``steps``, ``versions``, as far as there are any.
@@ -137,5 +137,6 @@ def _report_of(audit: Any, call: str) -> AuditReport | AttackReport:
     if isinstance(audit, AttackAudit):
         return AttackReport(audit)
     raise InputError(
-        f"{call} writes what sp.audit(model, X, y) found, not a {type(audit).__name__}."
+        f"{call} takes the result of sp.audit(model, X, y) or sp.audit_estimator(model, X, y), not "
+        f"a {type(audit).__name__}."
     )

@@ -1,8 +1,8 @@
-"""What privacy costs: noise against error on records that the model has not seen.
+"""The privacy–utility trade-off: error on held-out records against the noise.
 
-A model is fitted without some records and tried on them with noise. The error is a sum of losses
-over those records, computed where they are: the draws of the noise, a few parameter vectors, are
-sent to the records. The leakage drawn beside it is that of the release itself.
+A model is fitted without some records and tested on them with noise. The error is a sum of losses
+over those records, computed where they are stored: the noise draws, a few parameter vectors, are
+sent to the records. The leakage in the curve is that of the release itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HEAVY = 2e9  # multiplications in one pass above which no split is repeated
 
 @dataclass(frozen=True, eq=False)
 class _LossSums:
-    """Sums over held-out records of their losses ``l`` and of what a constant's loss is made of.
+    """Sums over held-out records of their losses ``l`` and of the terms of a constant's loss.
 
     The loss of a constant prediction is ``f·w`` with ``f`` a record's class, one-hot, or the powers
     ``(1, a, a²)`` of its distance ``a`` from the mean of all records; ``w`` is known once all sums
@@ -53,7 +53,7 @@ class _LossSums:
 
 @dataclass(eq=False)
 class HeldOutTrial:
-    """A model fitted without some records, with what its noisy copies predict for them."""
+    """A model fitted without some records, with the predictions of its noisy copies for them."""
 
     held_out: RowSource  # the records that are tried
     # The model, and how it was fitted
@@ -70,7 +70,7 @@ class HeldOutTrial:
     _trivial: float = np.nan
 
     def prepare(self, scales: Iterable[float]) -> None:
-        """Find the errors at several noise scales in one pass."""
+        """Compute the errors at several noise scales in one pass."""
         wanted = tuple(dict.fromkeys(float(s) for s in scales if float(s) not in self._known))
         if not wanted:
             return
@@ -94,7 +94,7 @@ class HeldOutTrial:
             self._known[s] = (self.as_error(loss), self._judge(constant, loss, float(square), m))
 
     def error(self, sigma: float) -> float:
-        """Return the error with noise σ, the mean over the draws (a root mean square of numbers).
+        """Return the error with noise σ, the mean over the draws (root mean square for regression).
 
         Draws are the same for every σ, so that errors differ because of the noise, not by chance.
         """
@@ -119,7 +119,7 @@ class HeldOutTrial:
         return np.diag(held_out.labels) if self.settings.classifies else held_out.labels[0]
 
     def _constant(self, held_out: _LossSums) -> np.ndarray:
-        """Return w of the loss of predicting the other records' most frequent class, or mean."""
+        """Return w for the loss of predicting the training records' commonest class, or mean."""
         counts, seen = self.labels.counts, self._each(held_out)
         if counts is None:
             # From the mean of all records to that of the others: (a − t)² = t² − 2ta + a².
@@ -132,8 +132,8 @@ class HeldOutTrial:
         """Return the advantage from mean losses and the mean of their squared difference.
 
         The interval is over held-out records, each with its own difference (paired). Records of one
-        person go together: the variance of their sum is at most ``largest`` times as large as if
-        they did not.
+        person are dependent: the variance of their sum is at most ``largest`` times that of
+        independent records.
         """
         if not math.isfinite(square):  # so wrong that the square of it overflows
             return UsefulnessFinding(-math.inf, -math.inf, -math.inf, 1)
@@ -146,17 +146,17 @@ class HeldOutTrial:
         return UsefulnessFinding(gain, low, high, 1)
 
     def as_error(self, loss: float) -> float:
-        """Return a mean loss as people read it: a rate, or the root of a mean square."""
+        """Return a mean loss as reported: a rate, or the root of a mean square."""
         return loss if self.settings.classifies else float(np.sqrt(loss))
 
 
 def try_out(trained: TrainedModel, settings: FitSettings, seed: int) -> HeldOutTrial:
-    """Fit without a fifth of the records, at most 20,000, to try noise on those.
+    """Fit without a fifth of the records (or people), at most 20,000, to test the noise on those.
 
-    Or without a fifth of the people, with all of their records. The fit starts from the model of
-    all records, only a step or two away. A level that only held-out records have leaves its
-    coefficient undetermined without a penalty, so a weak penalty is used then; if no model exists
-    even so (all records of a class are held out), the model of all records is tried instead.
+    The fit starts from the model of all records, only a step or two away. A level that only
+    held-out records have leaves its coefficient undetermined without a penalty, so a weak penalty
+    is used then; if there is still no model (all records of a class are held out), the model of all
+    records is used instead.
     """
     if math.isinf(trained.refit_work):
         # The labels of a table beyond memory are not known, but every class keeps some of so many.
@@ -217,7 +217,7 @@ def _lost(
 
 
 def truth_of(model: Any, settings: FitSettings, y: np.ndarray) -> np.ndarray:
-    """Return the labels as losses compare them: positions of classes, or numbers."""
+    """Return the labels in the form used by the losses: positions of classes, or numbers."""
     if settings.classifies:
         return class_positions(y, model.classes_)
     return np.asarray(y, dtype=float)
@@ -249,7 +249,7 @@ def noisy_margins(
     draws: int = DRAWS,
     root: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the margins (m, K) of some records, and what noise draws add at σ = 1.
+    """Return the margins (m, K) of some records, and the changes by noise draws at σ = 1.
 
     ``root`` is the lower triangle ``L`` of a covariance ``LLᵀ`` for noise of another shape.
     """
@@ -268,7 +268,7 @@ def noisy_margins(
 
 
 def tells_apart(trained: TrainedModel) -> bool:
-    """Say whether the model predicts every record's class correctly."""
+    """Return whether the model predicts every record's class correctly."""
     ask = partial(_told_wrongly, model=trained.model, settings=trained.settings)
     return trained.source.total(ask, "predictions") == 0
 
@@ -281,7 +281,7 @@ def _told_wrongly(chunk: Chunk, model: Any, settings: FitSettings) -> int:
 def draw_curve(
     trial: HeldOutTrial, sigma: float, calibrated: float, median: float, worst: float
 ) -> TradeoffCurve:
-    """Return the error and the leakage over noise scales around the two that matter.
+    """Return error and leakage over noise scales around those of the release and of the target.
 
     ``median`` and ``worst`` are the leakages of records at σ = 1.
     """
@@ -304,10 +304,10 @@ def draw_curve(
 
 
 def _noises(sigma: float, calibrated: float) -> np.ndarray:
-    """Return noise scales around the two that matter, in ascending order.
+    """Return noise scales around two given ones, in ascending order.
 
-    The two themselves are among them, and twice the noise. Above both come all points of the coarse
-    grid, from which remedies take theirs: what is said of a noise is never read off between points.
+    Both are included, and twice the noise. Above them come all points of the coarse grid, from
+    which remedies choose, so that no statement needs interpolation.
     """
     low, high = min(sigma, calibrated), max(sigma, calibrated)
     scales = [*np.geomspace(low / 100, high, 12), sigma, calibrated, 2 * sigma]
@@ -329,8 +329,8 @@ def judge_usefulness(
 
     Over several splits, each of which holds other records out, with an interval that allows for
     their sharing most records (Nadeau and Bengio 2003); over the held-out records of the ``first``
-    alone where one is asked for, or more fits would take too long. Nothing if the model saw the
-    records that are tried.
+    alone if only one is requested, or more fits would take too long. Returns nothing if the model
+    was fitted on the test records.
     """
     wanted = [float(s) for s in scales]
     trials, found = 1 if trained.refit_work > _HEAVY else splits, []
@@ -357,11 +357,11 @@ def judge_usefulness(
 def split(
     y: np.ndarray, classes: bool, seed: int, owner: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows to fit on and those held out, every class on the first side.
+    """Return the training and held-out rows, with every class in the training rows.
 
-    About the same share of every class is held out, so that a constant prediction, which is judged
-    on the held-out records, does not look better or worse by chance. With an ``owner`` of every
-    row, a fifth of the owners are held out with all of their rows.
+    About the same share of every class is held out, so that the error of a constant prediction on
+    the held-out records does not vary by chance. With an ``owner`` of every row, a fifth of the
+    owners are held out with all of their rows.
     """
     if owner is not None:
         return _split_of_people(y, classes, seed, owner)
@@ -414,7 +414,7 @@ def _held_out_count(rows: int) -> int:
 
 
 def held_out_rows(rows: int, seed: int) -> np.ndarray:
-    """Return which rows are held out, sorted, without permuting all of them."""
+    """Return the held-out rows, sorted, without permuting all rows."""
     wanted = _held_out_count(rows)
     generator = np.random.default_rng(seed)
     chosen = np.unique(generator.integers(0, rows, wanted))

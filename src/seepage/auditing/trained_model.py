@@ -1,4 +1,4 @@
-"""What is audited: a fitted model, how it was fitted, its records, and what their columns mean."""
+"""The audited object: a fitted model, its settings, its records, and the meaning of its columns."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class FitSettings:
 
 
 def choose_model(model: str | None, target_kind: str, target: str) -> str:
-    """Return the kind of model for a target, or say why the one asked for does not suit it."""
+    """Return the kind of model for a target; raise if the requested one does not suit it."""
     if model is None:
         return _BY_TARGET[target_kind]
     if model not in MODELS:
@@ -117,7 +117,7 @@ def choose_model(model: str | None, target_kind: str, target: str) -> str:
 
 
 def settings_of(fit: FittedGLM, rows: int) -> FitSettings:
-    """Return the settings with which we would fit a described model of this many rows."""
+    """Return the settings of our estimator for a described model of this many rows."""
     penalty, intercept = fit.ridge / rows, fit.intercept is not None
     # Our own estimators know neither an L1 penalty nor transformed labels.
     refits = fit.tilt is None and fit.label_unit is None and fit.family != squared_hinge
@@ -144,12 +144,12 @@ class Attribute:
 
     @property
     def scale(self) -> float:
-        """The size of one step of the column that counts as one in the leakage of a record."""
+        """The unit of the column in the leakage of a record."""
         return self.spread if self.kind == "numeric" and self.spread > 0 else 1.0
 
     @property
     def plain(self) -> bool:
-        """Whether it is just one feature times a factor."""
+        """Whether it is one feature times a factor."""
         return self.directions.shape == (1, 1)
 
     @property
@@ -168,7 +168,7 @@ class Attribute:
 class LabelFacts:
     """Facts about all labels: mean, spread and largest of numbers, or counts of classes.
 
-    ``codes`` is how many different numbers there are, where these may be codes of classes.
+    ``codes`` is the number of different values, if they may be codes of classes.
     """
 
     mean: float = 0.0
@@ -189,7 +189,7 @@ class LabelFacts:
 
     @property
     def step(self) -> float:
-        """The step of the label that counts as one: a standard deviation, or a whole class."""
+        """The unit of the label: a standard deviation, or a whole class."""
         return self.spread if self.counts is None and self.spread > 0 else 1.0
 
     def deviation(self, target_kind: str) -> float:
@@ -227,7 +227,7 @@ class RecordsInMemory(MemorySource):
     def parted(self, chosen: np.ndarray) -> tuple[RowSource, RowSource, float]:
         """Return all records, some of them with weight zero, and these.
 
-        So most of a large table is not copied.
+        This avoids copying most of a large table.
         """
         weight = np.ones(len(self)) if self.sample_weight is None else self.sample_weight
         weight = np.where(np.isin(np.arange(len(self)), chosen), 0.0, weight)
@@ -240,20 +240,20 @@ class RecordsInMemory(MemorySource):
         return RecordsInMemory(self.X[rows], self.names, self.y[rows], weight, beside)
 
     def of_people(self, person: np.ndarray) -> RecordsInMemory:
-        """Return the same records, each about a person, by a number."""
+        """Return the same records, each with the number of its person."""
         beside = {**self.beside, PERSON: person}
         return RecordsInMemory(self.X, self.names, self.y, self.sample_weight, beside)
 
     @property
     def owner(self) -> np.ndarray:
-        """What every record belongs to, by number: itself, or the person it is about."""
+        """The unit of every record, by number: itself, or its person."""
         if PERSON not in self.beside:
             return np.arange(len(self))
         return np.unique(self.beside[PERSON], return_inverse=True)[1].reshape(-1)
 
     @property
     def holders(self) -> list[np.ndarray]:
-        """The positions of the records that leave together: each alone, or those of a person."""
+        """The positions of the records of each unit: one record, or all of a person."""
         return list(members(self.owner).values())
 
     def weighted_by(self, weight: np.ndarray) -> RecordsInMemory:
@@ -263,18 +263,18 @@ class RecordsInMemory(MemorySource):
 
 @dataclass(frozen=True, eq=False)
 class ThroughPreprocessing:
-    """Raw columns traced to the features; whether what the steps learnt moves with them."""
+    """The map from raw columns to features, and whether the steps are refitted."""
 
     followed: FollowedColumns
     refitted: bool
 
     @property
     def directions(self) -> int:
-        """How many directions a record has in its raw columns."""
+        """The number of directions of a record in its raw columns."""
         return int(self.followed.moves.shape[2])
 
     def release(self, inner: GLMRelease) -> RawRelease:
-        """Return the release as raw columns see it."""
+        """Return the release as a function of the raw columns."""
         raw = self.followed.table().values
         return RawRelease(
             inner, RawJacobian(inner.template, self.followed, raw, self.refitted), self.refitted
@@ -282,7 +282,7 @@ class ThroughPreprocessing:
 
 
 class InLabelSteps(MeasuredRelease):
-    """A release about records whose label counts in steps of its own size."""
+    """A release whose labels are measured in their own step."""
 
     def __init__(self, inner: MeasuredRelease, step: float) -> None:
         self.inner, self.step = inner, step
@@ -295,7 +295,7 @@ class InLabelSteps(MeasuredRelease):
 
 @dataclass(frozen=True, eq=False)
 class EncodedTable:
-    """A table as numbers, and what its columns mean."""
+    """An encoded table, and the meaning of its columns."""
 
     # The records: features and labels; :data:`ROW` and the groups (text, ``(missing)`` for none)
     # can be read too. Labels are floats for ``numeric`` and ``count``, whole numbers or text for
@@ -328,7 +328,7 @@ class EncodedTable:
 
     @property
     def learnt(self) -> tuple[str, ...]:
-        """What the coding of its columns learnt from the data, in words."""
+        """A description of the parameters that the encoding learnt from the data."""
         if self.coding is None:
             return ()
         named = any(attribute.kind == "categorical" for attribute in self.attributes)
@@ -346,7 +346,7 @@ class EncodedTable:
 
 @dataclass(frozen=True, eq=False)
 class TrainedModel:
-    """A fitted model, one of ours, how it was fitted, and the table it was fitted on."""
+    """A fitted model of seepage, its settings, and its training table."""
 
     model: Any
     settings: FitSettings
@@ -365,23 +365,23 @@ class TrainedModel:
 
     @property
     def records(self) -> RecordsInMemory:
-        """The records, where they are in memory: others are refused."""
+        """The records, which must be in memory."""
         self.source.whole("the records")
         return cast(RecordsInMemory, self.source)
 
     @property
     def owner(self) -> np.ndarray | None:
-        """The person that every record is about, by number, where the unit is the person."""
+        """The person of every record, by number, if the unit is the person."""
         return None if self.table.person is None else self.records.owner
 
     @property
     def holders(self) -> list[np.ndarray]:
-        """The positions of the records that leave together: each alone, or those of a person."""
+        """The positions of the records of each unit: one record, or all of a person."""
         return self.records.holders
 
     @property
     def unit(self) -> str:
-        """What statements are about: a row, or a person with all of their rows."""
+        """The unit of statements: a row, or a person with all of their rows."""
         return ONE_ROW if self.table.person is None else ONE_PERSON
 
     def basis(self) -> np.ndarray | None:
@@ -412,7 +412,7 @@ class TrainedModel:
     def measured(self, noise: Gaussian) -> Leakage[Any]:
         """Return the leakage of the release about its records, the label in its own step.
 
-        Questions to it are about unknowns: whole records in :meth:`basis`, or some attributes.
+        Its unknowns are whole records in :meth:`basis`, or some attributes.
         """
         glm = release_of(self.model, self.source, noise, "raise")
         through = self.table.through
@@ -429,7 +429,7 @@ class TrainedModel:
 
     @property
     def work(self) -> float:
-        """The multiplications that one sum of outer products over the records takes."""
+        """The number of multiplications of one sum of outer products over the records."""
         return float(len(self.source)) * float(len(self.source.names)) ** 2
 
     @property
@@ -438,9 +438,9 @@ class TrainedModel:
         return math.inf if self.source.lazy else self.work
 
     def taken(self) -> TrainedModel:
-        """Return the same about records in memory, if they may be taken there and are not too many.
+        """Return the same with records in memory, if allowed and if they are not too many.
 
-        What takes refits is then done as for a table that came in memory.
+        Stages with refits then run as for a table in memory.
         """
         if not math.isinf(self.refit_work):
             return self
@@ -458,7 +458,7 @@ class TrainedModel:
     ) -> Leakage[Any]:
         """Return the leakage of a release with a noise about records, with the model's notes.
 
-        Plain noise is a standard deviation. Or about the people whose records they are.
+        Plain noise is a standard deviation. With people as the unit, it is about people.
         ``groups`` are the features of each column; where they are several, they count together.
         """
         several = {name: columns for name, columns in (groups or {}).items() if len(columns) > 1}
@@ -474,9 +474,9 @@ class TrainedModel:
     def leakage_to(
         self, attacker: Attacker, sigma: float | None, predictions: Predictions | None = None
     ) -> OutsiderLeakage:
-        """Return the same to an attacker who does not know all others; without noise if σ is none.
+        """Return the same for an attacker who knows fewer records; without noise if σ is ``None``.
 
-        ``predictions`` are what is released, if not the parameters.
+        ``predictions`` are the released values, if not the parameters.
         """
         added = Gaussian if predictions is None else AnswerNoise
         noise = None if sigma is None else added(sigma)
@@ -488,7 +488,7 @@ class TrainedModel:
     def refitted(
         self, settings: FitSettings | None = None, source: RowSource | None = None
     ) -> TrainedModel:
-        """Return it fitted in another way, or on nearly the same records, starting from here."""
+        """Return it refitted with other settings or records, starting from the present fit."""
         settings, source = settings or self.settings, source or self.source
         table = replace(self.table, source=source)
         model = settings.fit(source, self.model)

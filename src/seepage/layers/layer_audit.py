@@ -158,8 +158,8 @@ def audit(
     are tried on the recorded gradients: dropping each of the named layers alone (if there are at
     most 8), and all of them together, if other layers remain to be sent; clipping the parameters to
     their median norm; and Gaussian noise of ``noise`` times that norm on top. The network is used
-    in its present mode: in training mode, BatchNorm and dropout leave no gradient of a single
-    record, so there is V-information but no sensitivity, and the result says so.
+    in its present mode: in training mode, with BatchNorm or dropout, per-record gradients do not
+    exist, so sensitivity is not measured, and the result says so.
 
     Parameters
     ----------

@@ -68,7 +68,7 @@ def test_what_does_not_apply_is_counted_and_says_why() -> None:
         network = MLPClassifier((4,), max_iter=2, random_state=0).fit(X, Y)
     smooth = {risk.name: risk for risk in examine(network, X, Y).risks}["answers shared by few"]
     assert (smooth.found, smooth.value) == (None, 1.0)  # a number, but no finding
-    assert "nearly every record has one of its own" in smooth.reason
+    assert "nearly every record has a unique one" in smooth.reason
     assert numbers_learnt(network, X) == 3 * 4 + 4 + 4 * 1 + 1
     assert by_name(network)["degrees of freedom"] == (False, 0)
 
@@ -139,7 +139,7 @@ def test_a_tree_that_learns_by_heart_is_told_apart_and_says_so(tmp_path: Path) -
     ]
     verdict = AttackReport(audit).verdict
     assert verdict.tone == "bad"
-    assert "a coin toss: 50" in verdict.sentences[0]
+    assert "chance: 50 %" in verdict.sentences[0]
     assert "not a bound" in verdict.sentences[-1]
     page = AttackReport(audit).write(tmp_path / "report")
     assert "What did attacks achieve?" in page.read_text("utf-8")
@@ -178,7 +178,7 @@ def test_the_command_line_audits_by_attack_and_refuses_what_it_cannot_do(tmp_pat
     command = ["audit", str(table), "--target", "y", "--model-kind", "tree", "--out", str(out)]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
-    assert "member told from outsider" in done.output
+    assert "member vs non-member" in done.output
     assert (out / "report.html").exists()
     for extra, words in (
         (["--sigma", "1"], "is for linear models"),

@@ -130,7 +130,7 @@ ASKED = "Numbers were read with decimal commas, as asked."
 GROUPED = "{} were read as marks of thousands: 'x'."
 TWO_WAYS = (
     "Column 'x' of {} can be read in two ways: every {} in it stands before three digits, as a "
-    "mark of thousands or of decimals; say --thousands '{}' or --decimal '{}'."
+    "mark of thousands or of decimals; use --thousands '{}' or --decimal '{}'."
 )
 WINDOWS = (
     "The text is not UTF-8 and was read as Windows-1252 (cp1252), the usual encoding of such "
@@ -138,7 +138,7 @@ WINDOWS = (
 )
 DOUBT = (
     "A decimal point was read where it stands before three digits each time, since {}; if it marks "
-    "thousands, say --thousands '.': 'x'."
+    "thousands, use --thousands '.': 'x'."
 )
 
 CASES = [
@@ -187,7 +187,7 @@ CASES = [
         b"town,x;y,z\nBonn,1;2,3\n",
         None,
         "either.csv may be separated by commas or semicolons: each gives every line equally "
-        "many cells; say which with --separator.",
+        "many cells; choose one with --separator.",
     ),
     Case(
         "decimal commas",
@@ -256,8 +256,8 @@ CASES = [
         "mixed.csv",
         MIXED,
         None,
-        "mixed.csv has decimal points in column 'share' and decimal commas in column 'x'; say "
-        "--decimal, and the other column is not read as numbers.",
+        "mixed.csv has decimal points in column 'share' and decimal commas in column 'x'; use "
+        "--decimal; the other column is then not read as numbers.",
     ),
     Case(
         "`25.3%`",
@@ -362,7 +362,7 @@ def test_a_url_is_fetched_only_where_asked(tmp_path):
     path = tmp_path / "people.csv"
     path.write_bytes(PLAIN)
     url = Path(f"file://{path}")
-    with pytest.raises(InputError, match="nothing is fetched unasked: say --fsspec"):
+    with pytest.raises(InputError, match="URLs are fetched only with --fsspec"):
         read_file(url)
     assert read_file(url, FileOptions(fsspec=True)).column("x").to_pylist() == DOSE
     with pytest.raises(InputError, match="cannot be fetched"):

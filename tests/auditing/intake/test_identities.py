@@ -162,8 +162,8 @@ def test_people_are_numbered_by_their_first_rows():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"person": "y"}, "The target 'y' cannot also say whose row it is"),
-        ({"person": "g", "sensitive": ["g"]}, "says whose row it is and is no feature"),
+        ({"person": "y"}, "The target 'y' cannot also identify people"),
+        ({"person": "g", "sensitive": ["g"]}, "identifies people and is not a feature"),
         ({"person": "h"}, "There is no column 'h'"),
     ],
 )

@@ -156,7 +156,7 @@ def test_a_mismatch_is_answered_in_the_command_lines_own_words(table, tmp_path):
     ("model", "complaint"),
     [
         (make_pipeline(StandardScaler(), PCA(1), Ridge()), "this pipeline has 2"),
-        (make_pipeline(PCA(1), Ridge()), "what a PCA makes of its columns"),
+        (make_pipeline(PCA(1), Ridge()), "the encoding of a PCA step"),
         (Lasso(0.1), "sp.leakage and sp.audit take it|and no others"),
     ],
 )

@@ -62,7 +62,7 @@ def test_a_column_of_several_and_a_value_for_each_round(tmp_path):
         ("a.csv", "person,glasses\n1,yes\n", None, "a.csv has no column 'node' .or 'client'."),
         ("a.csv", "node,a,b\n1,2,3\n", None, "2 columns that could be the property .'a', 'b'."),
         ("a.csv", "node,glasses\n1,2\n", "glases", "did you mean 'glasses'"),
-        ("a.csv", "node\n1\n", None, "says nothing about its clients"),
+        ("a.csv", "node\n1\n", None, "has no column for the property"),
         ("a.csv", "node,glasses\n1,yes\n1,no\n", None, "names the client '1' twice, differently"),
         ("a.csv", "node,glasses\n1,\n", None, "no value for the client '1'"),
         ("a.csv", "node,glasses\n1,yes,3\n", None, "3 cells in line 2 where the first line has 2"),
@@ -71,7 +71,7 @@ def test_a_column_of_several_and_a_value_for_each_round(tmp_path):
         ("a.json", "{", None, "neither one JSON object nor one JSON object per line"),
         ("a.json", "[1]", None, "should map nodes to values"),
         ("a.json", '{"7": [1]}', None, "more than one value for the client '7'"),
-        ("a.xyz", "1", None, "says nothing about its format"),
+        ("a.xyz", "1", None, "is not a known format"),
     ],
 )
 def test_refusals_are_one_sentence(tmp_path, name, text, column, complaint):

@@ -213,7 +213,7 @@ FORGERIES = {
     "one level": (column(2, levels=["baker"]), "column 3 must have several levels"),
     "levels of a number": (column(0, levels=["a", "b"]), "column 1 must have several levels"),
     "two columns of one name": (column(1, name="age"), "two columns have the same name"),
-    "other features": (column(0, name="height"), "the model names other features than"),
+    "other features": (column(0, name="height"), "feature names differ from"),
     "too few columns": (
         listing(lambda c: c["columns"].pop()),
         "features made from the columns differs from that of the coefficients",

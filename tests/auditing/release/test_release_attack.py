@@ -214,7 +214,7 @@ def test_the_entry_of_a_folder_is_held_to_it(tmp_path, monkeypatch):
         (["--ledger", "other.json"], "There is no ledger 'other.json'"),
         (["--folder", "seepage-audit"], "no entry for the release in 'seepage-audit'"),
         (["--sigma", "0.7"], "its --sigma is 0.6, not 0.7"),
-        (["--domain", "age=0:99"], "its columns are coded otherwise"),
+        (["--domain", "age=0:99"], "its columns are encoded differently"),
     ):
         told = CliRunner().invoke(app, [*attack, *more])
         assert told.exit_code == 2

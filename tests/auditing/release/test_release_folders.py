@@ -248,7 +248,7 @@ def test_columns_become_features_by_their_levels_whatever_the_type_of_a_cell():
     np.testing.assert_array_equal(model.transform(table), [[-1, 1, 1, 0], [1, 0, 0, 1]])
     np.testing.assert_array_equal(model.predict(table), [1, 2])
     assert model.feature_names_in_.tolist() == ["age", "arm=true", "dose=2.5", "dose=3"]
-    with pytest.raises(InputError, match="'dose' has the level '4', which this model does not"):
+    with pytest.raises(InputError, match="'dose' has the level '4', which is unknown to this"):
         model.predict(table | {"dose": [1, 4]})
     with pytest.raises(InputError, match="'age' must hold numbers"):
         model.predict(table | {"age": ["old", "young"]})
@@ -371,9 +371,7 @@ def test_the_noise_can_be_drawn_by_a_vote(run, tmp_path):
     result = run("patients.parquet", "--target", "response", "--sigma-epsilon", "100")
     assert result.exit_code == 0, result.output
     assert "noise σ: drawn by a private mechanism. Drawn by a vote of 50 blocks" in result.stdout
-    assert (
-        "That it follows no single record is paid for in noise: the least of the" in result.stdout
-    )
+    assert "Not depending on any single record costs noise: the least of the" in result.stdout
     card = (tmp_path / "seepage-release" / "model-card.md").read_text()
     assert "ε-differentially private with ε = 100" in card
     assert "**Beside the noisy numbers.**" in card
@@ -387,7 +385,7 @@ def test_the_noise_can_be_drawn_by_a_vote(run, tmp_path):
     few = run("few.parquet", "--target", "ill", "--rare", "drop", "--out", "few")
     assert few.exit_code == 0, few.output
     assert "noise σ: on a coarse public grid. The least that meets the target" in few.stdout
-    assert "it follows the most exposed record" in few.stdout
+    assert "it depends on the most exposed record" in few.stdout
     assert "Beside the noisy numbers" not in (tmp_path / "few" / "model-card.md").read_text()
 
 

@@ -108,7 +108,7 @@ def test_verdict_above_the_yardstick():
     )
     unknown = judge(make_audit(risks=None))
     assert unknown.headline == (
-        f"{(audit.eta > 1).sum()} of 569 records give away more than the yardstick allows."
+        f"{(audit.eta > 1).sum()} of 569 records leak more than the yardstick allows."
     )
     text = " ".join([*verdict.sentences, *(answer.text for answer in verdict.answers)])
     worst = audit.eta.argmax()
@@ -116,18 +116,18 @@ def test_verdict_above_the_yardstick():
     assert number(1 / audit.eta[worst]) in text
     assert "“age” is the easiest to attack" in text
     assert "better than ±2.99" in text
-    assert "give away 1.95 times as much" in text
+    assert "leak 1.95 times as much" in text
 
 
 def test_verdict_on_all_records():
     verdict = judge(make_audit(target_eta=1e-9, noise=NoiseChoice("target")))
-    assert verdict.headline == "All 569 records give away more than the target allows."
+    assert verdict.headline == "All 569 records leak more than the target allows."
 
 
 def test_verdict_says_whether_the_target_or_the_columns_leak():
     audit = make_audit()
     told = " ".join(judge(changed(audit, eta_label=audit.eta_features * 3)).sentences)
-    assert "What leaks most is the target, “readmitted”" in told
+    assert "The target “readmitted” leaks most" in told
     told = " ".join(judge(changed(audit, eta_label=audit.eta_features / 3)).sentences)
     assert "its target, “readmitted”, at most" in told
 
@@ -190,7 +190,7 @@ def test_extreme_audits_are_rendered():
         replace(a, smallest_error=np.inf, median_error=np.inf) for a in quiet.attributes
     )
     page = render(replace(quiet, attributes=nothing))
-    assert "says nothing about any single record" in page
+    assert "reveals nothing about any single record" in page
     assert "No column can be estimated" in page
     lone = replace(make_audit(1), attributes=make_audit(1).attributes[:1])
     assert "1 record ·" in render(lone)

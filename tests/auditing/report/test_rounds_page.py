@@ -59,7 +59,7 @@ def listing(folder):
 def test_the_verdict_names_the_layers_and_the_round(report):
     verdict = report.verdict
     assert verdict.tone == "caution"
-    assert verdict.headline == "1 layer of 4 gives away “glasses”, the first after round 1."
+    assert verdict.headline == "1 layer of 4 reveals “glasses”, the first after round 1."
     assert any("“num-examples” and “loss”: these numbers leave" in s for s in verdict.sentences)
     assert any("5 clients with “does not”" in s for s in verdict.sentences)
 
@@ -72,7 +72,7 @@ def test_advice_fits_what_was_found(report):
     assert (first.layers, first.remedy) == (("bn1.buffers",), "without bn1.buffers")
     tried = {remedy.name: remedy.value for remedy in report.audit.layers.remedies}
     assert first.left == tried[first.remedy] < first.whole == report.audit.layers.remedies[0].value
-    assert "Without it a whole update tells" in told[first.name]
+    assert "Without it a whole update leaks" in told[first.name]
     assert any("trained parameters only" in note for note in report.audit.layers.notes)
     over = report.audit.over_rounds
     both = replace(over, p_values=over.p_values[:, [1, 1, 2, 3]])
@@ -80,7 +80,7 @@ def test_advice_fits_what_was_found(report):
     (clip,) = [each for each in advise(loud.audit) if each.name == "Clip and add noise"]
     assert clip.unreached == ("bn1.buffers",)
     told = dict(loud.verdict.advice)
-    assert told["Clip and add noise"].endswith("Neither reaches “bn1.buffers”.")
+    assert told["Clip and add noise"].endswith("Neither applies to “bn1.buffers”.")
 
 
 def test_what_shows_is_said_with_the_level_of_the_test(report, figures, page):
@@ -106,22 +106,22 @@ def test_metrics_that_tell_are_better_not_sent(report):
     assert loud.audit.telling() == ("client metrics",)
     first, text = loud.verdict.advice[0]
     assert first == "Send fewer metrics"
-    assert text.startswith("“num-examples” and “loss” tell the property: round them, or do")
+    assert text.startswith("“num-examples” and “loss” reveal the property: round them, or do")
 
 
 @pytest.mark.slow
 def test_without_rounds_nothing_is_said_about_when(report, figures, page):
     once = replace(report, audit=replace(report.audit, over_rounds=None))
     assert draw_since(once.audit) is None
-    assert "Shows since" in page
-    assert "Shows since" not in once.page(figures)
+    assert "First round" in page
+    assert "First round" not in once.page(figures)
     assert not any("First significant at the 5 % level" in s for s in once.verdict.sentences)
     assert any("First significant at the 5 % level" in s for s in report.verdict.sentences)
 
 
 def test_limits_rule_the_verdict():
     assert make_report(passed=False).verdict.label == "Over the limit"
-    assert make_report(passed=True).verdict.label == "The property shows"
+    assert make_report(passed=True).verdict.label == "The property leaks"
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def test_nothing_found_is_said_with_what_may_have_been_missed():
     quiet = make_report(found=False, seed=3)
     verdict = quiet.verdict
     assert verdict.tone == "good"
-    assert any("does not mean that nothing is there" in s for s in verdict.sentences)
+    assert any("does not prove that nothing leaks" in s for s in verdict.sentences)
     page = quiet.page(quiet.figures())
     assert "Nothing needs to be done about this property" in page
 
@@ -139,7 +139,7 @@ def test_a_client_who_stands_out_is_named():
     apart = make_report(found=False, apart=True, seed=3)
     assert apart.audit.clients.named() == [int(NODES[3])]
     verdict = apart.verdict
-    assert verdict.label == "Not everyone blends in"
+    assert verdict.label == "Outlying clients"
     words = " ".join(verdict.sentences)
     assert f"“{NODES[3]}” stand out: in “bn1.buffers”" in words
     assert "Look at who stands out" in [each.name for each in advise(apart.audit)]
@@ -152,7 +152,7 @@ def test_one_client_alone_cannot_be_tested():
     assert audit.least_p_value() == pytest.approx(0.1)
     assert audit.telling() == ()
     verdict = replace(make_report(), audit=audit).verdict
-    assert verdict.label == "Too few clients to tell"
+    assert verdict.label == "Too few clients to test"
     assert any("no P-value can be below 0.1" in s for s in verdict.sentences)
     assert any("single client" in note for note in audit.notes)
 
@@ -163,11 +163,11 @@ def test_what_is_known_of_a_client_is_not_on_the_page_unless_asked(report, figur
     told = replace(report, values={str(n): "wears glasses" for n in NODES})
     shown = told.page(figures)
     assert shown.count("wears glasses</span>") == CLIENTS
-    assert "because you asked for it" in shown
+    assert "at your request" in shown
 
 
 def test_metrics_leave_too(page):
-    assert "They leave as they are, and no clipping or noise reaches them" in page
+    assert "They are sent without clipping or noise" in page
     assert "client metrics" in page
 
 

@@ -232,7 +232,7 @@ def test_a_file_holds_only_what_a_scaler_of_scikit_learn_does(tmp_path):
     refused = {
         "overrides transform of": tanh,
         "not scikit-learn's class of that name": OwnScaler(),
-        "cannot say what a FunctionTransformer makes": FunctionTransformer(np.tanh),
+        "cannot express the encoding of a FunctionTransformer": FunctionTransformer(np.tanh),
     }
     for message, step in refused.items():
         pipeline = make_pipeline(step, Ridge()).fit(X, Y)

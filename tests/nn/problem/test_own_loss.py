@@ -110,7 +110,7 @@ def test_a_loss_that_is_not_there_or_cannot_be_split(answer: Loss, complaint: st
         (weighted, "its loss is not the plain cross-entropy of one row of logits per label"),
         (
             lambda output, labels: functional.cross_entropy(output, (labels + 1) % 3),
-            "it is not known which label each row of its loss belongs to",
+            "the rows of its loss cannot be matched to labels",
         ),
     ],
 )

@@ -174,7 +174,7 @@ class InversionResult(ResultNumbers):
         Whether the guess was right, (T, n): by release and record (T = 1 for an adversary who
         ignores the release).
     kind
-        ``attack``: a demonstration that this much can be inferred, never that no more can be.
+        ``attack``: a lower limit on what can be inferred, never an upper one.
     """
 
     adversary: str

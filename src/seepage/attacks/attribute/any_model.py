@@ -309,7 +309,7 @@ def guess_columns(
     plan
         What is guessed.
     answers
-        What each of the models answered to :meth:`GuessingPlan.ask`.
+        The result of :meth:`GuessingPlan.ask` for each model.
     signals, inside
         The confidence of each model in every record as it is, and whether it was fitted on it,
         ``(M, n)``.

@@ -67,8 +67,8 @@ class NominalAttribute:
             )
         if len(np.unique(codes, axis=0)) < len(codes):
             raise InputError(
-                f"Two levels of {self.name!r} have the same code, so no model can tell them "
-                "apart; merge them."
+                f"Two levels of {self.name!r} have the same code, so no model can distinguish "
+                "them; merge them."
             )
         codes.setflags(write=False)
         object.__setattr__(self, "codes", codes)

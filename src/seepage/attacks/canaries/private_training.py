@@ -52,7 +52,7 @@ class StepFacts:
     sample_rate
         The probability that a record is drawn into the batch.
     divisor
-        What the noisy sum is divided by.
+        The divisor of the noisy sum.
     """
 
     clip: Clip

@@ -23,7 +23,7 @@ def recover_labels(net: nn.Module, releases: GradientReleases, outputs: Tensor) 
     For one record, the class with the lowest entry of the bias's gradient; without a bias, the
     class whose row of the weight's gradient has negative inner products with all other rows. For a
     batch, class c has ``b(p̄_c − g_c)`` records, with ``p̄`` the network's mean probabilities,
-    approximated by those at the adversary's own records; labels are assigned to match these numbers
+    approximated by those at the adversary's own records. Labels are assigned to match these numbers
     most closely, with at least one for every class whose entry is negative.
 
     Parameters

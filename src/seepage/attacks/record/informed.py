@@ -146,7 +146,7 @@ class InformedAdversary:
         Parameters
         ----------
         noise
-            What is added to the parameters.
+            The noise added to the parameters.
         trials
             How many releases are attacked.
         rows

@@ -45,8 +45,8 @@ class SoftmaxAttack(InformedAttack):
         self.classes = np.argmax(fit.target, axis=1)
         if not label_known and self.column is None and self.outputs == 2:
             raise InputError(
-                "Without an intercept or a constant column, two classes cannot be told apart for "
-                "an unknown record; give the label."
+                "Without an intercept or a constant column, two classes cannot be distinguished "
+                "for an unknown record; give the label."
             )
 
     def reconstruct(self, theta: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,5 +1,5 @@
-"""Models without an exact limit: forests, boosting, support vectors, neighbours, networks.
+"""Models without an exact bound: forests, boosting, support vectors, neighbours, networks.
 
-All that can honestly be said of them is what an attack achieved (never that no attack achieves
-more), and which structural risks need no attack.
+For these, only the success of attacks (a lower limit on leakage) and structural risks can be
+stated.
 """

@@ -1,4 +1,4 @@
-"""An audit by attack: fit, attack with shadow models, look at how the model is built."""
+"""An audit by attack: fit, attack with shadow models, and run structural checks."""
 
 from __future__ import annotations
 
@@ -78,26 +78,22 @@ def audit_estimator(
     X, y
         The records and their labels. A data frame is given to the estimator as it is, with the
         names of its columns, so that a pipeline may encode text; an estimator that takes no text or
-        gaps gets an encoding before it, which :attr:`AttackAudit.steps` then says.
+        missing values gets an encoding before it, listed in :attr:`AttackAudit.steps`.
     source, target
-        What they are called in the report.
+        Their names in the report.
     shadows
-        How many shadow models to fit.
-    jobs
-        How many to fit at a time.
-    seed
-        Of the halves.
+        How many shadow models to fit. jobs How many to fit at a time. seed The seed of the halves.
     together
         The positions of the columns of each attribute, by its name, where several encode one; by
         default every column is an attribute.
     groups
-        Labels of all records, by a name, such as ``{"sex": table["sex"]}``: the report then says
-        how often values are guessed in each group.
+        Labels of all records, by a name, such as ``{"sex": table["sex"]}``: the report then gives
+        the success rate of guesses in each group.
     limits, preset
-        What the audit is held to, or the name of a preset: being over a limit fails, being within
-        it proves nothing.
+        Limits on the audit, or the name of a preset: exceeding a limit fails, being within it
+        proves nothing.
     steps
-        What was done to the data beforehand, in sentences.
+        Earlier processing of the data, in sentences.
     tell
         Called with the name of each stage.
 
@@ -126,7 +122,7 @@ def audit_estimator(
         chosen = np.sort(np.random.default_rng(seed).permutation(len(y))[:MOST_RECORDS])
         done.append(
             f"The attacked models are of {MOST_RECORDS:,} of the {len(y):,} records, drawn at "
-            "random: models of fewer records tend to tell more about them, not less."
+            "random: models of fewer records tend to leak more about them, not less."
         )
     targets = 2
     done.append(
@@ -176,7 +172,7 @@ def _labels_of(name: str, values: Any, records: int) -> np.ndarray:
 
 
 class _Asked(NamedTuple):
-    """What a model fitted on a half says of all records."""
+    """Outputs of a model fitted on a half, for all records."""
 
     signal: np.ndarray
     error: np.ndarray
@@ -188,7 +184,7 @@ def _asked(model: Any, X: Any, y: np.ndarray, plan: GuessingPlan) -> _Asked:
 
 
 def _said_of(plan: GuessingPlan) -> str:
-    """Say which columns were guessed."""
+    """Return a sentence on the guessed columns."""
     said = (
         f"{counted(len(plan.columns), 'column')} of {counted(len(plan.rows), 'record')} drawn at "
         "random were guessed from the model, the label and the other columns; the guess without "
@@ -200,7 +196,7 @@ def _said_of(plan: GuessingPlan) -> str:
 
 
 def _gap(held_out: HeldOutFinding, records: int) -> StructuralRisk:
-    """Return whether errors of members and of non-members differ surely, or their losses do."""
+    """Return whether errors, or losses, of members and non-members differ significantly."""
     found = held_out.gap_low > 0 or held_out.p_value < 0.05
     return StructuralRisk(
         "generalisation gap",

@@ -1,4 +1,4 @@
-"""What ``seepage audit --model-kind`` does: read a table, fit, attack, write and print."""
+"""Implementation of ``seepage audit --model-kind``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an audit by attack found, as numbers."""
+"""Findings of an audit by attack, as numbers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from seepage.tables.source import build_frame
 
 @dataclass(frozen=True, repr=False)
 class AttackAudit(ResultTable):
-    """What an audit by attack found: kind *attack*, never a bound.
+    """Findings of an audit by attack: kind *attack*, never a bound.
 
     Parameters
     ----------
     source, target, model
-        What was audited, which column is predicted, and by what model, in words.
+        The audited data, the predicted column and the model, in words.
     records
         How many records the model was fitted on.
     attacks
@@ -36,21 +36,21 @@ class AttackAudit(ResultTable):
     structure
         Structural risks, which need no attack.
     by_record
-        The numbers of every record behind them, by name.
+        Their per-record values, by name.
     guesses
         How often each column of a record is guessed, with the model and without it.
     held_out
         The error on records that were not in the data, and the gap to those that were.
     steps
-        What was done, one sentence each.
+        The processing steps, one sentence each.
     versions
         Versions of the software that computed this.
     groups
         The group of every record, by the name of what groups them.
     gates
-        The limits that it was held to. An attack within a limit does not prove that it is kept.
+        The limits checked. An attack within a limit does not prove that the limit holds.
     preset
-        The preset that they came from.
+        The preset of the limits.
     """
 
     source: str
@@ -102,7 +102,7 @@ class AttackAudit(ResultTable):
 
     @property
     def most_guessed(self) -> ColumnGuesses | None:
-        """The column that the model leaks most of: members guessed more often than non-members."""
+        """The column with the largest leakage: the largest gain of members over non-members."""
         return max(self.guesses, key=lambda one: one.with_model.difference, default=None)
 
     def __repr__(self) -> str:

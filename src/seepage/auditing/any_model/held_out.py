@@ -1,7 +1,7 @@
-"""What a model gets right of records that it has seen, and of others: its usefulness, and its gap.
+"""Errors of a model on training and held-out records: its usefulness, and the generalisation gap.
 
-Everything is read off models that were fitted on random halves for the attacks anyway, so it is
-about models of half of the records, which tend to be a little worse than the model of all.
+All errors are those of the shadow models, fitted on random halves of the records, which tend to be
+a little worse than the model of all records.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class HeldOutFinding:
 
     @property
     def compared(self) -> str:
-        """``better`` than a constant prediction, ``not told apart`` from one, or ``worse``."""
+        """Comparison with a constant prediction: ``better``, ``not told apart`` or ``worse``."""
         ends = self.advantage_low, self.advantage_high
         return UsefulnessFinding(self.advantage, *ends, self.models).compared
 
@@ -85,10 +85,10 @@ def compare_held_out(
     classes: bool,
     targets: int,
 ) -> HeldOutFinding:
-    """Return what models fitted on halves get right of their members and of the others.
+    """Return the errors of models fitted on halves, on their members and non-members.
 
-    ``errors`` are those of :func:`record_errors`, (M, n); ``signals`` how well each model knows
-    each record, the higher the better; ``inside`` whether it was fitted on it.
+    ``errors`` are those of :func:`record_errors`, (M, n); ``signals`` the confidence of each model
+    in each record; ``inside`` whether it was fitted on it.
     """
     constants = np.stack([_constant_errors(y, half, classes) for half in inside])
     model, constant = contrast(errors, inside), contrast(constants, inside)

@@ -1,7 +1,7 @@
-"""What an estimator is given: the caller's own table, and an encoding where it cannot take that.
+"""Inputs of an estimator: the caller's own table, with an encoding if needed.
 
-A table is given to the estimator as it is. If it cannot be fitted on text, dates or gaps, an
-encoding is put before it, which is then a part of the model that is audited, and is said to be.
+The estimator gets the table unchanged. If it cannot be fitted on text, dates or missing values, an
+encoding is put before it, which is then part of the audited model and reported.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from seepage.tables.source import as_numpy
 
 
 class ColumnEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Turn every column of any table into numbers, as the records it is fitted on allow.
+    """Encodes every column of any table as numbers, learnt from the training records.
 
     Text becomes one column for each of its most frequent values; others have zeros in all of them.
-    Dates become days. A gap in a column of numbers is filled with the median, and another column
-    says that it was one.
+    Dates become days. A missing number is filled with the median, and an indicator column is added.
 
     Parameters
     ----------
     text
         Which columns are text.
     most
-        The most values of a text that have a column.
+        The largest number of values of a text column that get a feature.
     """
 
     def __init__(self, text: tuple[bool, ...], most: int = 100) -> None:
@@ -81,7 +80,7 @@ class ColumnEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
 @dataclass(frozen=True, eq=False)
 class FittedInputs:
-    """An estimator, fitted, and what it was given."""
+    """A fitted estimator, and its inputs."""
 
     estimator: Any  # not fitted: with the encoding that was put before it, if any
     model: Any
@@ -125,12 +124,12 @@ def prepare(estimator: Any, X: Any, y: Any) -> FittedInputs:
     beside = f"; with an encoding before it: {reasons[1]}" if again else ""
     raise InputError(
         f"{name} cannot be fitted on these records ({reasons[0]}{beside}). Check that its steps "
-        "name columns that X has, and that y is what it predicts."
+        "name columns of X, and that y is its target."
     ) from first
 
 
 def _encoded(estimator: Any, X: Any) -> tuple[Any, tuple[str, ...]]:
-    """Return the estimator after an encoding of what it may not take, and what to say of it.
+    """Return the estimator with an encoding before it, and a sentence about it.
 
     There is none for an array of numbers without gaps.
     """

@@ -1,8 +1,7 @@
-"""Limits on an audit by attack: being over one fails, being within it proves nothing.
+"""Limits on an audit by attack: exceeding one fails, being within it proves nothing.
 
-Two of the limits of linear models are about what an attacker does, and an attack can exceed them:
-how often membership inference succeeds, and what the model adds to a guess. All others are about
-bounds, which attacks do not have.
+Two of the limits for linear models apply to attacks, which can exceed them: the success rates of
+membership inference and of guesses. The others apply to bounds, which attacks do not provide.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from seepage.errors import InputError
 
 
 class MembershipSuccess(NamedTuple):
-    """How often an attack on membership is right if half of the records are members."""
+    """The accuracy of a membership attack if half of the records are members."""
 
     rate: float
     interval: ConfidenceInterval
 
 
 def membership_success(attack: MembershipInferenceResult) -> MembershipSuccess:
-    """Return how often an attack tells members from non-members by a threshold on its scores.
+    """Return the accuracy of an attack with a threshold on its scores.
 
-    The threshold for every other record is the best one for the records between them, so that it
-    owes nothing to the records it is judged by.
+    The threshold for every other record is the best one for the records between them, so that
+    threshold and test records are independent.
     """
     scores, members = attack.scores, attack.members
     hits = np.empty(scores.shape, dtype=bool)
@@ -60,7 +59,7 @@ def _best_threshold(scores: np.ndarray, members: np.ndarray) -> float:
 
 
 def check_attack_limits(limits: Limits) -> tuple[str, ...]:
-    """Refuse limits that attacks cannot exceed; return those of a preset that are left out."""
+    """Raise for limits that attacks cannot exceed; return the omitted limits of a preset."""
     check_limits(limits, grouped=True)
     preset = PRESETS.get(limits.preset or "")
     left_out = []

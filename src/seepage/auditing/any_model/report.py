@@ -1,4 +1,4 @@
-"""The report on a model without an exact limit: what attacks achieved, in words and files."""
+"""The report on a model without an exact bound: results of attacks, in words and files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _RATES = (0.001, 0.01)  # the false positive rates at which members found are st
 
 
 class AttackReport(Report):
-    """An audit by attack as people and machines read it."""
+    """The report of an audit by attack."""
 
     screen = "attack.txt.j2"
 
@@ -48,11 +48,11 @@ class AttackReport(Report):
 
     @cached_property
     def verdict(self) -> Verdict:  # type: ignore[override]
-        """What the attacks told, never that no more can be told."""
+        """The verdict on the attacks, which are lower limits on leakage."""
         return judge_attack(self.audit)
 
     def about(self) -> dict[str, Any]:
-        """Return what the templates are about."""
+        """Return the context of the templates."""
         audit = self.audit
         structure = [(risk, tell_risk(risk, audit.held_out)) for risk in audit.structure]
         guesses = sorted(audit.guesses, key=lambda one: -one.with_model.difference)
@@ -70,7 +70,7 @@ class AttackReport(Report):
         return render("attack.html.j2", verdict=self.verdict, screen=screen, **self.about())
 
     def write_records(self, folder: Path) -> None:
-        """Write how strongly the best attack takes each record for a member, and its structure."""
+        """Write the best attack's membership score and the structural findings of each record."""
         audit = self.audit
         scores = np.full(audit.records, np.nan)
         scores[audit.attacked] = audit.strongest.record_scores()
@@ -80,7 +80,7 @@ class AttackReport(Report):
         write_private(folder / "records.parquet", lambda file: pq.write_table(table, file))
 
     def summary(self) -> dict[str, Any]:
-        """Return the audit as plain JSON values, without anything about single records."""
+        """Return the audit as plain JSON values, without per-record results."""
         audit = self.audit
         plain: dict[str, Any] = to_plain(
             {
@@ -134,7 +134,7 @@ class AttackReport(Report):
 
 
 def summary_of_guesses(one: ColumnGuesses) -> dict[str, Any]:
-    """Return how often a column is guessed, without anything about single records."""
+    """Return the success rates of guesses of a column, without per-record results."""
     found, gained = one.with_model, one.gained
     return {
         "name": one.name,
@@ -154,18 +154,17 @@ def summary_of_guesses(one: ColumnGuesses) -> dict[str, Any]:
 
 
 def all_columns(audit: AttackAudit) -> float:
-    """Return the level of one interval at which all columns' together have 95 % (Bonferroni).
+    """Return the level of each interval for 95 % simultaneous coverage of all columns (Bonferroni).
 
-    The column that is shown was picked among all of them.
+    The column shown was selected among all of them.
     """
     return 1 - 0.05 / max(1, len(audit.guesses))
 
 
 def surely_leaked(audit: AttackAudit) -> tuple[ColumnGuesses, ...]:
-    """Return the columns that members are surely guessed in more often than non-members.
+    """Return the columns in which guesses of members succeed significantly more often.
 
-    There are many columns, one of which may stand out by chance: the 95 % are those of all
-    intervals together.
+    With many columns, one may stand out by chance: the 95 % coverage is simultaneous.
     """
     level = all_columns(audit)
     found = (one for one in audit.guesses if one.with_model.interval("difference", level).low > 0)
@@ -173,18 +172,18 @@ def surely_leaked(audit: AttackAudit) -> tuple[ColumnGuesses, ...]:
 
 
 def show_attack(audit: AttackAudit) -> FirstScreen:
-    """Return the first screen: what attacks achieved, beside what chance would."""
+    """Return the first screen: results of attacks, beside chance."""
     best = audit.strongest
     rate, ends = best.tpr(0.01), best.interval
     sure = ends.low > 0.5 or rate.interval.low > 0.01
     cards = [
         Card(
-            "Member told from outsider",
+            "Member vs non-member",
             "50 %",
             percent(best.auc),
             f"chance → {best.method}",
             "bad" if sure else "",
-            "the attack beats chance" if sure else "not surely above chance",
+            "the attack beats chance" if sure else "not significantly above chance",
             (f"95 % CI {percent(ends.low)} to {percent(ends.high)}", *_most_surely(audit)),
         )
     ]
@@ -229,7 +228,7 @@ def show_attack(audit: AttackAudit) -> FirstScreen:
 
 
 def _standard(audit: AttackAudit) -> tuple[str, str] | None:
-    """Return which preset the limits are those of, and whether an attack exceeds one."""
+    """Return the preset of the limits, and whether an attack exceeds one."""
     if audit.preset is None:
         return None if audit.gates else ("Preset or limit:", "none set")
     exceeded = not all(gate.passed for gate in audit.gates)
@@ -238,7 +237,7 @@ def _standard(audit: AttackAudit) -> tuple[str, str] | None:
 
 
 def _most_surely(audit: AttackAudit) -> tuple[str, ...]:
-    """Name the rows for whom being a member changes the evidence most."""
+    """Return a sentence on the rows with the strongest evidence of membership."""
     scores = audit.strongest.record_scores()
     first = np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable")[:3]
     rows = [f"{audit.attacked[k]}" for k in first if scores[k] > 0]
@@ -246,12 +245,12 @@ def _most_surely(audit: AttackAudit) -> tuple[str, ...]:
 
 
 def _lines(audit: AttackAudit) -> list[tuple[str, str, str, str]]:
-    """Return what a terminal shows at first: a number, its interval, and its baseline."""
+    """Return the terminal's first lines: each a number, its interval and its baseline."""
     best, held = audit.strongest, audit.held_out
     rate = best.tpr(0.01)
     lines = [
-        ("member told from outsider", percent(best.auc), *_between(best.interval), "50 %, chance"),
-        ("members found, 1 % false alarms", percent(rate.rate), *_between(rate.interval), "1 %"),
+        ("member vs non-member", percent(best.auc), *_between(best.interval), "50 %, chance"),
+        ("members found, 1 % false positives", percent(rate.rate), *_between(rate.interval), "1 %"),
     ]
     most = next(iter(surely_leaked(audit)), audit.most_guessed)
     if most is not None:
@@ -281,7 +280,7 @@ def _error(held: HeldOutFinding, error: float) -> str:
 
 
 def _members(attack: MembershipInferenceResult) -> Histogram | None:
-    """Return how sure the attack is of the members and the outsiders of one attacked model."""
+    """Return the attack's scores of the members and non-members of one attacked model."""
     scores, inside = attack.scores[0], attack.members[0]
     inside, scores = inside[np.isfinite(scores)], scores[np.isfinite(scores)]
     if not (inside.any() and (~inside).any() and np.ptp(scores) > 0):
@@ -309,15 +308,15 @@ def _members(attack: MembershipInferenceResult) -> Histogram | None:
         "Members (outlined: outsiders)",
         "evidence of membership (heights: logarithmic)",
         below,
-        "1 % of outsiders beyond",
+        "1 % of non-members beyond",
         ((0, number(edges[0])), (below + above, number(edges[-1]))),
-        f"Histogram of the evidence that {total:,} members of one attacked model were in the data: "
-        f"{found:,} lie beyond the line that 1 % of outsiders cross.",
+        f"Histogram of the evidence that {total:,} members of one attacked model were in the "
+        f"data: {found:,} lie beyond the line that 1 % of non-members cross.",
     )
 
 
 def _changes(audit: AttackAudit) -> Remedies:
-    """Return what would change the structure, none of which was tried."""
+    """Return remedies for structural risks, none of which was tried."""
     best, held = audit.strongest, audit.held_out
     now = (percent(best.auc), percent(best.tpr(0.01).rate))
     lines = [
@@ -333,7 +332,7 @@ def _changes(audit: AttackAudit) -> Remedies:
     if any(risk.trees is not None for risk in found):
         lines.append(RemedyLine("a larger min_samples_leaf", ("–", "–"), "–", ""))
     if any(risk.keeper is not None for risk in found):
-        lines.append(RemedyLine("a model that keeps no records", ("–", "–"), "–", ""))
+        lines.append(RemedyLine("a model that stores no records", ("–", "–"), "–", ""))
     lines.append(RemedyLine("a linear model with noise", ("–", "–"), "–", ""))
     lines.append(RemedyLine("constant prediction", ("–", "–"), _error(held, held.constant), ""))
     note = "–: not tried. Structural risks: {} of {}.".format(*_counts(audit))
@@ -352,7 +351,7 @@ def _counted_risks(audit: AttackAudit) -> str:
 
 
 def judge_attack(audit: AttackAudit) -> Verdict:
-    """Return the verdict: what the attacks told, never that no more can be told."""
+    """Return the verdict on the attacks, which are lower limits on leakage."""
     best = audit.strongest
     ends, rate = best.interval, best.tpr(0.01)
     found = [risk for risk in audit.structure if risk.found]
@@ -364,7 +363,7 @@ def judge_attack(audit: AttackAudit) -> Verdict:
     # Certainly far above a coin toss, or certainly finding five times as many members as outsiders
     elif ends.low > 0.6 or rate.interval.low > 0.05:
         label = "Members can be recognised"
-        headline = "Do not release: an attack tells which rows were in the data."
+        headline = "Do not release: membership inference succeeds."
     elif kept is not None:
         label = "Records are in the model"
         headline = (
@@ -375,22 +374,23 @@ def judge_attack(audit: AttackAudit) -> Verdict:
         tone = "caution"
         label = "Some members can be recognised" if ends.low > 0.5 else "Values of members leak"
         headline = (
-            "An attack tells better than a coin toss which rows were in the data."
+            "Membership inference succeeds more often than chance."
             if ends.low > 0.5
-            else f"An attack guesses “{short(leaked[0].name)}” of members better than of others."
+            else f"An attack guesses “{short(leaked[0].name)}” of members more often than of "
+            "non-members."
         )
     else:
         tone, label = "caution", "No attack succeeded" if found else "Nothing was found"
-        headline = "No attack tried beats a coin toss; another might."
-    names = ", ".join(risk.name for risk in found) or "none of those looked for"
+        headline = "No attack tried beats chance; another might."
+    names = ", ".join(risk.name for risk in found) or "none of those checked"
     sentences = (
         tell("picks", best, of="attack.j2"),
         tell("members", [_found(best, fpr) for fpr in _RATES], of="attack.j2"),
         *(() if not audit.guesses else (_tell_guesses(audit, leaked),)),
         tell("useful", audit.held_out, of="attack.j2"),
         f"Without any attack: {_counted_risks(audit)} ({names}).",
-        "This is what an attack did, not a bound: a stronger one may tell more. For linear models "
-        "released with noise seepage knows the limit.",
+        "This is the result of an attack, not a bound: a stronger attack may reveal more. For "
+        "linear models released with noise seepage knows the limit.",
     )
     gates = tuple((gate, tell("gate", gate, of="attack.j2")) for gate in audit.gates)
     return Verdict(tone, label, headline, sentences, gates=gates)
@@ -403,12 +403,12 @@ def _tell_guesses(audit: AttackAudit, leaked: tuple[ColumnGuesses, ...]) -> str:
 
 
 def _found(attack: MembershipInferenceResult, fpr: float) -> dict[str, Any]:
-    """Return the share of members that an attack finds, and whether it is sure of some."""
+    """Return the true positive rate of an attack, and whether it exceeds chance significantly."""
     found = attack.tpr(fpr)
     low, high = found.interval.low, found.interval.high
     return {"fpr": fpr, "rate": found.rate, "low": low, "high": high, "sure": low > fpr}
 
 
 def tell_risk(risk: StructuralRisk, held_out: HeldOutFinding | None = None) -> str:
-    """Say what a model gives away by its construction, and about how many records."""
+    """State a structural risk of a model, and the number of records concerned."""
     return tell("risk", risk, FEW, held_out, of="attack.j2")

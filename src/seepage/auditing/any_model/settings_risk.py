@@ -1,10 +1,10 @@
-"""Settings of tree models that are riskier than others need to be, whatever the data.
+"""Needlessly risky settings of tree models, whatever the data.
 
 The rules are those that SACRO-ML 2.0.1 applies, from a study of membership inference against
 decision trees, random forests and XGBoost over many settings (Preen and Smith 2025,
 https://arxiv.org/abs/2502.09396): settings among the fifth with the largest area under the curve. A
 rule is met if every setting that it names is. They are the authors' rules for these three models
-and say nothing about others.
+only.
 """
 
 from __future__ import annotations

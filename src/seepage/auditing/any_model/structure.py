@@ -1,8 +1,8 @@
-"""Structural risks: what a fitted model gives away by its construction, without any attack.
+"""Structural risks of a fitted model, found without any attack.
 
 They follow the checks of output control in safe havens (SACRO): few degrees of freedom, cells with
-few records, classes that are disclosed with certainty, records kept inside the model, settings that
-are riskier than they need to be. Each is a number first, for the model and, where that makes sense,
+few records, classes that are disclosed with certainty, records stored inside the model, needlessly
+risky settings. Each is a number first, for the model and, where that makes sense,
 for every record; the limits are output checkers' rules of thumb, not bounds.
 """
 
@@ -29,16 +29,16 @@ FEW = 10  # records in a cell, or degrees of freedom: below it, ACRO's default h
 
 @dataclass(frozen=True)
 class StructuralRisk:
-    """One thing that a model may give away by its construction.
+    """One structural risk of a model.
 
     Parameters
     ----------
     name
-        What is looked for.
+        The name of the risk.
     found
         Whether it was found; ``None`` if it does not apply to this model.
     records, among
-        About how many records it is, of how many.
+        The number of records concerned, and of all records.
     value
         The number that is compared with ``limit``: of cells, leaves and degrees of freedom the
         risk counts as found below it, of all others above it. ``None`` if there is none.
@@ -65,7 +65,7 @@ class StructuralRisk:
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """What was looked for in a model, and the numbers of every record, by name."""
+    """Structural risks of a model, and per-record results, by name."""
 
     risks: tuple[StructuralRisk, ...]
     records: Mapping[str, np.ndarray]
@@ -74,7 +74,7 @@ class Structure:
 def examine(model: Any, X: Any, y: np.ndarray) -> Structure:
     """Return the structural risks of a model fitted on ``X``, an array or a frame, and ``y``.
 
-    Models inside pipelines, searches, votes and calibration are looked at on what they are given.
+    Models inside pipelines, searches, voting and calibration are examined on their own inputs.
     """
     parts, kept = list(parts_of(model, X)), dict[str, np.ndarray]()
     trees = [(part, _leaves(part)) for part in parts]
@@ -104,7 +104,7 @@ def _is_classifier(model: Any) -> bool:
 
 
 def _answers(model: Any, X: Any) -> np.ndarray:
-    """Return what the model says of each record: probabilities, else predictions, (n, k)."""
+    """Return the model's output for each record: probabilities, else predictions, (n, k)."""
     if hasattr(model, "predict_proba"):
         return np.round(np.asarray(model.predict_proba(X), dtype=float), 6)
     said = np.asarray(model.predict(X))
@@ -144,7 +144,7 @@ def _small_leaves(
 
 
 def _stored(parts: list[Part], records: int, kept: dict[str, np.ndarray]) -> StructuralRisk:
-    """Find records that the model, or a step before it, keeps as they are."""
+    """Find records that the model, or a step before it, stores verbatim."""
     inside, most, keeper = np.zeros(records, bool), 0, None
     for part in parts:
         rows = records_kept(part.model)
@@ -197,7 +197,7 @@ def _no_probabilities(model: Any) -> str:
 def _cells(
     answers: np.ndarray, y: np.ndarray, classes: bool, kept: dict[str, np.ndarray]
 ) -> tuple[StructuralRisk, StructuralRisk]:
-    """Count records by how many share their answer (k-anonymity), and by class among these."""
+    """Count records by how many share their prediction (k-anonymity), and by class among these."""
     _, cell, counts = np.unique(answers, axis=0, return_inverse=True, return_counts=True)
     cell, records = cell.reshape(-1), len(y)
     kept["same_answer"] = counts[cell]
@@ -205,8 +205,8 @@ def _cells(
     # As smooth models and sums of many trees have: that few share an answer is then no finding
     own = len(counts) > records / 2 and answers.dtype.kind == "f"
     reason = (
-        f"{len(counts):,} different answers for {records:,} records: nearly every record has one "
-        "of its own, whatever the model has learnt from it."
+        f"{len(counts):,} different answers for {records:,} records: nearly every record has a "
+        "unique one, whatever the model has learnt from it."
         if own
         else ""
     )
@@ -244,7 +244,7 @@ def _cells(
 
 
 def _freedom(trees: list[tuple[Part, np.ndarray | None]], records: int) -> StructuralRisk:
-    """Compare the numbers a model has learnt with the records it learnt from."""
+    """Compare the number of learnt parameters with the number of records."""
     name = "degrees of freedom"
     models = [(part, leaves) for part, leaves in trees if part.X is not None]
     counts = [numbers_learnt(part.model, part.X, leaves) for part, leaves in models]
@@ -256,7 +256,7 @@ def _freedom(trees: list[tuple[Part, np.ndarray | None]], records: int) -> Struc
 
 
 def degrees_of_freedom(learnt: int, records: int) -> StructuralRisk:
-    """Return the records less the numbers that a model has learnt from them, as a check."""
+    """Return the check on degrees of freedom: records less learnt parameters."""
     few = records - learnt < FEW
     return StructuralRisk(
         "degrees of freedom",
@@ -271,7 +271,7 @@ def degrees_of_freedom(learnt: int, records: int) -> StructuralRisk:
 
 
 def _settings(parts: list[Part], records: int) -> StructuralRisk:
-    """Count the rules for settings that are riskier than they need to be."""
+    """Count the rules for needlessly risky settings."""
     name = "settings"
     counts = [rules_met(part.model, records) for part in parts if part.X is not None]
     known = [count for count in counts if count is not None]
@@ -285,7 +285,7 @@ def _settings(parts: list[Part], records: int) -> StructuralRisk:
 
 
 def _single_levels(X: Any, kept: dict[str, np.ndarray]) -> StructuralRisk:
-    """Count the records that alone have a value of a column with few values."""
+    """Count the records with a unique value of a column with few values."""
     columns = columns_as_they_are(X)
     alone = np.zeros(len(columns[0][1]), bool)
     for _, column in columns:

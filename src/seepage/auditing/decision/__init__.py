@@ -1,5 +1,5 @@
-"""What a decision about a release needs: limits by who will see it, and a sheet for who decides.
+"""Decision about a release: limits by recipient, and a sheet for the output checker.
 
-``presets`` owns the thresholds of every gate that people do not set themselves. ``check`` writes
-what an output checker reads, from the same findings as the report. Nothing here measures anything.
+``presets`` defines the default thresholds of the gates. ``check`` writes the file and sheet for an
+output checker, from the same findings as the report. Nothing here measures anything.
 """

@@ -1,7 +1,7 @@
-"""The check of a release for who decides whether it may leave: a JSON file, and a sheet to sign.
+"""The check of a release for an output checker: a JSON file, and a sheet to sign.
 
-Output checkers of trusted research environments read a recommendation, its reasons, what was run,
-and on which files, with their SHA-256. All of it comes from a report that was made anyway.
+It states a recommendation, its reasons, the command, and the files with their SHA-256. All of it
+comes from the report.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FOUND = (
 
 @dataclass(frozen=True)
 class CheckedFile:
-    """A file that was read, or that is to leave."""
+    """An input file, or a file to be published."""
 
     role: str  # ``table``, ``model_file``, ``public`` or ``plan``; ``release`` if it is to leave
     name: str  # without the folder it lies in
@@ -44,7 +44,7 @@ class CheckedFile:
 
 
 def checked_files(paths: Mapping[str, Path]) -> tuple[CheckedFile, ...]:
-    """Return the files at some paths by their role; of a folder, all that it holds."""
+    """Return the files at some paths by their role; for a folder, all its files."""
     return tuple(
         CheckedFile(role, file.relative_to(path.parent).as_posix(), size, digest)
         for role, path in paths.items()
@@ -73,9 +73,9 @@ def _digest(path: Path) -> tuple[int, str]:
 def recommend(verdict: Verdict, leaving: bool) -> str:
     """Return ``refuse``, ``review`` or ``release``.
 
-    ``release`` only if limits were set and all of them are met, nothing else gives pause, and the
-    files that are to leave are there to be compared; ``refuse`` if a limit is exceeded or an attack
-    succeeded. A person has to decide the rest.
+    ``release`` only if limits were set and all of them are met, there is no other concern, and the
+    files to be published are present for comparison; ``refuse`` if a limit is exceeded or an attack
+    succeeded. Otherwise a person must decide.
     """
     if not verdict.passed or verdict.tone == "bad":
         return "refuse"
@@ -85,18 +85,18 @@ def recommend(verdict: Verdict, leaving: bool) -> str:
 
 @dataclass(frozen=True)
 class Check:
-    """What an output checker reads.
+    """The contents of a check.
 
     Parameters
     ----------
     report
-        What was found, as people and machines read it.
+        The report of the findings.
     command
-        What was run: ``audit`` or ``release``.
+        The command: ``audit`` or ``release``.
     settings
         The options that were given, by name; files without their folders.
     files
-        The files that were read, and those that are to leave.
+        The input files, and those to be published.
     """
 
     report: Report
@@ -106,7 +106,7 @@ class Check:
 
     @property
     def leaving(self) -> tuple[CheckedFile, ...]:
-        """The files that are to leave."""
+        """The files to be published."""
         return tuple(file for file in self.files if file.role == LEAVES)
 
     def summary(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class Check:
         return values
 
     def _reasons(self, whole: Mapping[str, Any]) -> list[str]:
-        """Return why, the most important first."""
+        """Return the reasons, the most important first."""
         verdict, reasons = self.report.verdict, [self.report.verdict.headline]
         gates = sorted(verdict.gates, key=lambda one: one[0].passed)  # what is exceeded first
         reasons += [f"{gate.name}: {text}" for gate, text in gates]
@@ -141,13 +141,15 @@ class Check:
         reasons += verdict.sentences[:-1] if "attacks" in whole else ()
         reasons += [risk["text"] for risk in whole.get("structure", ()) if risk["found"]]
         if "attacks" in whole:
-            reasons.append("An attack shows what can be told, never that no more can be.")
+            reasons.append("An attack is a lower limit on leakage, never an upper one.")
         elif not verdict.gates:
-            reasons.append("No limit was set: name one, or --preset for who will see the release.")
+            reasons.append(
+                "No limit was set: give one, or --preset for the recipients of the release."
+            )
         if verdict.passed and not self.leaving and "attacks" not in whole:
             reasons.append(
-                "An audit makes no file that may leave: its numbers are about the model with "
-                "noise, not about a model file without it. Use `seepage release --check`."
+                "An audit makes no file to publish: its numbers describe the model with noise, not "
+                "a model file without it. Use `seepage release --check`."
             )
         return reasons
 
@@ -182,7 +184,7 @@ class Check:
 
 
 def check_target(path: Path, keep: Iterable[Path]) -> None:
-    """Refuse a file for a check that would replace anything else; called before any long work.
+    """Raise if the file of a check would replace anything else; called before any long work.
 
     ``keep`` are the inputs, and folders that are written as a whole.
     """
@@ -213,7 +215,7 @@ def _is_check(path: Path) -> bool:
 
 
 def stated(*asked: Any) -> dict[str, Any]:
-    """Return the settings of questions that differ from their defaults; of files, the names."""
+    """Return the settings that differ from their defaults; for files, the names."""
     found: dict[str, Any] = {}
     for question in asked:
         for field in fields(question):
@@ -236,7 +238,7 @@ def _plain(value: Any) -> Any:
 
 
 class PendingCheck:
-    """A check that was asked for: its files are read before the work, and again after it."""
+    """A requested check: its files are read before the work, and again after it."""
 
     def __init__(
         self, path: Path | None, inputs: Mapping[str, Path], folders: Iterable[Path]
@@ -248,7 +250,7 @@ class PendingCheck:
             self.before = checked_files(inputs)
 
     def compare(self) -> None:
-        """Refuse inputs that changed in the meantime: nobody could say what was audited."""
+        """Raise if the inputs changed meanwhile: the audited version would be unknown."""
         if self.path is not None and checked_files(self.inputs) != self.before:
             raise InputError(
                 "A file changed while it was audited, so no check was written; run it again."
@@ -261,7 +263,7 @@ class PendingCheck:
         settings: Mapping[str, Any],
         leaving: Path | None = None,
     ) -> None:
-        """Write the check, if one was asked for; ``leaving`` is the folder that is to leave."""
+        """Write the check, if requested; ``leaving`` is the folder to be published."""
         if self.path is None:
             return
         made = () if leaving is None else checked_files({LEAVES: leaving})

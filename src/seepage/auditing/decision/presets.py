@@ -1,11 +1,11 @@
-"""The limits of a release by who will see it: our default, not law.
+"""Limits on a release by recipient: our defaults, not law.
 
-An attacker who has no idea whether somebody is in the data is right half of the time. Membership
+An attacker without any information about membership is right half of the time. Membership
 inference that is right 60, 75 or 90 % of the time turns odds of 1 : 1 into 1.5, 3 or 9 : 1, as pure
-differential privacy with ε = log 1.5, log 3 or log 9 would allow. A guess of a value may gain five
-points less than membership gains over chance, since the value is itself the harm. A true positive
-rate of 0.1, 0.5 or 0.9 at 1 % false positives means that of those said to have a value that one in
-a hundred has, at most 9, 34 or 48 % have it. ``docs/how-to/decide.md`` has the reasons.
+differential privacy with ε = log 1.5, log 3 or log 9 would allow. The limit on the gain of a guess
+is five points lower than that of membership over chance, since disclosing the value is itself the
+harm. A true positive rate of 0.1, 0.5 or 0.9 at 1 % false positives means a precision of at most 9,
+34 or 48 % for a value that one in a hundred has. ``docs/how-to/decide.md`` has the reasons.
 
 Nothing is imported here, because ``seepage --help`` reads this file.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Preset:
-    """Limits for one kind of recipient; they hold against who knows all other records."""
+    """Limits for one kind of recipient, against an attacker who knows all other records."""
 
     audience: str  # who will see the release
     max_membership: float  # how often membership inference may succeed; chance is 0.5

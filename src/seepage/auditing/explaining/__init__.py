@@ -1,5 +1,5 @@
-"""What a privacy budget means: (ε, δ), or the noise of a training run, in numbers people know.
+"""Explanation of a privacy budget, (ε, δ) or the noise of a training run, by attack success rates.
 
 ``explanation`` has the numbers and :func:`seepage.explain`; ``picture`` draws them; ``command``
-prints them. Words are in the templates of the report. Nothing here sees any data.
+prints them. The text is in the templates of the report. No data are used here.
 """

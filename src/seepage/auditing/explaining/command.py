@@ -1,4 +1,4 @@
-"""What ``seepage explain`` does: print what a budget means, and draw it on request."""
+"""Implementation of ``seepage explain``: print, and draw, the explanation of a budget."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from seepage.auditing.questions import BudgetQuestion
 
 
 def run_explanation(question: BudgetQuestion, *, picture: Path | None, as_json: bool) -> None:
-    """Print what a privacy budget means."""
+    """Print the explanation of a privacy budget."""
     found = explain(**vars(question))
     drawn = None if picture is None else found.picture(picture)
     typer.echo(found.to_json() if as_json else str(found), nl=not as_json)

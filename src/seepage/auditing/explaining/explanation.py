@@ -1,4 +1,4 @@
-"""``sp.explain``: what a promise of differential privacy allows an attacker, at most."""
+"""``sp.explain``: upper limits on attacks under a differential-privacy guarantee."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ Explained = DifferentialPrivacy | GaussianDP | SampledGaussianDP
 
 @dataclass(frozen=True)
 class Meaning:
-    """What one reading of a promise allows an attacker who knows all other records, at most.
+    """Upper limits on an attacker who knows all other records, under one reading of a guarantee.
 
     Parameters
     ----------
     reading
-        What is taken to be known of the mechanism: ``"any mechanism"``, ``"Gaussian noise"``,
+        The assumption about the mechanism: ``"any mechanism"``, ``"Gaussian noise"``,
         ``"this run"`` or ``"its (ε, δ) alone"``.
     membership, at_prior
         The success rate of membership inference, at even odds and at the base rate.
     tpr, tpr_strict
         Its true positive rate at 1 % and at 0.1 % false positives.
     closest
-        The least root mean squared error of any estimate of a number, as a share of its known
+        The minimum root mean squared error of any estimate of a number, as a share of its known
         range, on average over records at its two ends; 0.5 without a release.
     trade_off
         The trade-off of false positives and false negatives.
@@ -59,7 +59,7 @@ class Meaning:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(ResultTable):
-    """What a privacy budget means.
+    """Explanation of a privacy budget.
 
     Parameters
     ----------
@@ -68,11 +68,10 @@ class Explanation(ResultTable):
     epsilon, delta
         The budget; ε is unknown for a run without a δ.
     neighbours
-        What membership is about: to ``"add-or-remove"`` one record, or to ``"replace"`` one.
+        The neighbouring relation: to ``"add-or-remove"`` one record, or to ``"replace"`` one.
     prior
-        The base rate: how likely somebody is in the data, before the release.
-    meanings
-        What it allows: first the most that holds, then what holds if more is known.
+        The base rate: the prior probability that a person is in the data. meanings
+        The upper limits: first for any mechanism, then under stronger assumptions.
     """
 
     promise: str
@@ -99,7 +98,7 @@ class Explanation(ResultTable):
 
     @property
     def baseline(self) -> float:
-        """How often a guess is right at the base rate without the release."""
+        """The success rate of a guess at the base rate without the release."""
         return max(self.prior, 1 - self.prior)
 
     @property
@@ -140,10 +139,10 @@ class Explanation(ResultTable):
         """Return the same as plain values, which ``--json`` prints.
 
         ``schema`` grows when a key changes its meaning or is removed. ``promise``, ``epsilon``
-        (``None`` for a run without ``delta``), ``delta``, ``neighbours`` and ``prior`` are what was
-        asked; ``baseline`` is the success rate of a guess without the release. ``meanings`` has the
-        fields of every :class:`Meaning`, and ``presets`` those whose limit on membership the first
-        of them meets.
+        (``None`` for a run without ``delta``), ``delta``, ``neighbours`` and ``prior`` repeat the
+        arguments; ``baseline`` is the success rate of a guess without the release. ``meanings`` has
+        the fields of every :class:`Meaning`, and ``presets`` those whose limit on membership the
+        first of them meets.
         """
         names = ("reading", "membership", "at_prior", "tpr", "tpr_strict", "closest")
         return {
@@ -177,15 +176,14 @@ def explain(
     neighbours: str = "add-or-remove",
     prior: float = 0.5,
 ) -> Explanation:
-    """Say what a privacy budget allows an attacker who knows all other records, at most.
+    """Return upper limits on an attacker who knows all other records, under a privacy budget.
 
-    All follows from the trade-off between true and false positives that the promise allows. For
-    (ε, δ) that is ``TPR = min(1, δ + e^ε·FPR, 1 − e^−ε (1 − δ − FPR))``: membership inference is
-    right at most ``1 − (1 − δ)/(1 + e^ε)`` of the time. For a run, it is the curve of its steps.
+    All limits follow from the trade-off between true and false positives that the guarantee allows.
+    For (ε, δ) that is ``TPR = min(1, δ + e^ε·FPR, 1 − e^−ε (1 − δ − FPR))``: membership inference
+    is right at most ``1 − (1 − δ)/(1 + e^ε)`` of the time. For a run, it is the curve of its steps.
 
-    A guarantee is about the worst record of any table. For the records of yours,
-    ``leak.membership()`` of :func:`seepage.leakage`, or of a measured run, says how often it is
-    right about each.
+    A guarantee covers the worst record of any table. For your own records, ``leak.membership()`` of
+    :func:`seepage.leakage`, or of a measured run, gives the success rate for each.
 
     Parameters
     ----------
@@ -195,8 +193,8 @@ def explain(
         Of private SGD: the noise over the clip, the probability that a record takes part in a
         step, and how many steps there are.
     neighbours
-        What ε is about: to ``"add-or-remove"`` one record, as in Opacus and most accountants, or
-        to ``"replace"`` one.
+        The neighbouring relation of ε: to ``"add-or-remove"`` one record, as in Opacus and most
+        accountants, or to ``"replace"`` one.
     prior
         The base rate: how likely somebody is in the data, before the release.
 
@@ -213,13 +211,12 @@ def explain(
     if noise_multiplier is None:
         if epsilon is None:
             raise InputError(
-                "Say what to explain: sp.explain(epsilon=8, delta=1e-5), or of private SGD "
+                "Give a budget, sp.explain(epsilon=8, delta=1e-5), or the settings of private SGD, "
                 "sp.explain(noise_multiplier=1.0, sample_rate=0.01, steps=1000, delta=1e-5)."
             )
         if sample_rate != 1 or steps != 1:
             raise InputError(
-                "sample_rate and steps are of a run whose noise_multiplier is given; an ε counts "
-                "them already."
+                "sample_rate and steps need a noise_multiplier; an ε already includes them."
             )
         given = DifferentialPrivacy(epsilon, 0.0 if delta is None else delta, neighbours)
         readings: list[tuple[str, Explained]] = [("any mechanism", given)]

@@ -1,4 +1,4 @@
-"""The picture of a promise: true against false positive rates, as SVG or PNG."""
+"""The figure of a guarantee: true against false positive rates, as SVG or PNG."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seepage.tables.names import shown
 
 
 def draw_picture(path: Path, title: str, curves: Sequence[tuple[str, TradeOff]]) -> Path:
-    """Draw what each reading allows beside guessing, with false positives from 0.01 % to all."""
+    """Draw the ROC curve of each reading beside chance, from 0.01 % false positives on."""
     from matplotlib.figure import Figure
 
     check_path(path)

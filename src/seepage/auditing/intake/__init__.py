@@ -1,5 +1,5 @@
-"""What comes in: tables and fitted models from files, checked, planned and turned into numbers.
+"""Input: tables and fitted models from files, checked, planned and encoded.
 
-This folder refuses files and columns that cannot be used, and says in one sentence what to do about
-it; nothing here fits or measures a model.
+Unusable files and columns raise an error that states the remedy in one sentence. No model is fitted
+or measured here.
 """

@@ -1,9 +1,8 @@
-"""Read the file an audit is about, whatever its format, into one table of typed columns.
+"""Reads the file of an audit, in any supported format, into one table of typed columns.
 
-Text files are written in many ways. The dialect of each (what separates its columns, its decimal
-mark, its encoding) is detected and reported, unless the caller states it; a file that can be read
-in two ways with different numbers is refused, with the option that decides. Errors say in one
-sentence what is wrong with a file, and quote no cell of it.
+Text files are written in many ways. The dialect (separator, decimal mark, encoding) is detected and
+reported, unless the caller states it. An ambiguous file, with two readings of its numbers, is
+refused, with the option that decides. Error messages quote no cell of the file.
 """
 
 from __future__ import annotations
@@ -91,19 +90,18 @@ _PER_CENT = r"[ \x{a0}\x{202f}]?%$"
 
 
 def read_file(path: Path, options: FileOptions | None = None) -> pa.Table:
-    """Read a file of any of the :data:`FORMATS`, by its extension, or a URL if that was asked for.
+    """Read a file of any of the :data:`FORMATS`, by its extension, or a URL if requested.
 
     White space around text is stripped, text that stands for a missing value becomes one, and
-    columns get names that are printable, not empty and all different. :func:`steps_of` reports what
-    was detected and changed. A file that cannot be read is refused in one sentence that quotes no
-    cell of it.
+    columns get names that are printable, not empty and all different. :func:`steps_of` reports
+    detections and changes. An unreadable file raises an error that quotes no cell of it.
     """
     path, options = Path(path), options or FileOptions()
     check_input(path)
     if not path.exists() and (url := url_of(path)) is not None:
         if not options.fsspec:
             raise InputError(
-                f"{shown(url)} is a URL, and nothing is fetched unasked: say --fsspec, or "
+                f"{shown(url)} is a URL, and URLs are fetched only with --fsspec; use it, or "
                 "download the file."
             )
         with fetched(url) as file:
@@ -150,13 +148,13 @@ def table_of_frame(frame: Any) -> pa.Table:
 
 
 def with_steps(table: pa.Table, steps: Sequence[str]) -> pa.Table:
-    """Return a table that carries what was detected and changed to read it."""
+    """Return a table with the notes on how it was read."""
     # Metadata of the file's writer is dropped: the next reader would take it for ours.
     return table.replace_schema_metadata({_STEPS: json.dumps(list(steps)).encode()})
 
 
 def steps_of(table: pa.Table) -> tuple[str, ...]:
-    """Return what :func:`read_file` detected and changed, one sentence each."""
+    """Return the detections and changes by :func:`read_file`, one sentence each."""
     return tuple(json.loads((table.schema.metadata or {}).get(_STEPS, b"[]")))
 
 
@@ -203,8 +201,8 @@ def _kind(path: Path) -> tuple[str, str | None]:
         )
     if found in PACKED.values():
         raise InputError(
-            f"{path.name} is compressed ({found}), and its name does not say what is in it; rename "
-            "it, to table.csv.gz for instance."
+            f"{path.name} is compressed ({found}), and its name does not show its format; rename "
+            "it, for instance to table.csv.gz."
         )
     if found is not None:
         raise InputError(
@@ -212,7 +210,7 @@ def _kind(path: Path) -> tuple[str, str | None]:
             "Parquet."
         )
     raise InputError(
-        f"{path.name} has {ending}, which says nothing about its format; it should be one of "
+        f"{path.name} has {ending}, which is not a known format; it should be one of "
         f"{', '.join(FORMATS)}."
     )
 
@@ -232,7 +230,7 @@ class _TextFile:
         self.skip = int(given.header)  # lines to skip after blank ones
 
     def read(self) -> tuple[pa.Table, list[str]]:
-        """Return the table, and sentences on what a reader should know about it."""
+        """Return the table, and sentences on how it was read."""
         first, path, header = self.first, self.path, self.given.header
         names = None
         if self.given.names is not None:
@@ -281,7 +279,7 @@ class _TextFile:
             raise not_whole(self.path.name, self.packed or "text") from error
 
     def _find_encoding(self) -> str:
-        """Decode the whole file once: one wrong letter would make a wrong category.
+        """Decode the whole file once; one wrong letter would create a wrong category.
 
         Text that is not UTF-8 from its first non-ASCII letter on is taken as Windows-1252, the
         usual encoding of such files, unless it holds a byte that Windows-1252 does not define.
@@ -295,8 +293,8 @@ class _TextFile:
                 return "utf-16"
             if b"\x00" in block:
                 raise InputError(
-                    f"{self.path.name} holds zero bytes: it is not text, or it is UTF-16; if it "
-                    "is, say --encoding utf-16-le (or utf-16-be)."
+                    f"{self.path.name} holds zero bytes: it is not text, or it is UTF-16; if so, "
+                    "use --encoding utf-16-le (or utf-16-be)."
                 )
             if not where:
                 try:
@@ -346,7 +344,7 @@ class _TextFile:
         return io.TextIOWrapper(self._open(), encoding=encoding, newline="")
 
     def _find_separator(self) -> str:
-        """Return the mark that cuts all first lines into equally many cells, two or more."""
+        """Return the separator that gives all first lines equally many cells, two or more."""
         with self._stream() as stream:
             sample, cut = stream.read(1 << 16), bool(stream.read(1))
         cells = {mark: _cells(sample, mark, cut) for mark in _SEPARATORS}
@@ -356,7 +354,7 @@ class _TextFile:
             ways = " or ".join(_SEPARATORS[mark] for mark in fits)
             raise InputError(
                 f"{self.path.name} may be separated by {ways}: each gives every line equally many "
-                "cells; say which with --separator."
+                "cells; choose one with --separator."
             )
         if not fits:  # some line is odd, which the reader will report
             cells.pop(" ")
@@ -386,7 +384,7 @@ class _TextFile:
     # Its cells ----------------------------------------------------------------------------------
 
     def _parse(self, texts: Sequence[int] = ()) -> pa.Table:
-        """Return the columns, named by Arrow; or some of them as text, without looking further."""
+        """Return the columns, named by Arrow; or some of them as text, without type detection."""
         bad: list[tuple[int | None, int, int]] = []
         as_text = {f"f{j}": pa.string() for j in texts}
 
@@ -485,8 +483,8 @@ class _TextFile:
         if len(forced) == 2:
             raise InputError(
                 f"{self.path.name} has decimal points in column {shown(titles[forced['.']])} and "
-                f"decimal commas in column {shown(titles[forced[',']])}; say --decimal, and "
-                "the other column is not read as numbers."
+                f"decimal commas in column {shown(titles[forced[',']])}; use --decimal; the other "
+                "column is then not read as numbers."
             )
         open_ = [j for j, written in found.items() if written.ambiguous]
         if forced or not open_:
@@ -498,7 +496,7 @@ class _TextFile:
         raise InputError(
             f"Column {first} of {self.path.name} can be read in two ways: every "
             f"{THOUSANDS[mark][:-1]} in it stands before three digits, as a mark of thousands or "
-            f"of decimals; say --thousands '{mark}' or --decimal '{mark}'."
+            f"of decimals; use --thousands '{mark}' or --decimal '{mark}'."
         )
 
     def _tell_numbers(
@@ -523,13 +521,13 @@ class _TextFile:
             why = "commas separate the columns" if self.separator == "," else "other columns do so"
             self.steps.append(
                 f"A {DECIMALS[decimal][:-1]} was read where it stands before three digits each "
-                f"time, since {why}; if it marks thousands, say --thousands '{decimal}': "
+                f"time, since {why}; if it marks thousands, use --thousands '{decimal}': "
                 f"{listed(doubt)}."
             )
 
 
 def _cells(sample: str, mark: str, cut: bool) -> list[int]:
-    """Return the number of cells in each of the first lines; the last may be cut off."""
+    """Return the number of cells in each of the first lines; the last may be truncated."""
     before = csv.field_size_limit(LONGEST)
     try:
         rows = [len(r) for r in csv.reader(io.StringIO(sample, newline=""), delimiter=mark) if r]
@@ -542,7 +540,7 @@ def _cells(sample: str, mark: str, cut: bool) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class _Written:
-    """A column of text that holds numbers, and the decimal marks with which it does."""
+    """A column of text that holds numbers, and its possible decimal marks."""
 
     text: Column  # without signs of per cent
     per_cent: bool
@@ -594,7 +592,7 @@ def _number(decimal: str, mark: str | None) -> str:
 
 
 def _may_be_thousands(column: Column) -> bool:
-    """Say whether a column's decimals may be groups of three digits: 23.456 may be 23456."""
+    """Return whether a column's decimals may be groups of three digits: 23.456 may be 23456."""
     if not pa.types.is_floating(column.type):
         return False
     values = np.abs(np.asarray(column.drop_null()))
@@ -609,7 +607,7 @@ def _with_clean(table: pa.Table, numbers: bool) -> pa.Table:
 
 
 def good_names(given: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return names that are printable, not empty and all different, and what was changed."""
+    """Return names that are printable, not empty and all different, and the changes."""
     steps = []
     cleaned = [printable(name) for name in given]
     empty = [j for j, name in enumerate(cleaned) if not name]

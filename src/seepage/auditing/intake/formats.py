@@ -1,7 +1,7 @@
-"""Tables in files that carry their own columns and types, each through the library of its format.
+"""Readers of file formats with their own column types, each through its library.
 
-Reading a workbook or a DuckDB file takes the extra ``tables``; SQLite comes with Python, and the
-rest with Arrow. A URL is fetched through fsspec, and only on request.
+Workbooks and DuckDB files need the extra ``tables``; SQLite comes with Python, and the rest with
+Arrow. A URL is fetched through fsspec, and only on request.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Who the rows of a table belong to: the column that says so, and columns that look like one.
+"""The person of each row: the identifying column, and columns that look like one.
 
-A person with several rows is not a row: all of them leave, change or are guessed together. So a
-repeated identifier must not become a feature unremarked. A column that is *named* like one is
-refused until somebody says what it is; one that only has the *shape* of one, or rows that repeat
-in blocks, as those of a panel do, are pointed out.
+All rows of a person are removed, changed or guessed together, so a repeated identifier must not
+silently become a feature. A column *named* like an identifier is refused until its role is stated.
+A column with the *shape* of one, or rows that repeat in blocks, as in panel data, raise a notice.
 """
 
 from __future__ import annotations
@@ -36,7 +35,8 @@ _NAMING = re.compile(f"{_HOLDERS}|nr|{_MARKED.pattern}")
 def people_of_rows(identities: Column | Sequence[object], name: str) -> np.ndarray:
     """Return the person of every row, numbered from 0 on in the order of their first rows.
 
-    A row without an identity is refused: it cannot leave together with the others of its person.
+    A row without an identity is refused: it cannot be removed together with the other rows of its
+    person.
     """
     if not isinstance(identities, pa.Array | pa.ChunkedArray):
         identities = pa.array(identities, from_pandas=True)
@@ -52,8 +52,8 @@ def people_of_rows(identities: Column | Sequence[object], name: str) -> np.ndarr
         first = int(pc.index(pc.is_null(column), True).as_py())
         raise InputError(
             f"{counted(column.null_count, 'row has', 'rows have')} no value in {shown(name)}, the "
-            f"column that says whose row it is (first in row {first:,}); fill it in, or leave "
-            "these rows out."
+            f"column that identifies people (first in row {first:,}); fill it in, or leave these "
+            "rows out."
         )
     return np.asarray(column.dictionary_encode().indices.to_numpy(zero_copy_only=False), np.int64)
 
@@ -70,7 +70,7 @@ def is_same_within(cells: Column | np.ndarray, person: np.ndarray) -> bool:
 
 
 def is_named_like_identifier(name: str) -> bool:
-    """Return whether a column's name says that its values identify people, or anything else.
+    """Return whether a column's name suggests an identifier.
 
     >>> [is_named_like_identifier(n) for n in ("id", "Person ID", "patient_nr", "subjid", "nr")]
     [True, True, True, True, True]
@@ -89,9 +89,9 @@ def is_named_like_identifier(name: str) -> bool:
 def check_identifiers(
     features: Sequence[str], profiles: Mapping[str, ColumnProfile], settled: Sequence[str]
 ) -> None:
-    """Refuse columns that are named like identifiers, unless it is ``settled`` what they are.
+    """Raise for columns named like identifiers, unless their role is ``settled``.
 
-    Of few values in many rows each (anes96 has a party identification, ``PID``) only a notice is
+    For few values in many rows each (anes96 has a party identification, ``PID``) only a notice is
     given, by :func:`panel_notices`.
     """
     fewest = 5  # different values: fewer identify nobody
@@ -109,8 +109,8 @@ def check_identifiers(
         flag = option(name)
         raise InputError(
             f"Column {shown(name)} is named like an identifier and has {many} different values in "
-            f"{filled:,} rows. If it says whose row it is, use --person {flag}: all rows of a "
-            f"person then count together. If not, leave it out with --drop {flag}, or keep it as a "
+            f"{filled:,} rows. If it identifies people, use --person {flag}: all rows of a person "
+            f"then count together. If not, leave it out with --drop {flag}, or keep it as a "
             f"feature with --categorical {flag} or --quantity {flag}."
         )
 
@@ -125,7 +125,7 @@ def option(name: str) -> str:
 def panel_notices(
     raw: pa.Table | None, features: Sequence[str], sums: Scan, settled: Sequence[str]
 ) -> Iterator[str]:
-    """Yield a sentence on columns, or rows, that have the shape of several rows a person.
+    """Yield a sentence on columns, or rows, that suggest several rows per person.
 
     ``raw`` is the table itself, where it is in memory; much is known from ``sums`` alone.
     """
@@ -136,32 +136,32 @@ def panel_notices(
             flag = option(name)
             yield (
                 f"Column {shown(name)} is named like an identifier and counts as a feature: each "
-                "of its few values is in many rows. If it says whose row it is, use --person "
-                f"{flag}; every number here is about a single row."
+                f"of its few values is in many rows. If it identifies people, use --person {flag}; "
+                "all numbers here treat rows as independent people."
             )
     named = {n: _repeated(raw, n, sums) for n in features if n not in settled}
     for name, count in ((n, count) for n, count in named.items() if count):
         flag = option(name)
         yield (
-            f"Column {shown(name)} has {count:,} values, each in a few of the {rows:,} rows, "
-            "as the identifier of people with several rows would. It counts as a feature, and "
-            f"every number here is about a single row. If it says whose row it is, use --person "
-            f"{flag}; if not, leave it out with --drop {flag} or say what it is with --categorical "
-            "or --quantity."
+            f"Column {shown(name)} has {count:,} values, each in a few of the {rows:,} rows, as "
+            "the identifier of people with several rows would. It counts as a feature, and all "
+            "numbers here treat rows as independent people. If it identifies people, use --person "
+            f"{flag}; if not, leave it out with --drop {flag} or declare its kind with "
+            "--categorical or --quantity."
         )
     if raw is not None and not any(named.values()):
         size, alike = _block_of_rows(raw, features)
         if size > 1:
             yield (
-                f"The rows look like {rows // size:,} blocks of {size} rows each: within "
-                f"every block {listed(alike, 3)} stay the same. Every number here is about a "
-                "single row. If the rows of a block are one person's, add a column that says whose "
-                "row it is and name it with --person."
+                f"The rows look like {rows // size:,} blocks of {size} rows each: within every "
+                f"block {listed(alike, 3)} stay the same. Every number here is about a single row. "
+                "If the rows of a block are one person's, add a column that identifies people and "
+                "name it with --person."
             )
 
 
 def _repeated(raw: pa.Table | None, name: str, sums: Scan) -> int:
-    """Return how many values a column has, if many, each in a few rows; otherwise nothing.
+    """Return the number of values of a column, if many, each in a few rows; otherwise ``None``.
 
     Each must be in as many rows as the others, or in rows that follow each other.
     """

@@ -1,6 +1,6 @@
-"""Read an already fitted linear model from a file that can hold numbers and text, and nothing else.
+"""Reads a fitted linear model from a file of numbers and text, without executable code.
 
-Both formats say the same. The model must minimise, on the table that is audited::
+Both formats hold the same. The model must minimise, on the table that is audited::
 
     Σᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (nλ/2) ‖w‖²        (n rows; the intercept w₀ is not penalised)
 
@@ -17,14 +17,14 @@ Both formats say the same. The model must minimise, on the table that is audited
       "columns": [{"name": "age", "kind": "numeric", "centre": 50, "unit": 10}]
     }                                    optional: its feature is (age − 50)/10; so in release.json
 
-``sp.save`` writes such a file, and ``sp.load`` reads it.
+:func:`save_model` (``sp.save``) writes such a file.
 
 **safetensors** (``.safetensors``): the tensors ``coefficients``, (d,) or for softmax (K, d), and
 optionally ``intercept``, one number or for softmax (K,), in float64 or float32; the metadata
 ``family`` and ``l2`` as text, ``classes`` and ``features`` as JSON lists. (Safetensors stores an
 array as it lies in memory: pass ``numpy.ascontiguousarray(coef)``, not a transposed view.)
 
-Pickles are not read: opening one runs whatever program its writer put in it.
+Pickles are not read: opening one runs arbitrary code of its author.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def load_model(path: Path) -> Any:
 
 
 def keeps_first_levels(model: Any, levels: Mapping[str, int]) -> bool:
-    """Say whether a loaded model has a feature for every level of the table's categories.
+    """Return whether a loaded model has a feature for every level of the table's categories.
 
     If not, the first level of each is left out. ``levels`` counts those of every category.
     """
@@ -88,13 +88,13 @@ def keeps_first_levels(model: Any, levels: Mapping[str, int]) -> bool:
 
 
 def settle_penalty(model: Any, rows: int) -> None:
-    """Turn a penalty that a file states as the total ``nλ`` into λ for this number of records."""
+    """Convert a penalty stated as the total ``nλ`` to λ for this number of records."""
     if model.whole_ridge_ is not None:
         model.l2 = model.whole_ridge_ / rows
 
 
 def match_features(model: Any, names: Sequence[str]) -> None:
-    """Put a loaded model's coefficients into the order of the encoded features, or refuse.
+    """Put a loaded model's coefficients into the order of the encoded features, or raise.
 
     A model whose file names no features must have as many coefficients as there are features, in
     the same order.

@@ -1,6 +1,6 @@
 """``sp.save`` and ``sp.load``: a fitted model as a file that ``seepage audit --model`` reads.
 
-What is written is numbers and text, in the format of :mod:`seepage.auditing.intake.model_file`. The
+The file holds numbers and text, in the format of :mod:`seepage.auditing.intake.model_file`. The
 scaling of a pipeline is part of the file, column by column, as in the ``release.json`` of a release
 folder. A penalty that does not grow with the records is written as its total, ``ridge``, since the
 number of records is not known here.
@@ -53,7 +53,7 @@ def save(model: Any, path: str | Path) -> Path:
 
     The file holds coefficients, penalty, classes and names, and how raw columns are scaled or
     turned into levels; no records, and no code. It is readable by its owner only, since
-    coefficients without noise are not for others.
+    coefficients without noise are private.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def save(model: Any, path: str | Path) -> Path:
     here; without it the coefficients belong to the columns as they are. Instead of ``l2``, λ, there
     may be ``ridge``, nλ. A ``.safetensors`` file has the tensors ``coefficients`` and
     ``intercept``, and the rest as text in its metadata, lists as JSON. Pickles are not read:
-    opening one runs whatever program its author put in it.
+    opening one runs arbitrary code of its author.
 
     Examples
     --------
@@ -220,7 +220,7 @@ def _typed(levels: tuple[str, ...]) -> list[Any]:
 
 
 def _content(model: Any) -> dict[str, Any]:
-    """Return what the file says of a model."""
+    """Return the contents of the file for a model."""
     if is_search(model):
         model = best_of(model)
     columns: list[_Columns] = []
@@ -317,7 +317,7 @@ def _columns_of(pipeline: Any) -> Iterator[_Columns]:
     steps = [step for _, step in pipeline.steps if step is not None and step != "passthrough"]
     if len(steps) != 1:
         raise refusal(
-            f"A model file holds one step of scaling and levels, and this pipeline has "
+            "A model file holds one step of scaling and encoding, but this pipeline has "
             f"{len(steps)}.",
             _IN_PYTHON,
         )
@@ -340,7 +340,7 @@ def _input_names(step: Any) -> list[str]:
 
 
 def _coded(part: Any, names: list[str]) -> _Columns:
-    """Return what one transformer makes of its columns."""
+    """Return the encoded columns of one transformer."""
     part = _only_step(part)
     _check_coded(part)
     kind = own_name(part, "sklearn", _CODED)
@@ -373,20 +373,20 @@ def _only_step(part: Any) -> Any:
 
 
 def _check_coded(part: Any) -> None:
-    """Refuse a transformer that the format has no words for."""
+    """Raise for a transformer that the format cannot express."""
     part = _only_step(part)
     kind = own_name(part, "sklearn", _CODED)
     curved = kind == "FunctionTransformer" and part.func is not None
     if curved or (kind is None and not isinstance(part, str)):
         raise refusal(
-            f"A model file cannot say what a {type(part).__name__} makes of its columns."
-            f"{_whose(part)}",
+            f"A model file cannot express the encoding of a {type(part).__name__} "
+            f"step.{_whose(part)}",
             _IN_PYTHON,
         )
 
 
 def _whose(part: Any) -> str:
-    """Say that a class is not the library's own of that name, or not quite."""
+    """Return a note if a class is a subclass or imitation of the library's own."""
     found = library_class(part, ("sklearn",))
     if found is not None and found.name in _CODED and found.overrides is not None:
         return f" {found.other_than(part)}."

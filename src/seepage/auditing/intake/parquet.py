@@ -1,7 +1,7 @@
-"""Parquet data for an audit, read in chunks: columns with good names, text cleaned, rows left out.
+"""Parquet data for an audit, read in chunks, with clean names and text.
 
-Of a column with more than 1,000 different values nothing else is known, so such text columns must
-be dropped by name, identifiers or not, and no median fills the gaps of numbers.
+Columns with more than 1,000 different values are not tabulated, so such text columns must be
+dropped by name, and missing numbers cannot be imputed by the median.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TableInChunks(TableToAudit):
         return cls(AuditedRows(batches))
 
     def whole(self, most: float | None = None, sample: str = "rows") -> pa.Table:
-        """Return the table in memory, read like a file; refuse one of more than ``most`` bytes."""
+        """Return the table in memory, read like a file; raise if it exceeds ``most`` bytes."""
         size, most = 8 * self.rows * len(self.names), MOST_BYTES if most is None else most
         if size > most:
             raise InputError(
@@ -71,7 +71,7 @@ class TableInChunks(TableToAudit):
         return TableInChunks(self._batches.complete(needed))
 
     def manner(self) -> tuple[str]:
-        """Return that its rows are read in chunks."""
+        """Return a note that its rows are read in chunks."""
         return (f"The data were read in chunks, {self.rows:,} records of them.",)
 
     def encoded(
@@ -82,12 +82,12 @@ class TableInChunks(TableToAudit):
 
 
 class AuditedRows(Batches):
-    """What :func:`seepage.auditing.intake.files.read_file` does to a table, batch by batch.
+    """The cleaning of :func:`seepage.auditing.intake.files.read_file`, batch by batch.
 
     Columns get good names, text is cleaned, and rows that lack a value in one of the columns
     ``needed`` are left out. The row numbers in the whole table, starting here at ``first``, can be
-    read as the column :data:`ROW`; ``labels`` says how columns of labels are read, and ``steps``
-    what was changed.
+    read as the column :data:`ROW`; ``labels`` states how columns of labels are read, and ``steps``
+    lists the changes.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class AuditedRows(Batches):
             yield Piece(batch, piece.file, piece.first)
 
     def holds(self, path: Path) -> bool:
-        """Say whether a file written to this path would be among those that are read."""
+        """Return whether a file written to this path would be among the input files."""
         return self._inner.holds(path)
 
     def spread(self) -> Any:

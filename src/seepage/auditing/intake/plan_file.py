@@ -1,7 +1,7 @@
-"""What would be made of every column, as a plan that can be printed, edited and passed back.
+"""The plan of a table's columns, which can be printed, edited and passed back.
 
-A plan is a small TOML file: the target, what to do about gaps, and for every column ``numeric``,
-``boolean``, ``categorical`` or ``drop``, with what was found in a comment.
+A plan is a small TOML file: the target, the treatment of missing values, and for every column
+``numeric``, ``boolean``, ``categorical`` or ``drop``, with a comment on its contents.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TEXTS, _LISTS = ("target", "missing", "person"), ("sensitive", "group")
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """What a column is taken as, and what was found."""
+    """The role of a column, and a note on its contents."""
 
     name: str
     kind: str  # one of KINDS
@@ -49,7 +49,7 @@ class PlanFile:
 
     @classmethod
     def read(cls, path: Path) -> PlanFile:
-        """Read a plan, and refuse one that makes no sense."""
+        """Read a plan; raise if it is invalid."""
         try:
             content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
@@ -87,12 +87,12 @@ class PlanFile:
         )
 
     def check(self, table: TableToAudit, target: str) -> None:
-        """Refuse a plan whose columns the table does not have, or that are of another kind."""
+        """Raise if the plan's columns are missing from the table, or of another kind."""
         if self.person is not None and self.person not in table.names:
             close = nearest(self.person, table.names)
             raise InputError(
-                f"The plan says that {shown(self.person)} tells whose row it is, but there is no "
-                f"such column{close}."
+                f"The plan says that {shown(self.person)} identifies people, but there is no such "
+                f"column{close}."
             )
         for name in self.columns:
             if name not in table.names:
@@ -114,12 +114,12 @@ class PlanFile:
                 )
 
     def of_kind(self, kind: str, but: Sequence[str | None] = ()) -> tuple[str, ...]:
-        """Return the columns that are taken as a kind, some left out."""
+        """Return the columns of a kind, without some."""
         return tuple(name for name, k in self.columns.items() if k == kind and name not in but)
 
 
 def column_facts(table: TableToAudit, names: Sequence[str] | None = None) -> list[ColumnFacts]:
-    """Return what an audit would make of columns (all by default), by one scan."""
+    """Return the planned roles of columns (all by default), by one scan."""
     names = list(table.names) if names is None else list(names)
     if not names:
         return []
@@ -174,7 +174,7 @@ def _different(table: TableToAudit, name: str, profile: ColumnProfile, sums: Col
 
 
 def plan_text(source: str, rows: int, facts: Sequence[ColumnFacts], steps: Sequence[str]) -> str:
-    """Return a plan as TOML, with what was found in comments."""
+    """Return a plan as TOML, with comments on the columns."""
     kinds = [f"{json.dumps(f.name, ensure_ascii=False)} = {json.dumps(f.kind)}" for f in facts]
     width = max(map(len, kinds))
     lines = [

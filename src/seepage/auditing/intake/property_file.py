@@ -1,8 +1,8 @@
-"""Reads what a file says about clients: a property of each, or of each of their updates.
+"""Reads a property of clients, or of each of their updates, from a file.
 
 A table (CSV, TSV, Parquet, Arrow, JSON lines) with a column ``node`` or ``client``, a column for
 the property, and perhaps one for the ``round``; or a JSON object that maps nodes to values. Nodes
-are kept as text: Flower's have 64 bits, more than a reader of numbers preserves.
+are kept as text: Flower's have 64 bits, more than floating point preserves.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TEXT = {".csv": ",", ".tsv": "\t"}
 
 @dataclass(frozen=True)
 class ClientProperty:
-    """What a file says: the property's name, and its value by client, or by client and round."""
+    """A property's name, and its value by client, or by client and round."""
 
     name: str
     values: Mapping[Any, str]
@@ -46,8 +46,7 @@ def read_client_property(path: Path, column: str | None = None) -> ClientPropert
 
     Raises
     ------
-    InputError
-        In one sentence that quotes no value of the file.
+    InputError If the file cannot be used; the message quotes no value of it.
     """
     check_input(path)
     if not path.exists():
@@ -63,8 +62,8 @@ def read_client_property(path: Path, column: str | None = None) -> ClientPropert
     whose = _one_of(names, _WHOSE)
     if whose is None:
         raise InputError(
-            f"{path.name} has no column 'node' (or 'client') that says whose property it is; its "
-            f"columns are {listed(names)}."
+            f"{path.name} has no column 'node' (or 'client') to identify the client; its columns "
+            f"are {listed(names)}."
         )
     when = _one_of(names, _WHEN)
     chosen = _choose(path, [n for n in names if n not in (whose, when)], column)
@@ -139,7 +138,7 @@ def _choose(path: Path, names: Sequence[str], column: str | None) -> str:
     if column is not None:
         return column
     if not names:
-        raise InputError(f"{path.name} says nothing about its clients: it has no further column.")
+        raise InputError(f"{path.name} has no column for the property of its clients.")
     if len(names) > 1:
         raise InputError(
             f"{path.name} has {len(names)} columns that could be the property ({listed(names)}); "
@@ -149,7 +148,7 @@ def _choose(path: Path, names: Sequence[str], column: str | None) -> str:
 
 
 def _checked(path: Path, pairs: Any) -> dict[Any, str]:
-    """Return the values by client, refusing those that are missing, nested or contradictory."""
+    """Return the values by client; raise if some are missing, nested or contradictory."""
     values: dict[Any, str] = {}
     for key, value in pairs:
         who = " in round ".join(key) if isinstance(key, tuple) else key

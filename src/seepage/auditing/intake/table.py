@@ -1,15 +1,14 @@
-"""Decide what every column of a table is for an audit, and turn the table into numbers.
+"""Decide the role of every column of a table, and encode the table.
 
 Numeric columns are centred and divided by their standard deviation; one of two values is 0 and 1; a
-category becomes one 0/1 feature per level. The means, deviations and fills that this takes are
-public constants to everything that follows: the leakage is that of the model, given them. What
-cannot be used is refused, and what was done is recorded, one sentence each.
+category becomes one 0/1 feature per level. The means, deviations and imputed values count as public
+constants: the leakage is that of the model, given them. Unusable columns raise an error, and each
+step is recorded in a sentence.
 
 Columns are known through sums over the pieces of the table. A table in memory is a single piece,
 and becomes a source with one chunk; one read in chunks
-(:class:`seepage.auditing.intake.parquet.TableInChunks`) is encoded again in every pass. What needs
-a whole column at once is known in memory only: the median, and how many different values there are
-beyond 1,000.
+(:class:`seepage.auditing.intake.parquet.TableInChunks`) is encoded again in every pass. The median,
+and the number of different values beyond 1,000, need a whole column and are known in memory only.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ _NUMBER = re.compile(r"[-+]?\d+\.?\d*")
 
 @dataclass(frozen=True)
 class ColumnPlan:
-    """What every column of a table is used for."""
+    """The role of every column of a table."""
 
     # The column that is predicted: ``numeric``, ``count`` (whole numbers from 0 on), ``binary`` or
     # ``multiclass``
@@ -167,11 +166,11 @@ class TableToAudit(ABC):
             raise InputError(f"Column {shown(name)} cannot be grouped by: it is nested.") from None
 
     def manner(self) -> Sequence[str]:
-        """Return how its rows are read, if that is worth a sentence."""
+        """Return a note on how its rows are read, or ``None``."""
         return ()
 
     def profile(self, name: str, sums: ColumnSums, as_codes: bool) -> ColumnProfile:
-        """Return what a column is; ``as_codes`` takes numbers as codes of categories."""
+        """Return the kind of a column; ``as_codes`` takes numbers as codes of categories."""
         counts_up = sums.may_count_up and not (
             self.total([name, ROW], partial(_surplus, least=sums.least)) % 2**64
         )
@@ -281,16 +280,16 @@ def plan_columns(
 
     A column of ``groups`` that is dropped can still define the groups to compare. ``categorical``
     columns hold numbers that are codes of categories (the target too, for classes); ``quantities``
-    are columns of only two numbers that are quantities nevertheless, such as doses; other such
-    columns count as yes or no, and are measured in whole levels. ``missing`` says whether to
-    ``"refuse"`` a table with gaps, ``"drop"`` the rows that have one, or ``"impute"`` the median or
-    the most frequent value. ``person`` is the column that says whose row it is: no feature.
+    are two-valued numeric columns that are quantities, such as doses; other such columns count as
+    categories, measured in whole levels. ``missing`` says whether to ``"refuse"`` a table with
+    gaps, ``"drop"`` the rows that have one, or ``"impute"`` the median or the most frequent value.
+    ``person`` is the column that identifies people; it is not a feature.
     ``classes`` takes a target of whole numbers for one of classes.
 
-    Refused are names that are not columns; dates, nested or infinite values, too many categories; a
-    target that is an identifier, or has only one value or too many classes; columns that are named
-    like an identifier, unless it is said what they are; gaps, unless ``missing`` says what to do;
-    and tables without a feature left.
+    It raises for names that are not columns; for dates, nested or infinite values and too many
+    categories; for a target that is an identifier, or has only one value or too many classes; for
+    columns named like an identifier, unless their role is stated; for missing values, unless
+    ``missing`` states their treatment; and for tables without any feature.
     """
     whose = () if person is None else (person,)
     _check_names(table.names, target, drop, sensitive, groups, categorical, quantities, whose)
@@ -340,14 +339,14 @@ def plan_columns(
             f"they are codes of categories, use --categorical: {listed(few)}."
         )
     if not features:
-        raise InputError("No column is left to predict the target from; see what was dropped.")
+        raise InputError("No column is left to predict the target from; drop fewer columns.")
     gaps = [n for n in (target, *features) if profiles[n].missing]
     if missing == "refuse" and gaps:
         worst = max(gaps, key=lambda n: profiles[n].missing)
         raise InputError(
             f"{counted(len(gaps), 'column has', 'columns have')} missing values: {listed(gaps)} "
             f"(most in {shown(worst)}: {profiles[worst].missing:,} of {profiles[worst].rows:,}); "
-            "say --missing drop to leave out those rows, or --missing impute to fill them."
+            "use --missing drop to leave out those rows, or --missing impute to fill them."
         )
     return ColumnPlan(
         target=target,
@@ -366,18 +365,18 @@ def plan_columns(
 
 
 def _check_person(person: str | None, target: str, sensitive: Sequence[str]) -> None:
-    """Refuse a column that says whose row it is and has another part too."""
+    """Raise if the identifying column has another role too."""
     if person is not None and person == target:
-        raise InputError(f"The target {shown(target)} cannot also say whose row it is.")
+        raise InputError(f"The target {shown(target)} cannot also identify people.")
     if person is not None and person in sensitive:
         raise InputError(
-            f"{shown(person)} says whose row it is and is no feature, so the model tells nothing "
+            f"{shown(person)} identifies people and is not a feature, so the model reveals nothing "
             "about it; leave it out of the sensitive columns."
         )
 
 
 def _check_names(known: Sequence[str], target: str, *asked: Iterable[str]) -> None:
-    """Refuse names that are not columns; the first of ``asked`` are the dropped ones."""
+    """Raise for names that are not columns; the first of ``asked`` are the dropped ones."""
     refuse_repeated(known)
     for name in [target, *(n for names in asked for n in names)]:
         if name in known:
@@ -411,8 +410,8 @@ def _target_kind(
         return "count" if profile.integer and profile.least == 0 else "numeric"
     if profile.distinct > MOST_CLASSES:
         raise InputError(
-            f"{who} has {_many(profile)} classes, and at most {MOST_CLASSES} can be told apart; "
-            "name another column."
+            f"{who} has {_many(profile)} classes, and at most {MOST_CLASSES} are supported; name "
+            "another column."
         )
     return "binary" if profile.distinct == 2 else "multiclass"
 
@@ -490,7 +489,7 @@ def _many(profile: ColumnProfile) -> str:
 
 
 def check_groups(sizes: Mapping[str, int | None]) -> None:
-    """Refuse columns with too many different values to compare groups by."""
+    """Raise for grouping columns with too many different values."""
     most = 1000  # the information about each is a matrix
     for name, size in sizes.items():
         if size is None or size > most:
@@ -556,8 +555,8 @@ def encode(
     if plan.person is not None:
         source = used.owned(source, plan.person)
         steps.append(
-            f"All rows of a person count together: {shown(plan.person)} says whose row it is, and "
-            "is no feature."
+            f"All rows of a person count together: {shown(plan.person)} identifies people, and is "
+            "not a feature."
         )
     steps.extend(_told_steps(coding, sums, public is not None, scaling is not None))
     steps.extend(used.manner())
@@ -613,7 +612,7 @@ def _encoding(table: TableToAudit, name: str, kind: str, sums: ColumnSums) -> Co
         if table.raw is None:
             raise InputError(
                 f"The gaps in {shown(name)} cannot be filled while the data are read in chunks: "
-                "its median takes the whole column; say --missing drop, or fill them first."
+                "its median needs the whole column; use --missing drop, or fill them first."
             )
         fill = float(np.median(floats(plain_numbers(table.raw.column(name)).drop_null())))
     return ColumnEncoding.of_numbers(name, sums, fill)
@@ -648,7 +647,7 @@ def _publicly_scaled(
 
 
 def central_scale(values: np.ndarray, deviation: float) -> tuple[float, float]:
-    """Return the middle and the spread of a column, which no extreme value can move far.
+    """Return robust estimates of a column's centre and spread.
 
     They are those of a normal column with the same central nine tenths, 3.29 deviations wide, whose
     ends move at most to the next value when a record is added, removed or replaced. If these nine
@@ -683,7 +682,7 @@ def _code_labels(
 def _usable_parts(
     parts: Sequence[ColumnEncoding], plan: ColumnPlan, steps: list[str]
 ) -> list[ColumnEncoding]:
-    """Return the columns that vary, and record what was filled and what is left out."""
+    """Return the columns that vary, and record imputations and omissions."""
     for part in parts:
         if part.filled:
             steps.append(
@@ -729,7 +728,7 @@ def _attributes(
 
 
 def _told_steps(coding: TableEncoding, sums: Scan, public: bool, given: bool) -> list[str]:
-    """Return how the columns were encoded, and which rare values' names leave, a sentence each."""
+    """Return sentences on the encoding, and on published names of rare values."""
     steps, parts, scale, drop_first = [], coding.parts, coding.scale, coding.drop_first
     public = public or given
     numeric = [part.name for part in parts if part.kind == "numeric"]
@@ -766,8 +765,8 @@ def _told_steps(coding: TableEncoding, sums: Scan, public: bool, given: bool) ->
             )
     if rare_names:
         steps.append(
-            f"Values that fewer than {holders} records have would leave with the model as names of "
-            f"levels: {', '.join(rare_names[:5])}; put them together or drop the column before a "
+            f"Values that fewer than {holders} records have would be published with the model as "
+            f"names of levels: {', '.join(rare_names[:5])}; merge them or drop the column before a "
             "release."
         )
     return steps

@@ -1,5 +1,5 @@
-"""The release: everything that leaves with a model, counted, checked and written as one folder.
+"""The release: all published items of a model, counted, checked and written as one folder.
 
-One procedure leads from the table to the folder, so that it can be rerun with a record left out or
-replaced, to see which of the published figures would change.
+One procedure leads from the table to the folder, so that it can be rerun with a record removed or
+replaced, to detect published figures that change.
 """

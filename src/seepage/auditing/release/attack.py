@@ -1,18 +1,18 @@
-"""The attacker in the box: releases of a table and of a changed one, told apart by all figures.
+"""Empirical attack on releases: distinguish a table from a changed one by all published figures.
 
 The procedure is run on a table and on one in which a record, or a person with all records, is left
-out, has another label or other numbers. Then releases are made of both, σ drawn anew each time, and
-somebody who knows everything but which of the two it was decides by the likelihood ratio of all
-that is published::
+out, has another label or other numbers. Then releases are made of both, with σ drawn again each
+time. An attacker who knows both tables decides between them by the likelihood ratio of all
+published figures::
 
     log P(σ | A)/P(σ | B) + (‖x − θ_B‖² − ‖x − θ_A‖²)/2σ² + log P(r | A, x)/P(r | B, x)
 
 with x the noisy numbers, θ the numbers without noise, and r the noisy error rates that large
-releases have. No test is right more often. The attacker even knows which block of the vote every
-record is in, so opinions are formed once for each table.
+releases have. This test is optimal. The attacker even knows the voting block of every record, so
+votes are computed once for each table.
 
-It is held against what the ledger states for the release and the record: ``PrivacyLoss.membership``
-of its μ, ε and δ. μ is inversely proportional to σ, so that of another σ follows. Another label or
+Its success rate is compared with the ledger's statement for the release and the record:
+``PrivacyLoss.membership`` of its μ, ε and δ. μ is inversely proportional to σ, so that of another σ follows. Another label or
 other numbers move the noisy numbers by a distance of their own, ``μ = ‖θ_A − θ_B‖/σ``, and may need
 another noise: the statement is that of this μ with the ε and δ that the ledger's entry has for such
 replacements. η bounds no finite change. Where a published figure differs between the tables, it is
@@ -71,7 +71,7 @@ from seepage.tables.names import shown
 
 @dataclass(frozen=True)
 class Attack:
-    """How often releases of a table and of a changed one were told apart."""
+    """Success rate in distinguishing releases of a table and of a changed one."""
 
     row: int
     change: str  # what was done to the record
@@ -85,27 +85,27 @@ class Attack:
 
     @property
     def seen(self) -> float:
-        """How often the test was right."""
+        """The success rate of the test."""
         return self.right / (2 * self.releases)
 
     def seen_at_least(self, level: float = 0.999) -> float:
-        """Return the one-sided lower limit of how often it is right (Clopper and Pearson 1934)."""
+        """Return the one-sided lower limit of its success rate (Clopper and Pearson 1934)."""
         if not self.right:
             return 0.0
         return float(betaincinv(self.right, 2 * self.releases - self.right + 1, 1 - level))
 
     def exceeds(self, level: float = 0.999) -> bool:
-        """Return whether the tables are told apart more often than stated, beyond chance."""
+        """Return whether the success rate significantly exceeds the stated one."""
         return self.seen_at_least(level) > min(self.stated, self.of_pair)
 
     def refutes_epsilon(self, level: float = 0.999) -> bool:
-        """Return whether they are told apart more often than ε alone would state."""
+        """Return whether the success rate exceeds the limit by ε alone."""
         return self.by_epsilon is not None and self.seen_at_least(level) > self.by_epsilon
 
 
 @dataclass(frozen=True, eq=False)
 class Statement:
-    """What a ledger states about one record, or person, in one release."""
+    """The ledger's statement about one record, or person, in one release."""
 
     loss: PrivacyLoss
     sigma: float  # of the release
@@ -115,7 +115,7 @@ class Statement:
     def of(
         cls, listed: ReleaseLedger, raw: pa.Table, prepared: Prepared, rows: np.ndarray
     ) -> Statement:
-        """Return that about some rows, those of one person, from a ledger with a single entry."""
+        """Return the statement about the rows of one person, from a ledger with a single entry."""
         (entry,) = listed.entries
         used = prepared.trained.records.beside[ROW]
         people = listed.people(raw.take(pa.array(used)))
@@ -131,7 +131,7 @@ class Statement:
         return cls(entry.loss.at(place), float(entry.about["sigma"]), beside)
 
     def limit(self, change: str, moved: float, sigma: np.ndarray) -> np.ndarray:
-        """Return how often a test may be right about releases with these σ, as the ledger has it.
+        """Return the largest success rate for releases with these σ, by the ledger.
 
         μ is inversely proportional to σ. ``moved`` is how far a replacement moves the numbers. Of
         one whose ε and δ are not stated, nobody knows anything.
@@ -148,13 +148,13 @@ def _success(mu: np.ndarray, epsilon: float, delta: float = 0.0) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class _World:
-    """Everything that decides about the releases of one table."""
+    """The parameters of the releases of one table."""
 
     prepared: Prepared
 
     @property
     def sigmas(self) -> np.ndarray:
-        """The noise that may be published."""
+        """The noise scales that may be published."""
         vote = self.prepared.vote
         return np.array([self.prepared.sigma]) if vote is None else vote.grid
 
@@ -172,14 +172,14 @@ class _World:
 
     @property
     def epsilon_alone(self) -> float:
-        """The ε of these figures by what is known of this table only, without δ."""
+        """The ε of these figures from this table only, without δ."""
         vote = self.prepared.vote
         drawn = 0.0 if vote is None else vote.epsilon - math.log(vote.probability)
         return drawn + self.rates.epsilon
 
     @property
     def figures(self) -> dict[str, object]:
-        """What is published besides σ and what has noise."""
+        """The figures published besides σ and the noisy numbers."""
         return {name: value for name, value in self.prepared.figures.items() if name != "σ"}
 
     @property
@@ -207,7 +207,7 @@ def attack_release(
     row: int | None = None,
     listed: ReleaseLedger | None = None,
 ) -> Iterator[Attack]:
-    """Yield how well releases are told apart for every change of a record, by default the worst.
+    """Yield the attack's success for every change of a record, by default the most exposed.
 
     With ``procedure.person`` all records of a person change together. ``listed`` is a ledger with
     the entry of the release alone; without it, that of a new release, made as ``seepage release``
@@ -224,8 +224,8 @@ def attack_release(
     stated, ours = Statement.of(listed, raw, prepared, rows), _World(prepared)
     if not np.any(np.isclose(stated.sigma, ours.sigmas)):
         raise InputError(
-            f"The release has σ = {stated.sigma:g}, which these options never draw; repeat those "
-            "that it was made with."
+            f"The release has σ = {stated.sigma:g}, which these options never draw; repeat the "
+            "options of the release."
         )
     for change, other in neighbours_of(raw, rows, prepared, procedure.domains):
         gone = other.num_rows < raw.num_rows
@@ -243,7 +243,7 @@ def attack_release(
 
 
 def _seed(listed: ReleaseLedger) -> int | None:
-    """Return from what the rows of a release were seated for its vote, if its entry says it."""
+    """Return the seed of the seats in a release's vote, if its entry has it."""
     seats = listed.entries[0].about.get("seats")
     try:
         return None if seats is None else int(seats, 16)
@@ -255,7 +255,7 @@ def _seed(listed: ReleaseLedger) -> int | None:
 
 
 def listing_of(procedure: Procedure, raw: pa.Table) -> ReleaseLedger:
-    """Make a release, and return a ledger with what would be entered for it, alone."""
+    """Make a release, and return a ledger with its entry alone."""
     ledger = procedure.ledger or ReleaseLedger()
     procedure = replace(procedure, ledger=ledger)
     made = make_release(procedure, raw, limits=Limits(), name="", tell=lambda _: None)
@@ -265,7 +265,7 @@ def listing_of(procedure: Procedure, raw: pa.Table) -> ReleaseLedger:
 def _told_apart(
     row: int, change: str, worlds: tuple[_World, _World], count: int, statement: Statement
 ) -> Attack:
-    """Make releases of two tables and decide about each of them."""
+    """Make releases of two tables and classify each of them."""
     first, second = worlds
     moved = float(np.linalg.norm(first.numbers - second.numbers))
     right, stated, pair, alone = 0, 0.0, 0.0, 0.0
@@ -304,9 +304,9 @@ def run_release_attack(
     folder: Path | None = None,
     ledger: Path | None = None,
 ) -> bool:
-    """Attack, print what was seen beside what is stated, and return whether no statement failed.
+    """Attack, print the success rates beside the stated ones; return whether none is refuted.
 
-    ``folder`` is a release whose entry in the ledger is held to it; without one, a new release.
+    ``folder`` is a release whose ledger entry is tested; without one, a new release is made.
     """
     check_count(releases, "releases", 100)
     raw = read_whole(table, options)
@@ -329,8 +329,8 @@ def run_release_attack(
     for attack in found:
         if attack.refutes_epsilon(level):
             typer.echo(
-                f"ε alone would be refuted (99.9 %): {attack.change}. The table changed so needs "
-                "another noise, and σ can rule one of the two out; δ counts that, and a σ declared "
+                f"ε alone would be refuted (99.9 %): {attack.change}. The changed table needs "
+                "another noise, so σ can rule one of the two out; δ covers this, and a σ declared "
                 "with --sigma avoids it."
             )
     failed = [attack.change for attack in found if attack.exceeds(level)]
@@ -351,7 +351,7 @@ def _listed(folder: Path, ledger: Path | None) -> tuple[ReleaseLedger, ReleaseLe
 
 
 def _check_same(procedure: Procedure, raw: pa.Table, folder: Path, listed: ReleaseLedger) -> None:
-    """Refuse a folder that was made of another table, or with other options."""
+    """Raise for a folder that was made from another table, or with other options."""
     published, about = read_release(folder), listed.entries[0].about
     trained = procedure.fit(raw)
     items = {item.name: item for item in published.items}
@@ -373,8 +373,8 @@ def _check_same(procedure: Procedure, raw: pa.Table, folder: Path, listed: Relea
     coded = ReleasedModel.of_table(trained.model, trained.table.coding).columns
     if published.model.columns != coded:
         raise InputError(
-            f"The release in {shown(folder.name)} was made of another table or with other options: "
-            "its columns are coded otherwise."
+            f"The release in {shown(folder.name)} was made from another table or with other "
+            "options: its columns are encoded differently."
         )
 
 

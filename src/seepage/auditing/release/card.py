@@ -1,4 +1,4 @@
-"""The card of a release: only what was declared, is on a coarse grid, or has noise of its own."""
+"""The card of a release, with declared, coarsely rounded or noisy figures only."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from seepage.auditing.report.words import number, one, percent
 
 @dataclass(frozen=True)
 class Usefulness:
-    """How often the released model, and the best constant prediction, are wrong on its own records.
+    """Error rates of the released model and of the best constant prediction on its own records.
 
-    Both shares are released with noise.
+    Both are released with noise.
     """
 
     share: float  # with the noise, cut to between 0 and 1
@@ -31,13 +31,13 @@ class Usefulness:
 
     @property
     def name(self) -> str:
-        """What the shares are of: of wrong classes, or of numbers that are far off."""
+        """The kind of error rate: wrong classes, or numbers that are far off."""
         if self.unit is None:
             return "error rate"
         return f"share of predictions off by more than {number(self.unit)}"
 
     def words(self) -> str:
-        """Return what protects the shares."""
+        """Return the protection of the error rates."""
         return (
             f"It has Laplace noise of scale {number(self.scale)}. Together, the model's and the "
             f"constant's are ε-differentially private with ε = {self.epsilon:g} (one "

@@ -1,4 +1,4 @@
-"""What ``seepage release`` does between the command line and the two folders."""
+"""Implementation of ``seepage release``."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def run_release(
     as_json: bool = False,
     check: Path | None = None,
 ) -> bool:
-    """Make a release of a table, write both folders and the ledger, and print what leaves.
+    """Make a release of a table, write both folders and the ledger, and print the items.
 
     ``folders`` are those of the ``release`` and the ``report``, and the file of the ``ledger``;
     ``origin`` is the key to ``sign`` with, and the folder that the release ``replaces``.
-    Above a limit nothing leaves: only the private report is written. Returns whether all are met.
+    If a limit is exceeded, only the private report is written. Return whether all are met.
     """
     ledger = folders["ledger"]
     _keep_apart(*folders.values())
@@ -91,7 +91,7 @@ def run_release(
 
 
 def release_entry(procedure: Procedure, made: MadeRelease) -> PastRelease:
-    """Return what the ledger keeps of a release."""
+    """Return the ledger entry of a release."""
     prepared = made.prepared
     trained, recognition = prepared.trained, prepared.recognition
     assert recognition is not None  # noqa: S101 - the procedure was given a ledger
@@ -114,7 +114,7 @@ def release_entry(procedure: Procedure, made: MadeRelease) -> PastRelease:
 
 
 def _keep_apart(out: Path, report: Path, ledger: Path) -> None:
-    """Refuse to put anything private where the release goes."""
+    """Raise if a private file would be written into the release folder."""
     for path in (out, report, ledger):
         check_path(path)
     shared, private = out.resolve(), report.resolve()
@@ -125,9 +125,9 @@ def _keep_apart(out: Path, report: Path, ledger: Path) -> None:
 
 
 class ReleaseReport(AuditReport):
-    """What was released, or refused, for its author.
+    """The report of a release, or of its refusal, for its author.
 
-    ``folders`` are those of :func:`run_release`; of a refused release, only the private report is
+    ``folders`` are those of :func:`run_release`; for a refused release, only the private report is
     written.
     """
 
@@ -138,7 +138,7 @@ class ReleaseReport(AuditReport):
         self.made, self.folders = made, folders
 
     def about(self) -> dict[str, Any]:
-        """Return what the template is about."""
+        """Return the context of the template."""
         check, ledger = self.audit.disclosures, self.audit.ledger
         return super().about() | {
             "made": self.made,
@@ -149,7 +149,7 @@ class ReleaseReport(AuditReport):
         }
 
     def summary(self) -> dict[str, Any]:
-        """Return what was released or refused as JSON values; ``docs/report.md`` has the schema."""
+        """Return the release or its refusal as JSON values; ``docs/report.md`` has the schema."""
         made, passed, whole = self.made, self.verdict.passed, super().summary()
         noise = whole["release"]
         written = self.folders if passed else {"report": self.folders["report"]}

@@ -1,4 +1,4 @@
-"""``sp.Release``: everything that leaves with a model, its protection, and the folder to share."""
+"""``sp.Release``: all published items of a model, their protection, and the folder to share."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ PROTECTIONS = {
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that leaves, or is withheld, and how it is protected."""
+    """One item, published or withheld, and its protection."""
 
     name: str
     protection: str  # a key of :data:`PROTECTIONS`
@@ -62,7 +62,7 @@ class Item:
 
     @classmethod
     def read(cls, content: Any, place: int) -> Item:
-        """Return the item as a file has it, or raise ``ValueError``."""
+        """Return the item from its JSON form, or raise ``ValueError``."""
         check_fields(content, _ITEM, f"item {place} of what leaves")
         return cls(**content)
 
@@ -76,7 +76,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _is_value(value: Any) -> bool:
-    """Whether something is a plain value, or a list or an object of such."""
+    """Return whether something is a plain JSON value, list or object."""
     parts = value.values() if isinstance(value, dict) else value
     flat = isinstance(value, dict | list) and all(map(_is_scalar, parts))
     return flat or _is_scalar(value)
@@ -102,17 +102,17 @@ _LISTING = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Release(Listing):
-    """Everything that leaves: a model with noise, what it takes to use it, and the card.
+    """All published items: a model with noise, its encoding, and the card.
 
-    ``seepage release`` makes one of a table. :meth:`of` makes one of what :func:`seepage.release`
-    returned. :func:`seepage.load_release` reads back what :meth:`write` wrote.
+    ``seepage release`` makes one from a table. :meth:`of` makes one from the result of
+    :func:`seepage.release`. :func:`seepage.load_release` reads the folder that :meth:`write` wrote.
 
     Parameters
     ----------
     model
         The model with noise, and how raw columns become its features.
     items
-        All that leaves, and what is withheld.
+        The published items, and those withheld.
     card
         The model card, as Markdown.
 
@@ -125,7 +125,7 @@ class Release(Listing):
     >>> for item in leaving.items[:2]:
     ...     print(item)
     coefficients (2): noised and counted. Each has Gaussian(0.1) noise.
-    noise: declared public. Gaussian(0.1) was given by whoever made the release.
+    noise: declared public. Gaussian(0.1) was given by the author of the release.
     """
 
     model: ReleasedModel
@@ -142,20 +142,24 @@ class Release(Listing):
 
     @staticmethod
     def of(model: Any) -> Release:
-        """Return what leaves with a model that :func:`seepage.release` put noise on.
+        """Return the release of a model with noise from :func:`seepage.release`.
 
-        It takes features as they are: how they were made from raw columns is not part of it. The
+        Its inputs are features; their encoding from raw columns is not included. The
         names, the classes, the noise and the constructor's parameters are listed as declared
-        public, because nothing is known of their origin.
+        public, because their origin is unknown.
         """
         record = getattr(model, "release_", None)
         if record is None:
-            raise InputError("Nothing may leave without noise: make it with sp.release first.")
+            raise InputError(
+                "A model without noise cannot be released: add noise with sp.release first."
+            )
         if record.seeded:
-            raise InputError("Noise from a fixed seed protects nothing: release without a seed.")
+            raise InputError("Noise from a fixed seed gives no protection: release without a seed.")
         noise = repr(record.noise)
         learnt = [
-            Item(f"learnt by {step}", "declared", "It leaves as it is, and counts as public.")
+            Item(
+                f"learnt by {step}", "declared", "It is published unchanged, and counts as public."
+            )
             for step in record.public
         ]
         model = model[-1] if learnt or is_pipeline(model) else model
@@ -165,9 +169,9 @@ class Release(Listing):
         if getattr(model, "fit_intercept", False):
             how = f"It has {noise} noise."
             items.append(Item("intercept", "noised", how, int(np.size(model.intercept_))))
-        items.append(Item("noise", "declared", f"{noise} was given by whoever made the release."))
+        items.append(Item("noise", "declared", f"{noise} was given by the author of the release."))
         items += [*learnt, *_declared(model)]
-        card = ["# Model card", "", "What leaves with this model:", "", *item_table(items), ""]
+        card = ["# Model card", "", "Published with this model:", "", *item_table(items), ""]
         return Release(ReleasedModel(model), tuple(items), "\n".join(card))
 
     def write(
@@ -179,11 +183,11 @@ class Release(Listing):
         replaces: str | Path | None = None,
         complete: Callable[[Path], object] | None = None,
     ) -> Path:
-        """Write the folder that may be shared, completely or not at all, and return it.
+        """Write the folder to share atomically, and return it.
 
-        ``model.safetensors`` (the noisy coefficients), ``release.json`` (how columns become
-        features, and everything that leaves with its protection), ``model-card.md``, and the
-        ``manifest.json`` with the checksums of these.
+        ``model.safetensors`` (the noisy coefficients), ``release.json`` (the encoding of columns,
+        and all items with their protection), ``model-card.md``, and the ``manifest.json`` with the
+        checksums of these.
 
         Parameters
         ----------
@@ -194,8 +198,8 @@ class Release(Listing):
         sign
             A PEM file with a private Ed25519 key, which signs the manifest.
         replaces
-            The folder of an earlier release, in whose place this one is to be used;
-            ``release.json`` names it by the SHA-256 of its manifest.
+            The folder of an earlier release that this one replaces; ``release.json`` names it by
+            the SHA-256 of its manifest.
         complete
             Called with the new folder when everything is written, before it takes its place.
         """
@@ -236,7 +240,7 @@ class Release(Listing):
 
 
 def _declared(model: Any) -> list[Item]:
-    """Return the names and settings of a model, whose origin only its user knows."""
+    """Return the names and settings of a model, which count as declared by its user."""
     items = []
     names = getattr(model, "feature_names_in_", None)
     if names is not None:
@@ -246,7 +250,7 @@ def _declared(model: Any) -> list[Item]:
         how = "The classes are released by name."
         items.append(Item("classes", "declared", how, len(classes), [str(c) for c in classes]))
     settings = {key: value for key, value in model.get_params().items() if value is not None}
-    how = "What was given to the constructor; a penalty tuned on the data would be a release."
+    how = "The constructor's parameters; a penalty tuned on the data would be a release."
     items.append(
         Item("settings", "declared", how, len(settings), {k: str(v) for k, v in settings.items()})
     )
@@ -254,7 +258,7 @@ def _declared(model: Any) -> list[Item]:
 
 
 def item_table(items: Sequence[Item]) -> list[str]:
-    """Return the lines of a Markdown table of what leaves."""
+    """Return the lines of a Markdown table of the published items."""
     rows = (
         f"| {item.name} | {item.count or ''} | {PROTECTIONS[item.protection]} | {item.how} |"
         for item in items
@@ -265,7 +269,7 @@ def item_table(items: Sequence[Item]) -> list[str]:
 def check_origin(
     sign: str | Path | None = None, replaces: str | Path | None = None
 ) -> tuple[Sign | None, str | None]:
-    """Return what signs a release, and the SHA-256 of the manifest of the one it replaces."""
+    """Return the signing key, and the SHA-256 of the manifest of the replaced release."""
     signing = replaced = None
     if sign is not None:
         check_input(sign)
@@ -288,15 +292,15 @@ def load_release(folder: str | Path, *, key: str | Path | None = None) -> Releas
     folder
         The folder.
     key
-        A PEM file with the public Ed25519 key of whoever made the release: the folder must then be
-        signed by it. Checksums alone show damage, not who wrote the folder.
+        A PEM file with the public Ed25519 key of the release's author: the folder must then be
+        signed by it. Checksums alone detect damage, not forgery.
     """
     return read_release(Path(folder), key).model
 
 
 @dataclass(frozen=True, eq=False)
 class ReleaseFolder:
-    """What a folder holds, once every file has been compared with its manifest."""
+    """The contents of a folder, after verification against its manifest."""
 
     model: ReleasedModel
     items: tuple[Item, ...]
@@ -304,11 +308,11 @@ class ReleaseFolder:
     replaces: str | None  # the SHA-256 of the manifest of the release that this one replaces
 
     def sentences(self, trusted: bool) -> Iterator[str]:
-        """Yield what was verified; ``trusted`` says that the signature's key was given."""
+        """Yield the verified facts; ``trusted`` means that the signature's key was given."""
         signature = self.manifest.signature
         yield f"All {len(_FILES)} files are as the manifest lists them, and there is no other."
         if signature is None:
-            yield "It is not signed: whoever changed a file could have changed the manifest too."
+            yield "It is not signed: a forger could have changed the manifest with the files."
         else:
             doubt = "" if trusted else " Compare that with the author's key, or pass it with --key."
             yield f"It is signed by the Ed25519 key with the SHA-256 {signature.signer}.{doubt}"
@@ -327,7 +331,7 @@ def read_release(folder: Path, key: str | Path | None = None) -> ReleaseFolder:
 
 
 def _read(folder: Path, name: str) -> tuple[ReleasedModel, tuple[Item, ...], str | None]:
-    """Return the model, what leaves, and what is replaced, as the files of a folder say."""
+    """Return the model, the items, and the replaced release, from the files of a folder."""
     model = load_model(folder / _MODEL)
     try:
         listing = read_json(folder / _LIST)

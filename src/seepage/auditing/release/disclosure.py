@@ -1,8 +1,8 @@
-"""Which published figures would change without a record, or with another in its place.
+"""Published figures that would change if a record were removed or replaced.
 
 The whole procedure is rerun from the raw table for each of the most exposed records: without it,
 with another label, and with its numbers at the ends of their domain. Where the unit is the person,
-all of their records are changed together, those that cannot be used too. Figures that would change
+all of their records are changed together, including unusable ones. Figures that would change
 are listed as disclosed; declared ones never change (see :mod:`seepage.auditing.neighbours`).
 """
 
@@ -23,7 +23,7 @@ from seepage.errors import InputError
 
 
 class Neighbour(NamedTuple):
-    """What the procedure makes of a table in which a record, or person, is changed."""
+    """The figures of a table in which a record, or person, is changed."""
 
     row: int
     change: str
@@ -33,14 +33,14 @@ class Neighbour(NamedTuple):
 
     @property
     def disclosure(self) -> Disclosure:
-        """The figures that give the change away."""
+        """The figures that disclose the change."""
         return Disclosure(self.row, self.change, self.figures)
 
 
 def find_disclosures(
     procedure: Procedure, raw: pa.Table, prepared: Prepared
 ) -> tuple[Disclosure, ...]:
-    """Rerun the procedure on the neighbours of a table, and say what would be published."""
+    """Rerun the procedure on neighbouring tables, and return the figures to be published."""
     tried = try_neighbours(procedure, raw, prepared)
     return tuple(neighbour.disclosure for neighbour in tried if neighbour.figures)
 
@@ -48,7 +48,7 @@ def find_disclosures(
 def try_neighbours(
     procedure: Procedure, raw: pa.Table, prepared: Prepared
 ) -> tuple[Neighbour, ...]:
-    """Rerun the procedure on the neighbours of a table: all changes of the most exposed records."""
+    """Rerun the procedure on neighbouring tables, for all changes of the most exposed records."""
     ours, found = prepared.figures, []
     numbers = released_numbers(prepared.trained.model)
     for row in prepared.rows[most_exposed(prepared.eta)].tolist():

@@ -1,10 +1,10 @@
-"""The error rates that leave with a large release: without noise, with it, and how likely they are.
+"""Error rates published with a large release: exact, noisy, and their likelihood.
 
 Given the released model, which is counted already, adding, removing or replacing a record moves the
 share of wrong predictions by at most ``1/(n − 1)``, and so the least such share of all constants;
 with Laplace noise of scale ``2/((n − 1) ε)`` on each, both together are ε-differentially private.
-Of n people, each with any number of records, the share is the mean of everybody's own, which one
-person moves by no more than that.
+For n people with any number of records, the rate is the mean of their own rates, which one person
+changes by no more than that.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from seepage.tables.source import distinct
 
 @dataclass(frozen=True, eq=False)
 class ErrorRates:
-    """How often a model with noise, and the best constant, are wrong on the records of a table."""
+    """Error rates of a noisy model and of the best constant prediction on a table's records."""
 
     prepared: Prepared
 
     @property
     def published(self) -> bool:
-        """Whether they leave: with fewer than a thousand people, the noise would hide them."""
+        """Whether they are published: with fewer than a thousand people, noise would dominate."""
         return bool(self._people >= 1000)
 
     def exact(self, model: ReleasedModel) -> np.ndarray:
-        """Return both before their noise.
+        """Return both rates before noise.
 
         A number is wrong if it is off by more than the published unit.
         """
@@ -47,7 +47,7 @@ class ErrorRates:
         return np.array([self._weight @ wrong, self._constant])
 
     def noisy(self, exact: np.ndarray) -> Usefulness:
-        """Return both as they leave."""
+        """Return both rates with noise, as published."""
         noise, epsilon = rate_noise(self._people)
         share, constant = np.clip(noise.rounded(exact + noise.draw(2)), 0, 1).tolist()
         unit_of = self.prepared.trained.unit
@@ -55,7 +55,7 @@ class ErrorRates:
 
     @property
     def epsilon(self) -> float:
-        """Of both together; zero where they do not leave."""
+        """The ε of both together; zero if they are not published."""
         return rate_noise(self._people)[1] if self.published else 0.0
 
     @property
@@ -84,10 +84,10 @@ def rate_noise(people: int, epsilon: float = 0.05) -> tuple[Laplace, float]:
 
 
 def wrong_constant(truth: np.ndarray, unit: float | None, weight: np.ndarray) -> float:
-    """Return how often the best constant is wrong: the commonest class, or the fullest window.
+    """Return the error rate of the best constant: the commonest class, or the fullest window.
 
-    Every record counts by its weight; they add up to one. A number is off by more than the unit
-    outside a window of two units around the constant; the fullest window may begin at a record.
+    Every record counts by its weight; they add up to one. A number counts as wrong outside a window
+    of two units around the constant; an optimal window begins at a record.
     """
     if unit is None:
         return float(1 - np.bincount(distinct(truth)[1], weight).max())
@@ -100,7 +100,7 @@ def wrong_constant(truth: np.ndarray, unit: float | None, weight: np.ndarray) ->
 def log_likelihood(rates: Usefulness, exact: np.ndarray) -> float:
     """Return the log-likelihood of published error rates, up to a constant, if these are exact.
 
-    A rate that was cut to 0 or 1 may have been anything beyond: ``log F(−exact/b)``, with F the
+    A rate clipped to 0 or 1 may have had any value beyond: ``log F(−exact/b)``, with F the
     distribution of Laplace noise of scale 1, and the same from the other end.
     """
     seen = np.array([rates.share, rates.constant])

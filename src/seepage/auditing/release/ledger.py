@@ -1,17 +1,16 @@
-"""The ledger of releases: what each told about every record, so that the next one counts them all.
+"""The ledger of releases: the privacy loss of every record in each, for composition.
 
 Every entry has the privacy loss of every record (where a column identifies people, that of all
-records of its person together): η, μ, ε and δ, which add up over independent releases as
-:mod:`seepage.risks.privacy_loss` says. It stands beside keyed digests of the record's values
-(:mod:`seepage.auditing.release.recognition`). The key lies in the same file, so whoever has the
-file can try values out: it is as private as the table, readable by its owner only, and part of no
-release.
+records of its person together): η, μ, ε and δ, which compose over independent releases
+(:mod:`seepage.risks.privacy_loss`). It is stored with keyed digests of the record's values
+(:mod:`seepage.auditing.release.recognition`). The key lies in the same file, so anyone with the
+file can test guessed values: it is as private as the table, readable by its owner only, and part of
+no release.
 
-An entry is *prepared* when a folder is complete and on the disk but has not taken its place,
-*committed* once it has, and *voided* if it never will. A prepared entry counts. One that a killed
-process left is settled by whoever opens the ledger next: committed if the folder with that manifest
-is in its place, voided if it still lies where it was written, and committed where it is in neither
-place, since somebody may have taken it.
+An entry is *prepared* when a folder is complete on disk but not yet in its final place, *committed*
+once it is, and *voided* if it never will be. A prepared entry counts. An entry left by a killed
+process is settled when the ledger is next opened: voided if the folder is still where it was
+written, and otherwise committed, since somebody may have a copy.
 """
 
 from __future__ import annotations
@@ -55,18 +54,18 @@ _LOSSES = ("eta", "mu", "epsilon", "delta")
 
 
 class UnrecognisedRecordsWarning(UserWarning):
-    """The ledger cannot tell whether the records of a table were in earlier releases."""
+    """Warning: the ledger cannot determine whether a table's records were in earlier releases."""
 
 
 @dataclass(frozen=True)
 class GuessLoss:
-    """What a release tells about the values of classes and categories, of anybody in it.
+    """Privacy loss of a release about the values of classes and categories.
 
     A value is guessed among those it could have: a record is *replaced*, not left out. ``distance``
-    has the largest distance μ between the releases of two values, by column; it is infinite where
-    nobody knows it, and zero for a column that had no part. ε and δ are those of the figures beside
-    the noisy numbers, for such a replacement. Over independent releases squared distances, ε and δ
-    add up.
+    has the largest distance μ between the releases of two values, by column; it is infinite if
+    unknown, and zero for a column without a part in the release. ε and δ are those of the figures
+    beside the noisy numbers, for such a replacement. Over independent releases squared distances, ε
+    and δ add up.
     """
 
     distance: Mapping[str, float]
@@ -75,11 +74,11 @@ class GuessLoss:
 
     @classmethod
     def of(cls, entry: PastRelease | PastReleaseAsWritten, column: str) -> GuessLoss:
-        """Return that of an entry about a column.
+        """Return an entry's privacy loss about a column.
 
-        One that says nothing of columns, such as a training run with ε and δ of leaving out, counts
-        a replacement as leaving out and adding: ``2ε`` and ``δ(1 + e^ε)``. A distance μ of leaving
-        out says nothing about replacing.
+        An entry without columns, such as a training run with ε and δ for removal, counts a
+        replacement as removal and addition: ``2ε`` and ``δ(1 + e^ε)``. A distance μ for removal
+        gives no bound for replacement.
         """
         if (told := entry.about.get("guesses")) is not None:
             mu = told["distance"].get(column, 0.0)
@@ -100,7 +99,7 @@ class GuessLoss:
 
 @dataclass(frozen=True, eq=False)
 class PastRelease:
-    """A release of the past: when and what, and the privacy loss of every record."""
+    """An earlier release: its time, its description, and the privacy loss of every record."""
 
     about: Mapping[str, Any]
     loss: PrivacyLoss
@@ -124,7 +123,7 @@ class PastRelease:
 
 @dataclass(frozen=True, eq=False)
 class PastReleaseAsWritten:
-    """One that an earlier version recorded: η by the digest of how a whole row was written."""
+    """An entry of an earlier version: η by the digest of a whole row's text."""
 
     about: Mapping[str, Any]
     eta: Mapping[str, float]
@@ -134,7 +133,7 @@ class PastReleaseAsWritten:
 
     @property
     def loss(self) -> PrivacyLoss:
-        """That of every record; all but η is unknown."""
+        """The privacy loss of every record; only η is known."""
         eta = list(self.eta.values())
         return PrivacyLoss.of(len(self), eta=eta, mu=np.inf, epsilon=np.inf)
 
@@ -143,7 +142,7 @@ class PastReleaseAsWritten:
         return {**self.about, "eta": dict(self.eta)}
 
     def earlier_loss(self, written: Sequence[str], people: People) -> Match:
-        """Return what is known of every record, or of all records of its person, and who is."""
+        """Return the privacy loss of every record, or of its person, and which are known."""
         found = [self.eta.get(row) for row in written]
         known = np.array([eta is not None for eta in found], dtype=bool)
         every = PrivacyLoss.of(
@@ -157,7 +156,7 @@ class PastReleaseAsWritten:
 
 @dataclass(frozen=True, eq=False)
 class Recognition:
-    """What earlier releases told about the records of a table."""
+    """The privacy loss of earlier releases for the records of a table."""
 
     people: People
     loss: PrivacyLoss  # over the earlier releases in which a record, or its person, was
@@ -173,7 +172,7 @@ class Recognition:
 
 @dataclass(frozen=True, eq=False)
 class ReleaseLedger:
-    """What earlier releases told about records, each known by keyed digests of its values."""
+    """The privacy loss of earlier releases by record, identified by keyed digests of its values."""
 
     key: bytes = field(default_factory=partial(os.urandom, 32))
     entries: tuple[PastRelease | PastReleaseAsWritten, ...] = ()
@@ -227,9 +226,9 @@ class ReleaseLedger:
         return self._digests.people(raw, identity)
 
     def recognise(self, raw: pa.Table, identity: str | None = None) -> Recognition:
-        """Return which records of a table were in earlier releases, and what these told.
+        """Return which records of a table were in earlier releases, and their privacy loss.
 
-        Where a column identifies people, what was told about all records of each.
+        Where a column identifies people, it is that of all records of each person.
         """
         cased, written = None, None
         own = self.people(raw, identity)
@@ -347,7 +346,7 @@ class ReleaseLedger:
         return replace(self, entries=self.entries[number - 1 : number])
 
     def with_entry(self, number: int, **about: Any) -> ReleaseLedger:
-        """Return the ledger with something else said about an entry; the first has the number 1."""
+        """Return the ledger with one entry changed; the first has the number 1."""
         entries = list(self.entries)
         entry = entries[number - 1]
         entries[number - 1] = replace(entry, about={**entry.about, **about})
@@ -371,15 +370,15 @@ def _past_release(content: dict[str, Any], cased: bool) -> PastRelease | PastRel
     if about.get("state") == PREPARED:
         _ = [Path(about["folder"][name]) for name in ("path", "written", "manifest")]
     if (told := about.get("guesses")) is not None:
-        losses = [*told["distance"].values(), told["epsilon"], told["delta"]]
-        if not all(_unpacked(value) >= 0 for value in losses) or not told["delta"] <= 1:
-            raise ValueError("what a release tells about values is no number")
+        numbers = [*told["distance"].values(), told["epsilon"], told["delta"]]
+        if not all(_unpacked(value) >= 0 for value in numbers) or not told["delta"] <= 1:
+            raise ValueError("the privacy loss about values is not a number")
     for told in about.get("replaced", {}).values():
         if not float(told["epsilon"]) >= 0 or not 0 <= float(told["delta"]) <= 1:
-            raise ValueError("what a release tells about replaced records is no number")
+            raise ValueError("the privacy loss about replaced records is not a number")
     if isinstance(written, dict):
         if not all(eta >= 0 for eta in written.values()):
-            raise ValueError("a leakage is no number")
+            raise ValueError("a leakage is not a number")
         return PastReleaseAsWritten(about, {str(row): float(eta) for row, eta in written.items()})
     # What a version did not write down, nobody knows.
     losses = {name: _unpacked(content.get(name)) for name in ("eta", "mu", "epsilon")}
@@ -388,7 +387,7 @@ def _past_release(content: dict[str, Any], cased: bool) -> PastRelease | PastRel
 
 
 def _packed(values: np.ndarray) -> Any:
-    """Return numbers as JSON has them: what is unknown as nothing."""
+    """Return numbers as JSON values; unknown ones as ``None``."""
     return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
@@ -416,9 +415,9 @@ def _as_written(key: bytes, raw: pa.Table, identity: str | None) -> list[str]:
 def find_ledger() -> Path:
     """Return the ledger of the project: one for all folders below the one it lies in.
 
-    That which ``SEEPAGE_LEDGER`` names; else the nearest in this folder and those above it, up to
-    the home folder or the one that holds ``.git``; else a new one here. Another user's is not
-    taken.
+    It is the one that ``SEEPAGE_LEDGER`` names; else the nearest in this folder and those above it,
+    up to the home folder or the one that holds ``.git``; else a new one here. Another user's ledger
+    is not used.
     """
     if named := os.environ.get("SEEPAGE_LEDGER"):
         return Path(named)
@@ -433,7 +432,7 @@ def find_ledger() -> Path:
 
 
 class OpenLedger:
-    """A ledger that nobody else can open meanwhile; whatever is changed is on the disk at once."""
+    """A locked ledger; changes are written to disk at once."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.ledger = path, ReleaseLedger.read(path)
@@ -451,10 +450,10 @@ class OpenLedger:
 
     @contextmanager
     def prepared(self, entry: PastRelease, folder: Path) -> Iterator[Any]:
-        """Give what is to be called with a folder that is complete, before it takes its place.
+        """Yield the function to call with a complete folder, before it is moved into place.
 
-        Then the entry is in the ledger, prepared; at the end of the block it is committed. If the
-        block fails, it is committed if the folder is in its place nevertheless, else voided.
+        The call adds a prepared entry; at the end of the block it is committed. If the block fails,
+        it is committed if the folder is in its place nevertheless, else voided.
         """
         where: dict[str, str | None] = {"path": str(folder.resolve())}
 
@@ -474,7 +473,7 @@ class OpenLedger:
         self._close(where, {"state": COMMITTED})
 
     def _close(self, where: Mapping[str, Any], state: Mapping[str, str]) -> None:
-        """Settle the entry of a folder, if it came to be written."""
+        """Settle the entry of a folder, if it was written."""
         # An interruption may have come after the file was replaced and before that was known here.
         with suppress(InputError):  # left prepared it counts, and is settled the next time
             self.ledger = ReleaseLedger.read(self.path)
@@ -483,16 +482,17 @@ class OpenLedger:
                     self._keep(self.ledger.with_entry(number, **state))
 
     def void(self, number: int, reason: str) -> None:
-        """Let an entry count no longer, because what it lists never left."""
+        """Void an entry whose release was never published."""
         (entry,) = self.ledger.only(number).entries
         if not reason.strip():
-            raise InputError("Say with --reason why the entry counts no longer.")
+            raise InputError("Give the reason for voiding the entry with --reason.")
         about = entry.about
         where = about.get("folder")
         if where is not None and _lies_in(Path(where["path"]), where):
             raise InputError(
                 f"Entry {number} is the release in {shown(Path(where['path']).name)}, which is "
-                "still there; void only what nobody has received, after deleting that folder."
+                "still there; void only a release that nobody has received, after deleting that "
+                "folder."
             )
         if about.get("state") == VOIDED:
             raise InputError(f"Entry {number} is voided already.")
@@ -506,9 +506,9 @@ class OpenLedger:
 
 @contextmanager
 def open_ledger(path: Path) -> Iterator[OpenLedger]:
-    """Open a ledger, alone, with entries that killed processes left settled.
+    """Open a ledger under a lock, and settle entries left by killed processes.
 
-    Of a link, the file it leads to: a new file in place of the link would be a second ledger.
+    Links are followed: a new file in place of the link would be a second ledger.
     """
     check_path(path)
     path = path.resolve()
@@ -524,7 +524,7 @@ def open_ledger(path: Path) -> Iterator[OpenLedger]:
 
 
 def _settled(where: Mapping[str, Any]) -> dict[str, str]:
-    """Return what became of a prepared entry, by where its folder is."""
+    """Return the state of a prepared entry, from the place of its folder."""
     if _lies_in(Path(where["path"]), where):
         return {"state": COMMITTED}
     if _digest(Path(where["written"])) == where["manifest"]:
@@ -534,7 +534,7 @@ def _settled(where: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _lies_in(folder: Path, where: Mapping[str, Any]) -> bool:
-    """Say whether a folder is the one of an entry, or is just being replaced by it."""
+    """Return whether a folder belongs to an entry, or is being replaced by it."""
     written = Path(where["written"])
     inside = folder.iterdir() if folder.is_dir() else ()
     places = (folder, *(part for part in inside if part.is_dir() and part != written))
@@ -550,16 +550,16 @@ def _digest(folder: Path) -> str | None:
 
 
 class LedgerFile(Listing):
-    """The ledger of a project, for what ``seepage release`` does not release itself.
+    """The ledger of a project, for releases made outside ``seepage release``.
 
-    Record here what a training run or the answers of a predictor tell about the people in a table,
-    **before** anything leaves; ``seepage release`` then counts it, and the other way round.
+    Record the privacy loss of a training run or of a predictor's answers for the people in a table,
+    **before** publishing; ``seepage release`` then counts it, and vice versa.
 
     Parameters
     ----------
     path
-        The file. By default the project's: what ``SEEPAGE_LEDGER`` names, else the nearest
-        ``seepage-ledger.json`` in this folder and those above it, else a new one here.
+        The file. By default the project's ledger: the file that ``SEEPAGE_LEDGER`` names, else the
+        nearest ``seepage-ledger.json`` in this folder and those above it, else a new one here.
 
     Examples
     --------
@@ -581,9 +581,9 @@ class LedgerFile(Listing):
     def spent(
         self, table: Any, person: str | None = None, *, entry: int | None = None
     ) -> PrivacyLoss:
-        """Return what all entries together told about every row of a table, or about its person.
+        """Return the privacy loss of all entries together for every row of a table, or its person.
 
-        With ``entry``, what the one with that number told; nothing if it was voided.
+        With ``entry``, return that of one entry; zero if it was voided.
         """
         with open_ledger(self.path) as held:
             ledger = held.ledger if entry is None else held.ledger.only(entry)
@@ -603,24 +603,24 @@ class LedgerFile(Listing):
         target_eta: float | None = None,
         max_membership: float | None = None,
     ) -> int:
-        """Add an entry, and return its number; refused if somebody would be over a limit.
+        """Add an entry, and return its number; raise if somebody would exceed a limit.
 
         Parameters
         ----------
         table
             The table with the people: a data frame of any library, or a mapping of columns.
         what
-            What it is, in words for people: ``"training run"``.
+            A description, such as ``"training run"``.
         person
             The column that identifies people.
         unit
             ``"row"`` if the numbers are of single rows, ``"person"`` if they are of all rows of a
             person together.
         eta, mu, epsilon, delta
-            The privacy loss: one number, or one for each row. ``np.inf`` is what nobody knows.
+            The privacy loss: one number, or one for each row. ``np.inf`` if unknown.
         target_eta, max_membership
-            The most that η, and the share of successes of membership inference, may be over all
-            entries together, as for ``seepage release``.
+            The limits on η, and on the success rate of membership inference, over all entries
+            together, as for ``seepage release``.
         """
         raw = _arrow(table)
         if unit not in (ONE_ROW, ONE_PERSON):
@@ -668,7 +668,7 @@ class LedgerFile(Listing):
         return build_frame(columns, library or "pyarrow")
 
     def void(self, number: int, reason: str) -> None:
-        """Let an entry count no longer: what it lists never left."""
+        """Void an entry whose release was never published."""
         with open_ledger(self.path) as held:
             held.void(number, reason)
 
@@ -684,6 +684,6 @@ def _arrow(table: Any) -> pa.Table:
         return nw.from_native(table, eager_only=True).to_arrow()
     except (TypeError, ValueError) as error:
         raise InputError(
-            "The people are a data frame, or a mapping of columns of one length, each of one type; "
-            f"this {type(table).__name__} is not."
+            "The table must be a data frame, or a mapping of columns of one length, each of one "
+            f"type; this {type(table).__name__} is not."
         ) from error

@@ -1,4 +1,4 @@
-"""What ``seepage ledger`` shows and voids."""
+"""Implementation of ``seepage ledger``."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def show_ledger(
     people: Path | None,
     as_json: bool,
 ) -> None:
-    """Print the entries of a ledger, and of a table who has how much left.
+    """Print the entries of a ledger, and the remaining privacy budgets of a table's people.
 
     ``people`` is a Parquet file for the numbers of every row, for its owner only.
     """
     if table is None and (people is not None or person is not None):
-        raise InputError("The ledger holds no values: name the table whose people you ask about.")
+        raise InputError("The ledger holds no values: name the table of the people in question.")
     raw = None if table is None else read_whole(table, options)
     with _opened(path) as held:
         entries = list(_entries(held))
@@ -71,7 +71,7 @@ def show_ledger(
 
 
 def void_entry(path: Path | None, number: int, reason: str) -> None:
-    """Let an entry of a ledger count no longer."""
+    """Void an entry of a ledger."""
     with _opened(path) as held:
         held.void(number, reason)
     typer.echo(f"Entry {number} is voided: {escaped(reason)}")
@@ -89,7 +89,7 @@ def _opened(path: Path | None) -> Any:
 
 
 def _entries(held: OpenLedger) -> Iterator[dict[str, Any]]:
-    """Yield every entry: what it is, its largest numbers, and those over all entries."""
+    """Yield every entry with its largest privacy losses, and those over all entries."""
     for number, entry in enumerate(held.ledger.entries, 1):
         about = {key: value for key, value in entry.about.items() if key != "folder"}
         folder = entry.about.get("folder")
@@ -111,7 +111,7 @@ def _entries(held: OpenLedger) -> Iterator[dict[str, Any]]:
 
 
 def _largest(loss: PrivacyLoss) -> dict[str, float]:
-    """Return the largest numbers, each of the record for which it is."""
+    """Return the largest privacy losses, each with its record."""
     numbers = {**loss.columns, "membership": loss.membership()}
     return {name: float(np.max(values, initial=0.0)) for name, values in numbers.items()}
 
@@ -136,7 +136,7 @@ def _number(value: float) -> str:
 
 
 def _of_table(found: Recognition, target_eta: float) -> dict[str, Any]:
-    """Return how much the rows of a table have left, in total."""
+    """Return the remaining privacy budget of a table's rows, in total."""
     eta = found.loss.eta
     return {
         "rows": len(eta),
@@ -150,7 +150,7 @@ def _of_table(found: Recognition, target_eta: float) -> dict[str, Any]:
 
 
 def _frame(found: Recognition, target_eta: float) -> pa.Table:
-    """Return the numbers of every row: what was told about it, and what η is left."""
+    """Return the privacy loss and the remaining η of every row."""
     left = np.sqrt(np.maximum(target_eta**2 - found.spent, 0.0))
     return pa.table(
         {

@@ -1,4 +1,4 @@
-"""Make a release of a table: run the procedure, add the noise, list what leaves, write the card."""
+"""Make a release of a table: run the procedure, add the noise, list its items, write the card."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from seepage.risks.privacy_loss import PrivacyLoss
 
 @dataclass(frozen=True, eq=False)
 class MadeRelease:
-    """A release, and what only its author may see."""
+    """A release, with the private findings for its author."""
 
     release: Release
     audit: Audit
@@ -68,7 +68,7 @@ class MadeRelease:
 def make_release(
     procedure: Procedure, raw: pa.Table, *, limits: Limits, name: str, tell: Tell
 ) -> MadeRelease:
-    """Make a release, audit it, hold it to limits, and look for what its figures disclose."""
+    """Make a release, audit it, check its limits, and search for disclosing figures."""
     tell("fitting")
     prepared = procedure.prepare(raw)
     tell("records left out and replaced")
@@ -129,9 +129,8 @@ def make_release(
 def left_out_privacy(prepared: Prepared, tried: Sequence[Neighbour]) -> PrivacyLoss:
     """Return ε and δ of a drawn σ for the table with and without every record, or person.
 
-    What the table needs without each of the most exposed is known from refits. Without anybody
-    else, it is what the others need in this table, times how much a refit changed that: as one of
-    the most exposed whose absence does most.
+    Refits give the noise needed without each of the most exposed. For all others, it is the noise
+    needed in this table, times the largest change seen in the refits.
     """
     vote, needed = prepared.vote, prepared.needed
     if vote is None:
@@ -235,7 +234,7 @@ def _largest(
 ) -> tuple[float, float]:
     """Return the largest ε and δ of the figures beside the noisy numbers, over people and classes.
 
-    Where a figure differs for certain, that is said by itself.
+    Figures that differ with certainty are reported separately.
     """
     told = {n.row for n in tried if n.change == LEFT_OUT and n.figures}
     hidden = beside.at(np.flatnonzero(~np.isin(prepared.rows, list(told))))
@@ -258,7 +257,7 @@ def _vote_finding(prepared: Prepared, beside: PrivacyLoss) -> NoiseVote | None:
 
 
 def _remaining(remedy: Remedy, disclosures: tuple[Disclosure, ...]) -> Remedy:
-    """Return what a remedy leaves: no noise hides what published figures give away for certain."""
+    """Return the risks after a remedy, including certain disclosure by published figures."""
     if not disclosures:
         return remedy
     absent = any(d.change == LEFT_OUT for d in disclosures)
@@ -269,11 +268,11 @@ def _remaining(remedy: Remedy, disclosures: tuple[Disclosure, ...]) -> Remedy:
 def _with_disclosures(
     risks: RiskFinding, disclosures: tuple[Disclosure, ...], target: str
 ) -> RiskFinding:
-    """Return the risks with what the published figures give away for certain.
+    """Return the risks, including certain disclosure by published figures.
 
-    Where a figure would be another without a record, or with another class or other numbers of it,
-    whoever knows everything else reads off that it is there, which class it has, or which numbers
-    it has not.
+    If a figure would change without a record, or with another class or other values of it, an
+    attacker who knows everything else learns its membership, its class, or values that it does not
+    have.
     """
     absent = [d for d in disclosures if d.change == LEFT_OUT]
     replaced = [d for d in disclosures if d.change != LEFT_OUT]
@@ -298,7 +297,7 @@ def _with_disclosures(
 def _items(
     procedure: Procedure, prepared: Prepared, model: ReleasedModel, useful: Usefulness | None
 ) -> Iterator[Item]:
-    """Yield everything that leaves, and what is withheld."""
+    """Yield all published items, and those withheld."""
     figures, settings, unit = prepared.figures, prepared.trained.settings, prepared.trained.unit
     noise = (
         f"Each has independent Gaussian noise, σ = {prepared.sigma:g}; no {one(unit)} leaks more "
@@ -368,16 +367,15 @@ def _noise_item(procedure: Procedure, prepared: Prepared) -> Item:
     if procedure.sigma is None:
         how = "The least that meets the target, rounded up to 1, 2 or 5 times 10ᵏ."
         return Item("noise σ", "coarse", how, 1, prepared.sigma)
-    how = "Given beforehand. That it meets the target was checked."
+    how = "Declared beforehand, and checked to meet the target."
     return Item("noise σ", "declared", how, 1, prepared.sigma)
 
 
 def _loss(prepared: Prepared, audit: Audit) -> PrivacyLoss:
-    """Return what the noisy numbers tell about every record, or person.
+    """Return the privacy loss of the noisy numbers for every record, or person.
 
-    Where not everybody was refitted, the others count as the most exposed of those who were, as
-    the statement about membership has it. Without whom a published figure would be another, nothing
-    is hidden.
+    Those not refitted count as the most exposed of those who were, as in the statement about
+    membership. The loss is infinite for those whose absence would change a published figure.
     """
     every, risks = audit.records.every, audit.risks
     mu: Any = np.inf
@@ -390,9 +388,10 @@ def _loss(prepared: Prepared, audit: Audit) -> PrivacyLoss:
 
 
 def _guess_loss(prepared: Prepared, audit: Audit, tried: Sequence[Neighbour]) -> GuessLoss:
-    """Return what the release tells about the values of anybody, by column.
+    """Return the privacy loss of the release about values, by column.
 
-    Of a column that was not guessed, or whose values a published figure rules out, everything.
+    It is infinite for a column without a measured guess, or whose values a published figure rules
+    out.
     """
     table, risks = prepared.trained.table, audit.risks
     distance = dict.fromkeys([table.target, *(a.name for a in table.attributes)], math.inf)
@@ -409,10 +408,10 @@ def _guess_loss(prepared: Prepared, audit: Audit, tried: Sequence[Neighbour]) ->
 def _with_guesses(
     finding: LedgerFinding, audit: Audit, own: GuessLoss, recognition: Recognition | None
 ) -> LedgerFinding:
-    """Return the finding with what all releases together add to a guess of a class or category.
+    """Return the finding with the gain of a guess of a class or category over all releases.
 
-    Two values of a record are told apart over all of them with accuracy A at even odds, so a guess
-    among K levels gains at most ``(1 − 1/K)(2A − 1)``, whatever the prior (see
+    Two values of a record are distinguished over all of them with accuracy A at even odds, so a
+    guess among K levels gains at most ``(1 − 1/K)(2A − 1)``, whatever the prior (see
     :func:`~seepage.auditing.remedies.with_noise`).
     """
     if audit.risks is None or recognition is None or not finding.known:
@@ -435,7 +434,7 @@ def _with_guesses(
 def _ledger_finding(
     procedure: Procedure, prepared: Prepared, loss: PrivacyLoss, limit: float | None
 ) -> LedgerFinding | None:
-    """Return what the ledger knows of the records, and what they leak over all releases."""
+    """Return the ledger's entries about the records, and their leakage over all releases."""
     recognition, ledger = prepared.recognition, procedure.ledger
     if recognition is None or ledger is None:
         return None

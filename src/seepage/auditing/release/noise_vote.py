@@ -1,24 +1,25 @@
-"""The noise drawn by a private vote of blocks of records, so that σ follows no single one.
+"""A private vote of blocks of records on the noise, so that σ depends on no single record.
 
 Subsample and aggregate (Nissim, Raskhodnikova and Smith 2007): every record falls into one of m
 blocks at random; a model is fitted to each block, and the noise that its most exposed record needs
 is computed. Leakage is inversely proportional to the number of records, so an m-th of that noise,
-with a margin, is the block's opinion on the noise for the whole table. Adding, removing or
+with a margin, is the block's vote on the noise for the whole table. Adding, removing or
 replacing one record changes the opinion of one block and no other, whatever the data: the numbers
 of opinions up to a point ``s`` of the grid, and beyond the point ``s'`` before it, change by at
 most one, and so does the score::
 
     u(s) = min(0, #{opinions ≤ s} − m/2, #{opinions > s'} − m/2)
 
-which is zero at the point that the median is rounded up to. Taking the points in random order until
+which is zero at the median rounded up to the grid. Taking the points in random order until
 one is accepted, each with a probability of ``exp(ε (u(s) − max u)/2)`` (permute-and-flip, McKenna
 and Sheldon 2020, which errs half as often as the exponential mechanism), is therefore
 ε-differentially private, given the other published figures.
 
-It cannot follow the most exposed record. An ε-private mechanism that puts σ below what a table
-needs with probability at most β puts it below what any table that differs in k records needs with
-probability at most ``β exp(kε)``: private noise that is *always* enough is enough for every
-possible table. So opinions have a margin, and σ is redrawn until it is enough for the table T::
+It cannot always meet the need of the most exposed record. An ε-private mechanism that puts σ below
+what a table needs with probability at most β puts it below what any table that differs in k records
+needs with probability at most ``β exp(kε)``: private noise that is *always* enough is enough for
+every possible table. So opinions have a margin, and σ is redrawn until it is enough for the table
+T::
 
     P_T(s) = p_T(s) 1[s ≥ need(T)] / a(T),    a(T) = p_T(s ≥ need(T))
 
@@ -53,11 +54,11 @@ from seepage.errors import InputError
 def plan_vote(
     records: int, features: int, classes: bool, epsilon: float | None
 ) -> tuple[int, float]:
-    """Return the number of blocks that vote, and the ε of their vote; no blocks if too few records.
+    """Return the number of voting blocks, and the ε of the vote; no blocks for too few records.
 
     A class must be in most blocks, so each has ten records of it on average; with fewer records
-    than features, a linear model fits all. Blocks times ε decide how arbitrary σ is: below 16,
-    almost wholly.
+    than features, a linear model fits all. The product of blocks and ε determines how random σ is:
+    below 16, almost entirely.
     """
     size = 10 if classes else max(4, features)
     blocks = min(records // size, 50)
@@ -66,15 +67,15 @@ def plan_vote(
     if epsilon is None:
         return 0, 0.0
     raise InputError(
-        f"A vote on the noise takes {10 * size:,} records or more; declare it with --sigma."
+        f"A vote on the noise needs {10 * size:,} records or more; declare it with --sigma."
     )
 
 
 def interval_kept(epsilon: float, level: float = 0.95) -> float:
     """Return the level of a central credible interval that survives figures with a total of ε.
 
-    Let ``p`` be somebody's belief about a record once the noisy numbers are known, whatever was
-    known before, and ``q`` the belief after also reading figures that are ε-differentially private.
+    Let ``p`` be an attacker's posterior about a record given the noisy numbers, for any prior, and
+    ``q`` the posterior after also reading figures that are ε-differentially private.
     By Bayes' theorem ``q ∝ p · P(figures | record)``, whose second factor
     varies by at most ``exp(ε)``; so the odds of any event under ``q`` are within a factor of
     ``exp(ε)`` of those under ``p``. Beyond an end of the central interval of ``q`` lies a
@@ -105,9 +106,9 @@ def noise_grid(unit: float, records: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Seats:
-    """Where every row of a table votes: a number below one, which blocks divide among them.
+    """The seat of every row in the vote: a number below one, which determines its block.
 
-    Nobody need keep it secret. Who is left out leaves all others where they are.
+    It need not be secret. Removing a row does not change the seats of other rows.
     """
 
     seed: int
@@ -115,7 +116,7 @@ class Seats:
 
     @classmethod
     def of(cls, raw: pa.Table, person: str | None, seed: int | None = None) -> Seats:
-        """Return seats for a table, drawn anew without a seed."""
+        """Return seats for a table, drawn at random without a seed."""
         seed = secrets.randbits(128) if seed is None else seed
         places = np.random.default_rng(seed).random(raw.num_rows)
         if person is not None:
@@ -124,13 +125,13 @@ class Seats:
         return cls(seed, places)
 
     def without(self, rows: np.ndarray) -> Seats:
-        """Return those of the table without some rows."""
+        """Return the seats of the table without some rows."""
         return replace(self, places=np.delete(self.places, rows))
 
 
 @dataclass(frozen=True, eq=False)
 class NoiseDraw:
-    """How σ is drawn for a table: by votes, until one of them is enough."""
+    """Distribution of σ for a table: votes are repeated until one is sufficient."""
 
     grid: np.ndarray
     chance: np.ndarray  # with which one vote draws every point
@@ -141,7 +142,7 @@ class NoiseDraw:
 
     @property
     def probability(self) -> float:
-        """That one vote is enough."""
+        """The probability that one vote is sufficient."""
         return float(self.chance[self.grid >= self.least].sum())
 
     @property
@@ -152,11 +153,11 @@ class NoiseDraw:
     def beside(self, other: float) -> tuple[float, float]:
         """Return ε and δ of the published σ for this table and one that needs another noise.
 
-        ``other`` is the least σ that is enough for the other table, which differs by one record, or
+        ``other`` is the smallest sufficient σ for the other table, which differs by one record, or
         person, and whose votes therefore have each probability within ``e^±ε₀`` of this table's.
-        Of an event with probability q here that leaves between
+        An event with probability q here has a probability between
         ``max(e^-ε₀ q, 1 − e^ε₀ (1 − q))`` and ``min(e^ε₀ q, 1 − e^-ε₀ (1 − q))`` there.
-        Let C be the event that a vote is enough for both tables. Where the other one needs more,
+        Let C be the event that a vote suffices for both tables. Where the other one needs more,
         this table's draw rules it out with probability ``1 − p(C)/a``. Where it needs less, its
         draw rules this one out with ``p'(M)/(p'(M) + p'(C))``, M between the two needs.
         """
@@ -187,10 +188,10 @@ def vote_on_noise(
     epsilon: float,
     least: float,
 ) -> NoiseDraw | None:
-    """Draw the noise of a release from a grid until it is enough; ``None`` if no point is.
+    """Draw the noise of a release from a grid until it suffices; ``None`` if no point does.
 
-    ``allowed`` is what every record, or person, may leak, ``block`` where each of them votes, and
-    ``least`` the least noise with which none exceeds it.
+    ``allowed`` is the leakage allowed to every record, or person, ``block`` the block of each, and
+    ``least`` the smallest noise with which none exceeds it.
     """
     chance = chances(block_opinions(trained, allowed, block, blocks), grid, epsilon)
     enough = np.where(grid < least, 0.0, chance)
@@ -215,7 +216,7 @@ def chances(opinions: np.ndarray, grid: np.ndarray, epsilon: float) -> np.ndarra
 
 
 def scores(opinions: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """Return minus the number of opinions that each point of the grid lacks to be the median."""
+    """Return minus the number of votes that each point of the grid lacks to be the median."""
     below = np.sum(opinions[:, None] <= grid, axis=0)
     beyond = len(opinions) - np.concatenate([[0], below[:-1]])
     short = np.minimum(below, beyond) - len(opinions) / 2
@@ -225,9 +226,9 @@ def scores(opinions: np.ndarray, grid: np.ndarray) -> np.ndarray:
 def block_opinions(
     trained: TrainedModel, allowed: np.ndarray, block: np.ndarray, blocks: int
 ) -> np.ndarray:
-    """Return every block's opinion on the noise for the whole table, from its records alone.
+    """Return every block's vote on the noise for the whole table, from its records alone.
 
-    ``block`` says which block every record is in, or every person.
+    ``block`` is the block of every record, or person.
     """
     source, owner = trained.records, trained.records.owner
     opinions = np.full(blocks, math.inf)  # a block without a model asks for more than any other

@@ -1,9 +1,9 @@
-"""From a table to what is published: one procedure that can be rerun without a record.
+"""The procedure from a table to its published figures, which can be rerun without a record.
 
-Everything that depends on the data and leaves without noise is on a coarse grid: the scaling of the
+All data-dependent figures published without noise are on a coarse grid: the scaling of the
 columns, the number of records, and σ, which is drawn from it. The rest is declared: the penalty,
-the target, the family. So small changes of a record move only the coefficients, and given the
-figures on the grid there is no other leakage than theirs.
+the target, the family. So small changes of a record change only the coefficients, and given the
+figures on the grid these are the only leakage.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Domain = Mapping[str, tuple[float, float]]
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """What the procedure makes of a table, except the noise itself."""
+    """The result of the procedure on a table, before noise is added."""
 
     trained: TrainedModel
     eta: np.ndarray  # the leakage of every record at σ = 1, or of every person
@@ -72,24 +72,24 @@ class Prepared:
 
     @property
     def spent(self) -> np.ndarray:
-        """What earlier releases told about every record, or person, η²."""
+        """η² of earlier releases for every record, or person."""
         return spent_by(self.trained, self.recognition)
 
     @property
     def rows(self) -> np.ndarray:
-        """The number of every record in the table; of a person, that of the first record."""
+        """The row number of every record; for a person, that of the first record."""
         return rows_of(self.trained)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Procedure(ReleaseQuestion):
-    """What was asked to be released, and the ledger of what was released before."""
+    """The settings of a release, and the ledger of earlier releases."""
 
     ledger: ReleaseLedger | None = None
 
     @cached_property
     def domains(self) -> Domain:
-        """The ends of columns, from ``column=low:high``."""
+        """The domains of columns, from ``column=low:high``."""
         ends = {}
         for text in self.domain:
             name, _, interval = text.rpartition("=")
@@ -116,9 +116,9 @@ class Procedure(ReleaseQuestion):
         return TrainedModel(settings.fit(encoded.source, start), settings, encoded)
 
     def prepare(self, raw: pa.Table, seats: Seats | None = None) -> Prepared:
-        """Fit, measure and choose the noise; warn first if the ledger cannot tell who is new.
+        """Fit, measure and choose the noise; warn first if the ledger cannot match people.
 
-        ``seats`` says where the rows vote; without it that is drawn.
+        ``seats`` are the rows' seats in the vote; drawn if not given.
         """
         if self.ledger is not None:
             for doubt in self.ledger.recognise(raw, self.person).doubts:
@@ -137,17 +137,16 @@ class Procedure(ReleaseQuestion):
         return Prepared(trained, eta, recognition, sigma, least, figures, needed, seats, vote)
 
     def figures(self, raw: pa.Table, prepared: Prepared) -> dict[str, Any]:
-        """Return what would be published without noise from a table that differs by a record.
+        """Return the noiseless figures of a table that differs by a record, or a person.
 
-        Or by all records of a person.
-        A drawn σ is held fixed: only whether it is still enough can change.
+        A drawn σ is held fixed: only whether it still suffices can change.
         """
         return self.rerun(raw, prepared)[0]
 
     def rerun(
         self, raw: pa.Table, prepared: Prepared
     ) -> tuple[dict[str, Any], float, TrainedModel]:
-        """Return the same, the σ with which nobody leaks more than they may, and the model."""
+        """Return the same, the σ that keeps everybody within their budget, and the model."""
         trained = self.fit(raw, prepared.trained)
         earlier = self.ledger is not None and self.ledger.releases
         known = self._recognise(raw, trained) if earlier else None
@@ -166,8 +165,8 @@ class Procedure(ReleaseQuestion):
                 )
         if self.missing == "impute":
             raise InputError(
-                "The values that fill gaps would be released too: fill the gaps beforehand, or "
-                "say --missing drop."
+                "The values that fill gaps would be released too: fill the gaps beforehand, or use "
+                "--missing drop."
             )
         if self.least_holders < 1:
             raise InputError(f"--least-holders must be at least one, not {self.least_holders}.")
@@ -188,7 +187,7 @@ class Procedure(ReleaseQuestion):
         return replace(encoded, steps=(*encoded.steps, *steps))
 
     def _figures(self, trained: TrainedModel) -> dict[str, Any]:
-        """Return everything but σ that leaves without noise, by name."""
+        """Return all figures published without noise, except σ, by name."""
         found: dict[str, Any] = {
             "family": trained.settings.model,
             f"number of {many(trained.unit)}": int(round_down(len(trained.holders), COARSER)),
@@ -206,7 +205,7 @@ class Procedure(ReleaseQuestion):
         return found
 
     def _recognise(self, raw: pa.Table, trained: TrainedModel) -> Recognition | None:
-        """Return what the ledger knows of the records of a model."""
+        """Return the ledger's privacy losses for the records of a model."""
         if self.ledger is None:
             return None
         return self.ledger.recognise(raw.take(pa.array(trained.records.beside[ROW])), self.person)
@@ -225,7 +224,7 @@ class Procedure(ReleaseQuestion):
         )
 
     def allowed(self, spent: np.ndarray) -> np.ndarray:
-        """Return how much every record, or person, may leak now for all releases to be allowed."""
+        """Return the remaining privacy budget η of every record, or person."""
         left = self.target_eta**2 - spent
         gone = int(np.sum(left <= 0))
         if gone:
@@ -233,7 +232,7 @@ class Procedure(ReleaseQuestion):
             raise InputError(
                 f"The privacy budget (η = {self.target_eta:g}) of {gone:,} of these {who} is spent "
                 f"by earlier releases; leave those {who} out, or raise --target-eta. `seepage "
-                "ledger show` with the table says how much everybody has left."
+                "ledger show` with the table shows the remaining budgets."
             )
         return np.sqrt(left)
 
@@ -245,10 +244,10 @@ class Procedure(ReleaseQuestion):
         least: float,
         seats: Seats,
     ) -> NoiseDraw | None:
-        """Draw the noise; labels count in their published unit, which follows no record.
+        """Draw the noise; labels are measured in their published unit, which depends on no record.
 
-        ``None`` if σ is declared, if there are too few records for a vote and nobody asked for one,
-        or if no point of the grid is enough.
+        ``None`` if σ is declared, if there are too few records for a vote that was not requested,
+        or if no point of the grid suffices.
         """
         if self.sigma is not None:
             return None
@@ -265,7 +264,7 @@ class Procedure(ReleaseQuestion):
         return vote_on_noise(public, allowed, grid, block, blocks, epsilon, least)
 
     def _noise(self, needed: float, vote: NoiseDraw | None) -> float:
-        """Return the noise: as declared, or as drawn and at least what the target needs."""
+        """Return the noise: as declared, or as drawn, and sufficient for the target."""
         least = round_up(needed, COARSER)
         if self.sigma is None:
             return least if vote is None else max(least, vote.sigma)
@@ -280,13 +279,13 @@ class Procedure(ReleaseQuestion):
 
 
 def rows_of(trained: TrainedModel) -> np.ndarray:
-    """Return the number of every record in the table; of a person, that of the first record."""
+    """Return the row number of every record; for a person, that of the first record."""
     first = np.unique(trained.records.owner, return_index=True)[1]
     return np.asarray(trained.records.beside[ROW][first])
 
 
 def spent_by(trained: TrainedModel, recognition: Recognition | None) -> np.ndarray:
-    """Return what earlier releases told about every record, or person, η²."""
+    """Return η² of earlier releases for every record, or person."""
     holders = trained.holders
     if recognition is None:
         return np.zeros(len(holders))
@@ -295,5 +294,5 @@ def spent_by(trained: TrainedModel, recognition: Recognition | None) -> np.ndarr
 
 
 def _coded(table: EncodedTable) -> list[ColumnCoding]:
-    """Return how the columns of a table become features, in a form that may be published."""
+    """Return the encoding of a table's columns, in a form that may be published."""
     return [ColumnCoding.of(part) for part in (table.coding.parts if table.coding else ())]

@@ -1,8 +1,8 @@
-"""Names that would give people away: values that few records have, published as names of levels.
+"""Rare values that would identify people if published as names of levels.
 
-A category becomes one feature for each of its levels, and the names of the levels leave with the
-model. A level of one record is that person's own text; a column of text whose values are nearly all
-different is a list of such. Both are reported before anything is fitted. Where people have several
+A category becomes one feature for each of its levels, and the names of the levels are published
+with the model. A level with one record is that person's own text, and so are most values of a text
+column with nearly unique values. Both are reported before fitting. Where people have several
 records, holders are people: a value in twenty records of one person has one holder.
 """
 
@@ -27,12 +27,11 @@ CHOICES = ("refuse", "drop", "merge")
 def settle_rare_names(
     raw: pa.Table, plan: ColumnPlan, holders: int, choice: str
 ) -> tuple[pa.Table, tuple[str, ...], tuple[str, ...]]:
-    """Return the table with rare values merged, columns to drop, and what was done.
+    """Return the table with rare values merged, columns to drop, and the changes in words.
 
     Raises
     ------
-    InputError
-        If there are some and nothing was chosen, or if the classes themselves are rare.
+    InputError If there are rare values and no treatment was chosen, or if classes are rare.
     """
     if choice not in CHOICES:
         raise InputError(f"--rare must be refuse, drop or merge, not {choice!r}.")
@@ -49,7 +48,7 @@ def settle_rare_names(
     if plan.target in rare:
         raise InputError(
             f"A class of the target {shown(plan.target)} has fewer than {holders} {who}, and its "
-            "name would leave; merge classes first, or set --least-holders."
+            "name would be published; merge classes first, or set --least-holders."
         )
     # Where half of the values are different it is text, and not a category.
     text = [name for name in rare if 2 * len(sizes[name]) >= raw.num_rows]
@@ -66,8 +65,8 @@ def settle_rare_names(
             for name, counts in held.items()
         )
         raise InputError(
-            f"{what}, and its name would leave with the model: {which}; fewer than {holders} "
-            f"{who} have each. Choose {ways}."
+            f"{what}, and its name would be published with the model: {which}; fewer than "
+            f"{holders} {who} have each. Choose {ways}."
         )
     # What has no level for the others can only be dropped.
     drop = [name for name in rare if choice == "drop" or plan.kinds[name] != "categorical"]
@@ -100,9 +99,9 @@ def _counts(raw: pa.Table, name: str, owner: np.ndarray | None) -> dict[str, int
 def _merged(
     raw: pa.Table, name: str, counts: dict[str, int], holders: int, owner: np.ndarray | None
 ) -> pa.Table:
-    """Merge rare values of a column, with as many others as it takes to have enough holders.
+    """Merge rare values of a column, with further values until there are enough holders.
 
-    Somebody with two of the merged values is one holder.
+    A person with two of the merged values counts as one holder.
     """
     column = decoded(raw.column(name)).cast(pa.string())
     texts = np.asarray(column.to_numpy(zero_copy_only=False), dtype=object)

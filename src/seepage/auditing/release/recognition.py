@@ -1,13 +1,12 @@
 """Recognises the records of a table in earlier ones, by value, whatever the type of a cell.
 
-A cell is kept as a keyed digest of its column's name and its value in one canonical form: 45, 45.0
+A cell is stored as a keyed digest of its column's name and its value in canonical form: 45, 45.0
 and the text "45" are one value, and so are a number and its rounding to single precision, or texts
 that differ in case and white space. Two records count as the same person if they agree in every
-column that both tables have, so columns may be reordered, added and dropped, and their names
-written in capitals. Where that is in
-doubt, they count as the same: to count a stranger as known costs noise, to count a known person as
-a stranger breaks a promise. So one who agrees with nobody in every column, but with somebody in all
-except one (a gap that was filled, a value that was corrected), counts as that person.
+column that both tables have, so columns may be reordered, added and dropped, and their
+names written in capitals. In doubt, they count as the same: a false match costs noise, whereas a missed match violates the guarantee. So a record
+without a full match that matches another in all columns but one (a filled gap, a corrected value)
+counts as that person.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _TRUTH = {"true": 1, "false": 0}
 
 
 def canonical(value: Any, *, cased: bool = False) -> tuple[str, str]:
-    """Return a value in the form it is compared in: as single precision has it, and exactly.
+    """Return a value's canonical forms for comparison: in single precision, and exact.
 
     Case and white space of a text do not count, unless ``cased``, as an earlier version had it.
 
@@ -77,7 +76,7 @@ def _folded(text: str) -> str:
 
 
 def _of_text(text: str) -> Any:
-    """Return what a text says: a number, a truth value, a date, nothing, or a text."""
+    """Return the meaning of a text: a number, a truth value, a date, nothing, or a text."""
     text = unicodedata.normalize("NFC", text.strip())
     if text in MISSING:
         return None
@@ -106,7 +105,7 @@ def _of_number(value: Any) -> tuple[str, str]:
 
 
 class Match(NamedTuple):
-    """What one table tells about the people of another."""
+    """The privacy loss of one table's records, matched to the people of another."""
 
     loss: PrivacyLoss
     known: np.ndarray
@@ -139,7 +138,7 @@ class People:
 
     @classmethod
     def read(cls, content: Mapping[str, Any], rows: int) -> People:
-        """Return what :meth:`as_json` wrote, or raise ``ValueError``."""
+        """Return the object from the JSON of :meth:`as_json`, or raise ``ValueError``."""
         columns, whole = (
             {str(name): _unpacked(text) for name, text in content[key].items()}
             for key in ("columns", "whole")
@@ -148,7 +147,7 @@ class People:
             raise ValueError("a column is of another length")
         identity = content["identity"]
         if identity is not None and identity not in columns:
-            raise ValueError("the column that identifies is not there")
+            raise ValueError("the identifying column is missing")
         return cls(columns, whole, identity)
 
     def names_of(self, names: Sequence[str]) -> list[str]:
@@ -174,17 +173,17 @@ class People:
         )
 
     def earlier_loss(self, loss: PrivacyLoss, others: People, *, of_people: bool) -> Match | None:
-        """Return the loss of every one of the others by what is known here, and who is known.
+        """Return the loss of every record of the other table by the losses here, and the matches.
 
-        ``loss`` has one entry for every record here; ``of_people`` says that it is that of all
-        records of its person together. ``None`` if the tables cannot be compared. The column that
+        ``loss`` has one entry for every record here; with ``of_people``, it is that of all records
+        of its person together. ``None`` if the tables cannot be compared. The column that
         identifies people in either table decides where both tables have it; of two such columns,
-        the one by which more was told. Otherwise all shared columns must agree. If columns of this
-        table are missing in the other, at least half of the records here must be alone with their
-        values in the shared ones. That half is also the chance that a stranger drawn from the same
-        people agrees with nobody: where everybody agrees with somebody, as by sex alone, agreement
-        says nothing. Whoever agrees with nobody is compared again without each of the columns, on
-        the same condition: who then agrees with somebody is known, in doubt.
+        the one with the larger loss. Otherwise all shared columns must agree. If columns of this
+        table are missing in the other, at least half of the records here must be unique in the
+        shared ones. A stranger drawn from the same population then matches nobody with that
+        probability; where everybody matches somebody, as by sex alone, a match is uninformative.
+        Records without a match are compared again without each of the columns, under the same
+        condition; a match then counts as known, in doubt.
         """
         names = self.shared(others)
         decisive = [[n] for n in {self.identity: 0, others.identity: 0} if n in names]
@@ -229,13 +228,11 @@ class People:
         of_people: bool,
         identified: bool,
     ) -> tuple[PrivacyLoss, np.ndarray]:
-        """Return the loss of the others, and who is known, if people agree in some columns.
+        """Return the loss of the other table's records, and the matches, by some columns.
 
-        A record of the others is one of those here that agree with it, nobody knows which: it has
-        the largest loss of them. A *person* of the others is everybody here who agrees with one of
-        their records, each counted once: records of one person, or people who were taken for
-        several. By columns that identify nobody, each of their records is one person of those here
-        who agree with it.
+        A record of the other table may be any of its matches here, so it gets their largest loss. A
+        *person* of the other table is assigned all matches of their records, each counted once. By
+        columns that identify nobody, each of their records is one of the people who match it.
         """
         values, place = np.unique(self._rows(by, others), return_inverse=True)
         rows = others._rows(by, self)
@@ -266,10 +263,10 @@ class People:
         return np.unique(rows, return_inverse=True)[1].reshape(-1)
 
     def _rows(self, names: Sequence[str], others: People) -> np.ndarray:
-        """Return one number for what every record holds in some columns, in any order of these.
+        """Return one number per record for its values in some columns, in any order of these.
 
-        Digests are pseudorandom and differ by column, so their sum modulo 2⁶⁴ is as good as a
-        digest of the row.
+        Digests are pseudorandom and differ by column, so their sum modulo 2⁶⁴ serves as a digest of
+        the row.
         """
         total = np.zeros(len(self), dtype=np.uint64)
         for name in names:
@@ -282,7 +279,7 @@ class People:
         return (self.whole if exact else self.columns)[name]
 
     def _tells_apart(self, names: Sequence[str]) -> bool:
-        """Say whether at least half of the records, each once, are alone with these values."""
+        """Return whether at least half of the distinct records are unique in these values."""
         _, once = np.unique(self._rows(list(self.columns), self), return_index=True)
         _, counts = np.unique(self._rows(names, self)[once], return_counts=True)
         return bool(2 * np.sum(counts == 1) >= len(once))
@@ -290,7 +287,7 @@ class People:
 
 @dataclass(frozen=True, eq=False)
 class CellDigests:
-    """Makes digests of cells under a key; those made before are kept."""
+    """Makes digests of cells under a key, with a cache."""
 
     key: bytes
     cased: bool = False  # as an earlier version made them

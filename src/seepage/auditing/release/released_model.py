@@ -1,4 +1,4 @@
-"""A model as it leaves: noisy coefficients, and how raw columns become its features."""
+"""A released model: noisy coefficients, and the encoding of raw columns as features."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class ColumnCoding:
-    """How one column becomes features, in numbers and names that may leave."""
+    """The encoding of one column as features, in numbers and names that may be published."""
 
     name: str
     kind: str  # ``numeric``, ``boolean`` (two values) or ``categorical``
@@ -39,14 +39,14 @@ class ColumnCoding:
 
     @classmethod
     def of(cls, part: ColumnEncoding, scale: bool = True) -> ColumnCoding:
-        """Return the part of an encoding that leaves."""
+        """Return the published part of an encoding."""
         levels = () if part.levels is None else tuple(level_names(part.levels))
         scaling = (part.centre, part.unit) if scale else (0.0, 1.0)
         return cls(part.name, part.kind, *scaling, levels)
 
     @classmethod
     def read(cls, content: Any, place: int) -> ColumnCoding:
-        """Return the column as a file has it, or raise ``ValueError``."""
+        """Return the column from its JSON form, or raise ``ValueError``."""
         check_fields(content, _FIELDS, f"column {place}")
         levels = tuple(content["levels"])
         if (content["kind"] == "categorical") != bool(levels) or len(levels) == 1:
@@ -69,8 +69,8 @@ class ColumnCoding:
                 level = OTHER
             if level not in place:
                 raise InputError(
-                    f"Column {shown(self.name)} has the level {shown(level)}, which this model "
-                    "does not know."
+                    f"Column {shown(self.name)} has the level {shown(level)}, which is unknown to "
+                    "this model."
                 )
             out[row, place[level]] = 1.0
         return out[:, 1:]
@@ -140,7 +140,7 @@ class ReleasedModel:
         return np.hstack([column.features(found[column.name]) for column in self.columns])
 
     def predict(self, table: Any) -> np.ndarray:
-        """Return what the noisy model predicts for every row."""
+        """Return the noisy model's prediction for every row."""
         return np.asarray(self.estimator.predict(self.transform(table)))
 
     def predict_proba(self, table: Any) -> np.ndarray:
@@ -165,7 +165,7 @@ class ReleasedModel:
         own = getattr(estimator, "feature_names_in_", None)
         model = cls(estimator, columns)
         if columns and own is not None and list(own) != list(model.feature_names_in_):
-            raise ValueError("the model names other features than the columns make")
+            raise ValueError("the model's feature names differ from those of the columns")
         return model
 
     def __repr__(self) -> str:

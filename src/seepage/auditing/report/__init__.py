@@ -1,8 +1,8 @@
-"""The report: what an audit found, written for people and for machines.
+"""The report: findings of an audit for people and for machines.
 
 This folder turns an :class:`~seepage.auditing.findings.Audit` into sentences, figures, a
-self-contained page, a summary, a table of records and a paragraph for a model card; the rooms of
-other kinds of audits do so for theirs with the same renderer. Nothing here measures anything.
+self-contained page, a summary, a table of records and a paragraph for a model card; packages of
+other kinds of audits use the same renderer. Nothing here measures anything.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["SCHEMA", "summarise", "to_json", "write_report"]
 
 
 def write_report(audit: Audit, out: str | os.PathLike[str], *, keep: Sequence[Path] = ()) -> Path:
-    """Write the report of an audit into a folder, as ``Report.write`` says."""
+    """Write the report of an audit into a folder; see ``Report.write``."""
     return AuditReport(audit).write(out, keep)
 
 

@@ -67,7 +67,7 @@ _OF_A_BOUND = ("adversary", "unit", "value", "guarantee", "assumptions", "reason
 
 
 class AuditReport(Report):
-    """An audit of a linear model as people and machines read it."""
+    """The report of an audit of a linear model."""
 
     screen = "audit.txt.j2"
 
@@ -76,7 +76,7 @@ class AuditReport(Report):
 
     @cached_property
     def verdict(self) -> Verdict:  # type: ignore[override]
-        """What its numbers mean against the limit that matters."""
+        """The verdict on the audit."""
         return judge(self.audit)
 
     def figures(self) -> tuple[Drawing, ...]:
@@ -84,7 +84,7 @@ class AuditReport(Report):
         return draw_figures(self.audit)
 
     def about(self) -> dict[str, Any]:
-        """Return what all templates are about: the audit, and what follows from its numbers."""
+        """Return the context of all templates: the audit and derived quantities."""
         audit = self.audit
         return {
             "audit": audit,
@@ -148,7 +148,7 @@ class AuditReport(Report):
         return [dict(zip(keys, line, strict=True)) for line in lines]
 
     def _guarantees(self) -> dict[str, Any] | None:
-        """Return the bounds by adversary, with numbered assumptions; nothing if there are none."""
+        """Return the bounds by adversary, with numbered assumptions; ``None`` without any."""
         found = self.audit.guarantees
         if found is None or not any(line.applies for line in found.rows):
             return None
@@ -306,8 +306,8 @@ def record_table(
 ) -> pa.Table:
     """Return one row per record; ``error of <column>`` for every sensitive attribute.
 
-    ``index`` has the labels of a pandas table, which become a column of text. Of people, ``row`` is
-    the first row of each, and ``rows`` says how many there are.
+    ``index`` has the labels of a pandas table, which become a column of text. For people, ``row``
+    is the first row of each, and ``rows`` their number.
     """
     columns: dict[str, Any] = {"row": np.asarray(records.row, np.int64)}
     if unit == ONE_PERSON:
@@ -343,7 +343,7 @@ def pack(audit: Audit) -> dict[str, Any]:
 def _page_columns(
     records: SomeRecords, audit: Audit
 ) -> Iterator[tuple[str, str, bool, np.ndarray]]:
-    """Yield what the page shows: a heading, the full one, whether large comes first, the values."""
+    """Yield the columns of the page's table: short and full heading, order, values."""
     eta, features, label, exact = (records.numbers[name] for name in NUMBERS)
     if audit.unit == ONE_PERSON:
         words = "number of the person's first row in the table, 0 for the first"

@@ -84,7 +84,7 @@ class Drawing:
 
 
 def load_beside() -> None:
-    """Load what draws figures beside other work: it takes a second, and 30 MB."""
+    """Load the drawing library in the background; it takes a second and 30 MB."""
     Thread(target=import_module, args=("matplotlib.figure",)).start()
 
 
@@ -111,7 +111,7 @@ def _save(name: str, title: str, draw: Draw, size: tuple[float, float], *, narro
 
 @contextmanager
 def house_style(name: str) -> Iterator[None]:
-    """Draw and save in the common style while this lasts; ``name`` is the figure's."""
+    """While inside, draw and save in the common style; ``name`` is the figure's."""
     from matplotlib import rc_context
 
     # The salt names the parts of the file, so two figures on a page never share a name.
@@ -169,7 +169,7 @@ def draw_figures(audit: Audit) -> tuple[Drawing, ...]:
 
 
 def draw_histogram(audit: Audit) -> Drawing:
-    """Draw how many records leak how much, with the limit."""
+    """Draw the histogram of the records' leakage, with the limit."""
     limit, over, records = find_limit(audit), count_over(audit), audit.records
     shown = records.span()
     # Far below the rest nothing is shown; a few such records must not squeeze all the others.
@@ -222,7 +222,7 @@ def draw_histogram(audit: Audit) -> Drawing:
 
 
 def draw_attributes(audit: Audit) -> Drawing | None:
-    """Draw the least error of attacks on each column, or nothing if no attack exists."""
+    """Draw the minimum error of attacks on each column; nothing if no attack exists."""
     ranked = [a for a in most_exposed(audit.attributes) if np.isfinite(a.smallest_error)]
     ranked = [a for a in ranked if relative_error(a, a.smallest_error) > 0][:15]
     if not ranked:
@@ -264,10 +264,10 @@ def draw_attributes(audit: Audit) -> Drawing | None:
 
     most = ranked[0]
     caption = (
-        "The further left, the more precisely the column can be read out of the release. At the "
-        "dashed line an attacker's error is as large as the column's own spread (for a category: "
-        "a whole level)."
-        + (" * marks the columns you called sensitive." if any(a.sensitive for a in ranked) else "")
+        "The further left, the more precisely the column can be estimated from the release. At the "
+        "dashed line an attacker's error is as large as the column's own spread (for a category: a "
+        "whole level)."
+        + (" * marks the columns marked as sensitive." if any(a.sensitive for a in ranked) else "")
     )
     alternative = (
         f"Least attack error of {counted(len(ranked), 'column')}, easiest first, divided by each "
@@ -384,7 +384,7 @@ def draw_curve(audit: Audit) -> Drawing | None:
         "on the rest."
     )
     if error.max() > highest:
-        caption += " Where the upper curve leaves the figure, the model is worse than useless."
+        caption += " Beyond the top of the figure, the model is worse than a constant prediction."
     alternative = (
         f"Two curves against the noise σ from {number(sigma.min())} to {number(sigma.max())}: the "
         f"{error_name} goes from {number(error[0])} to {number(error[-1])}, the leakage of "

@@ -1,8 +1,7 @@
-"""The first screen of a page: three numbers beside their baselines, people, and what would help.
+"""The first screen of a report page: three numbers with baselines, a histogram, and remedies.
 
-Reports of every kind fill the same places. All that a reader can make the screen show, for every
-noise that was computed and for every group, is text and counts made here; the template and the
-script only put them in their places.
+Reports of every kind fill the same slots. All text and counts, for every computed noise and every
+group, are prepared here; the template and the script only place them.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from seepage.risks.guessing import distance
 
 @dataclass(frozen=True)
 class Card:
-    """A number beside its baseline: what anybody reaches without the release, and with it."""
+    """A number with its baseline: an attacker's success without and with the release."""
 
     name: str  # what is counted
     # The two numbers, and what they are
@@ -61,7 +60,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Bar:
-    """How many people lie between two ends."""
+    """A histogram bar: the number of people between two ends."""
 
     ends: str
     count: int
@@ -71,7 +70,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How people are spread, and a line that they should not cross."""
+    """A histogram of people, and the line of the limit."""
 
     bars: tuple[Bar, ...]
     title: str
@@ -88,13 +87,13 @@ class Histogram:
         return max([1, *(max(bar.count, bar.others or 0) for bar in self.bars)])
 
     def height(self, count: int) -> float:
-        """Return the share of the full height that so many people have, on a logarithmic axis."""
+        """Return the height of a bar with this many people, on a logarithmic axis."""
         return float(np.log1p(count) / np.log1p(self.most))
 
 
 @dataclass(frozen=True)
 class RemedyLine:
-    """A change, what it protects, and what it costs."""
+    """A remedy, its protection and its cost."""
 
     name: str
     protection: tuple[str, ...]  # a cell for each column of the table
@@ -105,7 +104,7 @@ class RemedyLine:
 
 @dataclass(frozen=True)
 class Remedies:
-    """What would help, the best first, beside what is there now."""
+    """Remedies, the best first, beside the present release."""
 
     columns: tuple[str, ...]  # the headings of what is protected
     lines: tuple[RemedyLine, ...]
@@ -117,7 +116,7 @@ class Remedies:
 
 @dataclass(frozen=True)
 class NoiseStop:
-    """What the screen shows with one noise."""
+    """Contents of the screen for one noise scale."""
 
     sigma: str
     eta: str
@@ -128,7 +127,7 @@ class NoiseStop:
 
 @dataclass(frozen=True)
 class FirstScreen:
-    """What stands on the first screen beside the verdict."""
+    """Contents of the first screen beside the verdict."""
 
     cards: tuple[Card, ...]
     histogram: Histogram | None
@@ -142,7 +141,7 @@ class FirstScreen:
     figure: str = ""  # the name of a drawing, where there is no histogram
 
     def data(self) -> dict[str, Any]:
-        """Return what the script of the page moves."""
+        """Return the data for the script of the page."""
         return {
             "own": self.own,
             "stops": [asdict(stop) for stop in self.stops],
@@ -197,7 +196,7 @@ def _open_questions(audit: Audit) -> Iterator[str]:
 
 
 def _standard(audit: Audit) -> tuple[str, str] | None:
-    """Return which preset the limits are those of, and whether it is met; nothing of others."""
+    """Return the preset of the limits, and whether it is met; ``None`` for other limits."""
     if audit.gates and audit.preset is None:
         return None
     name = audit.preset or DEFAULT
@@ -240,7 +239,7 @@ def _judged(over: bool, limit: str) -> dict[str, str]:
 
 
 def _only_with_noise(audit: Audit) -> dict[str, str]:
-    """Judge what is within a limit where nobody has said that there will be noise."""
+    """Adjust the tone of numbers within a limit if no noise was stated."""
     return {"tone": "", "judged": f"only with noise σ = {number(audit.sigma)}"}
 
 
@@ -268,7 +267,7 @@ def _membership(audit: Audit, stop: int | None) -> Card:
 
 
 def _named(audit: Audit, limit: float) -> str:
-    """Say who is recognised beyond the limit, by row; nothing if nobody is."""
+    """Return a sentence on the rows whose membership risk exceeds the limit; empty if none does."""
     over = count_recognised(audit, limit)
     if not (over and audit.records.examined and audit.risks is not None):
         return ""
@@ -279,7 +278,7 @@ def _named(audit: Audit, limit: float) -> str:
 
 
 def _outsider(audit: Audit) -> str:
-    """Say what an attacker reaches who does not know all others, never alone."""
+    """Return a sentence on an attacker who knows fewer records, beside the informed one."""
     found = audit.outsider
     if found is None:
         return "outsider: not estimated" if audit.outsider_reason else _INFORMED
@@ -328,7 +327,7 @@ def _value(audit: Audit, stop: int | None) -> Card | None:
 
 
 def _number(audit: Audit, column: AttributeFinding, times: float) -> Card:
-    """Return how far a normal prior as wide as the column narrows, with so many times the noise."""
+    """Return the narrowing of a normal prior as wide as the column, at a multiple of the noise."""
     ratio = relative_error(column, column.smallest_error * times)
     kept = spread_kept(ratio)
     return Card(
@@ -349,7 +348,7 @@ _GUESSER = {"model": "predicted from other records", "frequencies": "commonest a
 
 
 class _Edges:
-    """Bars of membership from chance to certainty, one of which begins at the limit."""
+    """Histogram of membership risk from chance to certainty; one bar begins at the limit."""
 
     def __init__(self, audit: Audit) -> None:
         self.audit, risks = audit, audit.risks
@@ -367,7 +366,7 @@ class _Edges:
         self.distances[0] = 0.0
 
     def counts(self, sigma: float, places: np.ndarray | None = None) -> tuple[int, ...]:
-        """Return how many people, or of a group, are in each bar with another noise."""
+        """Return the number of people, or of a group, in each bar for another noise."""
         records, disclosed = self.audit.records, self.audit.risks.disclosed  # type: ignore[union-attr]
         own = np.concatenate([np.zeros(0, int), *map(records.place_of, disclosed)])
         # μ is inversely proportional to σ.
@@ -432,9 +431,9 @@ LEGEND = (
 
 
 def _remedies(audit: Audit) -> Remedies:
-    """Return the release as it is and what would change it, by rank.
+    """Return the present release and its remedies, by rank.
 
-    A constant prediction stands among them: no model that comes after it is better.
+    A constant prediction is included: models after it are not better.
     """
     constant, error = audit.curve.trivial_error, error_at(audit, audit.sigma)
     risks = audit.risks
@@ -485,7 +484,7 @@ def _remedies(audit: Audit) -> Remedies:
 
 
 def _met(audit: Audit, remedy: Remedy) -> str:
-    """Return whether a remedy brings a release within the limits, as far as that is known."""
+    """Return whether a remedy brings a release within the limits, as far as known."""
     risks = audit.risks
     if risks is not None and risks.disclosed:  # by figures that no remedy changes
         return "no"
@@ -496,12 +495,12 @@ def _met(audit: Audit, remedy: Remedy) -> str:
 
 
 def _set(name: str, value: float) -> str:
-    """Return what a number is set to; lines do not break within it."""
+    """Return a setting as text without line breaks."""
     return f"{name} = {number(value)}".replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _takes(audit: Audit, remedy: Remedy) -> str:
-    """Return a remedy's name and the numbers that it takes."""
+    """Return a remedy's name and its settings."""
     taken = [_set("λ", remedy.l2)] if remedy.l2 is not None else []
     if remedy.sigma is not None and (remedy.l2 is None or remedy.sigma != audit.sigma):
         taken.append(_set("σ", remedy.sigma))
@@ -517,7 +516,7 @@ def _line(
     error: float | None,
     word: str,
 ) -> RemedyLine:
-    """Return a line; what was not measured is said to be so."""
+    """Return a line of the table; unmeasured values are marked."""
     guessed = audit.risks is not None and audit.risks.worst_guess is not None
     cells = (
         {"yes": "✓ yes", "no": "✕ no"}.get(met, met),

@@ -1,4 +1,4 @@
-"""How an audit of any kind becomes sentences, a page, a screen, JSON and a folder, by templates.
+"""Rendering of audits by templates: sentences, page, terminal output, JSON and folder.
 
 Templates of pages are escaped throughout and share one style; all fail on an undefined name.
 """
@@ -49,14 +49,14 @@ def render(name: str, **values: Any) -> str:
 
 
 def tell(what: str, *about: Any, of: str = "sentences.j2") -> str:
-    """Return the paragraph of this name in a template of them; line breaks become spaces."""
+    """Return the paragraph of this name in a template file; line breaks become spaces."""
     paragraph = getattr(environment().get_template(of).module, what)
     return re.sub(r"\s*\n\s*", " ", paragraph(*about)).strip()
 
 
 @cache
 def environment() -> Environment:
-    """Return what templates are made in."""
+    """Return the template environment."""
     made = Environment(
         autoescape=lambda name: name is not None and ".html" in name,  # noqa: S701 - cards, screens
         loader=FunctionLoader(lambda name: (TEMPLATES / name).read_text("utf-8")),
@@ -76,18 +76,18 @@ def environment() -> Environment:
 
 
 class Report(ABC):
-    """An audit of any kind as people and machines read it; a part is made when it is asked for."""
+    """The report of an audit of any kind; its parts are made on demand."""
 
     verdict: Verdict
     screen: str  # the template of what a terminal shows
 
     @abstractmethod
     def summary(self) -> dict[str, Any]:
-        """Return what was found, except about single records, for JSON."""
+        """Return the findings for JSON, without those about single records."""
 
     @abstractmethod
     def about(self) -> dict[str, Any]:
-        """Return what the template of the screen is about."""
+        """Return the context of the terminal template."""
 
     @abstractmethod
     def page(self, figures: tuple[Drawing, ...]) -> str:
@@ -106,7 +106,7 @@ class Report(ABC):
         return {}
 
     def to_json(self) -> str:
-        """Return the summary as JSON text; what is not finite is ``null``."""
+        """Return the summary as JSON text; non-finite numbers are ``null``."""
         return json_text(self.summary())
 
     def write(self, out: str | os.PathLike[str], keep: Sequence[Path] = ()) -> Path:
@@ -133,10 +133,10 @@ class Report(ABC):
         return out / "report.html"
 
     def tell(self, page: Path | None, *, as_json: bool, private: str | None = None) -> bool:
-        """Print what matters on one screen, or JSON; return whether every limit is met.
+        """Print the main findings on one screen, or JSON; return whether every limit is met.
 
-        With JSON, limits that are not met are named on the standard error. ``private`` says which
-        values of the data the report shows, if any.
+        With JSON, limits that are not met are named on the standard error. ``private`` names the
+        values of the data that the report shows, if any.
         """
         if as_json:
             typer.echo(self.to_json(), nl=False)
@@ -152,12 +152,12 @@ class Report(ABC):
 
 
 def json_text(summary: Mapping[str, Any]) -> str:
-    """Return a summary as JSON text that ends in a newline; what is not finite is ``null``."""
+    """Return a summary as JSON text that ends in a newline; non-finite numbers are ``null``."""
     return json.dumps(to_plain(summary), indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 
 def to_plain(value: Any) -> Any:
-    """Return plain JSON values: what is not finite becomes ``None``."""
+    """Return plain JSON values; non-finite numbers become ``None``."""
     if isinstance(value, dict):
         return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | np.ndarray):

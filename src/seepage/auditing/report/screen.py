@@ -1,7 +1,7 @@
-"""What a terminal shows after an audit: the verdict, who and how surely, what helps, the files.
+"""Terminal output of an audit: the verdict, the risks, the remedies and the files.
 
-It fits a screen of 25 lines and 80 columns; all the rest is behind ``--verbose`` and in the page.
-Colour is for terminals only. The numbers and their words are those of the report.
+It fits a screen of 25 lines and 80 columns; ``--verbose`` and the page have the rest.
+Colour is for terminals only. Numbers and wording are those of the report.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ COLOURS = {"good": "green", "caution": "yellow", "bad": "red"}
 def tell_briefly(report: AuditReport, page: Path | None, private: str | None = None) -> bool:
     """Print an audit on one screen; return whether every limit is met.
 
-    ``private`` says which values of the data the report shows, if any.
+    ``private`` names the values of the data that the report shows, if any.
     """
     from rich.console import Console
 
@@ -56,7 +56,7 @@ def tell_briefly(report: AuditReport, page: Path | None, private: str | None = N
     console = Console(width=columns, markup=False, emoji=False, highlight=False)
 
     def lines(parts: Iterable[RenderableType]) -> list[str]:
-        """Return parts as lines, coloured where a terminal is."""
+        """Return parts as lines, coloured on a terminal."""
         with console.capture() as captured:
             for part in parts:
                 console.print(part)
@@ -80,7 +80,7 @@ def tell_briefly(report: AuditReport, page: Path | None, private: str | None = N
     for line in said:
         typer.echo(line)
     if private is not None:
-        typer.echo(f"warning: the report shows {private}; do not pass it on.", err=True)
+        typer.echo(f"warning: the report shows {private}; do not share it.", err=True)
     return report.verdict.passed
 
 
@@ -93,13 +93,13 @@ def _verdict(report: AuditReport) -> RenderableType:
 
 
 def _notices(audit: Audit) -> list[str]:
-    """Return what must be read before any number."""
+    """Return the notices to read before any number."""
     codes = [tell_codes(audit)] if audit.codes else []
     return [f"Notice: {notice}" for notice in (*audit.notices, *codes)]
 
 
 def _below(report: AuditReport, most: int) -> Iterator[RenderableType]:
-    """Yield what stands below the verdict and the notices, with so many remedies at most."""
+    """Yield the lines below the verdict and the notices, with at most this many remedies."""
     audit, people = report.audit, report.audit.unit == ONE_PERSON
     rows = f"{audit.records.rows:,} rows of " if people else ""
     yield (
@@ -113,7 +113,7 @@ def _below(report: AuditReport, most: int) -> Iterator[RenderableType]:
     if not audit.risks and audit.risks_reason:
         yield "Membership and guesses were not measured: --verbose says why."
     if audit.outsider_reason:
-        yield "What an attacker who knows less is right about was not estimated: --verbose."
+        yield "An attacker who knows fewer records was not estimated: --verbose says why."
     tried = [r for r in audit.remedies if r.sigma is not None and r.error is not None]
     if tried:
         yield ""
@@ -132,7 +132,7 @@ def _below(report: AuditReport, most: int) -> Iterator[RenderableType]:
 
 
 def _risks(audit: Audit) -> Iterator[tuple[str, str, str, str]]:
-    """Yield who can be recognised or guessed, how surely, and how useful the model is."""
+    """Yield the risks of membership and attribute inference, and the usefulness of the model."""
     risks, found, chance = audit.risks, audit.outsider, "50 %, chance"
     who = "a person" if audit.unit == ONE_PERSON else "a row"
     if risks is not None:
@@ -165,7 +165,7 @@ def _risks(audit: Audit) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _guesses(audit: Audit) -> Iterator[GuessFinding]:
-    """Yield the guess that gains most and, if it is another, that of a sensitive column."""
+    """Yield the guess with the largest gain and, if different, that of a sensitive column."""
     guesses = () if audit.risks is None else audit.risks.guesses
     sensitive = {a.name for a in audit.attributes if a.sensitive}
     seen: GuessFinding | None = None

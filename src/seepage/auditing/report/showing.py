@@ -1,4 +1,4 @@
-"""How an audit shows itself: the verdict in an interpreter, the whole report in a notebook."""
+"""Display of an audit: the verdict in an interpreter, the whole report in a notebook."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def _counted(audit: Audit) -> str:
 
 
 class ReportRendering:
-    """The report, as short as a screen or in a frame of a notebook."""
+    """The report as a short text, or in a frame of a notebook."""
 
     def text(self, audit: Audit) -> str:
-        """Return what was audited, and the verdict."""
+        """Return the name of the audited data, and the verdict."""
         verdict = AuditReport(audit).verdict
         lines = [
             f"<Audit of {audit.source}: a {audit.model} model of {audit.target!r} on "

@@ -1,7 +1,7 @@
-"""The verdict on an audit: what its numbers mean against the limit that matters, for any reader.
+"""The verdict on an audit: its numbers compared with the limits, for any reader.
 
-A headline, answers to the questions that are asked first, and a few sentences that need no prior
-knowledge. Which sentence is said is decided here; how it reads stands in the templates.
+It has a headline, answers to frequent questions, and a few sentences that need no prior knowledge.
+This module selects the sentences; the templates hold their wording.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ def judge(audit: Audit) -> Verdict:
         who = f"{over:,} of {number_of(total, audit.unit)}"
         if over == total > 1:
             who = f"All {number_of(total, audit.unit)}"
-        headline = f"{who} {'gives' if over == 1 else 'give'} away more than {limit.words} allows."
+        headline = f"{who} {'leaks' if over == 1 else 'leak'} more than {limit.words} allows."
     elif audit.risks is None:
         tone, label = "caution", "Membership not measured"
         who = "person" if audit.unit == ONE_PERSON else "row"
         headline = (
-            f"No {one(audit.unit)} gives away more than {limit.words} allows, but whether a {who} "
-            "can be recognised was not measured."
+            f"No {one(audit.unit)} leaks more than {limit.words} allows, but the membership risk "
+            f"of a {who} was not measured."
         )
     else:
         within = "target" if audit.noise.how == "target" else "default limits"
@@ -92,7 +92,7 @@ def judge(audit: Audit) -> Verdict:
     elif word == NOT_MEASURED and private:
         tone, label = "caution", f"{label}, but usefulness not measured"
     elif useless and private:
-        tone, label = "caution", "Private, but hardly useful"
+        tone, label = "caution", "Private, but of little use"
         headline = headline[:-1] + ", but the noise leaves little of the model."
     return Verdict(
         tone,
@@ -119,13 +119,13 @@ def meets_limits(audit: Audit) -> bool:
 
 
 def _asks_eta(audit: Audit) -> bool:
-    """Return whether the limit on η is the caller's, and not one that nobody asked for."""
+    """Return whether the limit on η was set by the caller."""
     named = any(gate.name == "--max-eta" for gate in audit.gates)
     return named or audit.noise.how not in ("given", "default")
 
 
 def _tell_within(audit: Audit) -> str:
-    """Say how surely anybody is recognised or guessed who is within the limits."""
+    """State the largest risks of a release within the limits."""
     risks = audit.risks
     assert risks is not None  # noqa: S101 - the caller has looked
     membership = limit_on(audit, "--max-membership", MAX_MEMBERSHIP)
@@ -141,7 +141,7 @@ def _tell_within(audit: Audit) -> str:
 
 
 def _narrowed(column: AttributeFinding) -> str:
-    """Say how closely a number is known with the release, and without it."""
+    """State the precision of an estimate of a number, with and without the release."""
     kept = spread_kept_of(column) or 0.0
     return (
         f"“{short(column.name)}” is estimated to within ±{number(kept * column.spread)} at best, "
@@ -154,7 +154,7 @@ def _points(gain: float) -> str:
 
 
 def _stands_out(audit: Audit) -> str:
-    """Say who is recognised or guessed beyond the limits, the caller's or the default ones."""
+    """State the risks that exceed the limits, the caller's or the default ones."""
     risks = audit.risks
     if risks is None:
         return ""
@@ -201,9 +201,9 @@ def _answers(audit: Audit) -> Iterator[tuple[str, str]]:
     """Yield the answers to a privacy officer's questions."""
     people = audit.unit == ONE_PERSON
     yield f"Is any {'person' if people else 'row'} at risk?", tell("membership", audit)
-    yield "And to an attacker who does not know everybody else?", tell_outsider(audit)
+    yield "And for an attacker who knows fewer records?", tell_outsider(audit)
     yield "Who?" if people else "Which one?", tell("who", audit)
-    yield "How sure could an attacker be, with this release and without?", _tell_sure(audit)
+    yield "How often would an attacker be right, with this release and without?", _tell_sure(audit)
     yield "What would fix it?", _tell_fixes(audit)
     error = error_at(audit, audit.sigma)
     if error is not None:
@@ -227,12 +227,12 @@ def _tell_sure(audit: Audit) -> str:
 
 
 def _explain(audit: Audit) -> Iterator[str]:
-    """Yield the verdict's reasons in leakage η and least errors."""
+    """Yield the verdict's reasons in leakage η and minimum errors."""
     yield tell("limit", audit)
     yield tell("worst_record", audit)
     yield tell("label", audit)
     sensitive = tuple(a for a in audit.attributes if a.sensitive)
-    among = "the columns you called sensitive" if sensitive else "all columns"
+    among = "the columns marked as sensitive" if sensitive else "all columns"
     for attribute in most_exposed(sensitive or audit.attributes)[:1]:
         yield tell("attribute", audit, attribute, among)
     error = error_at(audit, audit.sigma)
@@ -277,7 +277,7 @@ def _tell_fixes(audit: Audit) -> str:
 
 
 def _needs_change(audit: Audit) -> bool:
-    """Return whether somebody leaks, is recognised or is guessed beyond what was asked."""
+    """Return whether leakage, membership or attribute inference exceeds a requested limit."""
     return bool(count_over(audit) or _stands_out(audit))
 
 
@@ -287,7 +287,7 @@ def _aim(audit: Audit) -> str:
 
 
 def name_change(audit: Audit, remedy: Remedy) -> str:
-    """Say what to do in a few words; nothing if it does not help, or is not needed."""
+    """State what to do in a few words; empty if it does not help or is not needed."""
     if remedy.reason is not None or not remedy.reaches_target or remedy.sigma is None:
         return ""
     noise = f"σ = {remedy.sigma:.3g}"
@@ -306,38 +306,38 @@ def name_change(audit: Audit, remedy: Remedy) -> str:
 
 
 def tell_remedy(audit: Audit, remedy: Remedy) -> str:
-    """Say what a remedy takes, brings and costs, or why it does not help."""
+    """State the settings, benefit and cost of a remedy, or why it does not help."""
     return tell("remedy", audit, remedy)
 
 
 def tell_gate(audit: Audit, gate: Gate) -> str:
-    """Say how what was measured compares with a limit; records by row, never by value."""
+    """State how a measured number compares with a limit; records by row, never by value."""
     return tell("gate", audit, gate)
 
 
 def tell_codes(audit: Audit) -> str:
-    """Say that a target of few whole numbers was taken for a number; nothing if it was not."""
+    """State that a target of few whole numbers was taken as a number; empty otherwise."""
     return tell("codes", audit) if audit.codes else ""
 
 
 def tell_noise(audit: Audit) -> str:
-    """Say why the noise is what it is."""
+    """State how the noise was chosen."""
     return tell("noise", audit)
 
 
 def tell_outsider(audit: Audit) -> str:
-    """Say what an attacker is right about who knows less; nothing if nobody asked."""
+    """State the success of an attacker who knows fewer records; empty if not requested."""
     asked = audit.outsider is not None or audit.outsider_reason
     return tell("outsider", audit) if asked else ""
 
 
 def tell_not_measured(audit: Audit) -> str:
-    """Say that membership and guesses are not known, and why."""
+    """State that membership and attribute inference were not measured, and why."""
     return tell("not_measured", audit)
 
 
 def warn_of_constant(audit: Audit) -> str:
-    """Say that the noisy model is not better than a constant prediction; nothing if it is."""
+    """State that the noisy model is not better than a constant prediction; empty otherwise."""
     found = audit.usefulness
     if found is None or found.compared == "better":
         return ""
@@ -345,7 +345,7 @@ def warn_of_constant(audit: Audit) -> str:
 
 
 def tell_steps(audit: Audit) -> tuple[str, ...]:
-    """Say what was done to the data, and what came out beside the leakage, a sentence each."""
+    """State the processing of the data and further findings, a sentence each."""
     sentences, curve = list(audit.steps), audit.curve
     if audit.preset is not None:
         sentences.append(_tell_preset(audit.preset))
@@ -368,7 +368,7 @@ def tell_steps(audit: Audit) -> tuple[str, ...]:
 
 
 def _tell_preset(name: str) -> str:
-    """Say for whom a preset is, and that it is no law."""
+    """State the recipients of a preset, and that it is not law."""
     return (
         f"Limits that were not set are those of the preset {name}, for {PRESETS[name].audience}: "
         "our default, not law."
@@ -376,7 +376,7 @@ def _tell_preset(name: str) -> str:
 
 
 def tell_ledger(ledger: LedgerFinding) -> list[str]:
-    """Say what the ledger knows of the records, and what the owner must know about that."""
+    """State the ledger's entries about the records, with warnings to the owner."""
     sentences = list(ledger.doubts)
     if ledger.known:
         sentences.append(
@@ -389,7 +389,7 @@ def tell_ledger(ledger: LedgerFinding) -> list[str]:
 
 
 def tell_disclosures(check: DisclosureCheck) -> list[str]:
-    """Say what the check of the most exposed records found, and what to do about it."""
+    """State the outcome of the check of the most exposed records, and what to do."""
     if check.everything and not check.found:
         return [
             "As far as was tried, no published figure would change if one of the most exposed "

@@ -1,7 +1,7 @@
-"""How numbers and names are written, and what is read off an audit's numbers before it is told.
+"""Formatting of numbers and names, and quantities derived from an audit for the report.
 
-All is short, plain, and harmless whatever the table holds. The sentences themselves are templates
-(``templates/sentences.j2``), which :mod:`seepage.auditing.report.verdict` chooses.
+Output is short, printable and escaped, whatever the table holds. The sentences themselves are
+templates (``templates/sentences.j2``), which :mod:`seepage.auditing.report.verdict` chooses.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def sentence(text: object, width: int = 2000) -> str:
 
 
 def markdown(text: object, width: int = 48) -> str:
-    """Return a caller's name as Markdown that shows it and does nothing else."""
+    """Return a caller's name escaped for Markdown."""
     escaped = "".join(_MARKDOWN.get(c, c) for c in short(text, width))
     # Renderers turn bare addresses, such as www.example.org, into links, but not across an entity.
     return re.sub(r"(?<=\w)\.(?=\w)", "&#46;", escaped)
@@ -104,7 +104,7 @@ def interval(value: float, low: float, high: float) -> str:
 
 
 def several(names: Sequence[object], most: int = 4) -> str:
-    """Return names for a sentence; the last of many are only counted."""
+    """Return names for a sentence; of many, the last are only counted."""
     quoted = [f"“{short(name)}”" for name in names[:most]]
     if len(names) > most:
         return ", ".join(quoted) + f" and {len(names) - most} more"
@@ -113,7 +113,7 @@ def several(names: Sequence[object], most: int = 4) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """A question that readers ask first, and its answer."""
+    """A frequent question, and its answer."""
 
     question: str
     text: str
@@ -121,7 +121,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer in words: what every report prints, and what a summary says beside its numbers."""
+    """The verdict in words, printed by every report and added to the summary."""
 
     tone: str  # ``good``, ``caution`` or ``bad``: the colour of the box; ``label`` says it in words
     # The kind of answer, and the answer
@@ -148,7 +148,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Limit:
-    """The leakage a record should not exceed, and where that number comes from, in words."""
+    """The limit on the leakage of a record, and its origin in words."""
 
     eta: float
     words: str
@@ -175,7 +175,7 @@ def limit_on(audit: Audit, option: str, default: float) -> float:
 
 
 def count_recognised(audit: Audit, limit: float) -> int:
-    """Return how many records membership inference recognises more often than a limit."""
+    """Return how many records have a membership risk above a limit."""
     risks = audit.risks
     if risks is None or not risks.recognised > limit * (1 + SAME):
         return 0
@@ -202,13 +202,13 @@ def relative_error(attribute: AttributeFinding, error: float) -> float:
 
 
 def level_error(attribute: AttributeFinding) -> float | None:
-    """Return the least standard error, in levels, of a category; ``None`` if it is not known.
+    """Return the minimum standard error of a category, in levels; ``None`` if unknown.
 
-    A category moves by whole levels, so an estimate need be unbiased at its values, not between
-    them, and ``1/η`` does not bound it. Of two values that move the release by ``μ`` noise
+    A category moves by whole levels, so an estimate need be unbiased only at its values, and
+    ``1/η`` does not bound it. Of two values that move the release by ``μ`` noise
     deviations the bound is ``1/√(exp(μ²) − 1)`` (Hammersley 1950; Chapman and Robbins 1951), the
-    Cramér–Rao one for small μ only. μ is that of the finite change, by which the values are told
-    apart with the true positive rate ``Φ(Φ⁻¹(0.01) + μ)``.
+    Cramér–Rao one for small μ only. μ is that of the finite change, for which the values are
+    distinguished with the true positive rate ``Φ(Φ⁻¹(0.01) + μ)``.
     """
     if attribute.tpr is None:
         return None
@@ -219,12 +219,12 @@ def level_error(attribute: AttributeFinding) -> float | None:
 def protection(attribute: AttributeFinding) -> str:
     """Return ``strong``, ``partial`` or ``weak`` for the easiest record of a column.
 
-    For a category, by what the release adds to the best guess: strong up to 5 times in 100, weak
-    from 20. A rare level is hardly guessed more often even where it is recognised, so the true
-    positive rate of telling it at 1 % false positives counts as well: strong up to 10 %, weak from
+    For a category, by the gain of the best guess from the release: strong up to 5 percentage
+    points, weak from 20. A guess of a rare level gains little even where the level is recognised,
+    so its true positive rate at 1 % false positives counts as well: strong up to 10 %, weak from
     50 %. For a number, strong if the best unbiased attack errs by at least the spread of the
-    column, so that a normal prior of that spread keeps 0.71 of it or more; weak if by less than
-    half of it.
+    column, so that a normal prior of that spread narrows to 0.71 of it or more; weak if by less
+    than half of it.
     """
     if attribute.gain is not None:
         tpr = 0.0 if attribute.tpr is None else attribute.tpr
@@ -238,7 +238,7 @@ def protection(attribute: AttributeFinding) -> str:
 
 
 def one(unit: str) -> str:
-    """Return what a statement is about, in one word."""
+    """Return the unit of a statement, in one word."""
     return "person" if unit == ONE_PERSON else "record"
 
 
@@ -253,7 +253,7 @@ def number_of(count: int, unit: str) -> str:
 
 
 def whom(audit: Audit, row: int, unit: str | None = None) -> str:
-    """Return what a statement is about: a row, or a person by the first row, never by identity."""
+    """Return the subject of a statement: a row, or a person by the first row, never by identity."""
     called = short(audit.called(row))
     if (unit or audit.unit) != ONE_PERSON:
         return f"row {called}"
@@ -263,7 +263,7 @@ def whom(audit: Audit, row: int, unit: str | None = None) -> str:
 
 
 def tried(audit: Audit, guess: GuessFinding) -> str:
-    """Return how many a guess was looked at for, where that is not all of them."""
+    """Return the number of records examined for a guess, if not all."""
     total = audit.records.count if guess.unit == audit.unit else audit.records.rows
     counted_on = f", of the {guess.looked_at:,} {many(guess.unit)} tried"
     return "" if guess.looked_at == total else counted_on
@@ -290,9 +290,9 @@ def error_at(audit: Audit, sigma: float) -> float | None:
 
 
 def usefulness(audit: Audit, sigma: float) -> float | None:
-    """Return how much of the model's advantage over a constant prediction survives the noise.
+    """Return the share of the model's advantage over a constant prediction that remains with noise.
 
-    1 is all of it, 0 none, or that there never was any; None if the curve does not say.
+    It is 0 without any advantage, and ``None`` outside the curve.
     """
     error = error_at(audit, sigma)
     gain = audit.curve.trivial_error - audit.curve.noiseless_error
@@ -306,8 +306,8 @@ def usefulness(audit: Audit, sigma: float) -> float | None:
 def compared(audit: Audit, sigma: float) -> str:
     """Return how the model with a noise of the curve compares with a constant prediction.
 
-    ``better``, ``not told apart`` or ``worse`` by the interval of the difference of their errors;
-    ``not measured`` where that is not known.
+    It is ``better``, ``not told apart`` or ``worse`` by the interval of the difference of their
+    errors; ``not measured`` if unknown.
     """
     found = audit.curve.usefulness_at(sigma)
     return NOT_MEASURED if found is None else found.compared
@@ -330,12 +330,12 @@ def error_said(audit: Audit, sigma: float) -> str:
 
 
 def share(kept: float) -> str:
-    """Write a share that is never rounded to all of it."""
+    """Write a share, never rounded to 100 %."""
     return number(kept) if kept < 0.9995 else "more than 0.999"
 
 
 def inverse(eta: float) -> float:
-    """Return the least error, in standard deviations, that a leakage leaves."""
+    """Return the minimum error, in standard deviations, for a leakage."""
     return 1 / eta if eta > 0 else math.inf
 
 

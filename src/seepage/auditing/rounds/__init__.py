@@ -1,4 +1,4 @@
-"""Recorded rounds of federated learning: ``seepage layers``, and what its report says of clients.
+"""Recorded rounds of federated learning: ``seepage layers`` and its report.
 
 A :class:`~seepage.layers.recording_audit.RecordingAudit` becomes sentences, figures, a page, a
 summary and a table of clients, with the renderer and in the style of the report on tables.

@@ -1,4 +1,4 @@
-"""What ``seepage layers`` does between the command line and the report on recorded rounds."""
+"""Implementation of ``seepage layers``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run_layers(question: RecordingQuestion, *, out: Path | None, as_json: bool) 
     if bits is not None:
         check_positive(bits, "--max-bits")
     if area is not None and not 0.5 < area < 1:
-        raise InputError(f"--max-auc is an area above 0.5, a coin toss, and below 1, not {area:g}.")
+        raise InputError(f"--max-auc is an area above 0.5 (chance) and below 1, not {area:g}.")
     inputs = (question.recording, question.property)
     if out is not None:
         check_folder(out, "report", inputs)

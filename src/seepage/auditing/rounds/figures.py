@@ -1,4 +1,4 @@
-"""The figures on recorded rounds: what each layer tells, since when, and who stands out."""
+"""Figures on recorded rounds: leakage by layer and round, and outlying clients."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def shown_layers(audit: RecordingAudit) -> list[int]:
 
 
 def draw_information(audit: RecordingAudit) -> Drawing:
-    """Draw what each layer tells about the property, with intervals."""
+    """Draw the leakage of each layer about the property, with intervals."""
     by_layer, telling = audit.layers.v_information, set(audit.telling())
     kept = shown_layers(audit)
     entropy = float(by_layer.columns["entropy"][0])
@@ -48,7 +48,7 @@ def draw_information(audit: RecordingAudit) -> Drawing:
     def draw(figure: Any, narrow: bool) -> None:
         axes = figure.subplots()
         for shown, colour, words in (
-            ([name in telling for name in names], VERMILLION, "tells it (5 % level)"),
+            ([name in telling for name in names], VERMILLION, "reveals it (5 % level)"),
             ([name not in telling for name in names], BLUE, "not at that level"),
         ):
             if any(shown):
@@ -81,7 +81,7 @@ def draw_information(audit: RecordingAudit) -> Drawing:
 
 
 def draw_since(audit: RecordingAudit) -> Drawing | None:
-    """Draw after which rounds which layers tell, or nothing if that was not asked."""
+    """Draw the rounds after which layers reveal the property; nothing if not tested."""
     over = audit.over_rounds
     if over is None or len(over.rounds) < 2:
         return None
@@ -105,7 +105,7 @@ def draw_since(audit: RecordingAudit) -> Drawing | None:
             lw=1,
             label="not at the 5 % level",
         )
-        axes.scatter(columns, rows, s=size, marker="s", color=VERMILLION, label="tells it")
+        axes.scatter(columns, rows, s=size, marker="s", color=VERMILLION, label="reveals it")
         axes.set_xlim(-0.6, len(places) - 0.4)
         name_rows(axes, names, narrow)
         step = max(1, len(places) // (6 if narrow else 12))
@@ -116,8 +116,8 @@ def draw_since(audit: RecordingAudit) -> Drawing | None:
 
     first = over.first()
     caption = (
-        "A full square: whoever has kept the updates up to that round can tell the property by "
-        "that layer (P at most 0.05, all rounds and layers allowed for)."
+        "A full square: an observer of the updates up to that round can infer the property from "
+        "that layer (P at most 0.05, adjusted for all rounds and layers)."
     )
     alternative = (
         f"For {counted(len(kept), 'layer')} and {counted(len(over.rounds), 'round')}, whether the "
@@ -138,7 +138,7 @@ def draw_since(audit: RecordingAudit) -> Drawing | None:
 
 
 def ranked_clients(audit: RecordingAudit) -> list[int]:
-    """Return the places of the clients, those who stand out most first."""
+    """Return the positions of the clients, the most outlying first."""
     who = audit.clients
     return [int(k) for k in np.lexsort((-who.times, who.p_value))]
 

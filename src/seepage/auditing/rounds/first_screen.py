@@ -1,4 +1,4 @@
-"""The first screen on recorded rounds: what updates tell, which clients stand out, what helps."""
+"""The first screen on recorded rounds: leakage of updates, outlying clients, remedies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from seepage.layers.recording_audit import RecordingAudit
 def show_recording(audit: RecordingAudit, name: str, limited: bool) -> FirstScreen:
     """Return the first screen of an audit of recorded rounds, about the property of this name.
 
-    It says so where nobody has ``limited`` what may be told.
+    Without limits (``limited`` false), it says so.
     """
     found, told, apart = audit.layers.v_information, audit.telling(), audit.clients.named()
     best = found.ranking()[0]
@@ -76,7 +76,7 @@ def show_recording(audit: RecordingAudit, name: str, limited: bool) -> FirstScre
 
 
 def _clients(audit: RecordingAudit) -> Histogram | None:
-    """Return how many clients stand out how surely, by P-value; nothing for too few clients."""
+    """Return the histogram of clients by P-value; ``None`` for too few clients."""
     p = np.asarray(audit.clients.p_value, float)
     if np.isnan(p).any():
         return None
@@ -99,7 +99,7 @@ def _clients(audit: RecordingAudit) -> Histogram | None:
 
 
 def _left(audit: RecordingAudit) -> Remedies:
-    """Return what each remedy leaves in a whole update, the least first."""
+    """Return the remaining leakage of a whole update under each remedy, the least first."""
     first, *others = audit.layers.remedies
     lines = [
         RemedyLine(

@@ -27,7 +27,7 @@ SCHEMA = "seepage-rounds/2"
 
 @dataclass(frozen=True, eq=False)
 class RecordingReport(Report):
-    """An audit of a recording, and what it is about."""
+    """The report of an audit of a recording."""
 
     audit: RecordingAudit  # what was found
     # The names of the recording and of the property
@@ -41,7 +41,7 @@ class RecordingReport(Report):
 
     @cached_property
     def verdict(self) -> Verdict:  # type: ignore[override]
-        """What was found, since when, who stands out and what to do."""
+        """The verdict: leaking layers, the first such round, outlying clients, and advice."""
         return judge_recording(self.audit, self.property, self.gates)
 
     def figures(self) -> tuple[Drawing, ...]:
@@ -49,7 +49,7 @@ class RecordingReport(Report):
         return draw_recording(self.audit)
 
     def about(self) -> dict[str, Any]:
-        """Return what the templates are about: layers and clients, those that tell most first."""
+        """Return the context of the templates: layers and clients, the most revealing first."""
         audit, who = self.audit, self.audit.clients
         by_name = {layer["name"]: layer for layer in self._layers()}
         layers = [by_name[name] for name in audit.layers.v_information.ranking()]
@@ -78,7 +78,7 @@ class RecordingReport(Report):
                     shown(layer["name"])[1:-1],
                     interval(layer["value"], layer["low"], layer["high"]),
                     "-" if layer["since"] is None else str(layer["since"]),
-                    "tells it" if layer["tells"] else "",
+                    "reveals it" if layer["tells"] else "",
                 )
                 for layer in layers[:12]
             ],
@@ -96,7 +96,7 @@ class RecordingReport(Report):
         }
 
     def _layers(self) -> list[dict[str, Any]]:
-        """Return what each layer tells, in the order of the network."""
+        """Return the results of each layer, in the order of the network."""
         information, over = self.audit.layers.v_information, self.audit.over_rounds
         telling = set(self.audit.telling())
         return [

@@ -1,4 +1,4 @@
-"""An audit of recorded rounds in words: what was found, since when, who stands out, what to do."""
+"""An audit of recorded rounds in words: leaking layers, first round, outlying clients, advice."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ def untestable(audit: RecordingAudit) -> bool:
 
 
 def judge_recording(audit: RecordingAudit, name: str, gates: tuple[Gate, ...]) -> Verdict:
-    """Return the verdict on what a recording tells about the property of this name."""
+    """Return the verdict on the leakage of a recording about the property of this name."""
     what = f"“{short(name)}”"
     telling, apart = audit.telling(), audit.clients.named()
     failed = [gate for gate in gates if not gate.passed]
     since = None if audit.over_rounds is None else audit.over_rounds.first()
     if failed:
         tone, label = "bad", "Over the limit"
-        headline = f"The updates give away more about {what} than you allow."
+        headline = f"The updates leak more about {what} than you allow."
     elif telling:
-        tone, label = "caution", "The property shows"
+        tone, label = "caution", "The property leaks"
         headline = (
             f"{counted(len(telling), 'layer')} of {len(audit.layers.v_information)} "
-            f"{'gives' if len(telling) == 1 else 'give'} away {what}"
+            f"{'reveals' if len(telling) == 1 else 'reveal'} {what}"
             f"{'' if since is None else f', the first after round {since}'}."
         )
     elif apart:
-        tone, label = "caution", "Not everyone blends in"
+        tone, label = "caution", "Outlying clients"
         headline = (
             f"{counted(len(apart), 'client')} {'stands' if len(apart) == 1 else 'stand'} out from "
-            f"the others (approximate P ≤ 0.05); no layer tells {what} at the 5 % level."
+            f"the others (approximate P ≤ 0.05); no layer reveals {what} at the 5 % level."
         )
     elif untestable(audit):
-        tone, label = "caution", "Too few clients to tell"
-        headline = f"There are too few clients to say whether the updates tell {what}."
+        tone, label = "caution", "Too few clients to test"
+        headline = f"There are too few clients to test whether the updates reveal {what}."
     else:
-        tone, label = "good", "Nothing shows"
-        headline = f"No layer tells {what} at the 5 % level, and no client stands out."
+        tone, label = "good", "Nothing found"
+        headline = f"No layer reveals {what} at the 5 % level, and no client stands out."
     sentences = (
         tell("seen", audit, of="rounds.j2"),
         tell("most", audit, of="rounds.j2"),
@@ -69,7 +69,7 @@ def judge_recording(audit: RecordingAudit, name: str, gates: tuple[Gate, ...]) -
 
 @dataclass(frozen=True)
 class LayerAdvice:
-    """One thing to do about what shows, and what a whole update still tells then, if tried."""
+    """One piece of advice, and the remaining leakage of a whole update, if tried."""
 
     name: str
     layers: tuple[str, ...] = ()  # those it is about
@@ -81,7 +81,7 @@ class LayerAdvice:
 
 
 def advise(audit: RecordingAudit) -> tuple[LayerAdvice, ...]:
-    """Return what to do, with the numbers of the remedies that were tried."""
+    """Return the advice, with the results of the remedies tried."""
     telling = audit.telling()
     buffers = tuple(name for name in telling if name.endswith(BUFFERS))
     others = tuple(name for name in telling if name not in buffers and name != METRICS)
@@ -110,7 +110,7 @@ def advise(audit: RecordingAudit) -> tuple[LayerAdvice, ...]:
 
 
 def _without(audit: RecordingAudit, name: str, layers: tuple[str, ...]) -> LayerAdvice:
-    """Return advice to leave layers out, with what is left without them if that was tried."""
+    """Return advice to leave layers out, with the remaining leakage if tried."""
     whole = audit.layers.remedies[0].value
     for remedy in audit.layers.remedies if whole > _LITTLE else ():
         if set(remedy.name.removeprefix("without ").split(", ")) == set(layers):

@@ -39,7 +39,7 @@ def record_gradients(
 ) -> LayerGradients:
     """Return the mean gradient of every batch, layer by layer, as sent by FedSGD.
 
-    The network is used in its present mode and stays as it is: buffers that change in a forward
+    The network is used in its present mode and is not changed: buffers that change in a forward
     pass (running statistics of BatchNorm in training mode) are restored after every batch.
 
     Parameters
@@ -73,7 +73,7 @@ def record_gradients(
 def batch_gradients(
     net: nn.Module, loss: str | nn.Module | Loss, batches: Iterable[tuple[Any, Tensor]]
 ) -> Iterator[dict[str, Tensor]]:
-    """Yield the mean gradient of every batch by names of parameters; the network stays as it is.
+    """Yield the mean gradient of every batch by names of parameters; the network is not changed.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Remedies that a client applies to some layers: noise, freezing, rare sending, low rank.
 
-Each remedy changes the network that is trained, or what is sent of it; a simulated run shows its
-benefit and its cost (:func:`seepage.attacks.compare_remedies`).
+Each remedy changes the network that is trained, or the part of it that is sent; a simulated run
+shows its benefit and its cost (:func:`seepage.attacks.compare_remedies`).
 """
 
 from __future__ import annotations

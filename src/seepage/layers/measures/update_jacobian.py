@@ -109,7 +109,7 @@ class UpdateJacobian(ReleaseJacobian):
     run
         The client's local training.
     noise
-        The noise on what is sent.
+        The noise on the update.
     only
         The records whose Jacobian is taken; by default all of them.
     scale

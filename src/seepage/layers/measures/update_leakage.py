@@ -99,8 +99,8 @@ def update_leakage(
     """
     if not isinstance(noise, Noise):
         raise InputError(
-            "The Fisher information of an update sent without noise is infinite: whoever sees it "
-            "may solve for the records. Give the noise: noise=sp.Gaussian(…)."
+            "The Fisher information of an update sent without noise is infinite: an observer may "
+            "solve for the records. Give the noise: noise=sp.Gaussian(…)."
         )
     check_training(training)
     check_view(view)

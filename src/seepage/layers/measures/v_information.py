@@ -193,7 +193,7 @@ class PropertyTask:
     def grouped(
         property: Any, groups: Any, seen: LayerGradients, folds: int, seed: int
     ) -> tuple[PropertyTask, list[str]]:
-        """Return the task, grouped as asked or by the recording's nodes, and warnings."""
+        """Return the task, with the given groups or the recording's nodes, and warnings."""
         given = None if groups is False else groups
         if groups is not None or seen.nodes is None:
             return PropertyTask.read(property, given, len(seen), folds, seed), []

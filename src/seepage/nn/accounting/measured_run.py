@@ -567,8 +567,8 @@ class MeasuredRun(RunReader):
         odd = sorted((set(state) - {"facts"}) ^ set(wanted))
         if odd:
             raise InputError(
-                f"The state and this accountant keep different things ({odd[0]!r}); set the "
-                "accountant up as for that run."
+                f"The state and this accountant store different quantities ({odd[0]!r}); give the "
+                "accountant the settings of that run."
             )
         for name, tensor in wanted.items():
             if (

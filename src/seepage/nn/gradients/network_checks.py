@@ -282,8 +282,8 @@ def _count_classes(problem: NetworkProblem, x: Inputs) -> int | None:
         return None
     if axis == 1 and output.dim() > 2 and isinstance(problem.view, Label):
         raise InputError(
-            "The label of a sequence can be asked about only with loss='cross_entropy', which "
-            "has the classes along the last axis of the output."
+            "The label of a sequence can be the view only with loss='cross_entropy', which has the "
+            "classes along the last axis of the output."
         )
     return int(output.shape[axis])
 
@@ -399,8 +399,8 @@ class _Strays(TorchFunctionMode):  # type: ignore[misc]
             for leaf in tree_leaves((args, kwargs)):
                 if id(leaf) in self._names:
                     raise InputError(
-                        f"The network keeps the parameter {self._names[id(leaf)]!r} in a list or "
-                        "the like and uses it from there, where its gradient cannot be traced; "
-                        "use it as an attribute of the module that holds it."
+                        f"The network stores the parameter {self._names[id(leaf)]!r} in a list or "
+                        "similar container, where its gradient cannot be traced; use it as an "
+                        "attribute of the module that holds it."
                     )
         return output

@@ -300,8 +300,8 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, movement: Kernel
     """Return a twice differentiable convolution with a constant kernel.
 
     Its double-backward pass is a single convolution. Torch's own also forms the gradient of the
-    weight, needed or not, as a convolution with records as channels: on a GPU that takes longer
-    than all the rest.
+    weight, needed or not, as a convolution with records as channels: on a GPU this takes longer
+    than the rest of the pass.
     """
     return _Convolution.apply(x, weight, bias, movement)
 

@@ -314,7 +314,7 @@ class Engine:
     ) -> Tensor:
         """Return ``‖J̃v‖²`` for directions ``v (K, B, …)`` of the records, ``(B, K)``.
 
-        Over finite steps if the engine uses them, unless a ``derivative`` is asked for.
+        Over finite steps if the engine uses them, unless a ``derivative`` is requested.
         """
         if not derivative and self.takes_finite_steps(x, y):
             return self._finite_changes(x, y, lambda rows: v[:, rows], precise=True)
@@ -589,8 +589,8 @@ class Engine:
     ) -> list[Value]:
         """Apply work to chunks; each record holds ``copies`` of its layers' outputs.
 
-        These are primal values, tangents, gradients of both, and what torch keeps for the backward
-        pass.
+        These are primal values, tangents, gradients of both, and the tensors that torch stores for
+        the backward pass.
         """
 
         def of(rows: slice) -> Value:
@@ -652,7 +652,7 @@ class Engine:
     def _unprobed(
         self, network: WatchedNetwork | None, update: bool, batch: Batch, _: slice | None = None
     ) -> Step:
-        """Return norms and losses, and the clipped sum if asked for.
+        """Return norms and losses, and the clipped sum if requested.
 
         If the network cannot be traced, every record is run on its own.
         """

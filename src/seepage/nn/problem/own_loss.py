@@ -147,8 +147,8 @@ class _ByRecord(TorchFunctionMode):  # type: ignore[misc]
         logits = options["input"]
         if logits.dim() != 2 or options["weight"] is not None or options.get("label_smoothing"):
             raise InputError(
-                "The label of this model cannot be asked about, because its loss is not the "
-                "plain cross-entropy of one row of logits per label; ask about the input."
+                "The label of this model cannot be the view, because its loss is not the plain "
+                "cross-entropy of one row of logits per label; use the input as the view."
             )
         logs = torch.log_softmax(logits, -1) if function is functional.cross_entropy else logits
         ignored = options["ignore_index"]
@@ -173,6 +173,6 @@ class _ByRecord(TorchFunctionMode):  # type: ignore[misc]
         if shift in (0, 1) and ends and torch.equal(followed, labels[:, 1:]):
             return functional.pad(soft[:, 1:], (0, 0, 0, 1 - shift))
         raise InputError(
-            "The label of this model cannot be asked about, because it is not known which label "
-            "each row of its loss belongs to; ask about the input."
+            "The label of this model cannot be the view, because the rows of its loss cannot be "
+            "matched to labels; use the input as the view."
         )

@@ -120,7 +120,7 @@ class FailureBudget:
     """Division of theorem 4's failure probability over the steps of a run.
 
     In a run with a known number of steps each gets the same part; further steps get none. Without a
-    known end, step ``t`` gets ``6/(π²t²)`` of the whole, which sums to it.
+    known end, step ``t`` gets ``6/(π²t²)`` of the whole; these parts sum to one.
     """
 
     def __init__(self, total: float, steps: int | None) -> None:

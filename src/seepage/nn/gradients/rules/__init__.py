@@ -30,7 +30,7 @@ from seepage.nn.gradients.watching import RuleBook, Watcher
 
 
 def _recurrent(cell: Cell, watcher: Watcher, *args: Any, **kwargs: Any) -> Any:
-    """Run a recurrent layer under a watcher that sees each of its products."""
+    """Run a recurrent layer under a tracer of its matrix products."""
     return run_recurrent(cell, partial(watched_linear, watcher), *args, **kwargs)
 
 

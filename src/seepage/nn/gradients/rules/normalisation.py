@@ -1,6 +1,6 @@
 """Per-record gradients of normalising layers: ``δ·x̂`` summed for the scale, ``δ`` for the shift.
 
-``x̂`` is what the layer's own function returns without scale and shift. Recomputing it is cheap.
+``x̂`` is the output of the layer's own function without scale and shift. Recomputing it is cheap.
 """
 
 from __future__ import annotations
