@@ -83,13 +83,13 @@ def test_five_questions_are_answered_first_in_times_in_100(audit: Audit) -> None
     assert f"up to {in_100(risks.membership)} % of the time (chance: 50 %)" in anyone
     assert f"row {risks.row}" in who.lower()
     for guess in risks.guesses:
-        assert f"{in_100(guess.right)} times" in sure
+        assert f"{in_100(guess.right)} %" in sure
         assert in_100(guess.baseline) in sure
     assert "from all other records" in sure
     assert "“smokes”" in sure
     assert f"{100 * audit.curve.noiseless_error:.1f} % without noise" in cost
     assert not any("η" in text for text in answers.values())
-    assert "commonest answer" in sure
+    assert "commonest value" in sure
 
 
 def test_what_would_fix_it_comes_with_its_price(audit: Audit) -> None:
@@ -148,7 +148,7 @@ def test_gates_hold_the_probabilities_to_limits(audit: Audit) -> None:
 
 
 def test_limits_that_mean_nothing_are_refused(audit: Audit) -> None:
-    with pytest.raises(sp.InputError, match=r"above 0\.5, a coin"):
+    with pytest.raises(sp.InputError, match=r"above 0\.5 .chance"):
         check_limits(Limits(max_membership=0.3), False)
     with pytest.raises(sp.InputError, match="between 0 and 1"):
         check_limits(Limits(max_guess_gain=2.0), False)

@@ -85,9 +85,9 @@ def test_too_few_people_leave_predictions_alone():
     assert found.median == pytest.approx(np.median(right), abs=2e-3)
     said = AuditReport(audit).summary()["verdict"]["headline"]
     assert "Without noise, membership is certain to an attacker who knows all others" in said
-    (told,) = (a.text for a in AuditReport(audit).verdict.answers if "everybody" in a.question)
+    (told,) = (a.text for a in AuditReport(audit).verdict.answers if "fewer records" in a.question)
     assert "too few records" in told
-    assert "up to certainty" in told
+    assert "up to 100 %" in told
 
 
 def test_predictions_of_a_noisy_model_tell_no_more_than_who_knows_all_learns():
@@ -99,8 +99,10 @@ def test_predictions_of_a_noisy_model_tell_no_more_than_who_knows_all_learns():
         assert (found.informed, found.informed_median) == (risks.membership, risks.median)
         assert found.membership <= found.informed
         assert found.median <= found.informed_median
-        (told,) = (a.text for a in AuditReport(audit).verdict.answers if "everybody" in a.question)
-        assert "counted without the noise" in told
+        (told,) = (
+            a.text for a in AuditReport(audit).verdict.answers if "fewer records" in a.question
+        )
+        assert "without the noise, which lowers it" in told
 
 
 def test_people_with_several_rows_are_the_unit():
@@ -115,7 +117,7 @@ def test_people_with_several_rows_are_the_unit():
     assert audit.outsider.others == 149
     assert audit.outsider.median == pytest.approx(np.median(right), abs=5e-4)
     assert audit.outsider.row == 2 * np.argmax(right)
-    (told,) = (a.text for a in AuditReport(audit).verdict.answers if "everybody" in a.question)
+    (told,) = (a.text for a in AuditReport(audit).verdict.answers if "fewer records" in a.question)
     assert "median person" in told
     assert "the person of row" in told
 
@@ -180,7 +182,7 @@ def test_the_python_call_says_the_same():
     right, _ = by_hand(X, y, 0.01)
     assert audit.outsider.median == pytest.approx(np.median(right), abs=5e-4)
     assert "the attacker would have to know" in re.sub(r"\s+", " ", repr(audit))
-    for wrong, said in ((0.5, "sp.Attacker"), (sp.Attacker(), "knows less")):
+    for wrong, said in ((0.5, "sp.Attacker"), (sp.Attacker(), "knows fewer")):
         with pytest.raises(InputError, match=said):
             sp.audit(model, X, y, attacker=wrong)
 
@@ -204,7 +206,7 @@ def test_the_command_prints_writes_and_refuses(tmp_path):
     call = ["audit", str(table), "--target", "dose", "--quick", "--attacker", "knows=0.5"]
     run = CliRunner().invoke(app, [*call, "--out", str(out), "--verbose"])
     assert run.exit_code == 0, run.output
-    assert "an attacker who knows 50 % of the other records is right about" in run.output
+    assert "an attacker who knows 50 % of the other records succeeds in" in run.output
     page = (out / "report.html").read_text("utf-8")
     assert "Attacker who knows fewer records" in page
     assert "promises nothing" in page

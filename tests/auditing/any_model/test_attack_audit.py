@@ -110,7 +110,7 @@ def test_the_verdict_follows_the_lower_ends(
     )
     verdict = AttackReport(replace(tree_audit, attacks=(best,), guesses=())).verdict
     assert (verdict.tone, verdict.label) == (tone, label)
-    assert f"between {100 * low:.0f} and 70 with 95 % confidence" in verdict.sentences[0]
+    assert f"(95 % CI {100 * low:.0f} to 70 %;" in verdict.sentences[0]
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,11 @@ releases have. This test is optimal. The attacker even knows the voting block of
 votes are computed once for each table.
 
 Its success rate is compared with the ledger's statement for the release and the record:
-``PrivacyLoss.membership`` of its μ, ε and δ. μ is inversely proportional to σ, so that of another σ follows. Another label or
-other numbers move the noisy numbers by a distance of their own, ``μ = ‖θ_A − θ_B‖/σ``, and may need
-another noise: the statement is that of this μ with the ε and δ that the ledger's entry has for such
-replacements. η bounds no finite change. Where a published figure differs between the tables, it is
-disclosed, and the statement is certainty.
+``PrivacyLoss.membership`` of its μ, ε and δ. μ is inversely proportional to σ, so that of another σ
+follows. Another label or other numbers move the noisy numbers by a distance of their own,
+``μ = ‖θ_A − θ_B‖/σ``, and may need another noise: the statement is that of this μ with the ε and δ
+that the ledger's entry has for such replacements. η bounds no finite change. Where a published
+figure differs between the tables, it is disclosed, and the statement is certainty.
 
 Two more statements stand beside it. One is by the ε and δ of σ for this very pair of tables
 (:meth:`~seepage.auditing.release.noise_vote.NoiseDraw.beside`), which no entry may undercut. The

@@ -3,10 +3,10 @@
 A cell is stored as a keyed digest of its column's name and its value in canonical form: 45, 45.0
 and the text "45" are one value, and so are a number and its rounding to single precision, or texts
 that differ in case and white space. Two records count as the same person if they agree in every
-column that both tables have, so columns may be reordered, added and dropped, and their
-names written in capitals. In doubt, they count as the same: a false match costs noise, whereas a missed match violates the guarantee. So a record
-without a full match that matches another in all columns but one (a filled gap, a corrected value)
-counts as that person.
+column that both tables have, so columns may be reordered, added and dropped, and their names
+written in capitals. In doubt, they count as the same: a false match costs noise, whereas a missed
+match violates the guarantee. So a record without a full match that matches another in all columns
+but one (a filled gap, a corrected value) counts as that person.
 """
 
 from __future__ import annotations
