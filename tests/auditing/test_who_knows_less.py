@@ -209,7 +209,7 @@ def test_the_command_prints_writes_and_refuses(tmp_path):
     assert "an attacker who knows 50 % of the other records succeeds in" in run.output
     page = (out / "report.html").read_text("utf-8")
     assert "Attacker who knows fewer records" in page
-    assert "promises nothing" in page
+    assert "not a guarantee" in page
     summary = json.loads((out / "summary.json").read_text("utf-8"))
     found = summary["outsider"]
     assert found["attacker"] == "an attacker who knows 50 % of the other records"
