@@ -357,8 +357,8 @@ def _past_release(content: dict[str, Any], cased: bool) -> PastRelease | PastRel
     if about.get("state") == PREPARED:
         _ = [Path(about["folder"][name]) for name in ("path", "written", "manifest")]
     if (told := about.get("guesses")) is not None:
-        losses = [*told["distance"].values(), told["epsilon"], told["delta"]]
-        if not all(_unpacked(value) >= 0 for value in losses) or not told["delta"] <= 1:
+        numbers = [*told["distance"].values(), told["epsilon"], told["delta"]]
+        if not all(_unpacked(value) >= 0 for value in numbers) or not told["delta"] <= 1:
             raise ValueError("what a release tells about values is no number")
     for told in about.get("replaced", {}).values():
         if not float(told["epsilon"]) >= 0 or not 0 <= float(told["delta"]) <= 1:
