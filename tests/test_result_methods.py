@@ -167,6 +167,18 @@ def of_callback(folder):
     return callback
 
 
+def of_extraction(folder):
+    from seepage.attacks.extraction.result import ExtractedSecret, ExtractionResult
+    from seepage.attacks.extraction.sampler import TokenSampler
+
+    rest = ("<b>", "4711", 1, ("4", "7"), (0.5, 0.5), (1, 2))
+    secrets = [
+        ExtractedSecret(k, "code", f"<i>{k}", *rest, of_tokens=log, low=log, high=log, plain=log)
+        for k, log in enumerate((-3.0, -1.0))
+    ]
+    return ExtractionResult(tuple(secrets), (), TokenSampler(), False, 2)
+
+
 def of_audit(folder):
     X, y = table()
     return sp.audit(sp.glm.LogisticRegression(l2=0.1).fit(X, y), X, y)
@@ -244,6 +256,7 @@ CASES = {
     ),
     "rounds": lambda _: sp.layers.since_when(updates()[0], updates()[1] % 2, permutations=99),
     "remedies": of_remedies,
+    "extraction": of_extraction,
     "property": of_property,
     "tokens": of_tokens,
     "callback": of_callback,

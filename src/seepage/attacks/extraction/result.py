@@ -20,6 +20,7 @@ from seepage.attacks.extraction.shading import shaded_page
 from seepage.attacks.intervals import ConfidenceInterval
 from seepage.support.files import write_private
 from seepage.tables.names import counted
+from seepage.tables.result_table import PlottedNumbers, ResultNumbers
 from seepage.tables.source import build_frame
 
 CONDITIONS = (
@@ -171,7 +172,7 @@ class GainComparison(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ExtractionResult:
+class ExtractionResult(ResultNumbers):
     """What can be drawn out of a language model, secret by secret.
 
     The secrets and their probabilities depend on the data: do not publish them.
@@ -253,7 +254,24 @@ class ExtractionResult:
             for copies, logs in sorted(groups.items())
         }
 
-    def table(self, library: str = "pyarrow", *, values: bool = True) -> Any:
+    index_columns = 2
+    value_column = "probability"
+
+    def html_table(self) -> Any:
+        """Return the lines that a notebook shows, without the secrets, as a ``pyarrow`` table."""
+        return self.table(library="pyarrow", values=False)
+
+    def html_notes(self) -> tuple[str, ...]:
+        """Return the conditions, for a notebook."""
+        return self.conditions
+
+    def drawing(self) -> PlottedNumbers:
+        """Return what :meth:`plot` draws: the probability that one try emits each secret."""
+        values = np.array([each.probability for each in self.ranked])
+        names = [f"{each.kind}, record {each.record}" for each in self.ranked]
+        return PlottedNumbers(values, names, "probability of one try", "secrets")
+
+    def table(self, library: str | None = None, *, values: bool = True) -> Any:
         """Return a data frame with one line for each secret, the most exposed first.
 
         Parameters
@@ -264,7 +282,8 @@ class ExtractionResult:
             Whether the secrets themselves are in it.
         """
         rows = [_row(each, values) for each in self.ranked]
-        return build_frame({name: np.array([r[name] for r in rows]) for name in rows[0]}, library)
+        columns = {name: np.array([r[name] for r in rows]) for name in rows[0]}
+        return build_frame(columns, library or "pyarrow")
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers without any secret, as plain values for JSON."""
