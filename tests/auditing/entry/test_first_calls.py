@@ -367,6 +367,15 @@ def test_no_seed_by_any_name_yields_a_guarantee(name):
             ask()
 
 
+@pytest.mark.parametrize("name", ["seed", "random_state"])
+def test_no_seed_by_any_name_yields_a_budget(name):
+    budget = sp.privacy.PrivacyFilter(60, sp.privacy.GaussianDP(1.0, "add-or-remove"))
+    budget.noisy_sum(X, sp.Gaussian(9.0))
+    assert budget.promise().guarantee
+    budget.noisy_sum(X, sp.Gaussian(9.0), **{name: 1})
+    assert not budget.promise().guarantee
+
+
 # PrivateSGD ---------------------------------------------------------------------------------------
 
 
