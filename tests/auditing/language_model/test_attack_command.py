@@ -126,6 +126,13 @@ def test_bad_input_is_one_line(folder, arguments, changes, sentence):
     assert result.stderr.count("\n") == 1
 
 
+def test_a_missing_extra_is_answered_by_the_command_that_installs_it(folder, monkeypatch):
+    monkeypatch.setattr("seepage.auditing.language_model.command.find_spec", lambda name: None)
+    result = run(folder, "--json")
+    assert result.exit_code == 2
+    assert "pip install 'seepage[transformers]'" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [("bad.jsonl", "{"), ("bad.json", "{}"), ("bad.csv", "a,b\n1,2\n"), ("bad.txt", "\n\n")],

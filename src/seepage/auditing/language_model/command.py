@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from seepage.attacks.extraction.secrets import KINDS
 from seepage.auditing.audit import find_versions
 from seepage.auditing.findings import Gate
 from seepage.auditing.intake.text_records import read_text_records
-from seepage.auditing.language_model.loading import load_models
-from seepage.auditing.language_model.report import ExtractionReport
 from seepage.auditing.questions import ExtractionQuestion
 from seepage.errors import InputError
 from seepage.support.files import check_folder
 from seepage.support.number_check import check_choice, check_count, check_positive, check_share
+
+if TYPE_CHECKING:
+    from seepage.auditing.language_model.report import ExtractionReport
 
 
 def run_extraction(question: ExtractionQuestion, *, out: Path | None, as_json: bool) -> bool:
@@ -32,6 +34,11 @@ def run_extraction(question: ExtractionQuestion, *, out: Path | None, as_json: b
 
 
 def _check(question: ExtractionQuestion) -> None:
+    if find_spec("torch") is None or find_spec("transformers") is None:
+        raise InputError(
+            "Attacks on language models need torch and transformers; run: pip install "
+            "'seepage[transformers]'"
+        )
     if question.max_probability is not None:
         check_share(question.max_probability, "--max-probability")
     if question.max_exposure is not None:
@@ -56,9 +63,12 @@ def _report(question: ExtractionQuestion) -> ExtractionReport:
     marked = [] if question.marked is None else read_text_records(question.marked)
     if not all(isinstance(secret, str) for secret in marked):
         raise InputError("--marked is a .txt file with one secret a line.")
-    loaded = load_models(question.model_folder, question.base, question.device)
+    # What needs torch is imported once it is known to be there.
     from seepage.attacks.extraction.attack import Extraction
+    from seepage.auditing.language_model.loading import load_models
+    from seepage.auditing.language_model.report import ExtractionReport
 
+    loaded = load_models(question.model_folder, question.base, question.device)
     attack = Extraction(
         loaded.model, loaded.tokenizer, base=loaded.base, sampler=_sampler(question)
     )

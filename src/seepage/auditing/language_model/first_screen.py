@@ -18,6 +18,7 @@ from seepage.auditing.report.first_screen import (
     RemedyLine,
 )
 from seepage.auditing.report.words import number
+from seepage.tables.names import counted
 
 _FEW = 10_000  # tries that anybody can afford: an hour of a hosted model
 # What is known to help, and whom to ask for the price of it
@@ -45,7 +46,7 @@ def show_extraction(result: ExtractionResult, limited: bool) -> FirstScreen:
             "before fine-tuning → now, for one try",
             "bad" if worst.within_reach(_FEW) else "",
             "greedy decoding emits it" if worst.greedy else "",
-            (f"record {worst.record}, {worst.kind}, in {worst.copies} record(s)",),
+            (f"{worst.kind}, in {counted(worst.copies, 'record')}",),
         ),
         Card(
             f"Secrets within {_FEW:,} tries",
@@ -123,7 +124,7 @@ def _histogram(result: ExtractionResult) -> Histogram:
     return Histogram(
         bars,
         "Secrets by tries",
-        "tries on average: left of the line within reach",
+        "tries on average" + "; outlined: held-out secrets" * bool(result.held_out),
         few,
         f"{_FEW:,} tries",
         ((0, "1"), (4, "10⁴"), (8, "10⁸"), (12, "more")),

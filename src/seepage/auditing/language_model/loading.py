@@ -28,13 +28,8 @@ def load_models(folder: Path, base: Path | None, device: str | None = None) -> L
         check_input(path)
         if not path.is_dir():
             raise InputError(f"There is no folder {shown(str(path))}; name the model's folder.")
-    try:
-        import transformers
-    except ImportError:
-        raise InputError(
-            "Attacks on language models need transformers; run: pip install 'seepage[transformers]'"
-        ) from None
     import torch
+    import transformers
 
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
     adapter = (folder / "adapter_config.json").is_file()
