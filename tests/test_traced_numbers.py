@@ -323,6 +323,32 @@ def an_eleventh_record():
     )
 
 
+@tied("docs/how-to/private-sgd.md")
+def attacks_on_private_training():
+    found = kept("training_attack")
+    ways = {}
+    for one in found["rows"]:
+        caught = any(each["beaten"] for each in one["found"])
+        power = max(each["power"] for each in one["expected"])
+        ways.setdefault(one["way"], []).append((caught, power, one["runs"]))
+    assert not any(caught for caught, _, _ in ways["declared"])
+    runs = f"{ways['declared'][0][2]:,}"
+    yield (
+        f"in {len(ways['declared'])} settings, with {runs} runs with the target and {runs} "
+        "without. No guarantee at a declared rate is exceeded (overall level "
+        f"{100 * found['overall level']:.0f} %)"
+    )
+    half, sized = (
+        (sum(caught for caught, _, _ in ways[way]), sum(power for _, power, _ in ways[way]))
+        for way in ("half the noise", "batch_size/n")
+    )
+    fewer = f"{ways['batch_size/n'][0][2]:,}"
+    yield f"with {fewer} runs each: half of the noise is caught in {half[0]} settings "
+    yield f"({half[1]:.1f} expected), a rate of `batch_size/n` in {sized[0]}"
+    yield f"({sized[1]:.1f} expected: "
+    yield f"elsewhere {fewer} runs cannot tell"
+
+
 @tied("docs/how-to/budgets.md")
 def what_budgets_cost():
     found = kept("filtered_runs")["runs"]

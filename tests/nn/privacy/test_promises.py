@@ -2,11 +2,12 @@
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import kstest
+from scipy.stats import binomtest, kstest
 
 from sampled import sampled
 
@@ -57,3 +58,33 @@ def test_the_attack_counts_real_runs_as_their_definition_says(way):
         assert kstest(real.sums.ravel(), drawn.sums.ravel()).pvalue > 1e-6
         if way == training_attack.SIZED:  # its rate moves with n: 0.9, or one without the target
             assert (real.there.mean() == 9) == (not member)
+
+
+def test_kept_attacks_on_real_runs_beat_no_promise_and_catch_the_controls():
+    """Recomputed from the kept counts, with limits of another library than the benchmark's."""
+    kept = json.loads(training_attack.KEPT.read_text(encoding="utf-8"))
+    by_way = {way: [] for way in training_attack.WAYS}
+    for row in kept["rows"]:
+        by_way[row["way"]].append(row)
+    settings = [asdict(setting) for setting in training_attack.SETTINGS]
+    assert {way: len(rows) for way, rows in by_way.items()} == dict.fromkeys(by_way, 12)
+    level = kept["overall level"] / 96 / 2
+    for rows in by_way.values():
+        assert [row["setting"] for row in rows] == settings
+        for row in rows:
+            for one in row["found"]:
+                hits = round(one["true"] * row["runs"])
+                exact = binomtest(hits, row["runs"], alternative="greater")
+                low = exact.proportion_ci(1 - level, "exact").low
+                assert one["lower end"] == pytest.approx(low, abs=1e-9)
+                assert one["beaten"] == (one["lower end"] > one["allowed"])
+    caught = {way: sum(map(training_attack.beaten, rows)) for way, rows in by_way.items()}
+    assert caught["declared"] == 0
+    for row in by_way["declared"]:
+        assert row["runs"] == 10_000
+        assert row["p of its noise"] > 1e-4
+    for way in (training_attack.HALF, training_attack.SIZED):
+        # Whatever is nearly sure to be caught is caught.
+        for row in by_way[way]:
+            power = training_attack.power(row["expected"])
+            assert training_attack.beaten(row) or power < 0.999
