@@ -415,7 +415,7 @@ def intervals_of_layers():
     yield f"({100 * min(between):.0f} to {100 * max(between):.0f} in the simulations)"
     repeats = [x for x in found["areas"]["rows"] if "× 5" in x["interval"]]
     bare = [100 * x["held without groups"] for x in repeats]
-    yield f"contained the true AUC only {min(bare):.0f} to {max(bare):.0f} times in 100"
+    yield f"contained the true AUC only {min(bare):.0f} to {max(bare):.0f} % of the time"
     figure = reproduced("layers-figure1")
     equal, own = (figure[f"AlexNet: AUC from all layers{mix}"] for mix in ("", ", confounded"))
     yield f"AUC from all layers of AlexNet is {equal:.2f} with it and {own:.2f} without"
