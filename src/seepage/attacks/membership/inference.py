@@ -63,6 +63,7 @@ class MembershipInferenceResult(SummaryTable):
     """How well an adversary could tell who was in the data.
 
     The scores depend on the data and are themselves sensitive: do not publish them.
+    A score is NaN where no reference model of a needed kind exists; such a record is not counted.
 
     Parameters
     ----------
@@ -81,8 +82,6 @@ class MembershipInferenceResult(SummaryTable):
     reach
         Half the width of a 95 % interval of each score over further reference models, ``(T, n)``;
         None with fewer than eight, from which none is claimed.
-
-    A score is NaN where no reference model of a needed kind exists; such a record is not counted.
     """
 
     method: str
