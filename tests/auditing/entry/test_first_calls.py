@@ -224,6 +224,14 @@ SENTENCES = {
         lambda: sp.leakage(RandomForestRegressor(3).fit(X, Y), X, Y, noise=0.1),
         r"sp\.audit\(model, X, y\)",
     ),
+    "a forest's leakage without noise": (
+        lambda: sp.leakage(TREE, X, Y),
+        r"^(?!.*noise).*sp\.audit\(model, X, y\)",
+    ),
+    "a pipeline's leakage without noise": (
+        lambda: sp.leakage(make_pipeline(StandardScaler(), TREE).fit(X, Y), X, Y),
+        r"^(?!.*noise).*sp\.audit\(model, X, y\)",
+    ),
     "an option misspelt": (lambda: sp.audit(RIDGE, X, Y, niose=1.0), "did you mean 'noise'"),
     "an option of leakage misspelt": (
         lambda: sp.leakage(RIDGE, X, Y, noise=1.0, on_mismach="warn"),
@@ -414,6 +422,17 @@ def test_a_batch_size_waits_for_the_number_of_records():
     assert (run.steps, run.lr) == (6, 0.1)
     assert run.accountant_.privacy(1e-3).epsilon <= 20.0
     assert "6 steps taken" in repr(run)
+    assert "(ε = 20, δ = 0.001) to replace one record" in repr(run)
+
+
+def test_the_promise_of_a_run_is_at_the_declared_delta():
+    net = torch.nn.Linear(3, 2)
+    options = {"target_epsilon": 8.0, "target_delta": 1e-5, "steps": 3} | DECLARED
+    run = sp.nn.PrivateSGD(net, "cross_entropy", **options)
+    assert "(ε = 8, δ = 1e-05) to add or remove one record" in repr(run)
+    found = run.fit(torch.as_tensor(X).float(), torch.as_tensor(Y)).accountant_
+    assert found.privacy().delta == 1e-5
+    assert found.privacy().epsilon == found.privacy(1e-5).epsilon <= 8.0
 
 
 def test_the_old_name_trains_the_same():
