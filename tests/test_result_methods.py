@@ -308,6 +308,24 @@ def test_a_result_is_a_picture(made, name):
     again = np.atleast_1d(result.plot(given if len(given) > 1 else given[0]))
     assert [a is b for a, b in zip(given, again, strict=True)] == [True] * len(drawn)
     given[0].figure.canvas.draw()
+    with pytest.raises(sp.InputError, match=r"\.plot\(\)\.figure\.savefig\('x\.png'\)"):
+        result.plot("x.png")
+
+
+@pytest.mark.parametrize("name", ["audit", "audit by attack", "recording"])
+def test_an_audit_writes_its_report(made, name, tmp_path):
+    page = made(name).report(tmp_path / "own")
+    assert "<html" in page.read_text(encoding="utf-8")
+    same = sp.report(made(name), tmp_path / "same")
+    assert {file.name for file in page.parent.iterdir()} == {f.name for f in same.parent.iterdir()}
+
+
+def test_an_audit_by_attack_says_its_verdict(tmp_path):
+    found = attacked()
+    summary = json.loads(
+        (found.report(tmp_path / "out").parent / "summary.json").read_text("utf-8")
+    )
+    assert summary["verdict"]["headline"] in repr(found)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -18,6 +18,8 @@ OTHER_NAMES = {
     "n_jobs": "jobs",
     "n_epochs": "epochs",
     "neighbors": "neighbours",
+    "membership": "right",
+    "max_membership": "right",
 }
 # How an option that a call cannot do without is written
 _WRITTEN = {

@@ -19,7 +19,7 @@ from seepage.auditing.any_model.structure import StructuralRisk, degrees_of_free
 from seepage.bounds.guarantees import Guarantees
 from seepage.core.result import SAME
 from seepage.support.room import computed, room_for, sorted_numbers
-from seepage.tables.result_table import PlottedNumbers, ResultNumbers
+from seepage.tables.result_table import PlottedNumbers, Reportable, ResultNumbers
 from seepage.tables.source import build_frame
 from seepage.tables.table_file import write_each
 
@@ -702,7 +702,7 @@ class Rendering(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Audit(ResultNumbers):
+class Audit(Reportable, ResultNumbers):
     """Everything one audit found.
 
     Parameters

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from seepage.auditing.any_model.findings import AttackAudit
 from seepage.auditing.any_model.report import AttackReport
+from seepage.auditing.audit import find_versions
 from seepage.auditing.decision.check import LEAVES, PendingCheck
 from seepage.auditing.findings import Audit
 from seepage.auditing.pipeline import audit_linear
@@ -17,9 +19,12 @@ from seepage.core.leakage import Leakage
 from seepage.errors import InputError
 from seepage.glm.outsider.leakage import OutsiderLeakage
 
+if TYPE_CHECKING:
+    from seepage.layers.recording_audit import RecordingAudit
+
 
 def report(
-    audit: Audit | AttackAudit | Leakage[Any] | OutsiderLeakage,
+    audit: Audit | AttackAudit | RecordingAudit | Leakage[Any] | OutsiderLeakage,
     folder: str | os.PathLike[str] = "seepage-audit",
 ) -> Path:
     """Write the report of an audit into a private folder; return the path of its page.
@@ -28,8 +33,9 @@ def report(
     lists; for an audit by attack the page, ``summary.json`` and ``records.parquet``. In a
     notebook, an audit of a linear model shows the same page.
 
-    A leakage is audited first, with its noise and against its attacker: ``leak.report(folder)`` is
-    the same.
+    A leakage is audited first, with its noise and against its attacker. ``leak.report(folder)`` and
+    ``found.report(folder)`` are the same. For an audit of recorded rounds, ``seepage layers``
+    also names the recording and the property.
 
     Examples
     --------
@@ -43,6 +49,13 @@ def report(
     """
     if isinstance(audit, Leakage | OutsiderLeakage):
         audit = _audit_of(audit)
+    rounds = sys.modules.get("seepage.layers.recording_audit")  # tables need no torch
+    if rounds is not None and isinstance(audit, rounds.RecordingAudit):
+        from seepage.auditing.rounds.report import RecordingReport
+
+        versions = find_versions()
+        named = {"source": "recorded updates", "property": "the property"}
+        return RecordingReport(audit, **named, versions=versions).write(folder)
     return _report_of(audit, "sp.report").write(folder)
 
 

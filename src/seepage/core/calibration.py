@@ -13,12 +13,13 @@ from scipy.optimize import brentq
 from seepage.core.noise import Gaussian, Laplace, Noise
 from seepage.core.record_stream import RecordStream
 from seepage.core.result import GRID, Result, round_up
-from seepage.errors import InputError
+from seepage.errors import InputError, accepts_other_names
 from seepage.risks.guessing import distance
 
 _FURTHEST = 60.0  # the logarithm of the largest factor tried: double precision ends beyond
 
 
+@accepts_other_names
 def calibrate(
     leak: Any,
     *,
@@ -78,7 +79,7 @@ def calibrate(
     Gaussian(70)
     >>> noise = sp.calibrate(leak, eta=0.01, grid=None)
     >>> model = sp.glm.LinearRegression(l2=1.0).fit(X, y)
-    >>> float(np.max(sp.leakage(model, X, y, noise=noise).records()).round(12))
+    >>> round(sp.leakage(model, X, y, noise=noise).records().max(), 12)
     0.01
     """
     if sum(one is not None for one in (eta, mse, right)) != 1:

@@ -173,7 +173,8 @@ class Leakage(Generic[PerRecord]):
         """Audit the model with this noise, write the report into a folder, and return its page.
 
         The same as ``sp.report(sp.audit(model, X, y, noise=…), folder)``: readable by its owner
-        only. For linear models on tables in memory, with Gaussian noise.
+        only. For linear models on tables in memory, with Gaussian noise. Its η is per standard
+        deviation of each column, while that of :meth:`records` is per unit.
 
         Examples
         --------

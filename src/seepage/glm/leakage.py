@@ -30,6 +30,7 @@ from seepage.glm.adapters.registry import (
     Unwrapped,
     best_of,
     describe,
+    kind_inside,
     kind_of,
     takes_frame,
     unwrap,
@@ -191,6 +192,8 @@ def leakage(
     if attacker is None and release is None and noise is not None:
         check_noise_kind(noise)
         return informed(noise)
+    if noise is None:
+        kind_inside(model)  # what to do about a model of another kind is no question of noise
     known = checked_attacker(attacker, noise, release)
     queries = release.queries if isinstance(release, Predictions) else None
     if queries is not None:

@@ -20,13 +20,13 @@ from seepage.layers.measures.property_batches import read_property
 from seepage.layers.measures.standing_out import StandingOut, standing_out
 from seepage.support.text_table import text_table
 from seepage.tables.names import listed
-from seepage.tables.result_table import ResultTable
+from seepage.tables.result_table import Reportable, ResultTable
 
 Recording = LayerGradients | str | os.PathLike[str]  # a recording, or its file
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RecordingAudit(ResultTable):
+class RecordingAudit(Reportable, ResultTable):
     """Leakage of a recording of federated rounds about a property of the clients.
 
     Parameters

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import html
 import math
+import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from seepage.errors import InputError
+from seepage.support.lazy import offered
 from seepage.tables.source import build_frame
 
 if TYPE_CHECKING:
@@ -124,6 +128,18 @@ class Listing(ABC):
             f"<p><strong>{html.escape(text)}</strong></p><table><thead><tr>{heads}</tr></thead>"
             f"<tbody>{''.join(lines)}</tbody></table>{assumed}{notice}"
         )
+
+
+class Reportable:
+    """A result that a report can be written about."""
+
+    def report(self, folder: str | os.PathLike[str] = "seepage-audit") -> Path:
+        """Write the report into a folder for its owner alone, and return its page.
+
+        The same as ``sp.report(result, folder)``.
+        """
+        page: Path = offered("report")(self, folder)
+        return page
 
 
 class ResultTable(Listing):
@@ -263,6 +279,11 @@ def _shown(value: Any) -> str:
 
 def new_axes(ax: Any, **figure: Any) -> Any:
     """Return the given axes, or those of a new figure of ``matplotlib.pyplot``."""
+    if isinstance(ax, str | os.PathLike):
+        raise InputError(
+            "plot() draws on matplotlib axes and writes no file; use "
+            f".plot().figure.savefig({os.fspath(ax)!r})."
+        )
     if ax is not None:
         return ax
     if find_spec("matplotlib") is None:

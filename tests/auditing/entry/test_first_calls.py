@@ -224,6 +224,14 @@ SENTENCES = {
         lambda: sp.leakage(RandomForestRegressor(3).fit(X, Y), X, Y, noise=0.1),
         r"sp\.audit\(model, X, y\)",
     ),
+    "a forest's leakage without noise": (
+        lambda: sp.leakage(TREE, X, Y),
+        r"^(?!.*noise).*sp\.audit\(model, X, y\)",
+    ),
+    "a pipeline's leakage without noise": (
+        lambda: sp.leakage(make_pipeline(StandardScaler(), TREE).fit(X, Y), X, Y),
+        r"^(?!.*noise).*sp\.audit\(model, X, y\)",
+    ),
     "an option misspelt": (lambda: sp.audit(RIDGE, X, Y, niose=1.0), "did you mean 'noise'"),
     "an option of leakage misspelt": (
         lambda: sp.leakage(RIDGE, X, Y, noise=1.0, on_mismach="warn"),
@@ -282,6 +290,13 @@ def test_a_guess_that_fails_is_answered_by_a_sentence(case):
     assert len(message) < 400
 
 
+def test_noise_is_calibrated_to_membership_by_the_name_that_the_command_line_uses():
+    leak = sp.leakage(RIDGE, X, X[:, 0] + Y, noise=1.0)
+    wanted = sp.calibrate(leak, right=0.6).sigma
+    assert sp.calibrate(leak, membership=0.6).sigma == wanted
+    assert sp.calibrate(leak, max_membership=0.6).sigma == wanted
+
+
 def test_a_missing_option_is_still_a_type_error():
     with pytest.raises(TypeError):
         sp.release(RIDGE)
@@ -330,7 +345,8 @@ def test_options_have_one_name_and_those_of_other_libraries_are_taken():
     own = {"seed", "lr", "optimizer", "jobs"}
     for name, thing in public_callables():
         parameters = inspect.signature(thing).parameters
-        others = set(parameters) & set(OTHER_NAMES)
+        # max_membership is a limit of the ledger's, by its own name; calibrate calls it right
+        others = set(parameters) & (set(OTHER_NAMES) - {"max_membership"})
         if others:
             wrong[name] = others
         init = thing.__init__ if inspect.isclass(thing) else thing
@@ -414,6 +430,17 @@ def test_a_batch_size_waits_for_the_number_of_records():
     assert (run.steps, run.lr) == (6, 0.1)
     assert run.accountant_.privacy(1e-3).epsilon <= 20.0
     assert "6 steps taken" in repr(run)
+    assert "(ε = 20, δ = 0.001) to replace one record" in repr(run)
+
+
+def test_the_promise_of_a_run_is_at_the_declared_delta():
+    net = torch.nn.Linear(3, 2)
+    options = {"target_epsilon": 8.0, "target_delta": 1e-5, "steps": 3} | DECLARED
+    run = sp.nn.PrivateSGD(net, "cross_entropy", **options)
+    assert "(ε = 8, δ = 1e-05) to add or remove one record" in repr(run)
+    found = run.fit(torch.as_tensor(X).float(), torch.as_tensor(Y)).accountant_
+    assert found.privacy().delta == 1e-5
+    assert found.privacy().epsilon == found.privacy(1e-5).epsilon <= 8.0
 
 
 def test_the_old_name_trains_the_same():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 
 import numpy as np
@@ -223,11 +224,17 @@ def test_the_names_of_features_are_told_and_other_models_are_no_folder(tmp_path)
     (names,) = [item for item in leaving.items if item.name == "names of the features"]
     assert (names.protection, names.count) == ("declared", 2)
     assert leaving.model.feature_names_in_.tolist() == ["age", "dose"]
-    ridge = Ridge().fit(frame.to_numpy(), frame["dose"])
+    X, y = frame.to_numpy(), frame["dose"]
+    ridge = Ridge(2.0, fit_intercept=False).fit(X, y)
     other = sp.Release.of(sp.release(ridge, sp.Gaussian(0.1)))
-    with pytest.raises(InputError, match="A Ridge cannot be written as a folder"):
+    with pytest.raises(InputError, match="A Ridge cannot be written as a folder") as caught:
         other.write(tmp_path / "out")
     assert not (tmp_path / "out").exists()
+    call = re.search(r"sp\.glm\..*fit\(X, y\)", str(caught.value))[0]
+    same = eval(call, {"sp": sp, "X": X, "y": y})  # noqa: S307 - the call to paste
+    np.testing.assert_allclose(same.coef_, ridge.coef_, rtol=1e-8)
+    folder = sp.Release.of(sp.release(same, sp.Gaussian(0.1))).write(tmp_path / "out")
+    assert repr(sp.load_release(folder)) == "<released LinearRegression of 2 features>"
 
 
 class Sums:

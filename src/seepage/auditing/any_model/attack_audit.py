@@ -18,6 +18,7 @@ from seepage.auditing.any_model.findings import AttackAudit
 from seepage.auditing.any_model.held_out import HeldOutFinding, compare_held_out, record_errors
 from seepage.auditing.any_model.inputs import prepare
 from seepage.auditing.any_model.limits import check_attack_limits, hold_to
+from seepage.auditing.any_model.report import verdict_in_words
 from seepage.auditing.any_model.structure import StructuralRisk, examine
 from seepage.auditing.audit import find_versions
 from seepage.auditing.questions import Limits
@@ -104,7 +105,7 @@ def audit_estimator(
     >>> rng = np.random.default_rng(0)
     >>> X, y = rng.standard_normal((200, 4)), rng.integers(0, 2, 200)
     >>> sp.audit_estimator(DecisionTreeClassifier(random_state=0), X, y, shadows=8)
-    <audit of DecisionTreeClassifier by attack: <membership inference by ...
+    <audit of DecisionTreeClassifier by attack: Members can be recognised: Do not release: ...
     """
     check_estimator(estimator)
     held_to = Limits(preset=preset) if limits is None else limits
@@ -157,6 +158,7 @@ def audit_estimator(
         steps=tuple(done),
         versions=find_versions(),
         groups=labels,
+        verdict=verdict_in_words,
     )
     return hold_to(held_to, audit)
 

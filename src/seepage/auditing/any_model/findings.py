@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,12 +13,12 @@ from seepage.attacks.membership.inference import MembershipInferenceResult
 from seepage.auditing.any_model.held_out import HeldOutFinding
 from seepage.auditing.any_model.structure import StructuralRisk
 from seepage.auditing.findings import Gate
-from seepage.tables.result_table import PlottedNumbers, ResultTable
+from seepage.tables.result_table import PlottedNumbers, Reportable, ResultTable
 from seepage.tables.source import build_frame
 
 
 @dataclass(frozen=True, repr=False)
-class AttackAudit(ResultTable):
+class AttackAudit(Reportable, ResultTable):
     """Findings of an audit by attack: kind *attack*, never a bound.
 
     Parameters
@@ -51,6 +51,8 @@ class AttackAudit(ResultTable):
         The limits checked. An attack within a limit does not prove that the limit holds.
     preset
         The preset of the limits.
+    verdict
+        How the audit says its verdict, by the report.
     """
 
     source: str
@@ -70,6 +72,7 @@ class AttackAudit(ResultTable):
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)
     gates: tuple[Gate, ...] = ()
     preset: str | None = None
+    verdict: Callable[[AttackAudit], str] | None = field(default=None, compare=False)
 
     value_column = "auc"
 
@@ -110,8 +113,9 @@ class AttackAudit(ResultTable):
         looked = sum(risk.found is not None for risk in self.structure)
         held, most = self.held_out, self.most_guessed
         column = "" if most is None else f" most leaked column {most!r};"
+        verdict = "" if self.verdict is None else f" {self.verdict(self)}"
         return (
-            f"<audit of {self.model} by attack: {self.strongest!r};{column} {held.error_name} of "
+            f"<audit of {self.model} by attack:{verdict} {self.strongest!r};{column} {held.error_name} of "
             f"new records {held.error:.3g}, {held.constant:.3g} of a constant; {found} of {looked} "
             "structural risks found>"
         )

@@ -396,6 +396,12 @@ def judge_attack(audit: AttackAudit) -> Verdict:
     return Verdict(tone, label, headline, sentences, gates=gates)
 
 
+def verdict_in_words(audit: AttackAudit) -> str:
+    """Return the verdict in one line, as the report begins."""
+    verdict = judge_attack(audit)
+    return f"{verdict.label}: {verdict.headline}"
+
+
 def _tell_guesses(audit: AttackAudit, leaked: tuple[ColumnGuesses, ...]) -> str:
     most = leaked[0] if leaked else audit.most_guessed
     more = None if most is None else most.with_model.interval("difference", all_columns(audit))

@@ -15,9 +15,8 @@ from seepage.auditing.findings import Audit
 from seepage.auditing.pipeline import audit_linear
 from seepage.core.noise import Attacker, Gaussian
 from seepage.errors import InputError, accepts_other_names
-from seepage.glm.adapters.registry import best_of, kind_of
+from seepage.glm.adapters.registry import kind_inside
 from seepage.glm.preprocessing.raw_columns import read_frame
-from seepage.support.library_classes import is_pipeline, is_search
 from seepage.tables.frames import is_frame
 from seepage.tables.source import check_column
 
@@ -246,9 +245,7 @@ def _is_linear(model: Any) -> bool:
     A linear model whose settings are not supported is refused later, with what to do about it.
     """
     try:
-        while is_search(model) or is_pipeline(model):
-            model = best_of(model) if is_search(model) else model[-1]
-        kind_of(model)
+        kind_inside(model)
     except InputError as problem:
         try:
             check_estimator(model)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import numpy as np
 
 from seepage.auditing.intake.model_file import load_model
 from seepage.auditing.release.released_model import ColumnCoding
-from seepage.auditing.trained_model import settings_of
+from seepage.auditing.trained_model import MODELS, settings_of
 from seepage.errors import InputError
 from seepage.glm.adapters.kinds import refusal
 from seepage.glm.adapters.registry import best_of, describe
@@ -260,6 +261,23 @@ def _content(model: Any) -> dict[str, Any]:
     if columns:
         content["columns"] = [asdict(c) for block in columns for c in block.codings]
     return content
+
+
+def same_model(model: Any) -> str | None:
+    """Return the call that makes the same model in ``sp.glm``, or ``None`` if there is none.
+
+    The model may have been released: its settings are asked for, not its coefficients.
+    """
+    settings = copy(model)
+    settings.__dict__.pop("release_", None)
+    try:
+        content = _content(settings)
+    except InputError:
+        return None
+    ridge = content.get("ridge")
+    l2 = repr(float(content["l2"])) if ridge is None else f"{float(ridge)!r} / len(X)"
+    name = MODELS[content["family"]].__name__
+    return f"sp.glm.{name}(l2={l2}, fit_intercept={'intercept' in content})"
 
 
 def _described(model: Any) -> tuple[FittedGLM, dict[str, float]]:

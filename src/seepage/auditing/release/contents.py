@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from seepage.auditing.intake.model_file import MOST_BYTES, load_model
+from seepage.auditing.intake.model_saving import same_model
 from seepage.auditing.release.released_model import ReleasedModel
 from seepage.auditing.trained_model import MODELS
 from seepage.errors import InputError
@@ -206,9 +207,12 @@ class Release(Listing):
         model, out = self.model.estimator, Path(folder)
         family = {maker: name for name, maker in MODELS.items()}.get(type(model))
         if family is None:
+            same = same_model(model)
+            remedy = "a linear, logistic, Poisson or softmax model of sp.glm"
+            if same is not None:
+                remedy = f"the same model of sp.glm, {same}.fit(X, y)"
             raise InputError(
-                f"A {type(model).__name__} cannot be written as a folder; release a linear, "
-                "logistic, Poisson or softmax model of seepage.glm."
+                f"A {type(model).__name__} cannot be written as a folder; release {remedy}."
             )
         listing = {
             "format": FORMAT,

@@ -13,7 +13,7 @@ import numpy as np
 from seepage.errors import InputError
 from seepage.support.strict_json import FINITE, POSITIVE, TEXT, TEXTS, check_fields
 from seepage.tables.columns import ColumnEncoding, TableEncoding, level_names
-from seepage.tables.names import printable, shown, unique
+from seepage.tables.names import counted, printable, shown, unique
 
 OTHER = "(other)"  # the level into which rare ones are merged
 _KINDS = ("numeric", "boolean", "categorical")
@@ -169,4 +169,7 @@ class ReleasedModel:
         return model
 
     def __repr__(self) -> str:
-        return f"<released {type(self.estimator).__name__} of {len(self.columns)} columns>"
+        inputs = counted(len(self.columns), "column")
+        if not self.columns:  # written from Python: the inputs are features
+            inputs = counted(int(self.estimator.n_features_in_), "feature")
+        return f"<released {type(self.estimator).__name__} of {inputs}>"

@@ -133,6 +133,13 @@ def kind_of(model: Any) -> ModelKind:
     return kind
 
 
+def kind_inside(model: Any) -> ModelKind:
+    """Return the kind of a model, or of the one inside a search or at the end of a pipeline."""
+    while is_search(model) or is_pipeline(model):
+        model = best_of(model) if is_search(model) else model[-1]
+    return kind_of(model)
+
+
 def _instead(model: Any) -> str:
     if hasattr(model, "best_estimator_"):
         return "Pass the best model of this search, its best_estimator_."

@@ -66,6 +66,7 @@ class RunReader(ABC):
     about: str  # the unknowns, in words
     step_size: float  # the size of the finite steps; zero for derivatives
     doubt: float  # how much the results for half and twice the step differ; zero if not tried
+    target_delta: float | None = None  # the δ of a privacy budget that the noise was chosen for
 
     @abstractmethod
     def information(self, amplified: bool = True) -> tuple[Tensor, Tensor]:
@@ -227,8 +228,8 @@ class RunReader(ABC):
         Parameters
         ----------
         delta
-            δ, far below one over the number of records. If that number counts as public, it may be
-            left out, and is one over it.
+            δ, far below one over the number of records. By default the ``target_delta`` of the
+            trainer, or else one over the number of records, if that number counts as public.
         method
             ``"rdp"``, or ``"pld"``: privacy loss distributions, tighter but slower.
         orders
@@ -258,7 +259,9 @@ class RunReader(ABC):
         return run_membership(self.ledger, neighbours)
 
     def default_delta(self) -> float:
-        """Return the default δ: one over the number of records, where that is public."""
+        """Return the default δ: the declared one, or 1/n where the number of records is public."""
+        if self.target_delta is not None:
+            return self.target_delta
         if len(self.ledger) and relation_of(self.ledger) == "add-or-remove":
             raise InputError(
                 "Give delta, for instance 1e-6: the default of 1/n would reveal the number of "

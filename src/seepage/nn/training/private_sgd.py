@@ -48,7 +48,7 @@ from seepage.nn.privacy.randomness import (
     marked,
 )
 from seepage.nn.privacy.run_membership import GUARANTEED
-from seepage.nn.privacy.run_privacy import Entry, least_noise
+from seepage.nn.privacy.run_privacy import ADD_OR_REMOVE, REPLACE, Entry, least_noise
 from seepage.nn.problem.clipping import Clip, make_clip
 from seepage.nn.problem.own_loss import labels_of
 from seepage.nn.problem.problem import Loss
@@ -223,8 +223,8 @@ class PrivateSGD:
         al. 2022, ``"none"``, or a clip of :mod:`seepage.nn.problem.clipping`, which has its own C.
     target_epsilon, target_delta
         Instead of ``noise_multiplier``: a privacy budget (ε, δ) for the whole run. σ is then the
-        least, in thousandths, with which ``accountant_.privacy(target_delta)`` is within it; it
-        follows from the declared settings alone.
+        least, in thousandths, with which ``accountant_.privacy()`` is within it; it follows from
+        the declared settings alone.
     sampling
         ``"poisson"``, or ``"fixed"`` for batches of one size. A batch that is too large for memory
         is processed in parts (``chunk_size``), but is still one batch.
@@ -299,7 +299,7 @@ class PrivateSGD:
     ... )
     >>> trainer  # doctest: +NORMALIZE_WHITESPACE
     <PrivateSGD: 20 steps, sample_rate=0.25, expected_batch=50, noise_multiplier=1.08,
-    max_grad_norm=1, (ε = 8, δ = 1e-05); not fitted>
+    max_grad_norm=1, (ε = 8, δ = 1e-05) to add or remove one record; not fitted>
     """
 
     def __init__(
@@ -422,7 +422,9 @@ class PrivateSGD:
         known = [(name, getattr(self, name)) for name in names]
         said = [f"{n}={v:.4g}" for n, v in known if v is not None and not math.isnan(v)]
         if self.target_epsilon is not None:
-            said.append(f"(ε = {self.target_epsilon:.4g}, δ = {self.target_delta:.3g})")
+            change = ADD_OR_REMOVE if self.batch_size is None else REPLACE
+            promised = f"(ε = {self.target_epsilon:.4g}, δ = {self.target_delta:.3g})"
+            said.append(f"{promised} to {change}")
         if self.budget is not None:
             said.append(f"budget {self.budget}")
         done = getattr(self, "_step", None)
@@ -512,6 +514,7 @@ class PrivateSGD:
             randomness=self._randomness(),
             **{"steps": self.steps} | self.accounting,
         )
+        self.accountant_.target_delta = self.target_delta
         self.budgets_ = self._budgets(len(y))
         if stored:
             self._resume(*stored)
