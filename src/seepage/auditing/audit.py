@@ -250,13 +250,15 @@ def audit_model(
     seed: int = 0,
     anew: Anew | None = None,
     beside: tuple[float, float] = (0.0, 0.0),
+    guessing: tuple[float, float] = (0.0, 0.0),
     moves: Moves | None = None,
     tell: Tell | None = None,
 ) -> Audit:
     """Measure a fitted model and return the findings; parameters as for :func:`audit_table`.
 
     Membership inference is against the whole procedure where ``anew`` can rerun it. ``beside`` is
-    the ε and δ of all figures published beside the noisy numbers, included in every risk.
+    the ε and δ of all figures published beside the noisy numbers where somebody is left out,
+    ``guessing`` where a class or category is another; every risk includes them.
     """
 
     def say(words: str) -> None:
@@ -329,8 +331,8 @@ def audit_model(
             )
         except InputError as problem:
             risks_reason = str(problem)
-    if risks is not None and any(beside):
-        risks = beside_figures(risks, *beside)
+    if risks is not None:
+        risks = beside_figures(risks, *beside, *guessing)
     chosen = (NOISE,) if sigma is None else ()
     if risks is not None:
         told = (*risks.assumptions, *held_sentences(chosen))
@@ -353,7 +355,7 @@ def audit_model(
             risks = ask(effort=0.01, shape=shape)[0]
         except InputError:
             return None
-        return beside_figures(risks, *beside) if any(beside) else risks
+        return beside_figures(risks, *beside, *guessing)
 
     outsider, outsider_reason = None, ""
     if attacker is not None:
@@ -749,15 +751,30 @@ def _middle(values: np.ndarray) -> np.ndarray:
     return np.asarray(ordered[[(len(ordered) - 1) // 2, len(ordered) // 2]])
 
 
-def beside_figures(risks: RiskFinding, epsilon: float, delta: float = 0.0) -> RiskFinding:
-    """Return the risks with figures beside the noisy numbers that are (ε, δ)-private in total."""
+def beside_figures(
+    risks: RiskFinding,
+    epsilon: float,
+    delta: float = 0.0,
+    guess_epsilon: float | None = None,
+    guess_delta: float | None = None,
+) -> RiskFinding:
+    """Return the risks with figures beside the noisy numbers that are (ε, δ)-private in total.
+
+    Two values of a class or category may have an ε and a δ of their own.
+    """
+    values = (
+        epsilon if guess_epsilon is None else guess_epsilon,
+        delta if guess_delta is None else guess_delta,
+    )
+    if not (epsilon or delta or any(values)):
+        return risks
 
     def membership(right: float) -> float:
         return float(accuracy_beside(distance(right, 0.5), 0.5, epsilon, delta))
 
     def guess(found: GuessFinding) -> GuessFinding:
         right, median = (
-            float(right_beside(right, baseline, found.levels, epsilon, delta))
+            float(right_beside(right, baseline, found.levels, *values))
             for right, baseline in (
                 (found.right, found.baseline),
                 (found.median_right, found.median_baseline),
@@ -766,7 +783,7 @@ def beside_figures(risks: RiskFinding, epsilon: float, delta: float = 0.0) -> Ri
         found = replace(found, right=right, median_right=median)
         if found.mu is None:
             return found
-        told: dict[str, Any] = _told_apart(found.mu, epsilon, delta)
+        told: dict[str, Any] = _told_apart(found.mu, *values)
         return replace(found, **told)
 
     curve = risks.curve
@@ -778,7 +795,7 @@ def beside_figures(risks: RiskFinding, epsilon: float, delta: float = 0.0) -> Ri
         )
     if curve is not None and curve.right is not None:
         told_before = zip(curve.right, curve.baseline, curve.levels, strict=True)  # type: ignore[arg-type]
-        right = np.array([float(right_beside(*told, epsilon, delta)) for told in told_before])
+        right = np.array([float(right_beside(*told, *values)) for told in told_before])
         curve = replace(curve, right=right)
     return replace(
         risks,
@@ -787,6 +804,8 @@ def beside_figures(risks: RiskFinding, epsilon: float, delta: float = 0.0) -> Ri
         guesses=tuple(guess(found) for found in risks.guesses),
         epsilon=epsilon,
         delta=delta,
+        guess_epsilon=values[0],
+        guess_delta=values[1],
         curve=curve,
     )
 

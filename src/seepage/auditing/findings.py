@@ -32,7 +32,8 @@ SCHEMA = "seepage-audit/4"
 NUMBERS = ("eta", "eta_features", "eta_label", "exact_error")
 MU = "mu"  # one more number of every record, once it is known how well its membership is recognised
 ONE_ROW, ONE_PERSON = "row", "person"  # what a statement is about: the unit
-LEFT_OUT, RELABELLED = "left out", "with another label"  # what is done to a record
+# What is done to a record
+LEFT_OUT, RELABELLED, OTHER_LEVEL = "left out", "with another label", "with another category"
 OVER_ALL = "all releases of the ledger"  # where a risk was measured, if not in one release
 WIDEST = 60  # features up to which the leakage of reweighting as a whole is quick to compute
 # The rates at which true positives of telling a value are stated: the first also counts in badges
@@ -387,15 +388,18 @@ class RiskFinding:
     guesses: tuple[GuessFinding, ...] = ()
     # Who the attacker is, and what is held fixed or redone when a record changes
     assumptions: tuple[str, ...] = ()
-    # The ε and δ of the figures that leave beside the noisy numbers; all of these count them
+    # The ε and δ of the figures that leave beside the noisy numbers, which membership counts; and
+    # those for two values of a class or category, which guesses count
     epsilon: float = 0.0
     delta: float = 0.0
+    guess_epsilon: float = 0.0
+    guess_delta: float = 0.0
     # The rows without which a published figure would be another, and the names of such figures:
     # the membership of these rows is certain
     disclosed: tuple[int, ...] = ()
     disclosing: tuple[str, ...] = ()
-    # The rows with which a published figure would be another if they had another class or other
-    # numbers, and the names of such figures: those values are ruled out for certain
+    # The rows with which a published figure would be another if they had another class or category
+    # or other numbers, and the names of such figures: those values are ruled out for certain
     replaced: tuple[int, ...] = ()
     replacing: tuple[str, ...] = ()
     # What membership holds fixed of that which was learnt from the data: see core.result

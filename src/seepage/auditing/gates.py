@@ -182,7 +182,8 @@ def _noisy_guess_tpr(audit: Audit, risks: RiskFinding, limit: float) -> Gate:
 
     def over(mu: float) -> float:
         rate = float(true_positive_rate(mu, FALSE_POSITIVES[0]))
-        return rate_beside(rate, FALSE_POSITIVES[0], risks.epsilon, risks.delta) - limit
+        beside = risks.guess_epsilon, risks.guess_delta
+        return rate_beside(rate, FALSE_POSITIVES[0], *beside) - limit
 
     if over(0.0) >= 0:  # figures beside the noisy numbers are enough to be over it
         return gate

@@ -48,7 +48,7 @@ from seepage.core.questions import (
 )
 from seepage.core.spectra import inverse_gram_diagonal
 from seepage.core.unknowns import Unknowns
-from seepage.glm.leakage import largest_leakage
+from seepage.glm.leakage import largest_leakage, leakage_of_others
 from seepage.support.room import copied, sorted_numbers
 from seepage.tables.columns import labels_of
 from seepage.tables.source import Chunk
@@ -459,6 +459,24 @@ def largest_share(trained: TrainedModel, allowed: np.ndarray | None = None) -> f
     ones = np.ones(len(holders)) if allowed is None else allowed
     whole = Unknowns(None, True, trained.basis())
     return largest_leakage(trained.model, trained.source, whole, step, ones, holders)
+
+
+def replaced_leakage(trained: TrainedModel, rows: np.ndarray, features: np.ndarray) -> np.ndarray:
+    """Return η at σ = 1 of all records of a holder, for each of several sets of other features.
+
+    ``features`` has the shape ``(sets, rows, columns)``. The model is not refitted.
+    """
+    sets, held, columns = features.shape
+    whole = Unknowns(None, True, trained.basis())
+    return leakage_of_others(
+        trained.model,
+        trained.source,
+        whole,
+        trained.table.labels.step,
+        np.tile(rows, sets),
+        features.reshape(sets * held, columns),
+        np.split(np.arange(sets * held), sets),
+    )
 
 
 def _errors(information: np.ndarray) -> np.ndarray:

@@ -24,7 +24,7 @@ from seepage.tables.source import distinct
 
 CHECKED = 50  # how many of the most exposed records
 AT_THE_ENDS = ("with its numbers at their least", "with its numbers at their most")
-_OTHER_CLASSES = 3  # the most labels that are tried
+OTHER_VALUES = 3  # the most labels, and the most levels of categories, that are tried
 _MANY_REFITS = 2e7  # multiplications in a pass over the records, beyond which it takes too long
 
 
@@ -35,7 +35,7 @@ def most_exposed(eta: np.ndarray) -> np.ndarray:
 
 def other_labels(own: Any, known: Sequence[Any]) -> list[Any]:
     """Return some alternative labels of a record."""
-    return [label for label in known if label != own][:_OTHER_CLASSES]
+    return [label for label in known if label != own][:OTHER_VALUES]
 
 
 def find_other_noise(trained: TrainedModel, sigma: float, target: float) -> DisclosureCheck | None:

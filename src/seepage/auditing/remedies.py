@@ -371,7 +371,8 @@ def with_noise(risks: RiskFinding, sigma: float, noise: float) -> RiskFinding:
     largest gain, which is known for the noise scales of the curve. All risks include the figures
     published beside the noisy numbers.
     """
-    times, beside, most = noise / sigma, (risks.epsilon, risks.delta), math.inf
+    times, most = noise / sigma, math.inf
+    absent, values = (risks.epsilon, risks.delta), (risks.guess_epsilon, risks.guess_delta)
     if times == 1:
         return risks
     curve = risks.curve
@@ -385,17 +386,17 @@ def with_noise(risks: RiskFinding, sigma: float, noise: float) -> RiskFinding:
             return found
         mu = found.mu / times
         closed = found.baseline + (1 - 1 / found.levels) * (2 * float(accuracy(mu)) - 1)
-        right = float(right_beside(min(closed, 1.0), found.baseline, found.levels, *beside))
+        right = float(right_beside(min(closed, 1.0), found.baseline, found.levels, *values))
         gain = min(right - found.baseline, most, found.gain if times > 1 else math.inf)
         tpr = rate_beside(
-            float(true_positive_rate(mu, FALSE_POSITIVES[0])), FALSE_POSITIVES[0], *beside
+            float(true_positive_rate(mu, FALSE_POSITIVES[0])), FALSE_POSITIVES[0], *values
         )
         return replace(found, right=found.baseline + gain, mu=mu, tpr=tpr)
 
     mu = risks.mu / times
     return replace(
         risks,
-        membership=float(accuracy_beside(mu, 0.5, *beside)),
+        membership=float(accuracy_beside(mu, 0.5, *absent)),
         mu=mu,
         guesses=tuple(guess(found) for found in risks.guesses),
     )

@@ -661,19 +661,41 @@ def largest_leakage(
     return math.sqrt(largest)
 
 
-def _plain_jacobians(
-    fit: FittedGLM, X: Array, noise: Noise
-) -> Callable[[slice | Array], TermsJacobian]:
-    """Return the function that gives the Jacobian about some rows, in ordinary arithmetic."""
+def leakage_of_others(
+    model: Any,
+    source: RowSource,
+    unknowns: Unknowns,
+    label_step: float,
+    rows: np.ndarray,
+    features: np.ndarray,
+    blocks: Sequence[np.ndarray],
+) -> np.ndarray:
+    """Return η at σ = 1 of records with other features, for blocks of them.
+
+    ``rows`` have their labels. The model and its curvature are those of the table as it is, so
+    this ranks replacements before any of them is refitted.
+    """
+    fit, _ = describe_on(model, source)
+    table = source.whole("the leakage of other records")
+    about = _plain_jacobians(fit, table.values, Gaussian(1.0))
+    norms = block_norms(about(rows, features).with_label_step(label_step), unknowns, blocks)
+    return np.sqrt(np.asarray(norms))
+
+
+def _plain_jacobians(fit: FittedGLM, X: Array, noise: Noise) -> Callable[..., TermsJacobian]:
+    """Return the function that gives the Jacobian about some rows, in ordinary arithmetic.
+
+    Their features may be given, if they are others.
+    """
     found = plain_optimum(fit, FittedRecords.in_memory(X))
     whitener = whitener_of(found, noise)
 
-    def about_rows(rows: slice | Array) -> TermsJacobian:
+    def about_rows(rows: slice | Array, features: Array | None = None) -> TermsJacobian:
         weight, unit = (None if v is None else v[rows] for v in (fit.sample_weight, fit.label_unit))
         some = replace(
             found.fit, sample_weight=weight, label_unit=unit, target=fit.target[rows, ...]
         )
-        x = X[rows, :]
+        x = X[rows, :] if features is None else features
         return _jacobian_at(found, some, x, found.shifted(x), whitener)
 
     return about_rows

@@ -1,9 +1,9 @@
 """Empirical attack on releases: distinguish a table from a changed one by all published figures.
 
 The procedure is run on a table and on one in which a record, or a person with all records, is left
-out, has another label or other numbers. Then releases are made of both, with σ drawn again each
-time. An attacker who knows both tables decides between them by the likelihood ratio of all
-published figures::
+out, has another label, other numbers or another category. Then releases are made of both, with σ
+drawn again each time. An attacker who knows both tables decides between them by the likelihood
+ratio of all published figures::
 
     log P(σ | A)/P(σ | B) + (‖x − θ_B‖² − ‖x − θ_A‖²)/2σ² + log P(r | A, x)/P(r | B, x)
 
@@ -13,7 +13,7 @@ votes are computed once for each table.
 
 Its success rate is compared with the ledger's statement for the release and the record:
 ``PrivacyLoss.membership`` of its μ, ε and δ. μ is inversely proportional to σ, so that of another σ
-follows. Another label or other numbers move the noisy numbers by a distance of their own,
+follows. Other values move the noisy numbers by a distance of their own,
 ``μ = ‖θ_A − θ_B‖/σ``, and may need another noise: the statement is that of this μ with the ε and δ
 that the ledger's entry has for such replacements. η bounds no finite change. Where a published
 figure differs between the tables, it is disclosed, and the statement is certainty.
@@ -44,7 +44,7 @@ from seepage.auditing.intake.parquet import read_whole
 from seepage.auditing.questions import FileOptions, Limits, ReleaseQuestion
 from seepage.auditing.release.command import release_entry
 from seepage.auditing.release.contents import read_release
-from seepage.auditing.release.disclosure import neighbours_of, released_numbers, rows_beside
+from seepage.auditing.release.disclosure import NeighbouringTables, released_numbers, rows_beside
 from seepage.auditing.release.error_rates import ErrorRates, log_likelihood
 from seepage.auditing.release.ledger import (
     PastRelease,
@@ -227,7 +227,7 @@ def attack_release(
             f"The release has σ = {stated.sigma:g}, which these options never draw; repeat the "
             "options of the release."
         )
-    for change, other in neighbours_of(raw, rows, prepared, procedure.domains):
+    for change, other, _ in NeighbouringTables(procedure, raw, prepared).of(rows):
         gone = other.num_rows < raw.num_rows
         try:
             theirs = _World(procedure.prepare(other, seats.without(rows) if gone else seats))

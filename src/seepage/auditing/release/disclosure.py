@@ -1,25 +1,32 @@
 """Published figures that would change if a record were removed or replaced.
 
 The whole procedure is rerun from the raw table for each of the most exposed records: without it,
-with another label, and with its numbers at the ends of their domain. Where the unit is the person,
-all of their records are changed together, including unusable ones. Figures that would change
-are listed as disclosed; declared ones never change (see :mod:`seepage.auditing.neighbours`).
+with another label, with its numbers at the ends of their domain, and with another level of one of
+its categories. Where the unit is the person, all of their records are changed together, including
+unusable ones. Figures that would change are listed as disclosed; declared ones never change (see
+:mod:`seepage.auditing.neighbours`).
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seepage.auditing.findings import LEFT_OUT, RELABELLED, Disclosure
-from seepage.auditing.neighbours import AT_THE_ENDS, most_exposed, other_labels
+from seepage.auditing.findings import LEFT_OUT, OTHER_LEVEL, RELABELLED, Disclosure
+from seepage.auditing.measures import replaced_leakage
+from seepage.auditing.neighbours import AT_THE_ENDS, OTHER_VALUES, most_exposed, other_labels
 from seepage.auditing.release.procedure import Domain, Prepared, Procedure
+from seepage.auditing.trained_model import ROW
 from seepage.errors import InputError
+from seepage.tables.columns import decoded
 
 
 class Neighbour(NamedTuple):
@@ -30,6 +37,7 @@ class Neighbour(NamedTuple):
     figures: tuple[str, ...]  # the published ones that would be others
     needed: float  # the σ with which nobody in it leaks more than they may
     moved: float = math.nan  # how far from the released numbers its own are, before noise
+    column: str = ""  # whose class or level is another
 
     @property
     def disclosure(self) -> Disclosure:
@@ -51,9 +59,9 @@ def try_neighbours(
     """Rerun the procedure on neighbouring tables, for all changes of the most exposed records."""
     ours, found = prepared.figures, []
     numbers = released_numbers(prepared.trained.model)
+    tables = NeighbouringTables(procedure, raw, prepared)
     for row in prepared.rows[most_exposed(prepared.eta)].tolist():
-        rows = rows_beside(raw, row, procedure.person)
-        for change, neighbour in neighbours_of(raw, rows, prepared, procedure.domains):
+        for change, neighbour, column in tables.of(rows_beside(raw, row, procedure.person)):
             moved = math.nan
             try:
                 others, needed, trained = procedure.rerun(neighbour, prepared)
@@ -65,7 +73,7 @@ def try_neighbours(
                     moved = float(np.linalg.norm(theirs - numbers))
                 names = dict.fromkeys([*ours, *others])
                 figures = [name for name in names if ours.get(name) != others.get(name)]
-            found.append(Neighbour(row, change, tuple(figures), needed, moved))
+            found.append(Neighbour(row, change, tuple(figures), needed, moved, column))
     return tuple(found)
 
 
@@ -82,24 +90,105 @@ def rows_beside(raw: pa.Table, row: int, person: str | None) -> np.ndarray:
     return np.flatnonzero(pc.equal(column, column[row]).to_numpy(zero_copy_only=False))
 
 
-def neighbours_of(
-    raw: pa.Table, rows: np.ndarray, prepared: Prepared, domain: Domain
-) -> Iterator[tuple[str, pa.Table]]:
-    """Yield a table without some records, and tables with others in their place."""
-    yield LEFT_OUT, raw.take(pa.array(np.delete(np.arange(raw.num_rows), rows)))
-    encoded = prepared.trained.table
-    target = encoded.target
-    own = raw.column(target)[int(rows[0])].as_py()
-    if encoded.labels.counts is not None:
-        known = pc.unique(raw.column(target)).drop_null().to_pylist()
-    else:
-        known = list(_ends(raw, target, domain))
-    for label in other_labels(own, known):
-        yield RELABELLED, _replaced(raw, rows, {target: label})
-    numeric = [a.name for a in encoded.attributes if a.kind == "numeric"]
-    for end, words in enumerate(AT_THE_ENDS):
-        moved = {name: _ends(raw, name, domain)[end] for name in numeric}
-        yield words, _replaced(raw, rows, moved)
+class ChangedTable(NamedTuple):
+    """A table in which some records are left out, or have other values."""
+
+    change: str
+    table: pa.Table
+    column: str = ""  # whose class or level is another
+
+
+class _Levels(NamedTuple):
+    """The levels of a category in a table."""
+
+    columns: list[int]  # its features
+    codes: np.ndarray  # the features of every level
+    values: list[Any]  # the commonest value of the raw column with each level
+    holders: list[int]  # how many records, or people, have each
+    of_record: np.ndarray  # the level of every record
+
+
+@dataclass(frozen=True, eq=False)
+class NeighbouringTables:
+    """The tables that differ from a released one by a record, or a person."""
+
+    procedure: Procedure
+    raw: pa.Table
+    prepared: Prepared
+
+    def of(self, rows: np.ndarray) -> Iterator[ChangedTable]:
+        """Yield the table without some records, and tables with others in their place."""
+        raw, domain = self.raw, self.procedure.domains
+        yield ChangedTable(LEFT_OUT, raw.take(pa.array(np.delete(np.arange(raw.num_rows), rows))))
+        encoded = self.prepared.trained.table
+        target = encoded.target
+        own = raw.column(target)[int(rows[0])].as_py()
+        if encoded.labels.counts is not None:
+            known = pc.unique(raw.column(target)).drop_null().to_pylist()
+        else:
+            known = list(_ends(raw, target, domain))
+        for label in other_labels(own, known):
+            yield ChangedTable(RELABELLED, _replaced(raw, rows, {target: label}), target)
+        numeric = [a.name for a in encoded.attributes if a.kind == "numeric"]
+        for end, words in enumerate(AT_THE_ENDS):
+            moved = {name: _ends(raw, name, domain)[end] for name in numeric}
+            yield ChangedTable(words, _replaced(raw, rows, moved))
+        for name, value in self.other_levels(rows):
+            yield ChangedTable(OTHER_LEVEL, _replaced(raw, rows, {name: value}), name)
+
+    def other_levels(self, rows: np.ndarray) -> list[tuple[str, Any]]:
+        """Return some other levels of a record's categories: columns, and values in their place.
+
+        As many as of labels. Before any refit, leakage by the present model ranks the levels of all
+        columns: the one with the most needs most noise, and the one with the least may show that
+        the table would have needed less. A level that hardly enough have to be named is left too,
+        if the record has one.
+        """
+        trained = self.prepared.trained
+        records = trained.records
+        held = np.flatnonzero(np.isin(records.beside[ROW], rows))
+        others, features, rare = [], [], []
+        for name, levels in self._levels.items():
+            own = levels.of_record[held]
+            few = min(levels.holders[k] for k in own) <= self.procedure.least_holders
+            for k, value in enumerate(levels.values):
+                if np.any(own != k):
+                    moved = records.X[held].copy()
+                    moved[:, levels.columns] = levels.codes[k]
+                    others.append((name, value))
+                    features.append(moved)
+                    rare.append(few)
+        if not others:
+            return []
+        eta = replaced_leakage(trained, held, np.stack(features))
+        order = np.argsort(-eta, kind="stable").tolist()
+        left = [k for k in order if rare[k]][:1]
+        chosen = dict.fromkeys([order[0], order[-1], *left, *order])
+        return [others[k] for k in list(chosen)[:OTHER_VALUES]]
+
+    @cached_property
+    def _levels(self) -> dict[str, _Levels]:
+        """The levels of every category, by column."""
+        trained, found = self.prepared.trained, {}
+        records, owner = trained.records, trained.records.owner
+        for attribute in trained.table.attributes:
+            if attribute.kind == "numeric":
+                continue
+            columns = list(attribute.columns)
+            code = records.X[:, columns] @ np.arange(1.0, len(columns) + 1)
+            _, first, level = np.unique(code, return_index=True, return_inverse=True)
+            used = decoded(self.raw.column(attribute.name)).take(pa.array(records.beside[ROW]))
+            held = np.empty(len(level), dtype=object)
+            held[:] = used.to_pylist()
+            own = [np.flatnonzero(level == k) for k in range(len(first))]
+            found[attribute.name] = _Levels(
+                columns,
+                records.X[np.ix_(first, columns)],
+                [Counter(held[some].tolist()).most_common(1)[0][0] for some in own],
+                [len(np.unique(owner[some])) for some in own],
+                level.reshape(-1),
+            )
+        return found
 
 
 def _ends(raw: pa.Table, name: str, domain: Domain) -> tuple[float, float]:

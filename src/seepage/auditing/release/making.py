@@ -16,6 +16,7 @@ from seepage.auditing.findings import (
     FALSE_POSITIVES,
     LEFT_OUT,
     MU,
+    OTHER_LEVEL,
     RELABELLED,
     Audit,
     Disclosure,
@@ -57,7 +58,7 @@ class MadeRelease:
     prepared: Prepared
     usefulness: Usefulness | None
     # Of the figures that leave beside the noisy numbers, redrawing σ included: the largest of
-    # anybody left out, or with another class
+    # anybody left out, or with another class or category
     epsilon: float
     delta: float
     loss: PrivacyLoss  # of every record, or person
@@ -84,7 +85,9 @@ def make_release(
     beside = left_out_privacy(prepared, tried)
     if useful is not None:
         beside += PrivacyLoss.of(len(beside), epsilon=useful.epsilon)
-    figures = _largest(beside, prepared, tried, useful)
+    replaced = replaced_privacy(prepared, tried, useful)
+    absent = _largest(beside, prepared, tried)
+    figures = _of_values(absent, prepared, tried, useful)
     audit = audit_model(
         prepared.trained,
         name=name,
@@ -92,7 +95,8 @@ def make_release(
         target_eta=procedure.target_eta,
         limits=limits,
         effort=RISKS,
-        beside=figures,
+        beside=absent,
+        guessing=figures,
         moves=_Moves.of(prepared, tried),
         tell=tell,
     )
@@ -105,7 +109,7 @@ def make_release(
         _vote_finding(prepared, beside),
     )
     if risks is not None:
-        audit = replace(audit, risks=_with_disclosures(risks, disclosures, procedure.target))
+        audit = replace(audit, risks=_with_disclosures(risks, disclosures, _ruled_out(tried)))
     loss, guesses = _loss(prepared, audit) + beside, _guess_loss(prepared, audit, tried)
     finding = _ledger_finding(procedure, prepared, loss, limits.max_membership)
     if finding is not None:
@@ -122,7 +126,6 @@ def make_release(
     )
     audit = held_to(limits, audit)
     leaving = Release(model, items, card)
-    replaced = replaced_privacy(prepared, tried, useful)
     return MadeRelease(leaving, audit, prepared, useful, *figures, loss, guesses, replaced)
 
 
@@ -230,21 +233,31 @@ def _worst_beside(vote: NoiseDraw, low: float, high: float) -> tuple[float, floa
 
 
 def _largest(
-    beside: PrivacyLoss, prepared: Prepared, tried: Sequence[Neighbour], useful: Usefulness | None
+    beside: PrivacyLoss, prepared: Prepared, tried: Sequence[Neighbour]
 ) -> tuple[float, float]:
-    """Return the largest ε and δ of the figures beside the noisy numbers, over people and classes.
+    """Return the largest ε and δ of the figures beside the noisy numbers, over people left out.
 
     Figures that differ with certainty are reported separately.
     """
     told = {n.row for n in tried if n.change == LEFT_OUT and n.figures}
     hidden = beside.at(np.flatnonzero(~np.isin(prepared.rows, list(told))))
-    found = [(float(np.max(hidden.epsilon, initial=0.0)), float(np.max(hidden.delta, initial=0.0)))]
-    if prepared.vote is not None and prepared.trained.table.labels.counts is not None:
-        more = 0.0 if useful is None else useful.epsilon
-        for n in tried:
-            if n.change == RELABELLED and not n.figures:
-                epsilon, delta = _worst_beside(prepared.vote, n.needed, n.needed)
-                found.append((epsilon + more, delta))
+    return float(np.max(hidden.epsilon, initial=0.0)), float(np.max(hidden.delta, initial=0.0))
+
+
+def _of_values(
+    absent: tuple[float, float],
+    prepared: Prepared,
+    tried: Sequence[Neighbour],
+    useful: Usefulness | None,
+) -> tuple[float, float]:
+    """Return the largest ε and δ beside the noisy numbers where a class or category is another.
+
+    No less than where somebody is left out, ``absent``: only some of all values were tried.
+    """
+    classes = prepared.trained.table.labels.counts is not None
+    kinds = (RELABELLED, OTHER_LEVEL) if classes else (OTHER_LEVEL,)
+    hidden = [n for n in tried if n.change in kinds and not n.figures]
+    found = [absent, *replaced_privacy(prepared, hidden, useful).values()]
     return max(epsilon for epsilon, _ in found), max(delta for _, delta in found)
 
 
@@ -265,8 +278,16 @@ def _remaining(remedy: Remedy, disclosures: tuple[Disclosure, ...]) -> Remedy:
     return replace(remedy, membership=certain, reaches_target=False)
 
 
+def _ruled_out(tried: Sequence[Neighbour]) -> dict[str, int]:
+    """Return the columns with a class or level that a published figure rules out, and for whom.
+
+    Of several, it is the most exposed.
+    """
+    return {n.column: n.row for n in reversed(tried) if n.column and n.figures}
+
+
 def _with_disclosures(
-    risks: RiskFinding, disclosures: tuple[Disclosure, ...], target: str
+    risks: RiskFinding, disclosures: tuple[Disclosure, ...], ruled_out: Mapping[str, int]
 ) -> RiskFinding:
     """Return the risks, including certain disclosure by published figures.
 
@@ -276,12 +297,11 @@ def _with_disclosures(
     """
     absent = [d for d in disclosures if d.change == LEFT_OUT]
     replaced = [d for d in disclosures if d.change != LEFT_OUT]
-    relabelled = [d.row for d in disclosures if d.change == RELABELLED]
 
     def certain(guess: GuessFinding) -> GuessFinding:
-        if not relabelled or (guess.name, guess.prior) != (target, "frequencies"):
+        if guess.name not in ruled_out or guess.prior != "frequencies":
             return guess
-        return replace(guess, right=1.0, row=relabelled[0])
+        return replace(guess, right=1.0, row=ruled_out[guess.name])
 
     guesses = tuple(certain(guess) for guess in risks.guesses)
     return replace(
@@ -400,9 +420,8 @@ def _guess_loss(prepared: Prepared, audit: Audit, tried: Sequence[Neighbour]) ->
     for guess in risks.guesses:
         if guess.mu is not None:
             distance[guess.name] = guess.mu
-    if any(n.change == RELABELLED and n.figures for n in tried):
-        distance[table.target] = math.inf
-    return GuessLoss(distance, risks.epsilon, risks.delta)
+    distance |= dict.fromkeys(_ruled_out(tried), math.inf)
+    return GuessLoss(distance, risks.guess_epsilon, risks.guess_delta)
 
 
 def _with_guesses(
