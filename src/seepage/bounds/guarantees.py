@@ -266,7 +266,7 @@ class Guarantees(ResultTable):
         return f"Bounds on the reconstruction of record {self.label}{which}"
 
     def _numbered(self) -> dict[str, int]:
-        """Number the assumptions in order of first use."""
+        """Return the assumptions, numbered in order of first use."""
         texts = dict.fromkeys(text for line in self.rows for text in line.assumptions)
         return {text: k for k, text in enumerate(texts, 1)}
 

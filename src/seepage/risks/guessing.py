@@ -102,7 +102,7 @@ def distance(right: Any, prior: Any, epsilon: float = 0.0, delta: float = 0.0) -
 def _halved(
     below: Callable[[np.ndarray], Any], low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return intervals bisected to rounding; ``below`` is true where a root lies above a point."""
+    """Bisect intervals to floating-point precision; ``below``: a root lies above the point."""
     for _ in range(120):
         middle = (low + high) / 2
         up = below(middle)

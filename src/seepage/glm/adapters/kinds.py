@@ -1,4 +1,4 @@
-"""A class of models: how one is read, or why it is refused and which alternative to use.
+"""A class of models: how they are read, or why they are not supported and what to use instead.
 
 Library classes are identified by name, so that none has to be imported; see
 :mod:`seepage.support.library_classes`.

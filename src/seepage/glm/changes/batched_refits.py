@@ -152,7 +152,7 @@ class BatchedRefits:
 
     @cached_property
     def _rounded_slopes(self) -> tuple[float, float, float]:
-        """The three sums, with e a few roundings of every slope and of its margin's terms."""
+        """The three sums, where e is a few rounding errors of each slope and its margin's terms."""
         model, moved = self.model, 0.0
         parameters = np.abs(model.outputs.within(model.theta))
         margins = np.abs(model.gram_solver.design(model.X)) @ parameters
@@ -175,7 +175,7 @@ class BatchedRefits:
         return np.asarray(np.sum(self.model.gram_solver.design(self.model.X) ** 2, axis=1))
 
     def size(self, gradient: np.ndarray) -> np.ndarray:
-        """Return ``‖g‖`` in the norm of the inverse Hessian, (B,): the remaining distance."""
+        """Return ``‖g‖`` in the norm of the inverse Hessian, (B,): the remaining distance to go."""
         return np.asarray(np.sqrt(np.abs(np.sum(gradient * (gradient @ self.inverse), axis=1))))
 
     # One by one -------------------------------------------------------------------------------
@@ -306,9 +306,9 @@ class BatchedRefits:
     # Many at a time ---------------------------------------------------------------------------
 
     def _newton(self, changes: list[Change], start: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the moves and their last steps, (B, P), and their earlier relative error, (B,).
+        """Return the moves and their last steps, (B, P), and an earlier error of the moves, (B,).
 
-        The error is relative to their size.
+        The error is relative to the size of the moves.
         """
         whole, moved = _Batch(self, changes), start.copy()
         left, last = np.full(len(changes), np.inf), np.zeros(len(changes))

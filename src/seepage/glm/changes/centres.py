@@ -165,7 +165,7 @@ class Centres:
 
     @classmethod
     def of(cls, model: LocalModel, rows: np.ndarray, others: Alternatives | None) -> Centres:
-        """Return the centres of some records' moves; ``None`` as alternative leaves them out."""
+        """Return the centres of some records' moves; alternative ``None`` leaves a record out."""
         joint = JointOutputs(model.outputs, rows.shape[1])
         columns, w = [] if others is None else list(others.columns), joint.count
         by_inverse, by_noise, by_penalty = model.solver.products(rows, columns)
@@ -257,7 +257,7 @@ class OwnRecord:
         new: Replacements,
         shift: np.ndarray,
     ) -> OwnRecord:
-        """Return it from its curvature and the product of ``H₀⁻¹z̃`` in the norm of the noise."""
+        """Return it from the curvature and the product of ``H₀⁻¹z̃`` in the norm of the noise."""
         modes, shares = modes_of(curvature, new.lengths)
         sights = _ratio(np.sum(modes * (by_noise @ modes), axis=-2), shares)
         widest = joint.each.widest(joint.blocks(new.lengths)).max(axis=-1)

@@ -76,7 +76,7 @@ class Expansion:
 
     @cached_property
     def exists(self) -> bool:
-        """Whether the model has an expansion: a loss of one margin, with all records available."""
+        """Whether the model has an expansion: one margin per record, and all records available."""
         model = self.model
         return bool(
             model.constant

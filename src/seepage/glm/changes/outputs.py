@@ -130,7 +130,7 @@ class Outputs:
         return np.where(top > 0.5, top * (1 - top), 0.25)
 
     def steepest(self, m: np.ndarray, labels: np.ndarray, span: np.ndarray) -> np.ndarray:
-        """Return the largest rise of a loss per span, for shifts up to that span, (…)."""
+        """Return the largest increase of a loss per unit of span, for shifts of that span, (…)."""
         if self.basis is None:
             ends = [np.abs(self.slope(m + side * span[..., None], labels)) for side in (-1, 1)]
             return np.asarray(np.maximum(*ends)[..., 0])  # slopes are monotone
@@ -153,7 +153,7 @@ class Outputs:
         return JointOutputs(self, 1).own_margin(given, weight, labels[:, :, None], np.ones(1))
 
     def _bracketed(self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return the roots for one output: each lies between ``given`` and the first step there."""
+        """Return the roots for one output; each lies between ``given`` and the first step."""
         every = labels.reshape(given.shape[0] * given.shape[1], -1)
         if self.basis is None:
             every = every[:, 0]

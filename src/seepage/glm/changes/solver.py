@@ -284,12 +284,12 @@ class SingularValues(Solver):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return U with the more precise of two rows for every record, and its error.
 
-        Also the part of a record's own row, where that is used, that no computed direction
-        captures: with very little curvature it is lost in rounding.
+        Also return the part of a record's own row, where that row is used, that no computed
+        direction captures: with very little curvature, this part is lost in rounding.
 
-        An error ΔA of the table moves ``w = H⁻¹Aᵀe_i`` by ``H⁻¹ΔAᵀ(e_i − Aw) − H⁻¹AᵀΔAw``. With
-        the record's own row in place of ``Aᵀe_i`` the first term is ``H⁻¹ΔAᵀAw`` plus the row's
-        own rounding, which is smaller for a record of very low leverage.
+        An error ΔA of the table moves ``w = H⁻¹Aᵀe_i`` by ``H⁻¹ΔAᵀ(e_i − Aw) − H⁻¹AᵀΔAw``. With the
+        record's own row in place of ``Aᵀe_i``, the first term becomes ``H⁻¹ΔAᵀAw`` plus the
+        rounding of that row; this is smaller for a record of very low leverage.
         """
         missed = self._missed(U, e)
         own = np.linalg.norm(U * S**2 / self.curved, axis=1)
@@ -301,16 +301,16 @@ class SingularValues(Solver):
         return np.where(by_row[:, None], rows, U), np.minimum(own, missed), unseen
 
     def solved_each(self, rows: np.ndarray) -> np.ndarray:
-        """Return ``H⁻¹x̃`` of some records, (m, 1, P); zero for records without curvature."""
+        """Return ``H⁻¹x̃`` of these records, (m, 1, P); zero for records without curvature."""
         moved = self._along[rows] @ self.directions
         at_mean = np.where(self.shares[rows] > 0, 1 / self.total, 0.0)
         return self._with_intercept(moved, at_mean)[:, None, :]
 
     def lost_to_cancelling(self, rows: np.ndarray) -> np.ndarray:
-        """Return the further rounding error of the whitened ``H⁻¹x̃``, relative to it, (m,).
+        """Return the additional relative rounding error of the whitened ``H⁻¹x̃``, (m,).
 
         :attr:`error` is relative to the length of ``H⁻¹x̃``, of which little may remain after
-        whitening: with columns far from zero, the intercept is a sum that cancels.
+        whitening: for columns far from zero, the terms of the intercept cancel.
         """
         each = rows.reshape(-1)
         size = np.linalg.norm(self._along[each], axis=1)
@@ -332,7 +332,7 @@ class SingularValues(Solver):
         return self._with_intercept(moved, np.zeros(len(columns)))
 
     def lengths(self, rows: np.ndarray, solved: np.ndarray) -> np.ndarray:
-        """Return ``x̃ᵀH⁻¹x̃`` of sets of records, (m, k, k): for one record ``h/d``."""
+        """Return ``x̃ᵀH⁻¹x̃`` of sets of records, (m, k, k); for one record this is ``h/d``."""
         d = self.curvature[rows, 0, 0]
         if rows.shape[1] == 1:
             h = self.shares[rows]
@@ -346,11 +346,11 @@ class SingularValues(Solver):
     def share_left(
         self, rows: np.ndarray, curvature: np.ndarray, lengths: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the same, computed without a difference.
+        """Return the same quantities, computed without a difference.
 
         For several records, let ``I − D^½X̃H⁻¹X̃ᵀD^½ = T C T``, with T the square roots of its
-        diagonal. The relative error of every eigenvalue is bounded by that of C over the smallest
-        eigenvalue of C.
+        diagonal. The relative error of every eigenvalue is at most that of C divided by C's
+        smallest eigenvalue.
         """
         if rows.shape[1] == 1:
             modes, shares = modes_of(curvature, lengths)
@@ -406,7 +406,7 @@ class SingularValues(Solver):
         return slopes, errors
 
     def _with_intercept(self, moved: np.ndarray, at_mean: np.ndarray) -> np.ndarray:
-        """Return vectors of coefficients with the intercept of centred columns appended."""
+        """Append the intercept of centred columns to vectors of coefficients."""
         if self.mean is None:
             return moved
         return np.hstack([moved, (at_mean - moved @ self.mean)[:, None]])
@@ -422,9 +422,9 @@ def _reflected(table: np.ndarray, unit: np.ndarray) -> np.ndarray:
 
 
 def gram_of(V: np.ndarray, C: np.ndarray, between: np.ndarray | None = None) -> np.ndarray:
-    """Return the inner products of c vectors per record and w shared ones, (m, c+w, c+w).
+    """Return the inner products of c vectors per record and w shared vectors, (m, c+w, c+w).
 
-    ``between`` is an optional matrix of the inner product.
+    ``between`` is the matrix of the inner product, if there is one.
     """
     m, c, size = V.shape
     flat = V.reshape(m * c, size)
