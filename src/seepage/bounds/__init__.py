@@ -1,15 +1,14 @@
-"""Lower bounds on an adversary's mean squared error that leakage and privacy guarantees imply.
+"""Lower bounds on an adversary's mean squared error, from leakage and privacy guarantees.
 
-One file for each kind of bound (``van_trees`` also holds the priors), and ``guarantees``, a table
-of all bounds on one release. Each bound is a :class:`~seepage.core.result.Result` of kind
-``bound`` that carries its assumptions in words. From the loosest to the tightest, for an unbiased
-adversary who wants a whole record of d unknowns (Guo et al. 2022, section 5; the last step is
-exact)::
+Each kind of bound has its own file (``van_trees`` also holds the priors); ``guarantees`` tables all
+bounds on one release. Each bound is a :class:`~seepage.core.result.Result` of kind ``bound`` that
+carries its assumptions in words. From the loosest to the tightest, for an unbiased adversary
+reconstructing a whole record of d unknowns (Guo et al. 2022, section 5; the last step is exact)::
 
     1/η²  ≤  1/η̄² = d/Tr(I)  ≤  Tr(I⁻¹)/d
 
-The first two are ``leak.records().mse_bound()`` and ``leak.records(measure="dfil").mse_bound()``;
-this package holds the exact one, and the bounds for other adversaries and privacy guarantees.
+The first two are ``leak.records().mse_bound()`` and ``leak.records(measure="dfil").mse_bound()``.
+This package holds the exact one, and bounds for other adversaries and from privacy guarantees.
 """
 
 from seepage.bounds.cramer_rao import (

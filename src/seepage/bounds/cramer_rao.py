@@ -28,27 +28,26 @@ def cramer_rao_rows(
 ) -> PerRecord:
     """Return the exact Cramér–Rao bound on each record, ``Tr(I⁻¹)/d``.
 
-    No unbiased estimate of all the unknowns of a record together (its columns, or the named ones)
-    has a smaller mean squared error per unknown. The label is known unless ``label`` is given.
-    Infinite where no unbiased estimate exists. Data read in chunks are measured one chunk at a
-    time.
+    No unbiased estimate of all the record's unknowns (its columns, or the named ones) has a smaller
+    mean squared error per unknown. The label is known unless ``label`` is given. Infinite where no
+    unbiased estimate exists. Data read in chunks are measured one chunk at a time.
     """
     unknowns, about = leak.unknowns(columns, label)
     return leak.per_record("cramer_rao", unknowns, "rows", about, "mse", "bound", UNBIASED)
 
 
 def cramer_rao_cells(leak: Leakage[PerRecord], columns: Columns = None) -> PerRecord:
-    """Return the exact Cramér–Rao bound on each cell while the rest of its row is unknown too.
+    """Return the exact Cramér–Rao bound on each cell when the rest of its row is unknown too.
 
     ``(I⁻¹)_jj``: no unbiased estimate of the cell has a smaller variance. The adversary knows the
-    other records and the label, but none of the row's columns (or none of the named ones). It
-    is never below ``leak.cells().mse_bound()``, where the rest of the row is known.
+    other records and the label, but none of the row's columns (or none of the named ones). It is
+    never below ``leak.cells().mse_bound()``, which assumes that the rest of the row is known.
     """
     unknowns, _ = leak.unknowns(columns, False)
     about = "one cell, with the rest of its row unknown"
     assumptions = (
         UNBIASED[0],
-        "The adversary knows the other records and the label, but nothing else of the row.",
+        "The adversary knows the other records and the label, but nothing else in the row.",
         UNBIASED[2],
     )
     question = "cramer_rao_cells"
@@ -69,14 +68,14 @@ def cramer_rao(
     leak
         The leakage of the release.
     rows, columns, label
-        The block: from one cell (one row and one column) up to a few thousand unknowns. The label
+        The block: between one cell (one row and one column) and a few thousand unknowns. The label
         is known unless ``label`` is given.
     rest
         ``"known"``: the adversary knows the rest of the table, the worst case. ``"unknown"``: the
         adversary knows nothing outside the block. The bound is then the block of the full inverse
         information, never below the inverse of the block (Hannun et al. 2021, equation 12). It is
-        infinite once changes elsewhere in the table can reproduce every change of the release, as
-        is nearly always the case.
+        infinite if changes elsewhere in the table can reproduce every change of the release, as
+        they nearly always can.
     """
     check_choice(rest, "rest", ("known", "unknown"))
     unknowns, about = leak.unknowns(columns, label)
@@ -85,12 +84,12 @@ def cramer_rao(
     if size > _BLOCK_LIMIT:
         raise InputError(
             f"The block has {size} unknowns, more than the {_BLOCK_LIMIT} that can be inverted; "
-            "ask about fewer rows or columns."
+            "choose fewer rows or columns."
         )
     if rest == "unknown" and leak.release.template.size > _BLOCK_LIMIT:
         raise InputError(
             f"More than {_BLOCK_LIMIT} numbers are released, too many to separate the block from "
-            "the rest of the table; ask with rest='known'."
+            "the rest of the table; use rest='known'."
         )
     ask = partial(_write_out, release=leak.release, unknowns=unknowns, positions=positions)
     block = leak.source.total(partial(ask, rest=rest == "unknown"), "one block")
@@ -117,7 +116,7 @@ def cramer_rao(
 def biased(information: Any, bias_jacobian: Any, bias: Any = 0.0) -> Result:
     """Return the Cramér–Rao bound for an adversary with a known bias.
 
-    Infinite where the estimate responds to a direction about which there is no information.
+    It is infinite where the estimate depends on a direction about which there is no information.
 
     With ``ψ(z) = z + bias(z)`` the mean of the estimate and ``J_ψ = I + ∂bias/∂z`` (Hannun et al.
     2021, equation 9)::
@@ -129,7 +128,7 @@ def biased(information: Any, bias_jacobian: Any, bias: Any = 0.0) -> Result:
     information
         The information matrix ``I`` about the d unknowns.
     bias_jacobian
-        ``∂bias/∂z``, (d, d); −1 times the identity for an adversary who ignores the release.
+        ``∂bias/∂z``, (d, d); minus the identity for an adversary who ignores the release.
     bias
         The bias itself at the true record, (d,) or one number.
     """
@@ -174,8 +173,8 @@ def biased_leakage(result: Result, slope: Any = 1.0, bias: Any = 0.0) -> Result:
     result
         ``leak.records()``, ``leak.records(measure="dfil")``, or another view.
     slope
-        γ: one number, or one for each unknown of a record. 1 is unbiased up to a constant, 0
-        ignores the release.
+        γ: one number, or one for each unknown of a record. 1: unbiased up to a constant; 0: ignores
+        the release.
     bias
         The bias at the true record, one number or one for each unknown.
 
@@ -217,7 +216,7 @@ def square(matrix: Any, what: str) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class BlockAndRest:
-    """The whitened Jacobian of a block, and ``J Jᵀ`` of the rest of the table; chunks add up."""
+    """The whitened Jacobian of a block, and ``J Jᵀ`` of the rest of the table, added by chunk."""
 
     J: Array  # the block's columns, ``(P, unknowns)``
     off: Array  # the columns' relative errors, ``(unknowns,)``
@@ -229,7 +228,7 @@ class BlockAndRest:
         return BlockAndRest(J, off, self.reach + other.reach)
 
     def out_of_reach_of_rest(self) -> Array:
-        """Return ``J`` projected off the directions that the rest of the table spans."""
+        """Return ``J`` projected orthogonally to the span of the rest of the table."""
         xp = array_namespace(self.reach)
         values, vectors = xp.linalg.eigh(self.reach)
         rounding = 64 * values.shape[0] * float(xp.finfo(values.dtype).eps)
@@ -242,7 +241,7 @@ class BlockAndRest:
 def _write_out(
     chunk: Chunk, release: MeasuredRelease, unknowns: Unknowns, positions: np.ndarray, rest: bool
 ) -> BlockAndRest:
-    """Return a chunk's part of the block at these positions of the table, by products."""
+    """Return a chunk's part of the block at these table positions, by matrix products."""
     jacobian = release.jacobian(chunk)
     xp, size, d = array_namespace(jacobian.X), jacobian.size, jacobian.features
     first, last = np.searchsorted(positions, [chunk.start, chunk.start + len(chunk)])

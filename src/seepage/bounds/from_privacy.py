@@ -1,10 +1,10 @@
 """Reconstruction bounds that follow from differential privacy.
 
-Rényi differential privacy of order 2 bounds ``χ² ≤ e^ε − 1`` between any two outputs that differ
-in one record, and so the variance of unbiased estimates (Guo et al. 2022, theorem 1, via
-Hammersley, Chapman and Robbins). Total variation bounds every estimate: no estimate is accurate at
-both of two cell values whose releases are nearly indistinguishable (Le Cam's two-point method;
-over all cells at once, Assouad's lemma).
+Rényi differential privacy of order 2 bounds ``χ² ≤ e^ε − 1`` between the output distributions of
+any two tables that differ in one record. This bounds the variance of unbiased estimates (Guo et al.
+2022, theorem 1, via Hammersley, Chapman and Robbins). Total variation bounds every estimate: no
+estimate is accurate at both of two cell values whose releases are nearly indistinguishable (Le
+Cam's two-point method; over all cells at once, Assouad's lemma).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _PROMISE = "The mechanism has the stated privacy when any one record is replaced
 
 
 def from_renyi(epsilon: float, diameters: Any, *, slope: Any = 1.0, bias: Any = 0.0) -> Result:
-    """Return the bound of Rényi differential privacy at order 2 (Guo et al. 2022, theorem 1).
+    """Return the bound that Rényi differential privacy of order 2 implies for a record's error.
 
-    Guo et al. 2022, theorem 1: with diameters ``D_k`` of the domain, ``γ_k`` the least slope of the
-    mean of each unknown's estimate in that unknown, and d unknowns::
+    Guo et al. 2022, theorem 1: for d unknowns with domain diameters ``D_k``, where ``γ_k`` is the
+    least slope of the mean of each unknown's estimate in that unknown::
 
         MSE per unknown  ≥  Σ_k γ_k² D_k² / (4d (e^ε − 1)) + ‖bias‖²/d
 
@@ -35,7 +35,7 @@ def from_renyi(epsilon: float, diameters: Any, *, slope: Any = 1.0, bias: Any = 
     epsilon
         ε at order 2, for replacing one record.
     diameters
-        How far apart two records can be in each unknown: one number, or one per unknown.
+        The largest difference between two records in each unknown: one number, or one per unknown.
     slope
         γ: 1 for an unbiased adversary.
     bias
@@ -50,7 +50,7 @@ def from_renyi(epsilon: float, diameters: Any, *, slope: Any = 1.0, bias: Any = 
     391
     """
     if not epsilon >= 0:
-        raise InputError(f"epsilon must not be negative, but is {epsilon!r}.")
+        raise InputError(f"epsilon must be at least 0, but is {epsilon!r}.")
     widths = _diameters(diameters)
     gamma, offset = (np.broadcast_to(np.asarray(v, float), widths.shape) for v in (slope, bias))
     moved = float(np.mean(gamma**2 * widths**2)) / 4
@@ -65,7 +65,10 @@ def from_renyi(epsilon: float, diameters: Any, *, slope: Any = 1.0, bias: Any = 
         variance + float(np.mean(offset**2)),
         "The adversary's estimate is unbiased at every value within the domain."
         if unbiased
-        else "The adversary's estimate has the stated bias, and its mean the stated slope or more.",
+        else (
+            "The adversary's estimate has the stated bias, and its mean has at least the "
+            "stated slope."
+        ),
         _PROMISE,
         _DOMAIN,
     )
@@ -76,7 +79,7 @@ def from_privacy(
 ) -> Result:
     """Return the bound that a privacy guarantee implies; see :func:`from_renyi`.
 
-    (ε, δ)-differential privacy with δ > 0 implies none, since it allows full disclosure with
+    (ε, δ)-differential privacy with δ > 0 implies no bound, since it allows full disclosure with
     probability δ. Use :func:`two_point`, or :meth:`seepage.privacy.GaussianDP.meeting` where the
     noise is known to be Gaussian.
     """
@@ -93,7 +96,7 @@ def two_point(statement: PrivacyStatement, diameters: Any) -> Result:
     """Return the bound that a privacy guarantee implies for *every* adversary, biased or not.
 
     Let each unknown take either of two values ``D_k`` apart with equal probability. For any
-    estimate, with TV the total variation that the guarantee allows::
+    estimate, where TV is the largest total variation distance the guarantee allows::
 
         MSE per unknown  ≥  (1 − TV) Σ_k D_k² / (4d)
 
@@ -128,7 +131,7 @@ def two_point(statement: PrivacyStatement, diameters: Any) -> Result:
 def membership_advantage(statement: PrivacyStatement) -> float:
     """Return the largest advantage of membership inference (Humphries et al. 2020).
 
-    The advantage is the true positive rate less the false positive rate of a test between two data
+    The advantage is the true positive rate minus the false positive rate of a test between two data
     sets that differ in one record. It is at most the total variation, ``(e^ε − 1)/(e^ε + 1)`` for
     pure ε-differential privacy.
 
@@ -147,7 +150,7 @@ def _diameters(diameters: Any) -> np.ndarray:
     if widths.ndim != 1 or widths.size == 0:
         raise InputError("diameters must be one number, or one for each unknown.")
     if not np.all(np.isfinite(widths)) or np.any(widths < 0):
-        raise InputError("diameters must be finite and not negative.")
+        raise InputError("diameters must be finite and at least 0.")
     return widths
 
 

@@ -1,8 +1,7 @@
 """A table of every bound that applies to a release, with its adversary and assumptions.
 
-The table is about one record, by default the one with the largest dFIL. Each line bounds the mean
-squared error per number of an adversary who knows all other data. Lines are
-grouped by adversary.
+The table describes one record, by default the one with the largest dFIL. Each row bounds the mean
+squared error per number of an adversary who knows all other data. Rows are grouped by adversary.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ ONE_CELL = "an unbiased adversary, one cell"
 MEMBERSHIP = "membership inference"
 ATTRIBUTE = "attribute inference"
 
-_FROM_DATA = "The prior has the mean and the standard deviation of every column in the data."
+_FROM_DATA = "The prior has each column's mean and standard deviation in the data."
 _REGULAR = "The bound is for small changes of the record, linearised at the actual data."
 _FREQUENCIES = "The prior probability of a value is its frequency in the data."
 _WIDTH = 100  # characters of a printed line
@@ -64,24 +63,24 @@ def guarantees(
     Parameters
     ----------
     leak
-        The leakage of one release, about records in memory or read in chunks.
+        The leakage of one release; its records may be in memory or read in chunks.
     domain
         The domain of the records: ``(lower, upper)``, each one number or one per column, or a
-        mapping from column names to such pairs. By default the columns' ranges in the data; a
-        bound from those ranges is marked as indicative, not a guarantee.
+        mapping from column names to such pairs. By default each column's range in the data; a bound
+        from those ranges is marked as indicative, not a guarantee.
     dp
         The privacy guarantee of the release: a statement of :mod:`seepage.privacy`, or a
-        ``dp_accounting`` event. By default that of output perturbation, if it has one.
+        ``dp_accounting`` event. By default the guarantee of output perturbation, if it has one.
     prior
-        The adversary's prior, for the bound that holds for biased estimates too. By
-        default the columns have the mean and standard deviation of the data and, where a domain is
-        stated, lie within it.
+        The adversary's prior, for the bound that holds for biased estimates too. By default the
+        prior has the columns' means and standard deviations in the data and, where a domain is
+        stated, lies within it.
     row
         The record; by default the one with the largest dFIL.
     columns
         The columns to be reconstructed, by default all. The label is known.
     draws, seed
-        The number of draws from the prior and their seed; the model is refitted for each draw.
+        The number of draws from the prior, and their seed; the model is refitted for each draw.
 
     Examples
     --------
@@ -132,7 +131,7 @@ def guarantees(
 
 @dataclass(frozen=True)
 class Guarantee:
-    """One line of the table.
+    """One row of the table.
 
     Parameters
     ----------
@@ -142,12 +141,12 @@ class Guarantee:
         The least mean squared error per number (``unit="mse"``), or the largest advantage
         (``unit="advantage"``); ``None`` where the bound does not apply.
     adversary
-        The adversary for whom it holds.
+        The adversary to whom the bound applies.
     assumptions
         The assumptions of the bound.
     guarantee
-        Whether it rests on stated assumptions alone; if it also uses the ranges in the data, it is
-        only indicative.
+        Whether it needs only the stated assumptions; if it also uses ranges in the data, it is
+        indicative only.
     reason
         Why the bound does not apply; empty where it does.
     unit
@@ -201,7 +200,7 @@ class Guarantees(ResultTable):
         """Return the tightest bound on the error for an adversary.
 
         ``adversary`` is one of the groups of the table, by default any; bounds on one cell and on
-        membership are left out.
+        membership are excluded.
         """
         groups = list(dict.fromkeys(line.adversary for line in self.rows if line.unit == "mse"))
         if adversary is not None and adversary not in groups:
@@ -238,7 +237,7 @@ class Guarantees(ResultTable):
         )
 
     def table(self, library: str | None = None) -> Any:
-        """Return a data frame with a line for every bound."""
+        """Return a data frame with one row per bound."""
         return build_frame(
             {
                 "adversary": [line.adversary for line in self.rows],
@@ -267,7 +266,7 @@ class Guarantees(ResultTable):
         return f"Bounds on the reconstruction of record {self.label}{which}"
 
     def _numbered(self) -> dict[str, int]:
-        """Return the number of each assumption, in order of first use."""
+        """Return the assumptions, numbered in order of first use."""
         texts = dict.fromkeys(text for line in self.rows for text in line.assumptions)
         return {text: k for k, text in enumerate(texts, 1)}
 
@@ -308,7 +307,7 @@ class Guarantees(ResultTable):
                 text, _WIDTH, initial_indent=f"  [{k}] ", subsequent_indent=" " * (6 + (k > 9))
             )
         if any(line.applies and not line.guarantee for line in self.rows):
-            yield "  *   An indication, not a guarantee: it depends on values read off the data."
+            yield "*   An indication, not a guarantee: it depends on values taken from the data."
         yield NOTICE
 
     def _repr_html_(self) -> str:
@@ -363,7 +362,7 @@ def _promise(leak: Leakage[Any], limits: Domain, dp: Any) -> tuple[PrivacyStatem
 
 
 def _where_it_applies(name: str, adversary: str, bound: Callable[[], Guarantee]) -> Guarantee:
-    """Return the line of a bound, or the reason why it does not apply."""
+    """Return the table row of a bound, or the reason why it does not apply."""
     try:
         return bound()
     except InputError as error:
@@ -379,7 +378,7 @@ def _promised(
     limits: Domain,
     which: list[int],
 ) -> Guarantee:
-    """Return the line of a bound that follows from a privacy guarantee and the domain."""
+    """Return the table row of a bound that follows from a privacy guarantee and the domain."""
 
     def line() -> Guarantee:
         if promise is None:
@@ -428,7 +427,7 @@ def _van_trees(
 
 
 def _resting_on(line: Guarantee, *assumptions: str, guarantee: bool) -> Guarantee:
-    """Return a line with further assumptions, or with the columns that its number leaves out."""
+    """Return a row with further assumptions, or with the columns that its value leaves out."""
     if not line.applies:
         return line
     every = tuple(dict.fromkeys((*line.assumptions, *assumptions)))
@@ -444,7 +443,7 @@ def _averaged(
     share: float,
     sampling: dict[str, int],
 ) -> Guarantee:
-    """Return the line of a van Trees bound when ``share`` of the record's numbers is unknown."""
+    """Return the row of a van Trees bound when ``share`` of the record's numbers is unknown."""
 
     def line() -> Guarantee:
         if not sought:
@@ -477,7 +476,7 @@ def _cell(
 
 
 def _absence(leak: Leakage[Any], position: int) -> Guarantee:
-    """Return the line for membership inference on this record."""
+    """Return the table row for membership inference on this record."""
     name, unit = "advantage, this record", "advantage"
 
     def line() -> Guarantee:
@@ -489,7 +488,7 @@ def _absence(leak: Leakage[Any], position: int) -> Guarantee:
 
 
 def _membership(promise: PrivacyStatement | None, reason: str) -> Guarantee:
-    """Return the line for membership inference on any record, from the privacy guarantee."""
+    """Return the table row for membership inference on any record, from the privacy guarantee."""
     name, unit = "advantage, any record", "advantage"
     if promise is None:
         return Guarantee(name, None, MEMBERSHIP, (), reason=reason, unit=unit)
@@ -500,10 +499,10 @@ def _membership(promise: PrivacyStatement | None, reason: str) -> Guarantee:
 def _guesses(
     leak: Leakage[Any], spread: ColumnSpread, which: list[int], position: int
 ) -> Iterator[Guarantee]:
-    """Yield the advantage in telling two labels apart and in guessing the cell that leaks most.
+    """Yield the advantage in distinguishing two labels and in guessing the cell that leaks most.
 
-    Labels: from the finite change of one label to another, ``2Φ(μ/2) − 1``. The cell, to within
-    one standard deviation: the gain over the best guess without the release.
+    Labels: ``2Φ(μ/2) − 1``, from the change of the release when one label is replaced by the other.
+    The cell, to within one standard deviation: the gain over the best guess without the release.
     """
     information = np.asarray(as_numpy(leak.information(position, which, False)), dtype=float)
     column = which[int(np.argmax(np.diag(information)))]
@@ -547,7 +546,7 @@ def _why_not(line: Guarantee, width: int, told: bool) -> str:
 
 
 def _padded(text: str, width: int) -> str:
-    """Pad with blanks; a combining mark has no width."""
+    """Pad with blanks; combining marks have no width."""
     return text.ljust(width + sum(unicodedata.combining(c) > 0 for c in text))
 
 

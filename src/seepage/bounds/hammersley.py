@@ -1,15 +1,15 @@
-"""The Hammersley–Chapman–Robbins bound on a cell: Cramér–Rao for finite changes of it.
+"""The Hammersley–Chapman–Robbins bound on a cell: Cramér–Rao for finite changes.
 
 Let ``w(Δ)`` be the release if one cell were larger by Δ. An estimate that is unbiased
 at both values has (Guo et al. 2022, theorem A.1)::
 
     variance  ≥  Δ² / χ²,     χ² = exp(‖w(Δ) − w‖²/σ²) − 1
 
-and this holds for every Δ within the cell's domain; as Δ → 0 it becomes the Cramér–Rao bound. The
-operator computes the change of the release: a linear model is refitted exactly; of a gradient, the
-record's own contribution is recomputed. Over an unbounded domain the bound of a linear model is
-infinite: one record moves it by a limited amount, so no estimate of finite variance is unbiased at
-every real number.
+This holds for every Δ within the cell's domain; as Δ → 0 it becomes the Cramér–Rao bound. The
+operator computes the change of the release: a linear model is refitted exactly; for a gradient, the
+record's own contribution is recomputed. For a linear model on an unbounded domain the bound is
+infinite: one record moves the model by a limited amount, so no estimate of finite variance is
+unbiased at every real number.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FiniteChangeBound(SummaryTable):
     bound
         The bound on the variance.
     change
-        The Δ that attains it; 0 where no finite change does better than Cramér–Rao.
+        The Δ that attains the bound; 0 where no finite change improves on Cramér–Rao.
     cramer_rao
         The Cramér–Rao bound on the same cell, never above this one.
     """
@@ -72,9 +72,9 @@ def hammersley_chapman_robbins(
     row, column
         The cell: a row position, and a column by name or position.
     domain
-        Where the adversary's estimate is unbiased: the cell's limits ``(lower, upper)``, or those
-        of every column as :meth:`Domain.of <seepage.bounds.Domain.of>` reads them; by default the
-        column's range in the data.
+        The domain on which the adversary's estimate is unbiased: the cell's limits ``(lower,
+        upper)``, or those of every column as :meth:`Domain.of <seepage.bounds.Domain.of>` reads
+        them. By default it is the column's range in the data.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def hammersley_chapman_robbins(
         """Return the bound under this noise, and the change that attains it."""
 
         def logarithms(changes: np.ndarray) -> np.ndarray:
-            """Return the logarithm of the bound at each change; −∞ where there is no refit."""
+            """Return the logarithm of the bound for each change; −∞ where there is no refit."""
             shift = moved(changes)
             # Rounded away from zero: a move lost to rounding must not count as no move.
             divergence = renyi_of_shift(shift + np.copysign(rounding, shift), noise)
@@ -167,7 +167,9 @@ def renyi_of_shift(shift: np.ndarray, noise: Noise) -> np.ndarray:
         t = np.abs(shift) / noise.scale
         return np.asarray(np.sum(t + np.log1p((np.exp(-3 * t) - 1) / 3), axis=1))
     if not isinstance(noise, Gaussian):
-        raise InputError(f"No divergence is known for {noise!r}; use sp.Gaussian or sp.Laplace.")
+        raise InputError(
+            f"The divergence of {noise!r} is not known; use sp.Gaussian or sp.Laplace."
+        )
     information = noise.information(shift.shape[1])
     weighted = shift @ information if information.ndim == 2 else shift * information
     return np.asarray(np.sum(weighted * shift, axis=1))

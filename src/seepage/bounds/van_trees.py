@@ -1,12 +1,12 @@
-"""Priors on a record before the release, and the van Trees bound, which includes them.
+"""Priors on a record, and the van Trees bound, which includes them.
 
 The bound holds for any estimate, biased or not, on average over the prior (Gill and Levit 1995)::
 
     MSE per unknown  ≥  Tr[(E I + I_prior)⁻¹]/d  ≥  d/Tr(E I + I_prior)
 
-The expectation is over the prior: the information is averaged over draws, with the model refitted
-as if the record had been each draw. The information at the true record alone gives a
-different number, which is not a bound.
+The expectation is over the prior: the information is averaged over draws, and for each draw the
+model is refitted as if the record had that value. The information at the true record alone gives a
+different number, which is no bound.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ class Domain:
     lower, upper
         One number per column.
     stated
-        Whether the limits were stated beforehand; limits read off the data depend on the data, so
-        they give no guarantee.
+        Whether the limits were stated beforehand; limits taken from the data give no guarantee.
     """
 
     lower: np.ndarray
@@ -46,7 +45,7 @@ class Domain:
 
     @property
     def diameters(self) -> np.ndarray:
-        """How far apart two records can be in every column (Guo et al. 2022, theorem 1)."""
+        """The largest difference of two records in each column (Guo et al. 2022, theorem 1)."""
         return np.asarray(self.upper - self.lower)
 
     @property
@@ -56,7 +55,7 @@ class Domain:
 
     @property
     def words(self) -> str:
-        """The source of the limits, in a sentence."""
+        """Where the limits come from, in a sentence."""
         if self.stated:
             return "Every column lies within the stated limits."
         return (
@@ -69,7 +68,7 @@ class Domain:
         """Read a caller's domain for some data.
 
         A pair ``(lower, upper)``, each one number or one per column; a mapping from every column's
-        name to such a pair; or ``None``: the columns' ranges.
+        name to such a pair; or ``None`` for the columns' ranges in the data.
         """
         return cls.within(domain, data.names, ColumnSpread.of(data))
 
@@ -104,7 +103,7 @@ class Domain:
 
 @dataclass(frozen=True, eq=False)
 class ColumnSpread:
-    """The range, mean and variance of every column; two chunks add up."""
+    """The range, mean and variance of every column; those of two chunks can be added."""
 
     count: int
     least: np.ndarray
@@ -163,8 +162,8 @@ def _by_name(domain: Mapping[Any, Any], names: tuple[str, ...]) -> np.ndarray:
     missing = [name for name in names if name not in domain]
     if missing:
         raise InputError(
-            f"The domain has no limits for the column {missing[0]!r}; state the limits of every "
-            "column, or leave domain out to use the ranges in the data."
+            f"The domain has no limits for the column {missing[0]!r}; give limits for every "
+            "column, or omit domain= to use the ranges in the data."
         )
     try:
         pairs = [[float(end) for end in domain[name]] for name in names]
@@ -184,8 +183,9 @@ def _check_limits(domain: Domain, names: tuple[str, ...], spread: ColumnSpread) 
     if outside.size:
         j = int(outside[0])
         raise InputError(
-            f"Column {names[j]!r} ranges from {spread.least[j]:.4g} to {spread.most[j]:.4g}, "
-            f"outside the stated domain from {domain.lower[j]:.4g} to {domain.upper[j]:.4g}."
+            f"Column {names[j]!r} ranges from {spread.least[j]:.4g} to {spread.most[j]:.4g} in "
+            f"the data, outside the stated domain from {domain.lower[j]:.4g} to "
+            f"{domain.upper[j]:.4g}; widen the domain."
         )
 
 
@@ -222,7 +222,7 @@ class GaussianPrior:
             return np.diag(std**2)
         if std.shape != (size, size):
             raise InputError(
-                f"The prior's covariance is {std.shape}, but there are {size} unknowns."
+                f"The prior's covariance has shape {std.shape}, but there are {size} unknowns."
             )
         if not np.allclose(std, std.T) or np.linalg.eigvalsh(std)[0] <= 0:
             raise InputError("A prior's covariance must be symmetric and positive definite.")
@@ -244,7 +244,7 @@ class GaussianPrior:
         mean = _said(self.mean, "mean")
         spread = "a known covariance" if std.ndim == 2 else _said(self.std, "standard deviation")
         return (
-            f"Before the release, the adversary's prior on the unknowns is Gaussian, with {mean} "
+            f"Before the release, the adversary's prior on the unknowns is Gaussian with {mean} "
             f"and {spread}."
         )
 
@@ -280,7 +280,7 @@ class BoundedPrior:
         lower = _spread(np.asarray(self.lower, dtype=float), size, "lower limits")
         upper = _spread(np.asarray(self.upper, dtype=float), size, "upper limits")
         if not np.all(upper > lower):
-            raise InputError("A bounded prior needs upper limits above its lower ones.")
+            raise InputError("The upper limits of a bounded prior must be above its lower limits.")
         return lower, upper
 
     @property
@@ -290,8 +290,8 @@ class BoundedPrior:
         if np.ndim(self.lower) == np.ndim(self.upper) == 0:
             limits = f"{_short(self.lower)} and {_short(self.upper)}"
         return (
-            f"Before the release the adversary knows that each unknown lies between {limits}, "
-            "more likely in the middle than near an end."
+            f"Before the release, the adversary knows that each unknown lies between {limits} "
+            "and is more likely near the middle than near an end."
         )
 
     def __repr__(self) -> str:
@@ -302,8 +302,8 @@ class BoundedPrior:
 class EmpiricalPrior:
     """A discrete prior: the record is one of the given ones, with the given probabilities.
 
-    It has no density, and so no van Trees bound; :class:`seepage.attacks.LinearisedAdversary` uses
-    it.
+    It has no density, so it gives no van Trees bound; :class:`seepage.attacks.LinearisedAdversary`
+    uses it.
 
     Parameters
     ----------
@@ -364,8 +364,8 @@ def van_trees(information: Any, prior: Prior) -> Result:
     ----------
     information
         The information matrices at draws from the prior, ``(draws, d, d)``, which are averaged; or
-        their expectation ``(d, d)``. The information at the true record alone is not enough, unless
-        it does not depend on the record.
+        their mean ``(d, d)``. The information at the true record alone is enough only if it does
+        not depend on the record.
     prior
         The adversary's prior on the unknowns.
     """
@@ -390,9 +390,9 @@ def van_trees_rows(
 ) -> Result:
     """Return the van Trees bound on some records, averaged over the prior by refits.
 
-    For each row, records are drawn from the prior in its place, the model is refitted with each,
-    and the information of these refits is averaged. The adversary knows the label, and
-    the other columns where some are named.
+    Each row is replaced by draws from the prior, the model is refitted for each draw, and the
+    information of these refits is averaged. The adversary knows the label and, if ``columns`` is
+    given, the other columns.
 
     Parameters
     ----------
@@ -401,7 +401,7 @@ def van_trees_rows(
     prior
         The adversary's prior on the row's unknown columns.
     rows
-        Positions, or a mask. Each costs ``draws`` refits.
+        Positions, or a mask. Each row costs ``draws`` refits.
     columns
         The unknown columns; by default all.
     draws
@@ -423,7 +423,7 @@ def van_trees_rows(
     """
     _check_prior(prior)
     if draws < 2:
-        raise InputError(f"At least two draws are needed to average over a prior, not {draws}.")
+        raise InputError(f"Averaging over a prior needs at least two draws, not {draws}.")
     refits, noise = leak.refits(), leak.noise[0]
     unknowns, about = leak.unknowns(columns, False)
     everything = range(len(leak.source.names))
@@ -438,8 +438,8 @@ def van_trees_rows(
         theta = refits.parameters(row, features)
         if not np.all(np.isfinite(theta)):
             raise InputError(
-                f"The model has no minimiser for some records that the prior allows in row {row}; "
-                "set a penalty, or take a narrower prior."
+                f"For some records that the prior allows in row {row} the model has no "
+                "minimiser; set a penalty, or use a narrower prior."
             )
         label = refits.target[row, ...]
         each = (
@@ -456,8 +456,8 @@ def van_trees_rows(
         errors.append(pulls.std(ddof=1) / np.sqrt(draws))
     off = max(error / value for error, value in zip(errors, values, strict=True))
     sampled = (
-        f"The expectation over the prior is an average over {draws} draws, each refitted; the "
-        f"standard error of the bound is {off:.1%}."
+        f"The expectation over the prior is an average over {draws} draws, with one refit each; "
+        f"the standard error of the bound is {off:.1%}."
     )
     index = None if leak.source.index is None else leak.source.index[positions]
     result = Result(
@@ -474,7 +474,7 @@ def van_trees_rows(
     )
 
     def rescaled(factor: float) -> Result:
-        """Return the bound at more noise: less information from the release, the same prior."""
+        """Return the bound for more noise: less information from the release, the same prior."""
         traces = [np.trace(_inverse(mean / factor**2, prior)) / size for mean in means]
         return replace(result, values=np.asarray(traces))
 
@@ -484,8 +484,8 @@ def van_trees_rows(
 def _check_prior(prior: Any) -> None:
     if isinstance(prior, EmpiricalPrior):
         raise InputError(
-            "An empirical prior has no density, and so no van Trees bound; use a GaussianPrior "
-            "or a BoundedPrior."
+            "An empirical prior has no density, so it gives no van Trees bound; use a "
+            "GaussianPrior or a BoundedPrior."
         )
     if not isinstance(prior, GaussianPrior | BoundedPrior):
         raise InputError("prior must be a GaussianPrior or a BoundedPrior.")

@@ -1,14 +1,14 @@
-"""The objective of a linear model in dense NumPy: gradient, Hessian, distance to its minimiser.
+"""The objective of a linear model in dense NumPy: gradient, Hessian, distance to the minimiser.
 
-The distance of the minimiser θ* is certified at any θ, for a family with ``|ℓ‴| ≤ M ℓ″`` (Bach
-2010). With ``H = H(θ)``, ``ν = ‖∇L(θ)‖_{H⁻¹}`` and ``R = max_j ‖x̃_j‖_{H⁻¹}``, a step δ changes no
-margin by more than ``R‖δ‖_H`` (for softmax: its span), so along ``δ = θ* − θ`` curvatures fall by
-a factor of ``exp(−M R s ‖δ‖_H)`` at most::
+The distance to the minimiser θ* is bounded at any θ, for a family with ``|ℓ‴| ≤ M ℓ″`` (Bach 2010).
+With ``H = H(θ)``, ``ν = ‖∇L(θ)‖_{H⁻¹}`` and ``R = max_j ‖x̃_j‖_{H⁻¹}``, a step δ changes no margin
+by more than ``R‖δ‖_H`` (for softmax: its span). So along ``δ = θ* − θ`` curvatures fall at most by
+a factor of ``exp(−M R s ‖δ‖_H)``::
 
     ν ‖δ‖_H  ≥  −⟨∇L(θ), δ⟩  =  ⟨∇L(θ*) − ∇L(θ), δ⟩  ≥  ‖δ‖_H (1 − exp(−M R ‖δ‖_H)) / (M R)
     ‖δ‖_H    ≤  −log(1 − M R ν) / (M R)        where M R ν < 1;   ν for least squares, where M = 0
 
-and ``‖δ‖ ≤ ‖δ‖_H/√λ_min(H)``, or ``‖∇L(θ)‖/ridge`` where every parameter is penalised.
+Hence ``‖δ‖ ≤ ‖δ‖_H/√λ_min(H)``, or ``‖∇L(θ)‖/ridge`` if every parameter is penalised.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from seepage.tables.source import as_numpy
 
 
 class DenseObjective:
-    """An objective in dense NumPy: gradient, Hessian, and the distance of its minimiser."""
+    """An objective in dense NumPy: gradient, Hessian, and distance to the minimiser."""
 
     def __init__(self, fit: FittedGLM, columns: np.ndarray) -> None:
         self.columns, self.fit, self.outputs = columns, fit, Outputs(fit.family)
@@ -40,7 +40,7 @@ class DenseObjective:
 
     @cached_property
     def parameters(self) -> np.ndarray:
-        """The model's parameters, (P,), for softmax (P, K): coefficients, then the intercept."""
+        """The model's parameters, (P,), or (P, K) for softmax: coefficients, then the intercept."""
         coef = np.asarray(as_numpy(self.fit.coef), dtype=float)
         if self.fit.intercept is not None:
             own = np.asarray(as_numpy(self.fit.intercept), dtype=float)
@@ -53,7 +53,7 @@ class DenseObjective:
         return np.asarray(self.outputs.within(self.parameters))
 
     def without(self, rows: np.ndarray) -> DenseObjective:
-        """Return the objective without some records, with the same total penalty."""
+        """Return the objective without these records, with the same total penalty."""
         rest = copy(self)
         rest.weight = self.weight.copy()
         rest.weight[rows] = 0.0
@@ -78,7 +78,7 @@ class DenseObjective:
         return np.asarray(H.reshape(size, size) + penalty)
 
     def stepped(self, theta: np.ndarray, term: float | np.ndarray = 0.0) -> np.ndarray:
-        """Return the parameters after one Newton step; ``term`` is a linear term's gradient."""
+        """Return the parameters after one Newton step; ``term``: the gradient of a linear term."""
         slope = self.gradient(theta)[0] + term
         step = np.linalg.solve(self.hessian(theta), slope.ravel())
         return np.asarray(theta - step.reshape(theta.shape))
@@ -105,7 +105,7 @@ class DenseObjective:
         return found
 
     def _reach(self, inverse: np.ndarray) -> float:
-        """Return ``R``: the largest change of a record's margins under a step of norm 1."""
+        """Return ``R``: the largest change of any record's margins under a step of norm 1."""
         P, c = self.X.shape[1], self.outputs.count
         half = np.einsum("ni,ikjl->nkjl", self.X, inverse.reshape(P, c, P, c), optimize=True)
         products = np.einsum("nkjl,nj->nkl", half, self.X, optimize=True)

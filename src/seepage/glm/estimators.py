@@ -35,29 +35,30 @@ from seepage.tables.source import Array, RowSource, Table, as_numpy, place_like
 
 
 class LinearModel(BaseEstimator):  # type: ignore[misc]
-    """A generalized linear model: margins ``Xw + w₀`` that minimise an L2-penalised loss."""
+    """A generalized linear model: its margins ``Xw + w₀`` minimise an L2-penalised loss."""
 
     coef_: Array
     intercept_: Array
     n_iter_: int
-    """The number of Newton steps; 1 for least squares, whose solution is direct."""
+    """The number of Newton steps; 1 for least squares, which is solved directly."""
     n_features_in_: int
-    """The number of columns; ``feature_names_in_`` are their names where ``X`` was a data frame."""
+    """The number of columns; ``feature_names_in_`` has their names if ``X`` was a data frame."""
     weighted_: bool
-    """Whether the fit had sample weights other than one: its leakage then needs the same ones."""
+    """Whether the fit had sample weights other than one; measuring its leakage then needs the same
+    weights."""
     _start: Array | None = None
-    """Where Newton's method starts; set it to refit a model to similar data."""
+    """The starting point of Newton's method; set it to refit a model to similar data."""
 
     def __init__(self, l2: float = 0.0, fit_intercept: bool = False) -> None:
         self.l2 = l2
         self.fit_intercept = fit_intercept
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Minimise the objective on a table ``X``, (n, d), labels ``y`` and weights ``ω``, (n,).
+        """Minimise the objective for a table ``X``, (n, d), labels ``y`` and weights ``ω``, (n,).
 
-        A torch tensor is fitted on its device, and ``coef_`` is then a tensor there. With
+        A torch tensor is fitted on its device, and ``coef_`` is then a tensor there. For
         ``seepage.parquet`` data, or a path with column names for ``y`` and ``sample_weight``, rows
-        are read in chunks, once for every Newton step.
+        are read in chunks, once per Newton step.
         """
         intercept = bool(self.fit_intercept)
         if is_streamed(X):
@@ -83,7 +84,7 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _read_source(self, source: RowSource) -> tuple[Family | Categorical, np.ndarray | None]:
-        """Return the loss for the labels of a source, and their classes if they have any."""
+        """Return the loss for the labels of a source, and their classes, if any."""
         raise NotImplementedError
 
     def _read_labels(
@@ -118,7 +119,7 @@ class LinearModel(BaseEstimator):  # type: ignore[misc]
 
 
 class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
-    """A generalized linear model of classes."""
+    """A generalized linear model for classification."""
 
     classes_: np.ndarray
 
@@ -152,8 +153,8 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
         if np.any(totals == 0):
             empty = self.classes_[int(np.argmin(totals))]
             raise InputError(
-                f"Every row of class {empty!r} has weight zero, so its intercept diverges; leave "
-                "those rows out."
+                f"Every row of class {empty!r} has weight zero, so its intercept diverges; drop "
+                "those rows."
             )
 
     def _store(self, theta: Array) -> None:
@@ -163,9 +164,9 @@ class GLMClassifier(ClassifierMixin, LinearModel):  # type: ignore[misc]
         self.intercept_ = array_namespace(theta).reshape(self.intercept_, (-1,))
 
     def decision_function(self, X: Any) -> Array:
-        """Return the margins ``wᵀx + w₀``, (n, K); for two classes that of the second, (n,).
+        """Return the margins ``wᵀx + w₀``, (n, K); for two classes, that of the second class, (n,).
 
-        Where both of two classes have a margin, it is their difference.
+        If both classes have a margin, this is the difference of the two.
         """
         margins = self._margins(X)
         if len(margins.shape) == 2 and margins.shape[1] == 2:
@@ -210,16 +211,15 @@ def _check_two_classes(classes: np.ndarray, positions: np.ndarray, weights: Arra
     """Raise an error unless at least two classes occur among the records of positive weight."""
     if classes.shape[0] < 2:
         raise InputError(
-            f"y has one class only ({classes[0]!r}), so there is nothing to tell apart; a "
-            "classifier needs at least two."
+            f"y has only one class ({classes[0]!r}); a classifier needs at least two."
         )
     if weights is None:
         return
     seen = np.unique(positions[as_numpy(weights) > 0])
     if seen.shape[0] == 1:
         raise InputError(
-            f"The rows of positive weight have one class only ({classes[seen[0]]!r}); a classifier "
-            "needs at least two."
+            f"The rows with positive weight have only one class ({classes[seen[0]]!r}); a "
+            "classifier needs at least two."
         )
 
 
@@ -227,22 +227,22 @@ class LogisticRegression(GLMClassifier):
     """Logistic regression: minimises ``Σᵢ ωᵢ (log(1 + exp mᵢ) − yᵢ mᵢ) + (nλ/2) ‖w‖²``.
 
     Here mᵢ = wᵀxᵢ + w₀, yᵢ = 1 for the second of the two classes in sorted order and 0 for the
-    first, n is the number of records, λ = ``l2``, ω the sample weights (one where none are given);
-    the intercept w₀ is not penalised (Hannun et al. 2021, equation 13).
+    first, n is the number of records, λ = ``l2``, and ω are the sample weights (one by default).
+    The intercept w₀ is not penalised (Hannun et al. 2021, equation 13).
 
     Parameters
     ----------
     l2
         λ, at least 0. At 0 the columns must be linearly independent and the classes must overlap.
     fit_intercept
-        Whether there is an intercept, which is then released too.
+        Whether there is an intercept; if so, it is released too.
 
     Attributes
     ----------
     coef_
         ``w``, (1, d), as in scikit-learn.
     intercept_
-        ``w₀``, (1,); 0 where the model has none.
+        ``w₀``, (1,); 0 if the model has none.
     classes_
         The two classes, sorted, such as 0 and 1, −1 and 1, or names.
 
@@ -281,23 +281,23 @@ class SoftmaxRegression(GLMClassifier):
     """Softmax regression: minimises ``Σᵢ ωᵢ (log Σ_k exp(m_ik) − m_i[yᵢ]) + (nλ/2) ‖W‖²``.
 
     Here mᵢ = Wᵀxᵢ + w₀ has an entry for each of K classes, W is (d, K), n is the number of records,
-    λ = ``l2``, ω the sample weights (one where none are given); the intercepts w₀ are not
-    penalised. Adding one vector to the parameters of every class changes no probability; the
-    solution that sums to zero over the classes is returned.
+    λ = ``l2``, and ω are the sample weights (one by default). The intercepts w₀ are not penalised.
+    Adding one vector to the parameters of every class changes no probability; the solution that
+    sums to zero over the classes is returned.
 
     Parameters
     ----------
     l2
         λ, at least 0. At 0 the columns must be linearly independent and the classes must overlap.
     fit_intercept
-        Whether there is an intercept for every class, which is then released too.
+        Whether there is an intercept for every class; if so, they are released too.
 
     Attributes
     ----------
     coef_
-        ``Wᵀ``, (K, d), as in scikit-learn, for two classes too.
+        ``Wᵀ``, (K, d), as in scikit-learn; this also holds for two classes.
     intercept_
-        ``w₀``, (K,); zeros where the model has none.
+        ``w₀``, (K,); zeros if the model has none.
     classes_
         The K classes, sorted.
 
@@ -320,14 +320,14 @@ class SoftmaxRegression(GLMClassifier):
 
 
 class GLMRegressor(RegressorMixin, LinearModel):  # type: ignore[misc]
-    """A generalized linear model of a numeric target; a subclass names the family.
+    """A generalized linear model for a numeric target; a subclass names the family.
 
     Attributes
     ----------
     coef_
         ``w``, (d,).
     intercept_
-        ``w₀``; 0 where the model has none.
+        ``w₀``; 0 if the model has none.
     """
 
     def _family(self) -> Family:
@@ -359,8 +359,8 @@ class GLMRegressor(RegressorMixin, LinearModel):  # type: ignore[misc]
 class LinearRegression(GLMRegressor):
     """Linear regression: minimises ``½ Σᵢ ωᵢ (wᵀxᵢ + w₀ − yᵢ)² + (nλ/2) ‖w‖²`` exactly.
 
-    Here n is the number of records, λ = ``l2``, ω the sample weights (one where none are given);
-    the intercept w₀ is not penalised (Hannun et al. 2021, equation 13). A fit sets ``coef_`` and
+    Here n is the number of records, λ = ``l2``, and ω are the sample weights (one by default). The
+    intercept w₀ is not penalised (Hannun et al. 2021, equation 13). A fit sets ``coef_`` and
     ``intercept_``.
 
     Parameters
@@ -368,7 +368,7 @@ class LinearRegression(GLMRegressor):
     l2
         λ, at least 0. At 0 the columns must be linearly independent.
     fit_intercept
-        Whether there is an intercept, which is then released too.
+        Whether there is an intercept; if so, it is released too.
 
     Examples
     --------
@@ -386,17 +386,17 @@ class LinearRegression(GLMRegressor):
 class PoissonRegression(GLMRegressor):
     """Poisson regression: minimises ``Σᵢ ωᵢ (exp(mᵢ) − yᵢ mᵢ) + (nλ/2) ‖w‖²``, mᵢ = wᵀxᵢ + w₀.
 
-    Here n is the number of records, λ = ``l2``, ω the sample weights (one where none are given);
-    the intercept w₀ is not penalised (Hannun et al. 2021, equation 13). The link is the logarithm.
-    A fit sets ``coef_`` and ``intercept_``.
+    Here n is the number of records, λ = ``l2``, and ω are the sample weights (one by default). The
+    intercept w₀ is not penalised (Hannun et al. 2021, equation 13). The link is the logarithm. A
+    fit sets ``coef_`` and ``intercept_``.
 
     Parameters
     ----------
     l2
-        λ, at least 0. At 0 the columns must be linearly independent, and no category may have zero
-        counts only.
+        λ, at least 0. At 0 the columns must be linearly independent, and no category may have only
+        zero counts.
     fit_intercept
-        Whether there is an intercept, which is then released too.
+        Whether there is an intercept; if so, it is released too.
 
     Examples
     --------
@@ -421,19 +421,19 @@ class PoissonRegression(GLMRegressor):
 class GeneralizedLinearRegression(GLMRegressor):
     """Regression with any loss: minimises ``Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (nλ/2) ‖w‖²``.
 
-    Here ℓ is the loss of the family, n the number of records, λ = ``l2``, ω the sample weights
-    (one where none are given); the intercept w₀ is not penalised (Hannun et al. 2021, equation
-    13). A fit sets ``coef_`` and ``intercept_``.
+    Here ℓ is the loss of the family, n the number of records, λ = ``l2``, and ω are the sample
+    weights (one by default). The intercept w₀ is not penalised (Hannun et al. 2021, equation 13). A
+    fit sets ``coef_`` and ``intercept_``.
 
     Parameters
     ----------
     family
-        The name of a family, built in or registered by :func:`seepage.glm.register_family`, or
-        a :class:`seepage.glm.Family` itself.
+        The name of a family, built in or registered by :func:`seepage.glm.register_family`, or a
+        :class:`seepage.glm.Family`.
     l2
         λ, at least 0. At 0 the columns must be linearly independent.
     fit_intercept
-        Whether there is an intercept, which is then released too.
+        Whether there is an intercept; if so, it is released too.
 
     Examples
     --------

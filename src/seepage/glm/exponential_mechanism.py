@@ -1,11 +1,11 @@
-"""The exponential mechanism: a model is drawn from a few candidates by how well each fits.
+"""The exponential mechanism draws one model from a few candidates, by how well each fits.
 
-Candidate k has parameters ``θ_k`` that do not come from these records, and its utility is ``−L_k``,
-the negative loss on the records. It is drawn with probability (McSherry and Talwar 2007)::
+The parameters ``θ_k`` of candidate k do not depend on these records; its utility is ``−L_k``, the
+negative loss on the records. It is drawn with probability (McSherry and Talwar 2007)::
 
     p_k ∝ exp(−τ L_k),      L_k = Σ_j ℓ(x̃_jᵀθ_k, y_j),      τ = ε/2Δ
 
-so that ``∂ log p_k/∂z = −τ(∂L_k/∂z − Σ_l p_l ∂L_l/∂z)``. The Fisher information about a record is
+Therefore ``∂ log p_k/∂z = −τ(∂L_k/∂z − Σ_l p_l ∂L_l/∂z)``. The Fisher information about a record is
 exactly the covariance of ``τ ∂ℓ/∂z`` over the candidates. Leaving out a record subtracts its
 ``ℓ_k`` from each ``L_k``; an informed attacker's success rate is a finite sum.
 """
@@ -26,23 +26,22 @@ from seepage.tables.source import as_numpy, read_table
 
 
 class ExponentialMechanism:
-    """A model drawn from candidates with probabilities that decrease with its loss on the records.
+    """A model drawn from candidates; the higher its loss on the records, the lower its probability.
 
     Adversaries know all other records and the candidates. All results are exact.
 
     Parameters
     ----------
     candidates
-        The parameters of each candidate, one line each: the coefficients and, if a line has one
-        number more than the table has columns, an intercept. They must not depend on the
-        records.
+        The parameters of each candidate, one row each: the coefficients and, if a row has one
+        number more than the table has columns, an intercept. They must not depend on the records.
     X, y
-        The records and their labels, as numeric labels of the family.
+        The records and their labels, as numbers of the family.
     sharpness
-        ``τ``, the weight of a loss: the larger it is, the more often the best candidate is drawn,
-        and the more the choice leaks. It is ``ε/2Δ`` of the exponential mechanism: with losses
-        between 0 and Δ for every possible record, the choice is 2τΔ-differentially private under
-        changing one record.
+        ``τ``, the weight of a loss: the larger it is, the more often the best candidate is drawn
+        and the more the choice leaks. It equals ``ε/2Δ`` of the exponential mechanism: if losses
+        lie between 0 and Δ for every possible record, the choice is 2τΔ-differentially private when
+        one record changes.
     family
         The loss: a name for :func:`seepage.glm.get_family`, or a family with one output.
 
@@ -70,25 +69,25 @@ class ExponentialMechanism:
         check_positive(sharpness, "sharpness")
         if not isinstance(family, str | Family | Categorical):
             raise InputError(
-                "family must be the name of a family, such as 'bernoulli', or a family itself, not "
-                f"{family!r}."
+                "family must be the name of a family, such as 'bernoulli', or a family object, "
+                f"not {family!r}."
             )
         named = get_family(family) if isinstance(family, str) else family
         if isinstance(named, Categorical):
-            raise InputError("Candidates are supported for families with one output only.")
+            raise InputError("Candidates need a family with one output.")
         self.table, self.family, self.sharpness = read_table(X), named, float(sharpness)
         self.X = np.asarray(as_numpy(self.table.values), dtype=float)
-        self.y = _numbers(y, "y holds the labels as numbers of the family, one for each record")
+        self.y = _numbers(y, "y must hold one number of the family for each record")
         self.y = self.y.reshape(-1)
         self.candidates = np.atleast_2d(
-            _numbers(candidates, "Candidates are lines of numbers, all of the same length")
+            _numbers(candidates, "Candidates must be rows of numbers, all of the same length")
         )
         (n, d), wide = self.X.shape, self.candidates.shape[-1]
         if len(self.y) != n:
             raise InputError(f"There are {n:,} records, but {len(self.y):,} labels.")
         if self.candidates.ndim > 2 or len(self.candidates) < 2 or wide not in (d, d + 1):
             raise InputError(
-                f"Candidates must be at least two lines of {d} coefficients, with or without an "
+                f"Candidates must be at least two rows of {d} coefficients, with or without an "
                 f"intercept, not an array of shape {self.candidates.shape}."
             )
         if not all(np.isfinite(one).all() for one in (self.candidates, self.X, self.y)):
@@ -106,7 +105,7 @@ class ExponentialMechanism:
 
     @accepts_other_names
     def draw(self, seed: int | None = None) -> int:
-        """Return the position of a candidate to publish; a seed is for experiments only."""
+        """Return the position of a candidate to publish; set a seed for experiments only."""
         every = range(len(self.candidates))
         source = random.SystemRandom() if seed is None else random.Random(seed)  # noqa: S311
         return source.choices(every, weights=self.probabilities.tolist())[0]
@@ -150,7 +149,7 @@ class ExponentialMechanism:
     def membership(self) -> Result:
         """Return an informed attacker's success rate of membership inference on each record.
 
-        The prior is one half, and a left-out record is not replaced.
+        The prior is one half, and a record that is left out is not replaced.
         """
         losses = self._losses
         inside = np.exp(self._log_odds(losses.sum(axis=0)))
@@ -171,7 +170,8 @@ class ExponentialMechanism:
             about,
             self.table.index,
             assumptions=(
-                "The candidates do not depend on these records, and only the choice is published.",
+                "The candidates do not depend on these records, and only the chosen one is "
+                "published.",
                 "Everything outside the view is known to the adversary.",
             ),
             library=self.table.library,
@@ -179,7 +179,7 @@ class ExponentialMechanism:
 
 
 def _numbers(values: Any, rule: str) -> np.ndarray:
-    """Return values as numbers, or raise an error with the violated rule; text is refused."""
+    """Return values as numbers; for anything else, raise an error that states the rule."""
     try:
         found = as_numpy(values)
         if found.dtype.kind in "biufO":

@@ -1,7 +1,7 @@
-"""Unlearning: a model without some records, a bound on one Newton step, and the remaining leakage.
+"""Unlearning: a model without some records, a bound on one Newton step, and what still leaks.
 
-Let L be the objective of the remaining records, θ* its minimiser and θ̂ the model fitted on all of
-them. One step ``θ₁ = θ̂ − H(θ̂)⁻¹∇L(θ̂)`` comes near θ*; its distance is certified at θ₁ itself
+Let L be the objective of the remaining records, θ* its minimiser and θ̂ the model fitted on all
+records. One step ``θ₁ = θ̂ − H(θ̂)⁻¹∇L(θ̂)`` approximates θ*; its distance is bounded at θ₁ itself
 (:mod:`seepage.glm.dense_objective`).
 """
 
@@ -28,11 +28,11 @@ from seepage.tables.source import as_numpy
 
 
 def forget(model: Any, X: Any, y: Any, rows: Any, *, sample_weight: Any = None) -> Forgotten:
-    """Return a linear model without some records, and the distance of one Newton step from it.
+    """Return a linear model refitted without some records, and a bound on one Newton step's error.
 
-    The refit has the model's settings (seepage's ``l2`` is a penalty per record, scikit-learn's
-    ``C`` a total one). Published models cannot be recalled: the old model still leaks to
-    everybody who holds it, as :meth:`Forgotten.pair` states.
+    The refit uses the model's settings (seepage's ``l2`` is a penalty per record, scikit-learn's
+    ``C`` a total one). Published models cannot be recalled: the old model still leaks to everyone
+    who has it; see :meth:`Forgotten.pair`.
 
     Parameters
     ----------
@@ -69,8 +69,8 @@ def forget(model: Any, X: Any, y: Any, rows: Any, *, sample_weight: Any = None) 
         after = _objective(refit, table, labels, own.get("sample_weight"), "warn")
     if before.outputs.count != after.outputs.count:
         raise InputError(
-            "Without these records a class no longer occurs, so the refit would be a model of "
-            "another kind; keep at least one record of every class."
+            "Without these records a class disappears, so the refit would be a different kind "
+            "of model; keep at least one record of every class."
         )
     stepped = after.stepped(before.theta)
     return Forgotten(
@@ -85,10 +85,10 @@ def forget(model: Any, X: Any, y: Any, rows: Any, *, sample_weight: Any = None) 
 
 
 class PeopleLedger(Protocol):
-    """The interface of a ledger of releases, which :class:`seepage.LedgerFile` implements."""
+    """The interface of a release ledger, which :class:`seepage.LedgerFile` implements."""
 
     def spent(self, table: Any, person: str | None = None, *, entry: int | None = None) -> Any:
-        """Return the privacy loss of the rows of a table over all entries, or in one of them."""
+        """Return the privacy loss of a table's rows over all entries, or in one entry."""
 
     def record(self, table: Any, what: str, **numbers: Any) -> int:
         """Add an entry, and return its number."""
@@ -96,17 +96,17 @@ class PeopleLedger(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Forgotten:
-    """A model without some records, and the remaining leakage about them.
+    """A model without some records, and what the old and new models leak about them.
 
     Parameters
     ----------
     model
-        The refit without them. Release this one.
+        The refit without them. Publish this one.
     step
         The model after one Newton step from the old one. It still depends slightly on the records.
     distance
         A certified bound on the distance between the parameters of ``step`` and the minimiser
-        without the records. Infinite where there is none.
+        without the records. Infinite if there is no bound.
     moved
         A bound on the distance between the old parameters and that minimiser.
     rows
@@ -128,15 +128,15 @@ class Forgotten:
         return len(self.rows)
 
     def pair(self, old: Noise | None, new: Noise | None, *, stepped: bool = False) -> float:
-        """Return the μ of Gaussian differential privacy against an attacker with both models.
+        """Return μ (Gaussian differential privacy) against an attacker who has both models.
 
-        The attacker knows all other records, and tests whether these ever took part. The old
-        release contributes ``‖θ̂ − θ*‖/σ``. A refit contributes nothing further; after one step
+        The attacker knows all other records, and tests whether these records were ever used. The
+        old release contributes ``‖θ̂ − θ*‖/σ``. A refit contributes nothing more; after one step,
         the new model adds its ``distance``, in units of its own noise::
 
             μ² = (‖θ̂ − θ*‖/σ_old)² + (‖θ₁ − θ*‖/σ_new)²
 
-        Both noises are drawn independently. Without noise on the old model (``None``) μ is
+        Both noises are drawn independently. Without noise on the old model (``None``), μ is
         infinite: an exact release cannot be forgotten. For people in both releases, η, μ and ε
         compose as for any two releases.
         """
@@ -154,26 +154,26 @@ class Forgotten:
         entry: int | None = None,
         person: str | None = None,
     ) -> int:
-        """Record μ of the pair about the forgotten person in a ledger.
+        """Record the pair's μ for the forgotten person in a ledger.
 
-        Call it once for each person, before the new model is published. The remaining people are
-        recorded with the new release itself.
+        Call it once per person, before publishing the new model. Record the remaining people with
+        the new release itself.
 
         Parameters
         ----------
         ledger
             A :class:`seepage.LedgerFile`.
         table
-            The table of all people, in the order of the records the old model was fitted on.
+            The table of all people, in the order of the records of the old model's fit.
         old, new, stepped
             As for :meth:`pair`.
         entry
-            The number of the old release in the ledger. Its μ of the person is counted once: the
-            new entry has ``√(μ² − μ_entry²)``, so that both together have at least the μ of the
-            pair. Without it the old release counts as unlisted, and the entry has the full
-            μ.
+            The number of the old release in the ledger. The person's μ in that release is counted
+            once: the new entry is ``√(μ² − μ_entry²)``, so that both entries together have at least
+            the pair's μ. Without it, the old release counts as unlisted, and the new entry is the
+            full μ.
         person
-            The column that identifies people; without it the person is one record.
+            The column that identifies people; without it, each record is a person.
         """
         frame = _frame(table)
         if len(frame) != self.records:
@@ -184,8 +184,8 @@ class Forgotten:
         if person is None and self.removed > 1:
             raise InputError(
                 f"μ covers {self.removed} records together, but a ledger entry is about one "
-                "person: forget one person at a time, and name the column that identifies people "
-                "with person=."
+                "person; forget one person at a time, and set person= to the column that "
+                "identifies people."
             )
         if person is not None:
             if person not in frame.columns:
@@ -194,7 +194,7 @@ class Forgotten:
             theirs = [k for k, name in enumerate(who) if name == who[self.rows[0]]]
             if theirs != self.rows.tolist():
                 raise InputError(
-                    "These records are not exactly those of one person: forget one person at a "
+                    "These records are not exactly those of one person; forget one person at a "
                     f"time, with all records that have the same {shown(person)}."
                 )
         own = frame[self.rows.tolist()].to_native()
@@ -223,9 +223,9 @@ class CertifiedRemoval:
         Release them in place of the old ones, in the form that :meth:`ObjectivePerturbation.draw`
         returns.
     residual
-        A bound on the norm of the remaining gradient, of the objective without the records.
+        A bound on the norm of the remaining gradient of the objective without the records.
     sigma
-        The standard deviation of the random linear term, drawn at the first training.
+        The standard deviation of the random linear term that was drawn in the first training.
     """
 
     parameters: np.ndarray
@@ -236,10 +236,10 @@ class CertifiedRemoval:
         """Return ε of (ε, δ)-certified removal (Guo et al. 2020, theorem 3).
 
         ``ε = (residual/σ) √(2 log(1.5/δ))`` bounds how well an attacker who sees *only* the new
-        parameters can tell them from a training without the records. The theorem needs a bound on
-        the residual that holds for every draw of the term. So fix a budget for it beforehand, and
-        train again with a new term once the residual exceeds it. It does not protect against an
-        attacker who also holds the old parameters; for these see
+        parameters can distinguish them from those of training without the records. The theorem
+        needs a bound on the residual that holds for every draw of the term. So set a limit on the
+        residual beforehand, and train again with a new term once the residual exceeds it. It does
+        not protect against an attacker who also has the old parameters; for that, see
         :meth:`ObjectivePerturbation.membership`.
         """
         check_share(delta, "delta")
@@ -251,8 +251,8 @@ def remove_records(
 ) -> CertifiedRemoval:
     """Remove records from a model with a random linear term, keeping the total penalty.
 
-    The first parameters determine the term: ``b = −∇L`` of all records. ``current`` includes
-    all earlier steps; the residual is that of all removals together.
+    The first parameters determine the term: ``b = −∇L`` of all records. ``current`` includes all
+    earlier steps; the residual covers all removals together.
     """
     positions = _positions(rows, len(objective.y))
     outputs = objective.outputs
@@ -277,12 +277,12 @@ def remove_records(
 
 
 def _size(noise: Noise | None, length: float) -> float:
-    """Return an upper bound on a length in units of the noise."""
+    """Return an upper bound on a length, in units of the noise."""
     if noise is None:
         return math.inf if length > 0 else 0.0
     if not isinstance(noise, Gaussian):
         raise InputError(
-            "μ of two models is known only for Gaussian noise: pass sp.Gaussian(sigma)."
+            "μ of two models is known for Gaussian noise only; pass sp.Gaussian(sigma)."
         )
     sigma = np.asarray(noise.sigma)
     least = np.sqrt(np.linalg.eigvalsh(sigma).min()) if sigma.ndim == 2 else sigma.min()
@@ -295,11 +295,12 @@ def _positions(rows: Any, n: int) -> np.ndarray:
         raise InputError("rows must be the positions of the records to forget, such as [3, 17].")
     if given.min() < 0 or given.max() >= n:
         raise InputError(
-            f"There are {n:,} records, at positions 0 to {n - 1:,}, but rows has others."
+            f"There are {n:,} records, at positions 0 to {n - 1:,}, but rows has positions "
+            "outside this range."
         )
     found = np.unique(given)
     if len(found) == n:
-        raise InputError("Without any record there is no model; keep at least one.")
+        raise InputError("No record would remain, so there is no model; keep at least one record.")
     return found
 
 
@@ -311,13 +312,13 @@ def _frame(table: Any) -> Any:
         return nw.from_native(table, eager_only=True)
     except (TypeError, ValueError) as error:
         raise InputError(
-            "The people are a data frame, or a mapping of columns of one length; "
-            f"this {type(table).__name__} is not."
+            "The people must be a data frame, or a mapping of columns of equal length, not "
+            f"{type(table).__name__}."
         ) from error
 
 
 def _taken(X: Any, rows: np.ndarray) -> Any:
-    """Return some rows of a table in its own type: a data frame, or an array."""
+    """Return some rows of a table as the same type: a data frame or an array."""
     frame = nw.from_native(X, eager_only=True, pass_through=True)
     return frame[rows.tolist()].to_native() if isinstance(frame, nw.DataFrame) else X[rows]
 
@@ -331,7 +332,8 @@ def _objective(
     fit = found.release.model
     if fit is None or fit.tilt is not None or fit.family.self_concordance is None:
         raise InputError(
-            "Forgetting is certified for linear, logistic, Poisson and softmax models with an L2 "
-            "penalty on the columns they were fitted on; refit other models without the records."
+            "Forgetting is supported for linear, logistic, Poisson and softmax models with an "
+            "L2 penalty on the columns they were fitted on; refit other models without the "
+            "records."
         )
     return DenseObjective(fit, np.asarray(as_numpy(found.table.values), dtype=float))

@@ -31,7 +31,7 @@ from seepage.tables.source import (
 
 
 def read_features(estimator: Any, X: Any, *, fitting: bool) -> Table:
-    """Read ``X``; store the number and names of its columns, or compare them with those stored."""
+    """Read ``X``; store the number and names of its columns, or compare them with stored ones."""
     if scipy.sparse.issparse(X):
         raise TypeError(
             "X is a sparse matrix, which is not supported; pass a dense table: X.toarray()."
@@ -43,12 +43,12 @@ def read_features(estimator: Any, X: Any, *, fitting: bool) -> Table:
 
 
 def _numbers(X: Any) -> np.ndarray:
-    """Return lists and arrays as a numeric array; objects that hold numbers are converted."""
+    """Convert lists, arrays and objects that hold numbers to a numeric array."""
     values = np.asarray(X)
     if values.ndim == 1:
         raise InputError(
-            "X must be a table with rows and columns, but it is one-dimensional. Reshape your data "
-            "with X.reshape(-1, 1) if it is one column, X.reshape(1, -1) if it is one row."
+            "X must be a table with rows and columns, but it is one-dimensional. Reshape it "
+            "with X.reshape(-1, 1) if it is one column, or X.reshape(1, -1) if it is one row."
         )
     if values.ndim == 2 and values.shape[1] == 0:
         raise InputError(
@@ -63,7 +63,7 @@ def _numbers(X: Any) -> np.ndarray:
         except ValueError:
             raise InputError(
                 f"Column 'x{j}' of X holds objects that are not numbers; encode it first (for "
-                "example one-hot), or leave it out."
+                "example, one-hot), or drop it."
             ) from None
     return np.stack(columns, axis=1)
 
@@ -99,7 +99,7 @@ def read_classes(y: Any, table: Table) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_weights(sample_weight: Any, table: Table) -> Array | None:
-    """Read non-negative sample weights, (n,), not all zero; ``None`` where all are one."""
+    """Read non-negative sample weights, (n,), not all zero; return ``None`` if all are one."""
     if sample_weight is None:
         return None
     weights = read_vector(sample_weight, table, "sample_weight")
@@ -110,7 +110,10 @@ def read_weights(sample_weight: Any, table: Table) -> Array | None:
             f"sample_weight must not be negative, but row {worst} has {float(weights[worst]):g}."
         )
     if not bool(xp.any(weights > 0)):
-        raise InputError("sample_weight is zero for every row, so there is nothing to fit.")
+        raise InputError(
+            "sample_weight is zero for every row, so there is nothing to fit; give some rows a "
+            "positive weight."
+        )
     return None if bool(xp.all(weights == 1)) else weights
 
 
@@ -119,7 +122,7 @@ def read_penalty(l2: Any, n: int) -> float:
     if not isinstance(l2, (int, float, np.integer, np.floating)) or isinstance(l2, bool):
         raise InputError(f"l2 must be a number, not {l2!r}.")
     if not 0 <= l2 < float("inf"):
-        raise InputError(f"l2 must be finite and not negative, but it is {l2!r}.")
+        raise InputError(f"l2 must be finite and at least 0, but it is {l2!r}.")
     return n * float(l2)
 
 
@@ -133,9 +136,9 @@ def read_known_classes(y: Any, classes: Any, table: Table) -> np.ndarray:
 
 
 def check_fitted_columns(model: Any, table: Table) -> None:
-    """Raise an error unless the model is fitted, on columns of the table's number and names."""
+    """Raise an error unless the model is fitted on columns with the table's number and names."""
     if not hasattr(model, "coef_"):
-        raise InputError(f"This {type(model).__name__} is not fitted yet: call fit first.")
+        raise InputError(f"This {type(model).__name__} is not fitted yet; call fit first.")
     size = int(model.coef_.shape[-1])
     check_column_count(size, table)
     names = getattr(model, "feature_names_in_", None)
@@ -149,8 +152,8 @@ def check_fitted_columns(model: Any, table: Table) -> None:
 def check_columns(model: Any, X: Any, what: str = "X", known: Sequence[Any] | None = None) -> None:
     """Raise an error unless a data frame has the fitted columns of a model or pipeline, in order.
 
-    ``known`` are its columns if it does not state them. The columns that a ``ColumnTransformer``
-    drops may be missing if they were the last.
+    ``known`` are the fitted columns if the model does not state them. Trailing columns that a
+    ``ColumnTransformer`` drops may be missing.
     """
     inside = getattr(model, "best_estimator_", model) if is_search(model) else model
     fitted, given = getattr(inside, "feature_names_in_", known), column_names(X)
@@ -190,8 +193,8 @@ def check_column_count(fitted: int, table: Table) -> None:
 
 def _other_name(what: str, position: int, given: str, fitted: str) -> str:
     return (
-        f"Column {position} of {what} is {given!r}, but the model was fitted on {fitted!r} there; "
-        "pass the columns in the order of the fit."
+        f"Column {position} of {what} is {given!r}, but in the fit it was {fitted!r}; pass the "
+        "columns in the order of the fit."
     )
 
 
@@ -216,9 +219,9 @@ def as_source(
 ) -> RowSource:
     """Return the source of a caller's table, or of a path with the names of its columns.
 
-    ``beside`` names a column of data read in chunks that is not a feature, such as identities.
-    A table in memory is stored as ``dtype`` if that rounds none of its numbers. Otherwise it is
-    float64, so that columns can be shifted to near zero before rounding.
+    ``beside`` names a column of data read in chunks that is not a feature, such as the people's
+    identity. A table in memory is stored as ``dtype`` if that changes none of its numbers.
+    Otherwise it is float64, so that columns can be shifted to near zero before rounding.
     """
     if not is_streamed(X):
         table = read_table(X, dtype=dtype)
@@ -228,12 +231,12 @@ def as_source(
             table = table if bool(xp.all(same)) else wide
         return MemorySource(table, y, sample_weight)
     if dtype not in (None, "float64"):
-        raise InputError("Data read in chunks are measured in float64; leave dtype out.")
+        raise InputError("Data read in chunks are measured in float64; omit dtype.")
     if isinstance(X, RowSource):
         if y is not None or sample_weight is not None:
             raise InputError(
-                f"The data already have labels ({X.target!r}) and weights: leave y and "
-                "sample_weight out."
+                f"The data already have labels ({X.target!r}) and weights; omit y and "
+                "sample_weight."
             )
         return X
     if type(X).__module__.partition(".")[0] == "dask":
@@ -247,14 +250,15 @@ def as_source(
     for what, given in (("y", y), ("sample_weight", sample_weight)):
         if not isinstance(given, str) and not (what == "sample_weight" and given is None):
             raise InputError(
-                f"With Parquet data {what} is the name of a column, not {type(given).__name__}."
+                f"For Parquet data, {what} must be the name of a column, not "
+                f"{type(given).__name__}."
             )
     known = [] if beside is None else open_batches(X).schema.names
     return parquet(X, target=y, columns=_but(beside, known, y, sample_weight), weight=sample_weight)
 
 
 def _but(beside: str | None, known: list[str], *special: Any) -> list[str] | None:
-    """Return all columns except some; ``None`` if all others are features anyway."""
+    """Return all columns except these; ``None`` if all others are features anyway."""
     if beside is None or not known:
         return None
     check_column(beside, known)

@@ -1,8 +1,8 @@
 """``sp.leakage``: the leakage of a release, from a fitted model, its data and the noise.
 
-One pass over the data checks that the model minimises its objective on them, and gives the
-Hessian. The leakage of a row then needs only the Hessian and the row itself. Sums over the rows
-are taken in float64, whatever the table's type; the Jacobian has the table's own.
+One pass over the data checks that the model minimises its objective on them, and computes the
+Hessian. The leakage of a row then needs only the Hessian and the row itself. Sums over the rows are
+computed in float64, whatever the table's type; the Jacobian has the type of the table.
 """
 
 from __future__ import annotations
@@ -173,8 +173,7 @@ def leakage(
 ) -> Leakage[Any] | OutsiderLeakage:
     """Measure how much a linear model, released with noise, leaks about its training data.
 
-    This is what ``sp.leakage`` does with linear models and pipelines; their options are explained
-    there.
+    ``sp.leakage`` calls this for linear models and pipelines, and documents the options.
     """
     informed = partial(
         _to_the_informed,
@@ -199,8 +198,8 @@ def leakage(
     if queries is not None:
         if np.shape(queries)[:1] == (0,):
             raise InputError(
-                "The queries are empty; pass at least one, or none at all for each record's own "
-                "prediction: sp.Predictions()."
+                "The queries are empty; pass at least one query, or use sp.Predictions() for "
+                "each record's own prediction."
             )
         if not is_streamed(X):
             queries = _queries_of(model, X, queries, person)
@@ -236,7 +235,7 @@ def _queries_of(model: Any, X: Any, queries: Any, person: Any) -> Any:
 
 
 def _noise_of_answers(leak: Leakage[Any], queries: Any, noise: AnswerNoise) -> AnswerNoise:
-    """Return noise on answers to these queries."""
+    """Return the noise on answers to these queries."""
     release = leak.release.inner if isinstance(leak.release, RawRelease) else leak.release
     if not isinstance(release, GLMRelease) or release.problem is not None:
         raise InputError(
@@ -328,15 +327,15 @@ def _to_the_informed(
 
 
 def identities_in(X: Any, name: str, model: Any) -> tuple[Any, Any]:
-    """Return a data frame as the model uses it, and its column of identities.
+    """Return a data frame as the model uses it, and its column that identifies people.
 
-    A formula ignores that column, and a pipeline fitted on it may do so too; for other models it
+    A formula ignores that column, and a pipeline fitted with it may do so too; for other models, it
     is removed from the frame.
     """
     frame, named = read_frame(X)
     if not named:
         raise InputError(
-            f"person={name!r} names a column, but X is an array; pass an identity for each record."
+            f"person={name!r} names a column, but X is an array; pass one identity per record."
         )
     check_column(name, frame.columns)
     column = frame[name].to_numpy()
@@ -379,7 +378,7 @@ def _procedure(
 def _polished(
     model: Any, features: np.ndarray, y: np.ndarray, weight: np.ndarray | None, noise: Noise
 ) -> FittedGLM:
-    """Return a fitted model at the minimiser of its objective."""
+    """Return a fitted model moved to the minimiser of its objective."""
     source = MemorySource(read_table(features), y, weight)
     return release_of(model, source, noise, "warn").fit
 
@@ -394,7 +393,7 @@ def _through_steps(
     on_mismatch: str,
     refitted: bool,
 ) -> Leakage[Any]:
-    """Return the leakage about raw columns through the steps before the model."""
+    """Return the leakage about raw columns, through the steps before the model."""
     if y is None and getattr(opened.model, "model", None) is not None:
         y = opened.model.model.endog  # the formula took it from the data frame
     inner = MemorySource(read_table(followed.features), y, sample_weight)
@@ -417,7 +416,7 @@ def _through_steps(
 
 @dataclass(frozen=True)
 class GLMRelease(MeasuredRelease):
-    """The parameters of a fitted GLM with noise."""
+    """The parameters of a fitted GLM, released with noise."""
 
     # The model, with the target and weights of a table in memory, or without any rows.
     fit: FittedGLM
@@ -450,7 +449,7 @@ class GLMRelease(MeasuredRelease):
         return _single_output(fit, chunk.X, derivatives, whitener, near, kept)
 
     def merged(self, other: MeasuredRelease) -> GLMRelease | None:
-        """Return both releases as one where they are the same model with different noise."""
+        """Return both releases as one if they are the same model with different noise."""
         if not isinstance(other, GLMRelease) or other.fit.family != self.fit.family:
             return None
         template = merged(self.template, other.template)
@@ -459,7 +458,7 @@ class GLMRelease(MeasuredRelease):
         return replace(self, template=template, noise=self.noise + other.noise)
 
     def refits(self) -> Refits:
-        """Return the refits of the model with a record changed, in NumPy."""
+        """Return refits of the model with a record changed, in NumPy."""
         if self.problem is not None or len(self.noise) != 1:
             return super().refits()
         fitted_on = self.template.fitted_on
@@ -470,13 +469,13 @@ class GLMRelease(MeasuredRelease):
         """Return how far the parameters move when a record is left out or replaced."""
         if self.problem is not None:
             raise InputError(
-                "Refitting the model without a record needs all records in memory, but these are "
-                "read in chunks; load the rows it was fitted on into memory first."
+                "Refitting the model without a record needs all records in memory, but these "
+                "are read in chunks; load the rows of the fit into memory first."
             )
         if self.fit.tilt is not None:
             raise InputError(
-                "Which columns an L1 penalty would keep without a record is not known; "
-                "pass refit= to membership(), or fit with an L2 penalty alone."
+                "The columns that an L1 penalty would keep without a record are not known; pass "
+                "refit= to membership(), or fit with an L2 penalty only."
             )
         return self._changes
 
@@ -490,7 +489,7 @@ class GLMRelease(MeasuredRelease):
         return ChangedRecords(LocalModel(self.optimum, X, self.noise))
 
     def fits_in_chunks(self) -> Callable[..., ChangedRecords] | None:
-        """Return the second-order fit on a chunk's records; ``None`` where all are in memory."""
+        """Return the second-order fit on a chunk's records; ``None`` if all are in memory."""
         if self.problem is None:
             return None
         return partial(_changes_of_chunk, release=self, problem=self.problem)
@@ -500,13 +499,13 @@ class GLMRelease(MeasuredRelease):
         ask = self.fits_in_chunks()
         if ask is None or len(self.noise) != 1:
             raise InputError(
-                "Risks of several releases of the same numbers are not known for data read in "
-                "chunks; ask about each release by itself."
+                "Risks of several releases of the same numbers are not supported for data read "
+                "in chunks; measure each release separately."
             )
         if self.fit.family.self_concordance is None:
             raise InputError(
-                "Leaving a record out of this model takes refits, which need all records in "
-                "memory, but these are read in chunks; load them into memory first."
+                "Leaving a record out of this model needs refits, and these need all records in "
+                "memory; load the rows into memory first."
             )
         shifts = source.total(partial(_shifts_of_chunk, ask=ask), "norms")
         return partial(ask, shifts=shifts)
@@ -517,9 +516,9 @@ def release_of(
 ) -> GLMRelease:
     """Describe a fitted model, and check in one pass that it minimises its objective.
 
-    ``on_mismatch`` is the action where it does not: ``"raise"`` or ``"warn"``. ``single`` uses
-    single precision in the passes over the rows, where that is precise enough; columns far from
-    zero are shifted before rounding.
+    ``on_mismatch`` states what to do if it does not: ``"raise"`` or ``"warn"``. ``single`` uses
+    single precision in the passes over the rows, if that is precise enough; columns far from zero
+    are shifted before rounding.
     """
     fit, problem = describe_on(model, source)
     found = optimum(fit, FittedRecords(source, problem), noise, on_mismatch)
@@ -555,8 +554,8 @@ def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss
         return _in_float64(fit), None
     if getattr(model, "class_weight", None) is not None:
         raise InputError(
-            f"A {type(model).__name__} with class_weight is not supported on data read in chunks; "
-            "fit it with a column of sample weights."
+            f"A {type(model).__name__} with class_weight is not supported for data read in "
+            "chunks; fit it with a column of sample weights."
         )
     if library_of(type(model)) == "statsmodels":
         raise InputError(
@@ -577,8 +576,8 @@ def describe_on(model: Any, source: RowSource) -> tuple[FittedGLM, PenalisedLoss
     fit = describe(model, table, labels, weights)
     if fit.label_unit is not None or fit.tilt is not None:
         raise InputError(
-            f"A {type(model).__name__} is not supported on data read in chunks; load the rows it "
-            "was fitted on into memory."
+            f"A {type(model).__name__} is not supported for data read in chunks; load the rows "
+            "of the fit into memory."
         )
     penalty = kind_of(model).penalty
     if penalty is not None:  # stated per record or weight, but the description has made-up rows
@@ -597,11 +596,11 @@ def _weight(chunk: Chunk) -> float:
 def jacobian_of_replaced(
     fit: FittedGLM, X: np.ndarray, row: int, features: np.ndarray, label: Any, noise: Noise
 ) -> TermsJacobian:
-    """Return the Jacobian about a record that replaces one in a row of ``X``.
+    """Return the Jacobian about a record that replaces a row of ``X``.
 
-    The model is known to be the minimiser on that table. It uses ordinary arithmetic, and copies
-    the table only if its columns are far from zero: the replaced record gets weight zero, and the
-    curvature of the new one is added.
+    The model must be the minimiser on that table. It uses ordinary arithmetic, and copies the table
+    only if its columns are far from zero: the replaced record gets weight zero, and the curvature
+    of the new one is added.
     """
     weight = np.ones(len(X)) if fit.sample_weight is None else np.array(fit.sample_weight)
     x, here = features[None, :], slice(row, row + 1)
@@ -633,9 +632,10 @@ def largest_leakage(
 ) -> float:
     """Return the largest ``η/allowed`` of any record at σ = 1, for a newly fitted model.
 
-    With blocks, the largest of any block of records as a whole. The trace of the information
-    bounds its largest eigenvalue, so eigenvalues are computed in decreasing order of trace until
-    no other can exceed them. It uses ordinary arithmetic, since it serves hundreds of tables.
+    With blocks, return the largest for any block of records as a whole. The trace of the
+    information bounds its largest eigenvalue, so eigenvalues are computed in decreasing order of
+    trace until no other can exceed them. It uses ordinary arithmetic, since it is called for
+    hundreds of tables.
     """
     fit, _ = describe_on(model, source)
     table = source.whole("the largest leakage in ordinary arithmetic")
@@ -683,9 +683,9 @@ def leakage_of_others(
 
 
 def _plain_jacobians(fit: FittedGLM, X: Array, noise: Noise) -> Callable[..., TermsJacobian]:
-    """Return the function that gives the Jacobian about some rows, in ordinary arithmetic.
+    """Return a function that computes the Jacobian about some rows, in ordinary arithmetic.
 
-    Their features may be given, if they are others.
+    Replaced features of these rows may be given.
     """
     found = plain_optimum(fit, FittedRecords.in_memory(X))
     whitener = whitener_of(found, noise)
@@ -707,9 +707,9 @@ def _changes_of_chunk(
     problem: PenalisedLoss,
     shifts: LargestShifts | None = None,
 ) -> ChangedRecords:
-    """Return certified bounds on the moves of a chunk's records; with refits if all are gathered.
+    """Return certified bounds on the moves of a chunk's records; use refits if all are gathered.
 
-    ``shifts`` are those of all records; without them no bound is certified.
+    ``shifts`` are those of all records; without them, no bound is certified.
     """
     fit = about(release.optimum.near, problem, chunk)
     if chunk.gathered:
@@ -730,7 +730,7 @@ def _jacobian_at(
 ) -> TermsJacobian:
     """Return the Jacobian about rows at an optimum; ``fit`` has their labels and weights.
 
-    ``near`` are the rows as shifted for the optimum; their derivatives are computed before
+    ``near`` are the rows, shifted as for the optimum; their derivatives are computed before
     rounding to ``kind``.
     """
     several = isinstance(fit.family, Categorical)

@@ -7,8 +7,8 @@ three numbers per record::
     a = ∂²ℓ/∂m²      the curvature
     b = ∂²ℓ/∂m∂y     the label slope
 
-A custom family is a :class:`Family` with these four functions, registered by
-:func:`register_family`, which checks the derivatives first.
+A custom family is a :class:`Family` with these four functions; :func:`register_family` registers it
+after checking the derivatives.
 """
 
 from __future__ import annotations
@@ -52,18 +52,19 @@ class Family:
     mean
         The prediction ``E[y | m]``, elementwise.
     problem_with
-        Takes the labels; returns a clause on why they cannot belong to this family, or ``None``.
+        A function of the labels that returns a clause on why they do not suit this family, or
+        ``None``.
     probe
         Margins and labels at which the derivatives are checked on registration.
     curvature_slope, curvature_label_slope, label_curvature
         ``∂³ℓ/∂m³``, ``∂³ℓ/∂m²∂y`` and ``∂³ℓ/∂m∂y²``, elementwise. Only
         :meth:`seepage.glm.Reweighting.whole_procedure` needs them.
     self_concordance
-        A constant ``M`` with ``|∂³ℓ/∂m³| ≤ M ∂²ℓ/∂m²`` everywhere (Bach 2010), if there is one.
-        The risks of all records are then certified by a few products, without refits.
+        A constant ``M`` with ``|∂³ℓ/∂m³| ≤ M ∂²ℓ/∂m²`` everywhere (Bach 2010), if one exists. The
+        risks of all records are then certified by a few matrix products, without refits.
     curvature_bend
-        ``∂⁴ℓ/∂m⁴``, elementwise. Only for losses with ``|∂⁴ℓ/∂m⁴| ≤ M² ∂²ℓ/∂m²`` and
-        ``|∂⁵ℓ/∂m⁵| ≤ M³ ∂²ℓ/∂m²`` everywhere, whose risks then have tight bounds without refits.
+        ``∂⁴ℓ/∂m⁴``, elementwise. State it only for losses with ``|∂⁴ℓ/∂m⁴| ≤ M² ∂²ℓ/∂m²`` and
+        ``|∂⁵ℓ/∂m⁵| ≤ M³ ∂²ℓ/∂m²`` everywhere; their risks then have tight bounds without refits.
     """
 
     name: str
@@ -84,7 +85,7 @@ class Family:
     curvature_bend: Elementwise | None = None
 
     def check_labels(self, labels: Array, model: str | None = None) -> None:
-        """Raise an error, naming the model if given, unless labels can belong to this family."""
+        """Raise an error, naming the model if given, unless the labels suit this family."""
         problem = self.problem_with(labels)
         if problem is not None:
             whom = f"the {self.name} family" if model is None else model
@@ -161,7 +162,7 @@ def _is_inside(m: Array, y: Array) -> Array:
 def tweedie(power: float) -> Family:
     """Return the Tweedie family with a logarithmic link, for a power from 1 to 2.
 
-    Half the unit deviance, without the terms that do not depend on the margin::
+    The loss is half the unit deviance, without the terms that do not depend on the margin::
 
         ℓ(m, y) = e^{(2−p)m}/(2−p) − y e^{(1−p)m}/(1−p),     m + y e^{−m} for p = 2
 
@@ -171,7 +172,7 @@ def tweedie(power: float) -> Family:
     if not 1 <= p <= 2:
         raise InputError(
             f"The Tweedie family has a convex loss for powers from 1 to 2, not for {p:g}; choose "
-            "one of those."
+            "a power in that range."
         )
     if p == 1:
         return poisson
@@ -279,9 +280,9 @@ def get_family(name: str | Family) -> Family:
 def register_family(family: Family) -> Family:
     """Register a family under its name, after checking its derivatives.
 
-    ``slope``, ``curvature`` and ``label_slope`` (and the third derivatives that are stated) are
-    compared at ``family.probe`` with extrapolated central differences, and the curvature must not
-    be negative: the loss must be convex.
+    ``slope``, ``curvature`` and ``label_slope`` (and any third derivatives given) are compared at
+    ``family.probe`` with extrapolated central differences. The curvature must be non-negative: the
+    loss must be convex.
 
     Examples
     --------
@@ -306,9 +307,9 @@ def register_family(family: Family) -> Family:
 def check_derivatives(family: Family) -> None:
     """Raise an error unless ``slope``, ``curvature``, ``label_slope`` are derivatives of ``loss``.
 
-    Third and fourth derivatives are also checked, if stated. All are compared at every pair of a
+    Third and fourth derivatives are also checked, if given. All are compared at every pair of a
     probe margin and a probe label, in float64, with extrapolated central differences of the next
-    lower derivative, to 1e-9. The curvature must not be negative.
+    lower derivative, to 1e-9. The curvature must be non-negative.
     """
     margins, labels = probe_points(family)
     for name, truth in _by_differences(family, margins, labels).items():
@@ -368,7 +369,7 @@ def _by_differences(
 
 
 def _central(along: Callable[[float], np.ndarray], step: float = 0.02) -> np.ndarray:
-    """Return the derivative at 0: central differences, extrapolated thrice (Richardson).
+    """Return the derivative at 0, by central differences extrapolated three times (Richardson).
 
     Halving the step and cancelling the terms of order h², h⁴ and h⁶ leaves h⁸.
     """
@@ -384,11 +385,12 @@ def _central(along: Callable[[float], np.ndarray], step: float = 0.02) -> np.nda
 
 @dataclass(frozen=True)
 class Categorical:
-    """``ℓ(m, y) = log Σ_k exp(m_k) − Σ_k y_k m_k``, margins m = Wᵀx, label y on the simplex.
+    """The loss ``log Σ_k exp(m_k) − Σ_k y_k m_k`` of margins m = Wᵀx and a label y on the simplex.
 
-    With ``π = softmax(m)``: the slope is ``π − y``, the curvature ``diag π − ππᵀ``, and the mixed
-    derivative by margins and label ``−I``. The label is a point of the simplex (one-hot, or soft),
-    which has K − 1 directions, so its slope is taken along an orthonormal basis of them.
+    With ``π = softmax(m)``, the slope is ``π − y``, the curvature is ``diag π − ππᵀ``, and the
+    mixed derivative with respect to margins and label is ``−I``. The label is a point on the
+    simplex (one-hot or soft). The simplex has K − 1 directions, and the label slope is taken along
+    an orthonormal basis of them.
 
     Examples
     --------
@@ -464,20 +466,20 @@ def class_positions(labels: np.ndarray, classes: np.ndarray, start: int = 0) -> 
         row = int(np.argmax(unknown))
         raise InputError(
             f"Row {start + row:,} has the label {labels[row : row + 1].tolist()[0]!r}, which is "
-            f"none of the model's classes: {', '.join(map(repr, classes.tolist()[:10]))}."
+            f"not one of the model's classes: {', '.join(map(repr, classes.tolist()[:10]))}."
         )
     return np.asarray(positions)
 
 
 def class_targets(positions: np.ndarray, family: Family | Categorical) -> np.ndarray:
-    """Return positions among classes as labels of a family: numbers, or one-hot, (m, K)."""
+    """Return class positions as labels of a family: numbers, or one-hot rows, (m, K)."""
     if isinstance(family, Categorical):
         return np.asarray(np.eye(family.outputs)[positions])
     return positions.astype(float)
 
 
 def _others(P: Array) -> Array:
-    """Return ``1 − π_k`` as the sum of the other probabilities, so nothing cancels near one."""
+    """Return ``1 − π_k`` as the sum of the other probabilities, to avoid cancellation near one."""
     xp = array_namespace(P)
     K = P.shape[1]
     return P @ (1 - xp.eye(K, dtype=P.dtype, device=device(P)))

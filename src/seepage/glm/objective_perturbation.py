@@ -16,7 +16,7 @@ parts, one from the shift of the release and one from the determinant::
     P = H⁻¹(x̃ ⊗ I),   Q = (x̃ ⊗ I)ᵀH⁻¹(x̃ ⊗ I)
 
 The Fisher information is ``E[SSᵀ]`` over b, here an average over draws. Leaving the record out
-changes the log-density by ``λ = (‖b + g‖² − ‖b‖²)/2σ² − log det(I − ωAQ)``; the success rate of an
+changes the log-density by ``λ = (‖b + g‖² − ‖b‖²)/2σ² − log det(I − ωAQ)``. The success rate of an
 attacker who knows all other records is ``½ + ½E[(1 − e^{−λ})₊]``.
 """
 
@@ -48,7 +48,7 @@ class ObjectivePerturbation:
     """A model released with a random linear term in its objective, and its leakage.
 
     The model gives the family, the penalty and the weights; its own minimiser is not released.
-    Adversaries know all other records. Numbers are averages over draws, hence estimates.
+    Adversaries know all other records. Results are averages over draws, and so estimates.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class ObjectivePerturbation:
         The noise in the gradient of the objective (the sum over the records): a
         :class:`Gaussian` with one standard deviation.
     draws
-        The number of releases drawn for these averages.
+        The number of releases drawn for the averages.
     seed
         The seed of these draws.
 
@@ -94,13 +94,13 @@ class ObjectivePerturbation:
         fit = leak.release.model
         if fit is None:
             raise InputError(
-                "Objective perturbation is supported for models on the columns they were fitted "
-                "on, without a pipeline."
+                "Objective perturbation needs a model without a pipeline; pass the final model "
+                "and the columns it was fitted on."
             )
         if fit.ridge <= 0:
             raise InputError(
-                "Objective perturbation needs an L2 penalty: without one a random linear term may "
-                "leave no minimiser. Fit with l2 above zero."
+                "Objective perturbation needs an L2 penalty: without one, the objective with a "
+                "random linear term may have no minimiser. Fit with l2 above zero."
             )
         self.noise, self.sigma, self.fit, self.source = noise, float(noise.sigma), fit, leak.source
         self.draws, self.seed = draws, seed
@@ -113,8 +113,9 @@ class ObjectivePerturbation:
     def draw(self, seed: int | None = None) -> np.ndarray:
         """Return parameters to release: the coefficients, then the intercept if there is one.
 
-        For softmax, one row for each class; the rows sum to zero, since a common term changes no
-        probability. A seed is for experiments only: anybody who guesses it can subtract the noise.
+        For softmax, there is one row per class; the rows sum to zero, since a common term changes
+        no probability. Set a seed for experiments only: anyone who guesses it can subtract the
+        noise.
         """
         theta = self._minimisers(self.noise.draw((1, *self._start.shape), seed))[0]
         basis = self.outputs.basis
@@ -128,10 +129,10 @@ class ObjectivePerturbation:
         released
             The result of :meth:`draw` at the first training, which determines the random term.
         rows
-            The positions of all records removed so far, these included.
+            The positions of all records removed so far, including these.
         current
-            The parameters after earlier removals, from which to step; by default the released
-            ones.
+            The parameters after earlier removals, from which the step starts; by default, the
+            released ones.
 
         Examples
         --------
@@ -179,7 +180,7 @@ class ObjectivePerturbation:
         """Return an informed attacker's success rate of membership inference on each record.
 
         The prior is one half. The result is the upper end of a 99.9 % interval for the mean over
-        draws; a left-out record is not replaced, and the penalty stays the same.
+        draws. A record that is left out is not replaced, and the penalty stays the same.
         """
         gains = np.zeros((2, len(self.y)))
         for piece in self._pieces(self.draws):
@@ -195,24 +196,24 @@ class ObjectivePerturbation:
         """Return ε of (ε, δ)-differential privacy, given bounds valid for every possible record.
 
         ``‖g‖ ≤ L`` and ``‖∂²ℓ‖ ≤ C`` at all parameters. One more record raises the determinant by
-        a factor of at most ``(1 + C/ridge)^c``. The gradient is ``x̃ ⊗ r`` for any θ, so the rest
-        of the privacy loss is at most ``L‖Z‖/σ + L²/2σ²`` with c normal numbers Z, one for each
-        output (K − 1 for K classes). Their norm exceeds its quantile χ with probability δ::
+        a factor of at most ``(1 + C/ridge)^c``. The gradient is ``x̃ ⊗ r`` for any θ. So the rest
+        of the privacy loss is at most ``L‖Z‖/σ + L²/2σ²``, where Z are c normal numbers, one for
+        each output (K − 1 for K classes). Their norm exceeds its quantile χ with probability δ::
 
             ε = c log(1 + C/ridge) + L²/2σ² + (L/σ) χ(1 − δ)
 
-        Neighbouring tables differ by one record added or left out, with the same penalty.
+        Neighbouring tables differ by one record added or removed, with the same penalty.
         """
         for value, name in ((delta, "delta"), (lipschitz, "lipschitz"), (curvature, "curvature")):
             check_number(value, name)
         if not 0 < delta < 1 or lipschitz <= 0 or curvature <= 0:
             raise InputError(
-                "delta must lie between 0 and 1; lipschitz and curvature must be bounds above zero."
+                "delta must lie between 0 and 1; lipschitz and curvature must be above zero."
             )
         if self.fit.intercept is not None:
             raise InputError(
                 "Differential privacy needs a penalty on every parameter, but the intercept has "
-                "none; fit without one, or put a column of ones into the table."
+                "none; fit without an intercept, or add a column of ones to the table."
             )
         size = np.linalg.norm(self.X, axis=1)
         for margins in self._margins_anywhere():  # at all parameters, not at the fitted ones
@@ -226,9 +227,9 @@ class ObjectivePerturbation:
             ):
                 if not np.all(found <= bound * (1 + 1e-9)):
                     raise InputError(
-                        f"{name}={bound:g} does not hold for the given records, where it is "
-                        f"{np.max(found):.3g} or more. Scale rows to a bound, or use a family "
-                        "whose loss has one, such as the logistic."
+                        f"{name}={bound:g} does not hold for the given records, which reach "
+                        f"{np.max(found):.3g} or more. Scale rows to a bounded norm, or use a "
+                        "family whose loss is bounded in this way, such as the logistic."
                     )
         ratio, count = lipschitz / self.sigma, self.outputs.count
         determinant = count * math.log1p(curvature / float(self.fit.ridge))
@@ -288,7 +289,7 @@ class ObjectivePerturbation:
             if np.all(shift <= 1e-10 * np.maximum(np.abs(margins).max(axis=(1, 2)), 1.0)):
                 return theta
         raise InputError(
-            "With some draws of the noise no minimiser of the objective was found; use less "
+            "For some draws of the noise, no minimiser of the objective was found; use less "
             "noise, a larger penalty, or a model without an intercept."
         )
 
@@ -311,7 +312,7 @@ class ObjectivePerturbation:
         return solved, np.einsum("ni,bnikl->bnkl", self.X, solved, optimize=True)
 
     def _scores(self, b: np.ndarray, theta: np.ndarray) -> np.ndarray:
-        """Return S of every record for some draws, (B, n, d + c)."""
+        """Return S of every record for these draws, (B, n, d + c)."""
         d, margins = self.columns.shape[1], self.X @ theta
         A, w = self.outputs.curvature(margins, self.y), theta[:, :d].transpose(0, 2, 1)
         solved, Q = self._shares(margins)
@@ -341,7 +342,7 @@ class ObjectivePerturbation:
         return np.asarray(slope * along + ((up - down) * Q)[..., 0] / (2 * near))
 
     def _log_ratios(self, piece: slice) -> np.ndarray:
-        """Return ``λ`` of every record for some draws, (B, n)."""
+        """Return ``λ`` of every record for these draws, (B, n)."""
         b, margins = self._noises[piece], self.X @ self._released[piece]
         g = self.weight[:, None] * self.outputs.slope(margins, self.y)
         curvature = self.weight[:, None, None] * self.outputs.curvature(margins, self.y)
@@ -363,7 +364,7 @@ class ObjectivePerturbation:
             relative = np.nanmax(np.sqrt(error) / self.draws / values[:, -1] / 2)
         said = (
             f"An average over {self.draws:,} draws: the standard error of η is at most "
-            f"{100 * relative:.1f} %. It includes the term of the determinant."
+            f"{100 * relative:.1f} %. It includes the determinant term."
         )
         return self._result(eta, "fil", about, said)
 

@@ -48,7 +48,7 @@ def accuracy(mu: Any, prior: Any = 0.5) -> np.ndarray:
     """
     mu, p = np.broadcast_arrays(np.asarray(mu, dtype=float), np.asarray(prior, dtype=float))
     if not np.all((p >= 0) & (p <= 1)):
-        raise InputError("A prior is a probability, between 0 and 1.")
+        raise InputError("prior must be a probability between 0 and 1.")
     apart = np.where(mu > 0, mu, 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         odds = np.log(p) - np.log1p(-p)
@@ -60,12 +60,12 @@ def accuracy(mu: Any, prior: Any = 0.5) -> np.ndarray:
 
 
 def accuracy_beside(mu: Any, prior: Any, epsilon: Any, delta: Any = 0.0) -> np.ndarray:
-    """Return the same with additional (ε, δ)-differentially private figures.
+    """Return the success rate when (ε, δ)-differentially private figures are published as well.
 
     Such figures distinguish two candidates no better than a mechanism that reveals the truth with
     probability δ, and otherwise applies randomised response, true with probability
-    ``q = e^ε/(1 + e^ε)`` (Kairouz, Oh and Viswanath 2015). Its output is used first: it updates
-    the prior ``p`` to ``pq/(pq + (1 − p)(1 − q))``.
+    ``q = e^ε/(1 + e^ε)`` (Kairouz, Oh and Viswanath 2015). The attacker uses this output first, so
+    the prior ``p`` becomes ``pq/(pq + (1 − p)(1 − q))``.
 
     >>> accuracy_beside([0.0, 1.0], 0.5, 0.45).round(3).tolist()
     [0.611, 0.709]
@@ -82,8 +82,7 @@ def accuracy_beside(mu: Any, prior: Any, epsilon: Any, delta: Any = 0.0) -> np.n
 def distance(right: Any, prior: Any, epsilon: float = 0.0, delta: float = 0.0) -> np.ndarray:
     """Return the μ at which the best test has this success rate: the inverse of :func:`accuracy`.
 
-    With ε and δ, the inverse of :func:`accuracy_beside`: zero where those figures alone are
-    enough.
+    With ε and δ it inverts :func:`accuracy_beside`, and is zero where those figures alone suffice.
 
     >>> distance(accuracy(1.5, 0.9), 0.9).round(9).tolist()
     1.5
@@ -103,7 +102,7 @@ def distance(right: Any, prior: Any, epsilon: float = 0.0, delta: float = 0.0) -
 def _halved(
     below: Callable[[np.ndarray], Any], low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return intervals bisected to rounding; ``below`` is true where a root lies above a point."""
+    """Bisect intervals to floating-point precision; ``below``: a root lies above the point."""
     for _ in range(120):
         middle = (low + high) / 2
         up = below(middle)
@@ -114,12 +113,12 @@ def _halved(
 def right_beside(
     right: Any, baseline: Any, levels: int, epsilon: float, delta: float = 0.0
 ) -> np.ndarray:
-    """Return the largest success rate of a guess with additional (ε, δ)-private figures.
+    """Return the largest success rate when (ε, δ)-private figures are published as well.
 
-    ``right`` and ``baseline`` are the success rates with the release and without it. For two
-    levels they determine the distance, and :func:`accuracy_beside` is exact. For more, the figures
-    raise the odds of the best guess by at most ``e^ε``, whatever was seen before, except where
-    they reveal everything, with probability at most δ.
+    ``right`` and ``baseline`` are the success rates with the release and without it. For two levels
+    these rates determine the distance, and :func:`accuracy_beside` is exact. For more levels, the
+    figures multiply the odds of the best guess by at most ``e^ε``. With probability at most δ they
+    reveal everything.
 
     >>> right_beside(0.8, 0.5, 3, 0.45).round(3).tolist()
     0.863
@@ -141,7 +140,7 @@ def true_positive_rate(mu: Any, false_positive_rate: Any) -> np.ndarray:
     """
     alpha = np.asarray(false_positive_rate, dtype=float)
     if not np.all((alpha >= 0) & (alpha <= 1)):
-        raise InputError("A false positive rate is a share, between 0 and 1.")
+        raise InputError("A false positive rate must be between 0 and 1.")
     mu = np.asarray(mu, dtype=float)
     with np.errstate(invalid="ignore"):
         rate = ndtr(ndtri(alpha) + mu)
@@ -149,12 +148,11 @@ def true_positive_rate(mu: Any, false_positive_rate: Any) -> np.ndarray:
 
 
 def rate_beside(rate: float, fpr: float, epsilon: float, delta: float = 0.0) -> float:
-    """Return a true positive rate with additional (ε, δ)-private figures.
+    """Return the true positive rate when (ε, δ)-private figures are published as well.
 
     Randomised response moves the threshold of the best test by ``±ε/μ``; bisection finds the
-    threshold that keeps the false positive rate. Where everything is revealed there are no false
-    positives:
-    ``δ + (1 − δ) TPR(α/(1 − δ))``.
+    threshold that keeps the false positive rate. Where the figures reveal everything there are no
+    false positives: ``δ + (1 − δ) TPR(α/(1 − δ))``.
 
     >>> round(rate_beside(0.38, 0.01, 0.45), 3)
     0.399
@@ -180,9 +178,10 @@ def rate_beside(rate: float, fpr: float, epsilon: float, delta: float = 0.0) -> 
 
 
 class Success(NamedTuple):
-    """Success rates of the best guess, and their errors.
+    """The success rates of the best guess, and their errors.
 
-    An error is zero up to rounding, or the 99.9 % limit of an integral's error.
+    An error is zero (up to rounding) for a closed form, else the 99.9 % limit of the integration
+    error.
     """
 
     right: np.ndarray
@@ -200,9 +199,10 @@ def best_guess(gram: np.ndarray, prior: np.ndarray, precision: float = 1e-5) -> 
     prior
         The probabilities of the candidates, ``(m, K)`` or ``(K,)``.
     precision
-        The target error where the integral has no closed form: with more than three candidates.
-        Beyond six it is only a target, and the error reached is returned. From 0.001
-        on, a method is used whose work is linear in the number of candidates, not quadratic.
+        The target error of the integral, which has no closed form for more than three candidates.
+        For more than six candidates the target may be missed; the error reached is returned. A
+        target of 0.001 or more selects a method whose work is linear, not quadratic, in the
+        candidates.
 
     Examples
     --------
@@ -238,18 +238,18 @@ def best_guess(gram: np.ndarray, prior: np.ndarray, precision: float = 1e-5) -> 
 def guess_limit(apart: np.ndarray, prior: np.ndarray) -> np.ndarray:
     """Return an upper bound on the success rate of the best guess, from the candidates' distances.
 
-    For any candidate j, ``max_k p_k f_k ≤ p_j f_j + Σ_{k≠j} (p_k f_k − p_j f_j)₊``. The integral
-    of each difference is the gain of a test between two candidates over always naming j, so::
+    For any candidate j, ``max_k p_k f_k ≤ p_j f_j + Σ_{k≠j} (p_k f_k − p_j f_j)₊``. The integral of
+    each difference is how much a test between k and j gains on always naming j, so::
 
         right ≤ min_j  p_j + Σ_{k≠j} [(p_j + p_k) A(μ_jk, p_j/(p_j + p_k)) − p_j]
 
     with A from :func:`accuracy`. For two candidates the bound is exact. It grows with every
-    distance, so upper ends of distances may be used.
+    distance, so upper limits of the distances give a valid bound.
 
     Parameters
     ----------
     apart
-        Distances between the candidates, or their upper ends, ``(m, K, K)``.
+        Distances between the candidates, or upper limits of them, ``(m, K, K)``.
     prior
         The probabilities of the candidates, ``(m, K)``.
 
@@ -271,15 +271,15 @@ def guess_limit(apart: np.ndarray, prior: np.ndarray) -> np.ndarray:
 
 
 def checked_prior(prior: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Return the prior as probabilities of this shape, one line per record, or refuse it."""
+    """Return the prior as probabilities of this shape, one row per record, or raise an error."""
     values = np.asarray(prior, dtype=float)
     if values.shape not in (shape, shape[1:]):
         raise InputError(
-            f"A prior over {shape[1]} candidates needs one probability for each, for all records "
-            f"or for every one of them; this one has the shape {values.shape}."
+            f"A prior over {shape[1]} candidates needs one probability for each, or one row of "
+            f"them per record; this one has shape {values.shape}."
         )
     if not np.all(values >= 0) or not np.allclose(values.sum(axis=-1), 1.0, atol=1e-6):
-        raise InputError("The probabilities of a prior must not be negative, and must add up to 1.")
+        raise InputError("The probabilities of a prior must be non-negative and add up to 1.")
     values = values / values.sum(axis=-1, keepdims=True)
     return np.asarray(np.broadcast_to(values, shape))
 
@@ -295,12 +295,12 @@ def _fewest(gram: np.ndarray, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def _competition(
     gram: np.ndarray, prior: np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return when candidate k, if it is the truth, wins: ``U_l ≤ b_l`` for all l.
+    """Return when candidate k wins if it is the truth: ``U_l ≤ b_l`` for all l.
 
-    ``U`` is normal with mean zero and the covariance ``⟨w_k − w_l, w_k − w_m⟩``. Of identical
-    candidates the one with the larger prior wins, or the first.
+    ``U`` is normal with mean zero and the covariance ``⟨w_k − w_l, w_k − w_m⟩``. Among identical
+    candidates the one with the larger prior wins; if equal, the first.
 
-    Returns the limits ``b (m, K − 1)``, the covariances and the candidates l.
+    Return the limits ``b (m, K − 1)``, the covariances and the candidates l.
     """
     others = np.array([j for j in range(gram.shape[1]) if j != k])
     to_k = gram[:, k, others]
@@ -323,7 +323,7 @@ def _competition(
 
 
 def _of_three(gram: np.ndarray, prior: np.ndarray) -> np.ndarray:
-    """Return the probability for three candidates: each wins in a wedge of the plane."""
+    """Return the success rate for three candidates, each of which wins in a wedge of the plane."""
     total = np.zeros(len(gram))
     for k in range(3):
         limits, covariance, _ = _competition(gram, prior, k)
@@ -361,7 +361,7 @@ def _both_below(limits: np.ndarray, correlation: np.ndarray) -> np.ndarray:
 def _by_integration(
     gram: np.ndarray, prior: np.ndarray, precision: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the probability and its error, by scrambled Sobol points in all directions but one."""
+    """Return the success rate and its error, by Sobol points in all directions but one."""
     integrals = [_one_integral(G, p, precision) for G, p in zip(gram, prior, strict=True)]
     right, error = np.array(integrals).reshape(-1, 2).T
     return right, error
@@ -446,7 +446,7 @@ def _ordered(places: np.ndarray, prior: np.ndarray, k: int) -> tuple[np.ndarray,
 def _won_in_turn(
     rivals: list[tuple[np.ndarray, np.ndarray]], prior: np.ndarray, points: np.ndarray
 ) -> np.ndarray:
-    """Return the probability that the truth wins over its rivals, one by one (Genz 1992), (s,)."""
+    """Return the probability that the truth beats its rivals one by one (Genz 1992), (s,)."""
     repeats, count, directions = points.shape
     total = np.zeros(repeats)
     for p, (L, limits) in zip(prior, rivals, strict=True):
@@ -478,7 +478,7 @@ def _posterior(places: np.ndarray, prior: np.ndarray, points: np.ndarray) -> np.
 
 
 def _won_on_lines(places: np.ndarray, prior: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Return the same, (s,), with the direction of most spread integrated in closed form."""
+    """Return the same mean, (s,), with the direction of most spread integrated in closed form."""
     repeats, count, directions = points.shape
     normals = ndtri(np.clip(points, 1e-16, 1 - 1e-16)).reshape(repeats * count, directions)
     total = np.zeros(repeats)
@@ -490,8 +490,7 @@ def _won_on_lines(places: np.ndarray, prior: np.ndarray, points: np.ndarray) -> 
 def _interval(places: np.ndarray, prior: np.ndarray, k: int, normals: np.ndarray) -> np.ndarray:
     """Return the probability that k wins if it is the truth, given all coordinates but the first.
 
-    It wins over each rival on one side of some point of the first coordinate, hence in an
-    interval.
+    It beats each rival on one side of a point of the first coordinate, hence in an interval.
     """
     low, high = np.full(len(normals), -np.inf), np.full(len(normals), np.inf)
     for rival in range(len(places)):

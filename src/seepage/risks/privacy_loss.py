@@ -1,17 +1,17 @@
 """The privacy loss of some records or people, and its composition.
 
-It consists of four numbers. **η**, the Fisher information loss. **μ**, the distance between
-releases with the record and without it, in standard deviations of Gaussian noise (Gaussian
-differential privacy, Dong, Roth and Su 2022). **ε** and **δ**, the differential privacy of all
-other releases. An unknown number is infinite: an unknown loss counts as full disclosure.
+It has four components. **η**, the Fisher information loss. **μ**, the distance between releases
+with the record and without it, in standard deviations of Gaussian noise (Gaussian differential
+privacy, Dong, Roth and Su 2022). **ε** and **δ**, the differential privacy of all other releases.
+An unknown component is infinite: an unknown loss counts as full disclosure.
 
 *Independent releases*: information adds, ``η² = Σ η_k²``; so do squared distances, ``μ² = Σ μ_k²``;
 and ``ε = Σ ε_k``, ``δ = Σ δ_k``.
 
 *Several records of one person*, with a known loss each: ``‖[J₁ … J_m]‖² ≤ Σ‖J_i‖²``, so
-``η² ≤ Σ η_i²``. By group privacy ``ε ≤ Σ ε_i`` and ``δ ≤ Σ_i δ_i exp(Σ_{j≠i} ε_j)``, removing the
-records one after the other. The distance without all of them cannot be bounded by the
-distances without each, so μ of more than one record is unknown.
+``η² ≤ Σ η_i²``. By group privacy ``ε ≤ Σ ε_i`` and ``δ ≤ Σ_i δ_i exp(Σ_{j≠i} ε_j)``, by removing
+the records one after the other. The distance after removing all of them is not bounded by the
+distances after removing each, so μ of more than one record is unknown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from seepage.risks.guessing import accuracy_beside
 
 @dataclass(frozen=True, eq=False)
 class PrivacyLoss:
-    """The privacy loss of some records or people, with one number of every kind for each.
+    """The privacy loss of records or people: one value of η, μ, ε and δ for each.
 
     Examples
     --------
@@ -50,7 +50,7 @@ class PrivacyLoss:
     def of(
         cls, count: int, *, eta: Any = 0.0, mu: Any = 0.0, epsilon: Any = 0.0, delta: Any = 0.0
     ) -> PrivacyLoss:
-        """Return the loss of ``count`` records; a single number applies to each."""
+        """Return the loss of ``count`` records; a single number applies to all of them."""
         columns = {}
         for name, given in (("eta", eta), ("mu", mu), ("epsilon", epsilon), ("delta", delta)):
             try:
@@ -58,13 +58,15 @@ class PrivacyLoss:
             except (TypeError, ValueError):
                 values = np.zeros((0, 0))
             if values.shape not in ((), (count,)):
-                raise InputError(f"{name} takes one number, or one for each of the {count:,} rows.")
+                raise InputError(
+                    f"{name} must be one number, or one for each of the {count:,} rows."
+                )
             column = np.array(np.broadcast_to(values, (count,)))
             if not np.all(column >= 0):  # nan is not
                 raise InputError(f"{name} must be at least 0; use np.inf if it is not known.")
             columns[name] = column
         if np.any(columns["delta"] > 1):
-            raise InputError("delta is a probability, between 0 and 1.")
+            raise InputError("delta must be a probability between 0 and 1.")
         return cls(**columns)
 
     def __len__(self) -> int:
@@ -72,7 +74,7 @@ class PrivacyLoss:
 
     @property
     def columns(self) -> Mapping[str, np.ndarray]:
-        """The numbers by name."""
+        """The components by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def at(self, rows: np.ndarray) -> PrivacyLoss:
@@ -101,7 +103,7 @@ class PrivacyLoss:
         )
 
     def largest(self, group: np.ndarray, groups: int) -> PrivacyLoss:
-        """Return the largest loss within every group: it bounds that of any one of its records."""
+        """Return the largest loss in each group, which bounds the loss of any record in it."""
         most = {}
         for name, values in self.columns.items():
             most[name] = np.zeros(groups)
@@ -109,7 +111,7 @@ class PrivacyLoss:
         return PrivacyLoss(**most)
 
     def together(self, group: np.ndarray, groups: int) -> PrivacyLoss:
-        """Return the loss of every group as a whole, for groups that are one person's records."""
+        """Return the loss of each group as a whole, where a group is one person's records."""
         each = self.largest(group, groups)
         several = np.bincount(group, minlength=groups) > 1
         epsilon = np.bincount(group, self.epsilon, groups)
@@ -126,7 +128,6 @@ class PrivacyLoss:
     def membership(self) -> np.ndarray:
         """Return the largest success rate of membership inference by an informed attacker.
 
-        Computed as in :func:`~seepage.risks.guessing.accuracy_beside`, with figures that have ε
-        and δ.
+        Uses :func:`~seepage.risks.guessing.accuracy_beside` for the releases with ε and δ.
         """
         return accuracy_beside(self.mu, 0.5, self.epsilon, self.delta)

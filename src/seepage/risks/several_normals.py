@@ -1,8 +1,8 @@
 """The success rate of the best guess among normal distributions with different covariances.
 
-Under candidate v, with prior ``p_v``, the release is ``N(m_v, S_v)``. The success rate
-of the best guess is ``E max_a P(v covered by a | release)``: a mean of a bounded quantity over
-draws of the release, given with an interval. With a common covariance,
+Under candidate v, with prior ``p_v``, the release is ``N(m_v, S_v)``. The success rate of the best
+guess is ``E max_a P(v covered by a | release)``: the mean of a bounded quantity over draws of the
+release, returned with a confidence interval. With a common covariance,
 :mod:`seepage.risks.guessing` and :mod:`seepage.risks.tolerance` have closed forms or faster
 methods.
 """
@@ -17,7 +17,7 @@ from scipy.special import ndtri, softmax
 
 
 class AmongNormals(NamedTuple):
-    """The success rate of the best guess, half its 99 % interval, and that of pairs."""
+    """The success rate of the best guess, its 99 % half-width, and the success rates for pairs."""
 
     right: float
     error: float
@@ -44,9 +44,10 @@ def best_among(
     prior
         ``p``, (K,).
     covered
-        The candidates that each guess covers, (guesses, K): the identity if a guess names one.
+        The candidates that each guess covers, (guesses, K); the identity if each guess names one.
     draws
-        The number of draws of the release, spread evenly over the candidates, at least 32 of each.
+        The number of draws of the release, split evenly between the candidates, at least 32 for
+        each.
     rng
         The random generator of the draws.
 

@@ -2,8 +2,8 @@
 
 The number is one of ``v_1 < … < v_G`` with probabilities ``p``; the release is ``w_v`` plus
 standard normal noise. The best guess is the interval of width ``2t`` with the largest
-posterior probability. Its success rate is ``E max_a P(v_a ≤ v ≤ v_a + 2t | release)``: a mean of a
-bounded quantity over draws of the release, given with an interval.
+posterior probability. Its success rate is ``E max_a P(v_a ≤ v ≤ v_a + 2t | release)``: the mean of
+a bounded quantity over draws of the release, returned with a confidence interval.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from scipy.special import ndtri, softmax
 
 
 class Within(NamedTuple):
-    """Success rates of the best guess, and half the width of their 99 % intervals."""
+    """The success rates of the best guess, and half the width of their 99 % intervals."""
 
     right: np.ndarray
     error: np.ndarray
 
 
 def windows(values: np.ndarray, tolerance: float) -> np.ndarray:
-    """Return the values each guess covers, ``(G, G)``: guess a all from ``v_a`` to ``v_a + 2t``.
+    """Return the values that each guess covers, ``(G, G)``: guess a covers ``v_a`` to ``v_a + 2t``.
 
-    No other guess covers more, since any guess can be moved up until it starts at a value.
+    No other guess covers more, since moving a guess up until it starts at a value loses none.
     """
     slack = 1e-9 * max(1.0, float(np.max(np.abs(values))))
     ahead = values[None, :] - values[:, None]

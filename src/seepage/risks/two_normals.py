@@ -5,10 +5,10 @@ Neyman and Pearson the best test compares the log-likelihood ratio with a thresh
 
     λ(x) = ½ Σ_k [(x_k − m_k)²/(1 + e_k) − x_k² + log(1 + e_k)]
 
-The probability that λ exceeds a threshold is an integral. Along one coordinate, in which λ is
-quadratic, it is exact: differences of the normal distribution function. Over the others it is a
-mean over a fixed set of Sobol points. With ``e = 0`` everything follows from ``‖m‖``, as
-in :mod:`seepage.risks.guessing`.
+The probability that λ exceeds a threshold is an integral. In one coordinate, in which λ is
+quadratic, it is a difference of normal distribution functions. Over the other coordinates it is a
+mean over a fixed set of Sobol points. With ``e = 0`` everything follows from ``‖m‖``, as in
+:mod:`seepage.risks.guessing`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TwoNormals:
     Parameters
     ----------
     shift
-        ``m``, (n, k); infinite in its first entry where the pair is distinguished with certainty.
+        ``m``, (n, k); its first entry is infinite where the two are distinguished with certainty.
     spread
         ``e``, (n, k), above −1.
     """
@@ -46,7 +46,7 @@ class TwoNormals:
 
     @classmethod
     def apart(cls, mu: np.ndarray) -> TwoNormals:
-        """Return pairs of equal covariance at these distances."""
+        """Return pairs with equal covariances and these distances."""
         shift = np.asarray(mu, dtype=float)[:, None]
         return cls(shift, np.zeros_like(shift))
 
@@ -69,14 +69,14 @@ class TwoNormals:
         return TwoNormals(shift, spread)
 
     def accuracy(self, prior: float = 0.5) -> np.ndarray:
-        """Return the success rate of the best test if records take part with this probability.
+        """Return the success rate of the best test if records are members with this probability.
 
         >>> pairs = TwoNormals(np.array([[0.0]]), np.array([[3.0]]))  # deviations of 1 and of 2
         >>> pairs.accuracy().round(3).tolist()
         [0.661]
         """
         if not 0 <= prior <= 1:
-            raise InputError("A prior is a probability, between 0 and 1.")
+            raise InputError("prior must be a probability between 0 and 1.")
         right = guessing.accuracy(self.distance, prior)
         rows = self._uneven
         if len(rows) and 0 < prior < 1:
@@ -167,7 +167,7 @@ def _padded(values: np.ndarray, size: int) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def _normal_points(size: int) -> np.ndarray:
-    """Return points of Sobol's sequence as standard normal numbers, (points, size)."""
+    """Return Sobol points transformed to standard normal numbers, (points, size)."""
     if size == 0:
         return np.zeros((1, 0))
     return np.asarray(ndtri(qmc.Sobol(size, rng=np.random.default_rng(0)).random(_POINTS)))

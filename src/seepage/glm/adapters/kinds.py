@@ -1,6 +1,6 @@
-"""A class of models: how one is read, or why it is refused and which alternative to use.
+"""A class of models: how they are read, or why they are not supported and what to use instead.
 
-Library classes are referred to by name, so that none has to be imported: see
+Library classes are identified by name, so that none has to be imported; see
 :mod:`seepage.support.library_classes`.
 """
 
@@ -72,7 +72,7 @@ class NoDerivativeError(InputError):
 
 
 def refusal(why: str, instead: str) -> InputError:
-    """Return an error of two sentences, with the page that lists all models."""
+    """Return an error with the reason and an alternative, and the page that lists all models."""
     return InputError(f"{why} {instead} See {PAGE}.")
 
 
@@ -94,23 +94,23 @@ def reader(
     Parameters
     ----------
     family_of
-        The loss, or a function that finds it.
+        The loss, or a function that returns it.
     penalty
-        Gives p from the model, the number of records and the total weight ``Σ ω``.
+        Returns p from the model, the number of records and the total weight ``Σ ω``.
     ratio_of
-        Gives ρ. Columns with a zero coefficient have been dropped before: see
+        Returns ρ. Columns with a zero coefficient are dropped first: see
         :class:`~seepage.glm.preprocessing.steps.KeptColumns`.
     check
-        Refuses settings with another objective.
+        Raises an error for settings that change the objective.
     label_unit
-        The distance between two classes that the model codes as −1 and 1.
+        The difference between the codes of the two classes: 2 if they are −1 and 1.
     """
 
     def read(model: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
         if getattr(model, "weighted_", False) and sample_weight is None:  # known of our own models
             raise InputError(
-                f"This {type(model).__name__} was fitted with sample weights: pass the same ones "
-                "as sample_weight=."
+                f"This {type(model).__name__} was fitted with sample weights; pass the same "
+                "weights as sample_weight=."
             )
         check_fitted_columns(model, table)
         if check is not None:
@@ -177,14 +177,15 @@ def one_output(model: Any) -> np.ndarray:
 
 
 def kept_coefficients(model: Any) -> np.ndarray:
-    """Return the coefficients, (d,), refusing any that is zero."""
+    """Return the coefficients, (d,); raise an error if any is zero."""
     coef = one_output(model)
     if np.any(coef == 0):
         raise refuse_setting(
             model,
             "columns that its L1 penalty dropped",
             "it has no derivative along them",
-            "Pass a model of the columns it kept; sp.leakage and sp.audit do so by themselves.",
+            "Pass a model fitted on the columns it kept; sp.leakage and sp.audit do this "
+            "automatically.",
         )
     return np.asarray(coef.reshape(-1), dtype=float)
 

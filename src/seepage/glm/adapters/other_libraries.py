@@ -1,4 +1,4 @@
-"""Readers of the models of glum and skglm."""
+"""Readers for models of glum and skglm."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _glum_family(model: Any) -> Family:
             model,
             f"the family {model.family!r} and the link {model.link!r}",
             "this loss is not implemented here",
-            "Take the normal family with the identity link, the binomial with the logit, or "
+            "Use the normal family with the identity link, the binomial with the logit, or "
             "Poisson, gamma or Tweedie (power from 1 to 2) with the logarithm.",
         )
     return found
@@ -74,7 +74,7 @@ KINDS: tuple[ModelKind | RefusedKind, ...] = (
         "glum",
         "GeneralizedLinearRegressorCV",
         _glum,
-        "as without CV, with the penalty chosen",
+        "as without CV, with the selected penalty",
         chooses=(PENALTY,),
     ),
     _kind("skglm", "Lasso", lasso, _PENALTY),

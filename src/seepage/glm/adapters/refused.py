@@ -6,14 +6,14 @@ from seepage.glm.adapters.kinds import RefusedKind
 
 _ATTACK = (
     "Audit it by attack with sp.audit(model, X, y), which measures how well an attacker "
-    "tells members from other people."
+    "distinguishes members from non-members."
 )
 _COX = (
     "Cox's partial likelihood couples records: each event is compared with everybody at risk at "
     "that time, so the objective is not a sum over records."
 )
 _HAZARD = (
-    "Cut time into intervals, make one record for each person and interval, and fit a Poisson "
+    "Split time into intervals, make one record per person and interval, and fit a Poisson "
     "regression of the events with the logarithm of the time at risk as offset (a piecewise "
     "exponential model)."
 )
@@ -22,10 +22,10 @@ _HAZARD = (
 NETWORK = RefusedKind(
     "torch",
     "*",
-    "A torch module has no fit and predict.",
-    "Audit it by attack with sp.audit(net, X, y), measure one private step with sp.leakage(net, X, "
-    "y, noise_multiplier=1.0, max_grad_norm=1.0), or a whole run of Opacus with "
-    'sp.nn.attach(optimizer, net, "cross_entropy", loader).',
+    "A torch module has no fit or predict method.",
+    "Audit it by attack with sp.audit(net, X, y); measure one private step with sp.leakage(net, "
+    "X, y, noise_multiplier=1.0, max_grad_norm=1.0), or a whole Opacus run with "
+    "sp.nn.attach(optimizer, net, \"cross_entropy\", loader).",
 )
 
 
@@ -37,16 +37,15 @@ KINDS = (
     *_refused(
         "sklearn",
         "CalibratedClassifierCV",
-        "A calibrated classifier is several models, each fitted on part of the data, with curves "
-        "fitted to their predictions for the rest.",
-        "Audit the model inside it, fitted on all records; a LogisticRegression needs no "
-        "calibration.",
+        "A calibrated classifier consists of several models, each fitted on part of the data, "
+        "and of calibration curves fitted to their predictions on the rest.",
+        "Audit its base model, fitted on all records; a LogisticRegression needs no calibration.",
     ),
     *_refused(
         "sklearn",
         "HuberRegressor",
-        "Huber's regression fits the scale of the residuals together with the coefficients.",
-        "Fix the scale, and fit sp.glm.GeneralizedLinearRegression with a family of your own.",
+        "Huber regression fits the scale of the residuals together with the coefficients.",
+        "Fix the scale and fit sp.glm.GeneralizedLinearRegression with a custom family.",
     ),
     *_refused(
         "sklearn",
@@ -58,13 +57,13 @@ KINDS = (
     *_refused(
         "sklearn",
         "BayesianRidge ARDRegression",
-        "This model fits its own penalties together with the coefficients.",
+        "This model fits its penalties together with the coefficients.",
         "Fit Ridge with alpha = model.lambda_ / model.alpha_ and audit that.",
     ),
     *_refused(
         "sklearn",
         "MultiTaskLasso MultiTaskElasticNet MultiTaskLassoCV",
-        "This model has several outputs, and its penalty ties their columns together.",
+        "This model has several outputs, coupled by its penalty.",
         "Fit Lasso, ElasticNet or Ridge once for each output, and compose the releases with "
         "sp.compose.",
     ),
@@ -84,12 +83,12 @@ KINDS = (
     *_refused(
         "sklearn",
         "MLPClassifier MLPRegressor",
-        "Training a network stops early, not at a minimiser that could be differentiated.",
+        "Network training stops early, not at a minimiser that could be differentiated.",
     ),
     *_refused(
         "sklearn",
         "LinearSVR Perceptron PassiveAggressiveClassifier",
-        "The loss of this model has no second derivative for records on the edge of the margin.",
+        "The loss of this model has no second derivative for records exactly on the margin.",
     ),
     RefusedKind("statsmodels", "PHReg", _COX, _HAZARD),
     RefusedKind("skglm", "CoxEstimator", _COX, _HAZARD),
@@ -105,13 +104,13 @@ KINDS = (
     *_refused(
         "statsmodels",
         "NegativeBinomial NegativeBinomialP GeneralizedPoisson BetaModel",
-        "This model fits a dispersion or a variance together with the coefficients.",
-        "Fit Poisson regression, or a GLM of the Tweedie family with its power fixed.",
+        "This model fits a dispersion or variance together with the coefficients.",
+        "Fit a Poisson regression, or a Tweedie GLM with a fixed power.",
     ),
     *_refused(
         "statsmodels",
         "MixedLM GEE GLSAR",
-        "This model couples the records of a group through the effects or errors they share.",
+        "This model couples the records of a group through shared effects or errors.",
         "Fit OLS or GLM with the group as a category, or treat each group as one record.",
     ),
     *_refused(

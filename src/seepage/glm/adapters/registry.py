@@ -1,9 +1,9 @@
-"""The registry of supported models: from a fitted model to the objective it minimises.
+"""The registry of supported models: maps a fitted model to the objective it minimises.
 
 :func:`unwrap` extracts the model from searches, pipelines, formulas, and penalties that drop
 columns. It returns a model that :func:`describe` reads, the steps from the caller's table to the
-model's table, and sentences on what an audit leaves out. Readers for models of
-:mod:`seepage.glm` are in this file; every other library has its own file.
+model's table, and notes on what an audit leaves out. Readers for models of :mod:`seepage.glm` are
+in this file; every other library has its own file.
 
 The page ``docs/how-to/models.md`` lists every kind and is generated from this registry.
 """
@@ -52,7 +52,7 @@ def _penalty(model: LinearModel, rows: int, weight: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class GivenModel:
-    """A model of another library, already described, with the attributes needed for prediction."""
+    """A model of another library with its description, and the attributes needed for prediction."""
 
     fit: FittedGLM
     classes_: np.ndarray | None = None
@@ -102,10 +102,10 @@ SUPPORTED = (
 
 
 def kind_of(model: Any) -> ModelKind:
-    """Return the kind of a fitted model, or refuse it with the reason.
+    """Return the kind of a fitted model; raise an error with the reason if there is none.
 
-    A model is recognised by its class, not by the name of that class. A subclass of a known
-    class is read like it, unless it overrides a method that fits or predicts.
+    A model is recognised by its class itself, not by the name of that class. A subclass of a known
+    class is read like that class, unless it overrides a method that fits or predicts.
     """
     if library_of(type(model)) == "statsmodels":
         model = getattr(model, "model", model)
@@ -123,11 +123,13 @@ def kind_of(model: Any) -> ModelKind:
     if found is None or kind is None:
         raise InputError(
             f"{cls.__name__} of {cls.__module__.partition('.')[0]} is not supported, because its "
-            f"objective is not known here. Supported are {SUPPORTED}. {_instead(model)}"
+            f"objective is not known to seepage. Supported models are {SUPPORTED}. "
+            f"{_instead(model)}"
         )
     if found.overrides is not None:
         raise refusal(
-            f"{found.other_than(model)}, so its objective and predictions are not known here.",
+            f"{found.other_than(model)}, so its objective and predictions are not known to "
+            "seepage.",
             f"Fit {found.called}, or audit the model by attack with sp.audit(model, X, y).",
         )
     return kind
@@ -142,27 +144,27 @@ def kind_inside(model: Any) -> ModelKind:
 
 def _instead(model: Any) -> str:
     if hasattr(model, "best_estimator_"):
-        return "Pass the best model of this search, its best_estimator_."
+        return "Pass the best model of this search, best_estimator_."
     return "Audit any other model by attack, with sp.audit(model, X, y)."
 
 
 def describe(model: Any, table: Table, y: Any, sample_weight: Any = None) -> FittedGLM:
     """Return the family, parameters, penalty, weights and labels of a fitted model.
 
-    The table, the weights and the labels (in the caller's form; classes may be strings) must be
-    those of the fit. A model is refused if it is not in the registry, not fitted, fitted
-    on columns other than the table's, or if its objective is not that of a GLM on this table.
+    The table, weights and labels (in the caller's form; classes may be strings) must be those of
+    the fit. An error is raised if the model is not in the registry, not fitted, fitted on other
+    columns than the table's, or if its objective is not that of a GLM on this table.
     """
     if getattr(model, "release_", None) is not None:
         raise InputError(
-            "This model has been released: its coefficients carry noise and minimise nothing; pass "
+            "This model is a release: its coefficients contain noise and are no minimiser; pass "
             "the original model."
         )
     if is_pipeline(model) or is_search(model):
         raise InputError(
-            f"A {type(model).__name__} also leaks through its transformers: pass its final "
-            "estimator and the transformed table (pipeline[-1] and pipeline[:-1].transform(X)); "
-            "sp.leakage and sp.audit take it as it is."
+            f"A {type(model).__name__} also leaks through its transformers. Pass it to "
+            "sp.leakage or sp.audit, which accept pipelines; or pass its final estimator and "
+            "the transformed table (pipeline[-1] and pipeline[:-1].transform(X))."
         )
     # No reader looks at the values, and coefficients, labels and weights must not be rounded to the
     # single precision of a table: a stand-in has its shape, library and device, but is float64.
@@ -177,7 +179,7 @@ def describe(model: Any, table: Table, y: Any, sample_weight: Any = None) -> Fit
 
 @dataclass(frozen=True)
 class Unwrapped:
-    """A model that :func:`describe` reads, the steps before it, and the notes on its audit."""
+    """A model that :func:`describe` reads, the steps before it, and notes on its audit."""
 
     model: Any
     steps: tuple[FeatureStep, ...] = ()
@@ -187,7 +189,7 @@ class Unwrapped:
 
 
 def unwrap(model: Any, X: Any) -> Unwrapped:
-    """Unwrap a fitted model of the table ``X``."""
+    """Unwrap a model fitted on the table ``X``."""
     if is_search(model):
         inner = unwrap(best_of(model), X)
         return replace(inner, held=(SETTINGS, *inner.held))
@@ -218,7 +220,7 @@ def best_of(search: Any) -> Any:
 
 
 def _has_signs(model: Any) -> bool:
-    """Return whether the model has an L1 penalty, which is optional for some kinds."""
+    """Return whether the model has an L1 penalty, which some kinds leave optional."""
     ratio = getattr(model, "l1_ratio_", getattr(model, "l1_ratio", 1.0))
     return bool(np.any(np.asarray(ratio if ratio is not None else 0.0, dtype=float) > 0))
 
@@ -228,7 +230,7 @@ def _kept(model: Any, coef: np.ndarray) -> tuple[Any, tuple[FeatureStep, ...]]:
     columns = np.flatnonzero(coef)
     if not len(columns):
         raise refusal(
-            "The penalty dropped every column, so the model is a constant and has no coefficients "
+            "The penalty dropped every column, so the model is constant and has no coefficients "
             "to release.",
             "Fit with a smaller penalty.",
         )
@@ -240,7 +242,7 @@ def _kept(model: Any, coef: np.ndarray) -> tuple[Any, tuple[FeatureStep, ...]]:
 
 
 def takes_frame(results: Any, X: Any) -> bool:
-    """Return whether a table is the data frame of a formula, not its design matrix."""
+    """Return whether a table is a formula's data frame rather than its design matrix."""
     model: Any = getattr(results, "model", None)
     if library_of(type(results)) != "statsmodels":
         return False

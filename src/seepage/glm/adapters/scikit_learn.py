@@ -1,4 +1,4 @@
-"""Readers of the linear models of scikit-learn; their penalties are converted exactly."""
+"""Readers for scikit-learn's linear models; their penalties are converted exactly."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _tweedie_of(model: Any) -> Family:
             model,
             f"power={power:g} and the {'logarithmic' if log else 'identity'} link",
             "its loss is not convex in the coefficients",
-            "Take a power from 1 to 2 with the logarithmic link, or 0 with the identity.",
+            "Use a power from 1 to 2 with the logarithmic link, or 0 with the identity link.",
         )
     return tweedie(power)
 
@@ -95,8 +95,8 @@ def _sgd_penalty(model: Any, rows: int, weight: float) -> float:
         raise refuse_setting(
             model,
             f"penalty={model.penalty!r}",
-            "gradient steps bring coefficients near zero but not to it, so the kept columns are "
-            "not determined",
+            "gradient steps bring coefficients close to zero but not exactly to zero, so the "
+            "kept columns are not determined",
             "Fit with penalty='l2', or fit Lasso or ElasticNet.",
         )
     if getattr(model, "average", False):
@@ -194,12 +194,12 @@ _sgd = reader(_sgd_family, _sgd_penalty)
 _svc = reader(squared_hinge, _svc_penalty, check=_check_svc)
 
 _EDGES = (
-    "Records outside the margin leak nothing to first order; changes large enough to move one "
-    "across the margin are not counted."
+    "Records outside the margin leak nothing to first order; changes that move a record across "
+    "the margin are not counted."
 )
 _CODES = "The two classes are coded −1 and 1 here, so changing the class moves the label by 2."
 _TUNED = (PENALTY,)
-_CV = "as without CV, with the penalty chosen"
+_CV = "as without CV, with the selected penalty"
 _SQUARES = "Σ ω (wᵀx − y)²"
 _LASSO = f"{_SQUARES} / 2Σω + α (ρ‖w‖₁ + (1 − ρ)‖w‖²/2)"
 _MEAN = "Σ ω ℓ / Σω + (α/2)‖w‖²"

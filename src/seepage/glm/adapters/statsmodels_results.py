@@ -1,13 +1,12 @@
-"""Readers of the results of statsmodels: least squares, logit, Poisson and GLM.
+"""Readers for statsmodels results: least squares, logit, Poisson and GLM.
 
 The table is the model's ``exog``, with or without its column of ones. Without it, that column's
-coefficient is the intercept; with it, the column counts as data like every other. For a model with
-a formula it may also be the caller's data frame, which :mod:`~seepage.glm.adapters.registry`
-converts to that table.
+coefficient is the intercept; with it, the column counts as data. If the model has a formula, the
+table may also be the caller's data frame, which :mod:`~seepage.glm.adapters.registry` converts.
 
-An offset ``o`` is absorbed by labels and weights. With a logarithmic link
-``ℓ_p(m + o, y) = e^{(2−p)o} ℓ_p(m, y e^{−o})`` for the Tweedie loss of power p (Poisson: 1, gamma:
-2), and with the identity ``ℓ(m + o, y) = ℓ(m, y − o)``.
+An offset ``o`` is absorbed into labels and weights. With a logarithmic link ``ℓ_p(m + o, y) =
+e^{(2−p)o} ℓ_p(m, y e^{−o})`` for the Tweedie loss of power p (Poisson: 1, gamma: 2), and with the
+identity ``ℓ(m + o, y) = ℓ(m, y − o)``.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _LINKS: dict[tuple[str | None, str | None], Family] = {
 
 
 def _reader(family_of: Callable[[Any], Family], weights_of: Callable[[Any], Any]) -> Read:
-    """Return the reader of results whose model states family and weights."""
+    """Return a reader for results whose model states its family and weights."""
 
     def read(results: Any, table: Table, y: Any, sample_weight: Any) -> FittedGLM:
         model = getattr(results, "model", results)
@@ -68,15 +67,15 @@ def _reader(family_of: Callable[[Any], Family], weights_of: Callable[[Any], Any]
 
 
 def _check_fit(results: Any, model: Any) -> None:
-    """Refuse a model that is not fitted, or not at the minimum of its own loss."""
+    """Raise an error if a model is not fitted, or not at the minimum of its own loss."""
     name = type(model).__name__
     if not hasattr(results, "params"):
         raise InputError(
-            f"This statsmodels {name} is not fitted yet: pass the results of its fit()."
+            f"This statsmodels {name} is not fitted yet; pass the results of its fit()."
         )
     if "Regularized" in type(results).__name__ or type(results).__name__.startswith("L1"):
         raise refusal(
-            "Regularised fits of statsmodels are not supported: their penalty cannot be read.",
+            "Regularised statsmodels fits are not supported: their penalty cannot be read.",
             "Fit with seepage.glm or scikit-learn, whose L2 penalty is known.",
         )
     if getattr(results, "constraints", None) is not None:
@@ -87,9 +86,9 @@ def _check_fit(results: Any, model: Any) -> None:
         )
     if np.any(np.asarray(getattr(model, "n_trials", 1)) != 1):
         raise refusal(
-            f"A statsmodels {name} of counts of successes and failures is not supported: one row "
+            f"A statsmodels {name} on counts of successes and failures is not supported: one row "
             "holds several records.",
-            "Pass one row for each trial, or the share of successes with freq_weights.",
+            "Pass one row per trial, or the share of successes with freq_weights.",
         )
 
 
@@ -106,18 +105,18 @@ def _glm_family(model: Any) -> Family:
         raise refusal(
             f"A statsmodels GLM of family {type(family).__name__} with link {type(link).__name__}"
             f"{whose} is not supported: its loss is not implemented here.",
-            f"Take {known}, or Tweedie with Log and a power from 1 to 2.",
+            f"Use {known}, or Tweedie with Log and a power from 1 to 2.",
         )
     return found
 
 
 def _glm_weights(model: Any) -> Any:
-    """Return freq_weights · var_weights, stored in the model."""
+    """Return the model's freq_weights · var_weights."""
     return np.asarray(model.freq_weights, dtype=float) * np.asarray(model.var_weights, dtype=float)
 
 
 def _gls_weights(model: Any) -> Any:
-    """Return the inverse variances of independent errors; refuse correlated ones."""
+    """Return the inverse variances of independent errors; raise an error if they are correlated."""
     sigma = model.sigma
     if sigma is None:
         return None
@@ -125,10 +124,10 @@ def _gls_weights(model: Any) -> Any:
     if sigma.ndim == 2:
         if np.any(sigma - np.diag(np.diag(sigma))):
             raise refusal(
-                "A GLS with correlated errors couples the records: its objective is not a sum over "
-                "them, and changing one changes the weight of others.",
-                "Fit WLS, or GLS with a diagonal sigma, or treat each correlated unit (a clinic, "
-                "a household) as one record.",
+                "A GLS with correlated errors couples the records: its objective is not a sum "
+                "over records, and changing one record changes the weights of others.",
+                "Fit WLS or a GLS with a diagonal sigma, or treat each correlated unit (a "
+                "clinic, a household) as one record.",
             )
         sigma = np.diag(sigma)
     return 1 / np.broadcast_to(sigma, (len(np.asarray(model.endog)),))
@@ -147,14 +146,14 @@ def _offset(model: Any) -> np.ndarray | None:
 def _moved(
     family: Family, offset: np.ndarray, y: np.ndarray, weights: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Return labels and weights that absorb an offset, and the factor on label changes."""
+    """Return labels and weights that absorb an offset, and the factor it puts on label changes."""
     if family is gaussian:
         return y - offset, weights, None
     if family is bernoulli:
         raise refusal(
-            "A logistic model with an offset is not supported: no label or weight can absorb the "
-            "offset.",
-            "Put the offset into the table as a column, which gives it a coefficient of its own.",
+            "A logistic model with an offset is not supported: labels and weights cannot absorb "
+            "the offset.",
+            "Add the offset to the table as a column, which then has its own coefficient.",
         )
     power = 1.0 if family is poisson else 2.0 if family is gamma else float(family.name.split()[1])
     shrunk = np.exp(-offset)
@@ -165,7 +164,7 @@ def _moved(
 def _split_constant(
     params: np.ndarray, model: Any, table: Table
 ) -> tuple[np.ndarray, float | None]:
-    """Return the coefficients of the table's columns, and the constant if the table lacks it."""
+    """Return the coefficients of the table's columns, and the constant if the table has none."""
     names = [str(name) for name in model.data.xnames]
     constant = model.data.const_idx
     without = constant is not None and table.values.shape[1] == params.shape[0] - 1
@@ -181,7 +180,7 @@ def _split_constant(
     if table.library not in ("numpy", "torch") and tuple(names) != table.names:
         raise InputError(
             f"The columns of X are {', '.join(table.names[:8])}, but the model was fitted on "
-            f"{', '.join(names[:8])}; pass them in the order of the fit."
+            f"{', '.join(names[:8])}; pass those columns in the order of the fit."
         )
     if not without:
         return params, None
@@ -189,13 +188,13 @@ def _split_constant(
 
 
 def _own_weights(own: Any, table: Table, sample_weight: Any) -> Any:
-    """Return the weights stored in the model; the caller may only repeat them."""
+    """Return the model's own weights; sample_weight may only repeat them."""
     if own is None:
         own = np.ones(len(table))
     if sample_weight is not None and not np.array_equal(as_numpy(sample_weight), own):
         raise InputError(
             "The statsmodels model has its own weights (such as freq_weights · var_weights), "
-            "which differ from sample_weight; leave sample_weight out."
+            "which differ from sample_weight; omit sample_weight."
         )
     return read_weights(own, table)
 

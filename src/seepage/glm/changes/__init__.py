@@ -1,9 +1,9 @@
-"""The change of a fit when a record is left out or replaced: centres, certificates, refits.
+"""Changes of a fit when a record is left out or replaced: centres, certificates, refits.
 
-``local_model`` is the second-order model of a fit, ``solver`` its inverse Hessian applied to
-records. ``centres`` computes moves with the other records' curvature fixed, and ``certificate``
-bounds the resulting error. ``expansion`` includes all but high-order terms, ``batched_refits``
-refits, and ``changed_records`` chooses between them. ``outputs`` expresses all of it in the free
+``local_model`` is the second-order model of a fit; ``solver`` applies its inverse Hessian to
+records. ``centres`` computes moves with the other records' curvature held fixed; ``certificate``
+bounds the error of doing so. ``expansion`` omits only high-order terms, ``batched_refits`` refits,
+and ``changed_records`` chooses between them. ``outputs`` expresses all of these in the free
 margins. The symbols, in every file here::
 
     n, m   records in all, in one piece      K   alternatives of a record

@@ -1,15 +1,15 @@
-"""Refits of one GLM with records changed, many at a time, each started from the fitted model.
+"""Batched refits of one GLM with records changed, each started from the fitted model.
 
 With ``θ̂`` the minimiser on the unchanged table, a refit moves it by the root ``δ`` of::
 
     Σ_j ω_j [ℓ'(m_j + x̃_jᵀδ) − ℓ'(m_j)] x̃_j + ridge δ − Σ_removed ω r x̃ + Σ_added ω ℓ'(z̃ᵀ(θ̂+δ)) z̃
 
-where the first sum omits the removed records. Written in differences, it loses no digits where one
-record moves the model little. Newton's method finds the root. Its systems are solved by
-conjugate gradients, preconditioned by the inverse Hessian of the unchanged table, from which they
-differ by a low rank. So no other matrix is formed, and a step costs two products of the table with
-one column per refit. Moves are of the free parameters
-(:class:`~seepage.glm.changes.outputs.Outputs`), one row of P numbers for each refit.
+The first sum omits the removed records. The equation is in differences, so no digits are lost where
+one record moves the model little. Newton's method finds the root. Its systems are solved by
+conjugate gradients, preconditioned by the inverse Hessian of the unchanged table; the two Hessians
+differ by a low rank. No other matrix is formed, and a step costs two products of the table with one
+column per refit. Moves are of the free parameters (:class:`~seepage.glm.changes.outputs.Outputs`),
+one row of P numbers for each refit.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class BatchedRefits:
     def moves(
         self, changes: list[Change], starts: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the moves and the last Newton steps, (B, P) each; the latter estimate the errors.
+        """Return the moves and the last Newton steps, which estimate the errors, (B, P) each.
 
         Infinite where no unique minimiser remains, NaN where one exists but was not found.
         ``starts (B, P)`` are initial guesses.
@@ -78,16 +78,16 @@ class BatchedRefits:
         return moves, errors
 
     def _passes(self, changes: list[Change]) -> Iterator[slice]:
-        """Yield batches of changes whose margins fit in the processor's cache; at least two."""
+        """Yield batches of at least two changes whose margins fit in the processor's cache."""
         size = max(2, (1 << 17) // (len(self.model.X) * self.outputs.count))
         return (slice(k, k + size) for k in range(0, len(changes), size))
 
     def weakening(self, changes: list[Change], moves: np.ndarray) -> np.ndarray:
         """Return the factor by which refits may have less curvature than the full table, (B,).
 
-        The largest ``a/a′`` of the remaining records, with a′ at the refit; for softmax
-        ``exp(span)``. Errors that are small in every direction of the former may be larger by this
-        factor in the latter.
+        This is the largest ``a/a′`` of the remaining records, with a′ at the refit; for softmax it
+        is ``exp(span)``. Errors that are small relative to the full table's curvature may be larger
+        by this factor relative to the refit's.
         """
         weaker = np.ones(len(changes))
         counted = self._curved > 0
@@ -106,7 +106,7 @@ class BatchedRefits:
         return weaker
 
     def pull_of_removed(self, changes: list[Change]) -> np.ndarray:
-        """Return the norm of the removed records' gradients in the norm of ``H⁻¹``, (B,)."""
+        """Return the norm of the removed records' gradients, in the norm of ``H⁻¹``, (B,)."""
         return self.size(_Batch(self, changes).removed_gradient)
 
     def steepness(self, changes: list[Change]) -> np.ndarray:
@@ -116,8 +116,8 @@ class BatchedRefits:
     def least_curvatures(self, changes: list[Change]) -> np.ndarray:
         """Return lower bounds on the eigenvalues of the refits' Hessians, (B,).
 
-        The ridge for the coefficients, and for the intercept the curvature of the remaining
-        records.
+        The bound is the ridge for the coefficients, and the remaining records' curvature for the
+        intercept.
         """
         ridge, least = self.model.fit.ridge, np.full(len(changes), self.model.fit.ridge)
         if self.model.fit.intercept is not None:
@@ -135,13 +135,14 @@ class BatchedRefits:
     def slope_rounding(
         self, changes: list[Change], left: np.ndarray, weaker: np.ndarray
     ) -> np.ndarray:
-        """Return the effect of the slopes' rounding on refits, in units of the noise, (B,).
+        """Return the effect of rounding in the slopes on refits, in units of the noise, (B,).
 
-        A difference of slopes has the absolute error of the slopes, however small it is. Errors e
-        of the slopes move the full fit by at most ``Σ ω e ‖Φ^½H⁻¹x̃‖``. A refit with a share
-        ``left`` of the curvature, further reduced by ``weaker`` (:meth:`weakening`), moves by
-        correspondingly more. They move any fit by at most ``(Σ ω e²/a′)^½`` in the norm of its
-        Hessian, with its curvatures a′, and by at most ``Σ ω e ‖x̃‖`` over its least curvature.
+        A difference of slopes, however small, has the absolute error of the slopes. Errors e of the
+        slopes move the full fit by at most ``Σ ω e ‖Φ^½H⁻¹x̃‖``. A refit with a share ``left`` of
+        the curvature, further reduced by ``weaker`` (:meth:`weakening`), moves in inverse
+        proportion. These errors also move any fit by at most ``(Σ ω e²/a′)^½`` in the norm of its
+        Hessian, with its curvatures a′, and by at most ``Σ ω e ‖x̃‖`` divided by its least
+        curvature.
         """
         whiten, (moved, energy, steep) = self.model.whiten, self._rounded_slopes
         least = self.least_curvatures(changes)
@@ -151,7 +152,7 @@ class BatchedRefits:
 
     @cached_property
     def _rounded_slopes(self) -> tuple[float, float, float]:
-        """The three sums, with e a few roundings of every slope and of its margin's terms."""
+        """The three sums, where e is a few rounding errors of each slope and its margin's terms."""
         model, moved = self.model, 0.0
         parameters = np.abs(model.outputs.within(model.theta))
         margins = np.abs(model.gram_solver.design(model.X)) @ parameters
@@ -174,7 +175,7 @@ class BatchedRefits:
         return np.asarray(np.sum(self.model.gram_solver.design(self.model.X) ** 2, axis=1))
 
     def size(self, gradient: np.ndarray) -> np.ndarray:
-        """Return ``‖g‖`` in the norm of the inverse Hessian, (B,): the remaining distance."""
+        """Return ``‖g‖`` in the norm of the inverse Hessian, (B,): the remaining distance to go."""
         return np.asarray(np.sqrt(np.abs(np.sum(gradient * (gradient @ self.inverse), axis=1))))
 
     # One by one -------------------------------------------------------------------------------
@@ -182,8 +183,8 @@ class BatchedRefits:
     def _share(self, rows: np.ndarray) -> float:
         """Return the largest share of some records in an unpenalised direction.
 
-        Near 1, the refit without them may be undetermined. With a penalty only the intercept is
-        such a direction.
+        If it is near 1, the refit without them may be undetermined. With a penalty only the
+        intercept is such a direction.
         """
         model = self.model
         if model.fit.ridge > 0:
@@ -196,15 +197,15 @@ class BatchedRefits:
 
     @cached_property
     def _curved(self) -> np.ndarray:
-        """The curvature of every record, over all outputs, (n,)."""
+        """The curvature of every record, summed over all outputs, (n,)."""
         return np.asarray(np.einsum("nkk->n", self.model.gram_solver.curvature))
 
     def _holds_intercept(self, change: Change) -> bool:
         """Return whether the labels of a changed table determine the intercept.
 
-        It is not penalised: the intercept of a class without records diverges to minus infinity,
-        and so does that of counts which are all zero. Newton's method may stop early there, where
-        the gradient is as small as rounding.
+        The intercept is not penalised: it diverges to minus infinity for a class without records,
+        and for counts that are all zero. There Newton's method may stop early, once the gradient is
+        as small as rounding errors.
         """
         if self.model.fit.intercept is None:
             return True
@@ -216,13 +217,13 @@ class BatchedRefits:
 
     @property
     def _labels_decide(self) -> bool:
-        """Whether the labels alone determine if a penalised fit has an intercept."""
+        """Whether the labels alone determine if the intercept of a penalised fit is finite."""
         family = self.model.fit.family
         return isinstance(family, Categorical) or family.name in _DECIDED
 
     @cached_property
     def _anchored(self) -> np.ndarray:
-        """The part of every record that keeps the intercept finite, (n, e)."""
+        """Each record's contribution to keeping the intercept finite, (n, e)."""
         return self._anchors(self.model.target, self.model.weight)
 
     def _anchors(self, labels: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -305,9 +306,9 @@ class BatchedRefits:
     # Many at a time ---------------------------------------------------------------------------
 
     def _newton(self, changes: list[Change], start: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the moves and their last steps, (B, P), and their earlier relative error, (B,).
+        """Return the moves and their last steps, (B, P), and an earlier error of the moves, (B,).
 
-        The error is relative to their size.
+        The error is relative to the size of the moves.
         """
         whole, moved = _Batch(self, changes), start.copy()
         left, last = np.full(len(changes), np.inf), np.zeros(len(changes))
@@ -389,10 +390,10 @@ class BatchedRefits:
 
 
 class _Batch:
-    """Some changes of one model's table, as arrays.
+    """Changes of one model's table, as arrays.
 
     Arrays of records are (n, B, …) with removed records at zero. With added records they are (n +
-    a, B, …): a is the largest number added in any change, and unused places have weight zero.
+    a, B, …), where a is the largest number added in any change; unused places have weight zero.
     """
 
     def __init__(self, refits: BatchedRefits, changes: list[Change], room: int = 0) -> None:
@@ -427,7 +428,7 @@ class _Batch:
             self.own_margins = self.z @ parameters.reshape(x.shape[1], -1)
 
     def of(self, which: np.ndarray) -> _Batch:
-        """Return some of the changes, with the same number of places for added records."""
+        """Return some of the changes, with the same places for added records."""
         chosen = np.arange(len(self.changes))[which]
         if len(chosen) == len(self.changes):
             return self
@@ -452,7 +453,7 @@ class _Batch:
         return 0 if self.z is None else len(self.z)
 
     def _back(self, values: np.ndarray) -> np.ndarray:
-        """Return ``X̃ᵀ v``, (n, B, c) → (B, P), over the present records."""
+        """Return ``X̃ᵀ v``, (n, B, c) → (B, P), over the records that are not removed."""
         X, (_, B, c) = self.model.X, values.shape
         values[self.rows, self.columns] = 0.0
         table = values[: len(X)].reshape(len(X), B * c)
@@ -465,7 +466,7 @@ class _Batch:
         return np.asarray(out.reshape(B, -1))
 
     def _penalty(self, moved: np.ndarray) -> np.ndarray:
-        """Return the ridge times the move, without that of the intercept."""
+        """Return the ridge times the move, with zero for the intercept."""
         out = self.model.fit.ridge * moved
         out[:, self.model.X.shape[1] * self.model.outputs.count :] = 0.0
         return np.asarray(out)
@@ -473,7 +474,8 @@ class _Batch:
     def _pieces(self) -> Iterator[tuple[slice, np.ndarray, np.ndarray, Any, Any]]:
         """Yield records, their margins, labels, weights and slopes at ``θ̂``, to be broadcast.
 
-        The table comes in pieces that fit in the processor's cache, then the added records.
+        The table is read in pieces that fit in the processor's cache, followed by the added
+        records.
         """
         model = self.model
         for rows in row_slices(
@@ -500,7 +502,7 @@ class _Batch:
         return self._arrivals(shift) - self.removed_gradient
 
     def _arrivals(self, shift: np.ndarray) -> np.ndarray:
-        """Return the gradients of the added records, whose shifts are the last, (B, P)."""
+        """Return the gradients of the added records, whose shifts come last, (B, P)."""
         if self.z is None:
             return np.zeros_like(self.removed_gradient)
         slopes = self.model.outputs.slope(self.own_margins + shift[-len(self.z) :], self.labels)
@@ -508,7 +510,7 @@ class _Batch:
         return np.asarray(np.einsum("abp,abc->bpc", self.z, slopes).reshape(slopes.shape[1], -1))
 
     def pull(self, shift: np.ndarray) -> np.ndarray:
-        """Return the gradient norms of the removed and added records under some shifts, (B,).
+        """Return the gradient norms of the removed and added records under these shifts, (B,).
 
         The gradient of an added record may be orders of magnitude larger at the old model than at
         the new one.
@@ -517,7 +519,7 @@ class _Batch:
         return np.asarray(size(self.removed_gradient) + size(self._arrivals(shift)))
 
     def derivatives(self, moved: np.ndarray, shift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the gradients, (B, P), and the curvatures, at some moves and their shifts."""
+        """Return the gradients, (B, P), and the curvatures, at these moves and their shifts."""
         gradient = self._back(self._slopes(shift)) + self._penalty(moved) - self.removed_gradient
         outputs = self.model.outputs
         curvature = [
@@ -534,7 +536,7 @@ class _Batch:
     def length(
         self, moved: np.ndarray, shift: np.ndarray, step: np.ndarray, gradient: np.ndarray
     ) -> np.ndarray:
-        """Return the length of each step: to where the slope along it nearly vanishes."""
+        """Return the length of each step, at which the slope along it nearly vanishes."""
         along = self.shifts(step)
         downhill = np.abs(np.sum(gradient * step, axis=1))
         base = np.sum((self._penalty(moved) - self.removed_gradient) * step, axis=1)

@@ -1,4 +1,4 @@
-"""The centre of a move: the change of a fit with the other records' curvature held fixed.
+"""The centre of a move: the change of a fit when the other records' curvature is held fixed.
 
 Without record i, ``H₀ = H − ω x̃ a x̃ᵀ`` has the inverse ``H⁻¹ + H⁻¹x̃ U x̃ᵀH⁻¹`` (Woodbury): in the
 principal directions of the record, ``WWᵀ = ω a`` with ``Wᵀx̃ᵀH⁻¹x̃W = diag h``,
@@ -7,12 +7,12 @@ principal directions of the record, ``WWᵀ = ω a`` with ``Wᵀx̃ᵀH⁻¹x̃W
 
     m = z̃ᵀθ₀ − z̃ᵀH₀⁻¹z̃ σ,       σ = ω ℓ'(m, y'),       θ₀ the fit without record i
 
-k records that change together are treated as one record of k outputs: ``a`` has their curvatures
-along its diagonal, and the margins of the added records solve k equations. Everywhere below,
-``rows`` are sets of records, (m, k), and w = k·c is the number of their margins.
+k records that change together are treated as one record with k outputs: ``a`` has their curvatures
+along its diagonal, and the margins of the added records solve k equations. Below, ``rows`` are sets
+of records, (m, k), and w = k·c is the number of their margins.
 
 All moves of a record lie in the span of its ``H⁻¹x̃`` and of ``H⁻¹e`` for the columns that differ.
-So their inner products, in the norms of the Hessian, the noise and the penalty, are those of a few
+So their inner products, in the norms of the Hessian, the noise and the penalty, need only a few
 vectors per record (:meth:`~seepage.glm.changes.solver.Solver.products`).
 """
 
@@ -31,7 +31,7 @@ from seepage.support.double_double import EPS
 
 @dataclass(frozen=True)
 class WithoutRecord:
-    """Some records, and the fit of the other records without each of them, (m, …) each."""
+    """Records, and the fit of the other records without each of them, (m, …) each."""
 
     pull: np.ndarray  # ω r
     curvature: np.ndarray  # ω a
@@ -46,7 +46,7 @@ class WithoutRecord:
 
     @classmethod
     def of(cls, model: LocalModel, rows: np.ndarray, lengths: np.ndarray) -> WithoutRecord:
-        """Return it from the records' ``x̃ᵀH⁻¹x̃``, (m, w, w)."""
+        """Return an instance from the records' ``x̃ᵀH⁻¹x̃``, (m, w, w)."""
         joint, weight = JointOutputs(model.outputs, rows.shape[1]), model.weight[rows]
         pull = (weight[:, :, None] * model.slopes[rows]).reshape(len(rows), -1)
         curvature = joint.joined(weight[:, :, None, None] * model.curvatures[rows])
@@ -67,7 +67,7 @@ class WithoutRecord:
 
 @dataclass(frozen=True)
 class Replacements:
-    """Quantities of added records under the fit without the removed ones, (m, K, …) each."""
+    """Added records under the fit without the removed ones, (m, K, …) each."""
 
     along: np.ndarray  # H₀⁻¹z̃ in the basis of the centres
     lengths: np.ndarray  # z̃ᵀH₀⁻¹z̃
@@ -82,7 +82,7 @@ class Replacements:
     def off_by_residual(
         self, margin: np.ndarray, slope: np.ndarray, weight: np.ndarray
     ) -> Replacements:
-        """Return the same with the residual of ``m + G σ = given`` added to the errors, (m, K).
+        """Return a copy whose errors include the residual of ``m + G σ = given``, (m, K).
 
         A residual has the same effect on the slopes as an error of ``given``.
         """
@@ -103,7 +103,7 @@ class Replacements:
         by_inverse: np.ndarray,
         rest: WithoutRecord,
     ) -> Replacements:
-        """Return it from the products of the basis in the norm of the Hessian."""
+        """Return an instance from the products of the basis in the norm of the Hessian."""
         (m, k), K, c = rows.shape, len(others), model.outputs.count
         change, labels, still = model.changes_together(rows, others)
         distinct = change if others.columns else change[:, :1]  # one stands for all if none changes
@@ -141,7 +141,7 @@ class Replacements:
 
 @dataclass(frozen=True)
 class Centres:
-    """The moves of m records under K changes with the other records' curvature held fixed."""
+    """The moves of m records under K changes when the other records' curvature is held fixed."""
 
     columns: list[int]
     gram: np.ndarray  # (m, K, K), whitened
@@ -165,7 +165,7 @@ class Centres:
 
     @classmethod
     def of(cls, model: LocalModel, rows: np.ndarray, others: Alternatives | None) -> Centres:
-        """Return the centres of some records' moves; ``None`` as alternative leaves them out."""
+        """Return the centres of some records' moves; alternative ``None`` leaves a record out."""
         joint = JointOutputs(model.outputs, rows.shape[1])
         columns, w = [] if others is None else list(others.columns), joint.count
         by_inverse, by_noise, by_penalty = model.solver.products(rows, columns)
@@ -257,14 +257,14 @@ class OwnRecord:
         new: Replacements,
         shift: np.ndarray,
     ) -> OwnRecord:
-        """Return it from its curvature and the product of ``H₀⁻¹z̃`` in the norm of the noise."""
+        """Return it from the curvature and the product of ``H₀⁻¹z̃`` in the norm of the noise."""
         modes, shares = modes_of(curvature, new.lengths)
         sights = _ratio(np.sum(modes * (by_noise @ modes), axis=-2), shares)
         widest = joint.each.widest(joint.blocks(new.lengths)).max(axis=-1)
         return cls(shares, sights, widest, new.before, shift, new.labels)
 
     def per_error(self, constant: float, E: np.ndarray) -> np.ndarray:
-        """Return the effect of an error of the other records through this record's slope.
+        """Return how an error of the other records acts through this record's slope.
 
         Its margin shifts by a span of at most ``√widest·E``, which bounds the growth of its
         curvature.
@@ -279,11 +279,11 @@ class OwnRecord:
 def _own_slope(
     model: LocalModel, new: Replacements, weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the margins of the added records, their weighted slopes, and which are solved.
+    """Return the added records' margins and weighted slopes, and whether each was solved.
 
     Where the record outweighs the others, the slope follows from the distance to its margin under
-    their fit, ``z̃ᵀH₀⁻¹z̃ σ = given − m``. The slope at m would be the difference of a prediction
-    and a nearly equal label.
+    their fit, ``z̃ᵀH₀⁻¹z̃ σ = given − m``. Computed at m, the slope would be the difference between
+    a prediction and a nearly equal label.
     """
     joint, zz = JointOutputs(model.outputs, weight.shape[2]), new.lengths
     if joint.records > 1 and not model.constant:
@@ -328,8 +328,8 @@ def _arrival_error(
 ) -> np.ndarray:
     """Return the error of the move due to added records, whitened, (m, K).
 
-    It combines the error of the products, relative to the move, and that of the slope σ, from the
-    error of the margin: ``∂σ = ω a/(1 + ω a z̃ᵀH₀⁻¹z̃)`` times it.
+    It combines the relative error of the products and the error of the slope σ, which follows from
+    the error of the margin: ``∂σ = ω a/(1 + ω a z̃ᵀH₀⁻¹z̃)`` times it.
     """
     size = np.sqrt(np.maximum(np.einsum("mkb,mkbc,mkc->mk", slope, by_noise, slope), 0.0))
     if new.labels.shape[2] > 1:
@@ -350,10 +350,10 @@ def _arrival_error(
 
 
 def quadratic(coefs: np.ndarray, gram: np.ndarray) -> np.ndarray:
-    """Return ``cᵀGc`` of each, (m, K)."""
+    """Return ``cᵀGc`` for each change, (m, K)."""
     return np.asarray(np.sum((coefs @ gram) * coefs, axis=2))
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Return a quotient, zero where the denominator is zero."""
+    """Return a quotient, or zero where the denominator is zero."""
     return np.asarray(np.divide(part, whole, out=np.zeros_like(part), where=whole > 0))

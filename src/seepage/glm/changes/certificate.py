@@ -1,32 +1,33 @@
 """The certificate: a bound on the distance of the refit from its centre, if ``|ℓ‴| ≤ M ℓ″``.
 
 Let ``t_j = x̃_jᵀδ`` be the shift of the other records' margins under a move δ, and
-``ε_j = ω_j[ℓ'(m_j + t_j) − ℓ'(m_j) − a_j t_j]`` the error of their slopes at fixed curvature. With
-``|ℓ‴| ≤ M ℓ″`` (Bach 2010), ``|ε_j|`` is no more than ``ω_j a_j |t_j| κ(M|t_j|)``,
-``κ(u) = (eᵘ − 1 − u)/u``. Let the norm be ``E = (Σ ε_j²/(ω_j a_j))^½`` (``‖X̃ᵀε‖`` in that of
-``H₀⁻¹`` is no larger). For every ε of norm E the move lies within E of the centre in the norm of
-``H₀``. With ``S`` the largest ``|t_j|`` at the centre, ``N`` the norm of its ``t``,
-``Q⁴ = Σ ω_j a_j t_j⁴`` and ``R = max_j ‖x̃_j‖_{H₀⁻¹}``, the ε of such a move has norm at most::
+``ε_j = ω_j[ℓ'(m_j + t_j) − ℓ'(m_j) − a_j t_j]`` the error of their slopes at fixed curvature. If
+``|ℓ‴| ≤ M ℓ″`` (Bach 2010), ``|ε_j|`` is at most ``ω_j a_j |t_j| κ(M|t_j|)``, ``κ(u) = (eᵘ − 1 −
+u)/u``. Let ``E = (Σ ε_j²/(ω_j a_j))^½`` be the norm of ε; ``‖X̃ᵀε‖`` in the norm of ``H₀⁻¹`` is no
+larger. For every ε of norm E the move lies within E of the centre in the norm of ``H₀``. With ``S``
+the largest ``|t_j|`` at the centre, ``N`` the norm of its ``t``, ``Q⁴ = Σ ω_j a_j t_j⁴`` and ``R =
+max_j ‖x̃_j‖_{H₀⁻¹}``, the ε of such a move has norm at most::
 
     f(E) = κ(M (S + R E)) (N + E),     or   M ψ(M (S + R E)) (Q + r E)²,   ψ(u) = κ(u)/u
 
-with ``r`` the largest Q of a move of norm 1. If ``f(E) ≤ E``, the map from ε to the ε of its move
-takes the ball of radius E into itself, and has a fixed point there by Brouwer's theorem. This
-fixed point is the unique root of the whole equation. So the refit lies within ``E`` of the
-centre, and in units of the noise within ``(‖Φ^½H⁻¹X̃ᵀD^½‖ + …)E``. The length of the move has a
-tighter bound: to first order only the error along it counts, ``‖D^½X̃H⁻¹Φδ‖/‖Φ^½δ‖`` for each unit
-of E.
+Here ``r`` is the largest Q of a move of norm 1. If ``f(E) ≤ E``, the map from ε to the ε of its
+move takes the ball of radius E into itself, and has a fixed point there by Brouwer's theorem. This
+fixed point is the unique root of the whole equation. So the refit lies within ``E`` of the centre,
+and in units of the noise within ``(‖Φ^½H⁻¹X̃ᵀD^½‖ + …)E``. The length of the move has a tighter
+bound: to first order only the error along the move counts, ``‖D^½X̃H⁻¹Φδ‖/‖Φ^½δ‖`` for each unit of
+E.
 
 **Several outputs.** Softmax has K margins for each record, of which only the differences matter.
 Slopes are then vectors, curvatures ``a_j`` matrices, and ``ω_j a_j t_j²`` is ``ω_j t_jᵀa_jt_j``.
-Along a path curvatures change by a factor of at most ``e^±u``, with u the span of the shift, its
-largest entry less its smallest. So ``|t_j|`` is the span in S and R,
-``Q⁴ = Σ ω_j span(t_j)² t_jᵀa_jt_j``, and as Q is no longer a norm, two terms replace ``2 Q r``.
+Along a path, curvatures change by a factor of at most ``e^±u``, where u is the span of the shift:
+its largest entry less its smallest. So ``|t_j|`` is the span in S and R, ``Q⁴ = Σ ω_j span(t_j)²
+t_jᵀa_jt_j``, and as Q is no longer a norm, two terms replace ``2 Q r``.
 
-**Cost.** ``S ≤ R ‖δ‖_{H₀}`` costs nothing. With ``q_j = x̃_jᵀH⁻¹x̃_j`` Cauchy's inequality
-gives ``Q⁴ ≤ ‖δ‖_H² Σ ω_j a_j q_j t_j²``, a quadratic form in δ, for two products over all records;
-the error along the move is another. S and Q themselves cost a pass over all pairs. Where there is
-no certificate (labels that flip under a weak penalty), convexity alone bounds the move.
+**Cost.** ``S ≤ R ‖δ‖_{H₀}`` needs no further computation. With ``q_j = x̃_jᵀH⁻¹x̃_j``, Cauchy's
+inequality gives ``Q⁴ ≤ ‖δ‖_H² Σ ω_j a_j q_j t_j²``. This is a quadratic form in δ that takes two
+products over all records; so is the error along the move. S and Q themselves cost a pass over all
+pairs. Where there is no certificate (for example, flipped labels under a weak penalty), convexity
+alone bounds the move.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def one_direction(model: LocalModel, rows: np.ndarray, columns: list[int]) -> bo
 
 
 def pairs_may_help(model: LocalModel, centres: Centres) -> np.ndarray:
-    """Return for which records a pass over pairs could find a certificate, (m,).
+    """Return the records for which a pass over pairs could find a certificate, (m,).
 
     Q is at least ``N/(Σ ω v)^¼``, and with ``M r Q`` above ½ no E satisfies ``f(E) ≤ E``.
     """
@@ -144,7 +145,7 @@ def pairs_may_help(model: LocalModel, centres: Centres) -> np.ndarray:
 
 
 def around(model: LocalModel, centres: Centres, shifts: Shifts) -> Moves:
-    """Return the moves around their centres, given the sizes of the other records' shifts."""
+    """Return the moves around their centres, given bounds on the other records' shifts."""
     E, still = slope_error(model, centres, shifts)
     size = centres.size
     per_error = centres.per_error[:, None]
@@ -171,7 +172,7 @@ def slope_error(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return a norm E of ε with ``f(E) ≤ E``, (m, K), infinite where none is found.
 
-    Also which changes have no effect.
+    Also return which changes have no effect.
     """
     M = model.constant
     alone = np.isinf(centres.per_error)[:, None]
@@ -211,7 +212,7 @@ def slope_error(
 
 
 def _crossed(model: LocalModel, centres: Centres, shifts: Shifts) -> np.ndarray:
-    """Return the mixed term of a centre's shifts and those of an error of norm 1.
+    """Return the mixed term of a centre's shifts and the shifts of an error of norm 1.
 
     With one output Q is a norm: the term is ``2rQ``. With more outputs there are two such terms:
     the error's span with the centre's norm, and the centre's span with the error's norm.
@@ -225,12 +226,12 @@ def _crossed(model: LocalModel, centres: Centres, shifts: Shifts) -> np.ndarray:
 
 
 def _reach(model: LocalModel, centres: Centres) -> np.ndarray:
-    """Return ``R``, the largest norm of a record in that of ``H₀⁻¹``, (m, 1)."""
+    """Return ``R``, the largest norm of a record in the norm of ``H₀⁻¹``, (m, 1)."""
     return np.asarray(np.sqrt(model.largest_shifts.largest / centres.free))[:, None]
 
 
 def _psi(u: np.ndarray) -> np.ndarray:
-    """Return ``(eᵘ − 1 − u)/u²``, by its series where the difference would cancel."""
+    """Return ``(eᵘ − 1 − u)/u²``, by its series where the difference would lose digits."""
     series = 0.5 + u / 6 + u * u / 24 + u**3 / 120 + u**4 / 720
     safe = np.where(u > 1e-2, u, 1.0)
     return np.asarray(np.where(u > 1e-2, (np.expm1(safe) - safe) / (safe * safe), series))
@@ -248,9 +249,9 @@ def bound_by_convexity(
 ) -> None:
     """Bound the lengths of the moves without a certificate.
 
-    Where every parameter is penalised, no minimiser is farther than ``‖g‖/ridge``, with g the
-    gradient of the changed objective at ``θ̂``. Where the objective is known to fall by D
-    somewhere along the centre, none is nearer than the least ℓ with ``‖g‖ℓ − ridge ℓ²/2 ≥ D``.
+    If every parameter is penalised, the minimiser lies within ``‖g‖/ridge``, where g is the
+    gradient of the changed objective at ``θ̂``. If the objective falls by D somewhere along the
+    centre, the minimiser is no nearer than the least ℓ with ``‖g‖ℓ − ridge ℓ²/2 ≥ D``.
     """
     open_ = np.isinf(moves.radius[where])
     ridge = 0.0 if model.fit.intercept is not None else model.fit.ridge
@@ -270,7 +271,7 @@ def bound_by_convexity(
 
 
 def steepness(model: LocalModel, rows: np.ndarray, others: Alternatives | None) -> np.ndarray:
-    """Return ``‖g‖`` at ``θ̂``, of the added records less the removed ones, (m, K)."""
+    """Return ``‖g‖`` at ``θ̂``, for the added records minus the removed ones, (m, K)."""
     x = model.solver.design(model.X[rows.reshape(-1)]).reshape(*rows.shape, -1)
     weight, own = model.weight[rows], model.slopes[rows]
     rounding = np.sum(weight * model.slope_errors[rows] * np.linalg.norm(x, axis=2), axis=1)
@@ -290,8 +291,8 @@ def steepness(model: LocalModel, rows: np.ndarray, others: Alternatives | None) 
 def _fall(model: LocalModel, rows: np.ndarray, centres: Centres) -> np.ndarray:
     """Return a lower bound on the decrease of the changed objective along the centre.
 
-    At τ times the centre, the losses of the other records rise at most ``N² τ² ψ(M S τ)`` beyond
-    their slopes; the losses of removed and added records are known.
+    At τ times the centre, the losses of the other records exceed their linear terms by at most ``N²
+    τ² ψ(M S τ)``; the losses of removed and added records are known.
     """
     M, S = model.constant, _reach(model, centres) * centres.energy
     weight, own = model.weight[rows][:, None], centres.own

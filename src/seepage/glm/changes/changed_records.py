@@ -7,11 +7,10 @@ curvature. With ``(z, y')`` in the record's place (or nothing: σ = 0) the refit
     δ = ω r H₀⁻¹x̃ − σ H₀⁻¹z̃ − H₀⁻¹X̃ᵀε,        σ = ω ℓ'(z̃ᵀ(θ̂ + δ), y')
 
 The *centre* (:mod:`~seepage.glm.changes.centres`) drops ε, which leaves one equation for the
-record's own margin; least squares has ε = 0, and the centre is exact. The *certificate*
+record's own margin. For least squares ε = 0, so the centre is exact. The *certificate*
 (:mod:`~seepage.glm.changes.certificate`) bounds the distance of the refit from the centre. The
-*expansion* (:mod:`~seepage.glm.changes.expansion`) includes ε except for high powers of the
-shifts. *Refits* (:mod:`~seepage.glm.changes.batched_refits`) start there, and are exact for any
-family.
+*expansion* (:mod:`~seepage.glm.changes.expansion`) includes ε except for high powers of the shifts.
+*Refits* (:mod:`~seepage.glm.changes.batched_refits`) start there, and are exact for any family.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class RefittedMoves:
 class ChangedRecords(FiniteChanges):
     """The finite changes of one GLM's release.
 
-    Where the model holds only some of the fitted records, there are no refits and no passes over
+    If the model holds only some of the fitted records, there are no refits and no passes over
     pairs.
     """
 
@@ -96,15 +95,15 @@ class ChangedRecords(FiniteChanges):
     # Certified --------------------------------------------------------------------------------
 
     def without(self, rows: np.ndarray) -> Moves:
-        """Return certified bounds on the moves when each of some records is left out, K = 1."""
+        """Return certified bounds on the moves when each of these records is left out, K = 1."""
         return self._of_every_size(np.asarray(rows), None)
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return certified bounds on the moves when records become each alternative."""
+        """Return certified bounds on the moves when records take each alternative value."""
         return self._of_every_size(np.asarray(rows), others)
 
     def _of_every_size(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
-        """Return certified moves of records, or of sets, grouped by their size."""
+        """Return certified moves of records or sets of records, grouped by size."""
         K = 1 if others is None else len(others)
         moves = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
         for which, sets in of_one_size(rows):
@@ -119,7 +118,7 @@ class ChangedRecords(FiniteChanges):
         return moves
 
     def _certified(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
-        """Return moves within increasingly costly bounds, until they are narrow enough.
+        """Return moves by increasingly costly bounds, until they are narrow enough.
 
         The records are in sets, (m, k).
         """
@@ -153,7 +152,7 @@ class ChangedRecords(FiniteChanges):
         shifts_of: Callable[[LocalModel, np.ndarray, Centres], Shifts],
         chunk: int | None = None,
     ) -> None:
-        """Replace the moves of some of the rows by those from other bounds on the shifts."""
+        """Replace the moves of these rows by those from other bounds on the shifts."""
 
         def look(piece: slice) -> tuple[np.ndarray, Moves]:
             some = rows[which[piece]]
@@ -181,7 +180,7 @@ class ChangedRecords(FiniteChanges):
         return wide[np.argsort(-size, kind="stable")[: int(PAIR_WORK / (model.X.size * passes))]]
 
     def _width(self, rows: np.ndarray, others: Alternatives | None) -> int:
-        """Return about how many numbers the centres of a set take in memory."""
+        """Return roughly how many numbers the centres of a set occupy in memory."""
         c = self.model.outputs.count * int(rows.shape[1])
         K, columns = (1, 0) if others is None else (len(others), len(others.columns))
         solved = 64 if c == 1 and not columns else 2 * len(self.model.inverse)
@@ -194,14 +193,14 @@ class ChangedRecords(FiniteChanges):
         if self.model.shifts is not None:
             raise InputError(
                 "Refitting the model without several records needs all records in memory, but "
-                "these are read in chunks; load the rows it was fitted on into memory first."
+                "these are read in chunks; load the rows of the fit into memory first."
             )
         changes = [Change(np.atleast_1d(some)) for some in rows]
         every = np.ones((len(rows), 1), dtype=bool)
         return self.refitted(changes, every, *self.starts(rows, None)).moves()
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves with each alternative, by refits.
+        """Return the moves for each alternative, by refits.
 
         Records that change together all take the same alternative.
         """
@@ -222,7 +221,7 @@ class ChangedRecords(FiniteChanges):
     ) -> tuple[np.ndarray | None, np.ndarray]:
         """Return the free parameters at the centres, (m, K, P), if available.
 
-        Also the smallest share of the remaining records in the curvature, (m,).
+        Also return the smallest share of the remaining records in the curvature, (m,).
         """
         model, K = self.model, 1 if others is None else len(others)
         starts, left = np.zeros((len(rows), K, len(model.inverse))), np.ones(len(rows))
@@ -256,10 +255,10 @@ class ChangedRecords(FiniteChanges):
     ) -> RefittedMoves:
         """Return the moves by refits for the changes marked in ``moved (m, K)``.
 
-        ``starts`` and ``left`` are as :meth:`starts` gives them. Rounding errors grow where the
-        remaining records have little of the curvature, or lose it during the refit.
+        ``starts`` and ``left`` are as returned by :meth:`starts`. Rounding errors grow where the
+        remaining records hold little of the curvature, or lose it during the refit.
 
-        Where every parameter is penalised, no minimiser is farther than ``‖g‖/ridge``, with g the
+        If every parameter is penalised, the minimiser lies within ``‖g‖/ridge``, where g is the
         gradient of the changed objective at ``θ̂``; this bound is used where a refit failed.
         Otherwise there may be no minimiser.
         """
@@ -314,8 +313,8 @@ class ChangedRecords(FiniteChanges):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the likelihood of each alternative under the model fitted without the record.
 
-        Certificates give the errors; the least certain records are refitted, where they are few or
-        nothing else is known.
+        Certificates give the errors; the least certain records are refitted, if they are few or
+        have no certificate.
         """
         family = self.model.fit.family
         if family.name not in ("bernoulli", "poisson", "categorical"):
@@ -338,7 +337,7 @@ class ChangedRecords(FiniteChanges):
         return scores, off
 
     def _likelihoods(self, rows: np.ndarray, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
-        """Return the same from the expansion, for sets of records, (m, k)."""
+        """Return the same likelihoods from the expansion, for sets of records, (m, k)."""
         model, joint = self.model, JointOutputs(self.model.outputs, rows.shape[1])
         left = Centres.of(model, rows, None)
         E, _ = slope_error(model, left, free_shifts(model, rows, left))
@@ -372,7 +371,7 @@ class ChangedRecords(FiniteChanges):
     def _refitted_likelihoods(
         self, rows: np.ndarray, others: Alternatives
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the same from refits."""
+        """Return the same likelihoods from refits."""
         model, outputs, columns = self.model, self.model.outputs, list(others.columns)
         starts, _ = self.starts(rows, None)
         changes = [Change(np.atleast_1d(some)) for some in rows]
@@ -410,8 +409,8 @@ class ChangedRecords(FiniteChanges):
 class RecordRefits:
     """The release with one record replaced and all others unchanged.
 
-    It implements :class:`~seepage.core.jacobian.Refits` by batched refits. ``jacobian_of`` makes
-    the Jacobian about a replaced record, from a refitted model, the table, the row, the record's
+    It implements :class:`~seepage.core.jacobian.Refits` by batched refits. ``jacobian_of`` returns
+    the Jacobian of a replaced record, from a refitted model, the table, the row, the record's
     features and label, and the noise.
     """
 
@@ -426,10 +425,10 @@ class RecordRefits:
         self._refits = BatchedRefits(LocalModel(optimum, X, (Gaussian(1.0),)))
 
     def moves(self, row: int, features: Any, labels: Any = None) -> np.ndarray:
-        """Return how far the parameters of each replacement lie from the actual ones, (K, P).
+        """Return how far the parameters of each replacement are from the actual ones, (K, P).
 
-        ``features`` are (K, d), and ``labels`` (K,), or (K, classes) for softmax; the record's own
-        label if not given. NaN where no minimiser exists.
+        ``features`` are (K, d); ``labels`` are (K,), or (K, classes) for softmax, and default to
+        the record's own. NaN where no minimiser exists.
         """
         model = self._refits.model
         Z = np.atleast_2d(np.asarray(features, dtype=float))
@@ -459,7 +458,7 @@ class RecordRefits:
     def jacobian(
         self, row: int, features: np.ndarray, label: Any, theta: np.ndarray, noise: Noise
     ) -> ReleaseJacobian:
-        """Return the Jacobian about the replaced row, at a refit from :meth:`parameters`."""
+        """Return the Jacobian of the replaced row, at a refit from :meth:`parameters`."""
         d = self.X.shape[1]
         intercept = None if self.fit.intercept is None else theta[d, ...]
         fit = replace(self.fit, coef=theta[:d, ...], intercept=intercept)
@@ -478,7 +477,7 @@ def of_one_size(rows: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def _is_wide(moves: Moves) -> np.ndarray:
-    """Return which records have a move of uncertain length, (m,).
+    """Return which records have a move whose length is uncertain, (m,).
 
     A half width above 4.9 % of the distance triggers a tighter bound, since reports show two
     digits.

@@ -1,14 +1,14 @@
-"""The expansion: moves with the other records' slopes to third order, without refits.
+"""The expansion: moves computed from the other records' slopes to third order, without refits.
 
-The centre (:mod:`~seepage.glm.changes.centres`) holds the other records' curvature fixed. The
-resulting error of their slopes, summed over the records, consists of a few forms that all changes
+The centre (:mod:`~seepage.glm.changes.centres`) holds the other records' curvature fixed. Summed
+over the records, the resulting error of their slopes consists of a few forms that all changes
 share, up to higher powers of the shifts::
 
     X̃ᵀε ≈ ½ T[δ, δ] + ⅙ F[δ, δ, δ],    T = Σ_j ω_j ℓ‴_j x̃_j⊗x̃_j⊗x̃_j,    F = Σ_j ω_j ℓ⁗_j x̃_j⊗…⊗x̃_j
 
-so that the equation of the move has P unknowns and no sum over records. It is solved by Newton's
+The equation of the move therefore has P unknowns and no sum over records. It is solved by Newton's
 method with the curvature of the centre, in coordinates ``u`` in which H is the identity. F has P⁴
-entries, and is left out where these are too many.
+entries, and is omitted where these are too many.
 
 **Distance of the refit.** Where ``|ℓ⁽ᵏ⁾| ≤ M^{k−2} ℓ″`` for the orders k up to p, the first
 omitted one, the rest of ``ε_j`` is at most ``M^{p−2} ω_j a_j |t_j|^{p−1} e^{M|t_j|}/(p−1)!``. With
@@ -41,7 +41,7 @@ from seepage.support.double_double import EPS
 
 @dataclass(frozen=True)
 class Expanded:
-    """Moves of m records under K changes with the other records' slopes to third order."""
+    """Moves of m records under K changes, from the other records' slopes to third order."""
 
     moves: np.ndarray  # u, (m, K, P)
     error: np.ndarray  # E, infinite where nothing is certified, (m, K)
@@ -50,7 +50,7 @@ class Expanded:
 
 @dataclass(frozen=True)
 class Forms:
-    """Forms shared by all records, in coordinates in which H is the identity."""
+    """The forms shared by all records, in coordinates in which H is the identity."""
 
     third: np.ndarray  # T, (P², P)
     fourth: np.ndarray | None  # F, (P³, P)
@@ -76,7 +76,7 @@ class Expansion:
 
     @cached_property
     def exists(self) -> bool:
-        """Whether the model has an expansion: a loss of one margin, with all records available."""
+        """Whether the model has an expansion: one margin per record, and all records available."""
         model = self.model
         return bool(
             model.constant
@@ -88,7 +88,7 @@ class Expansion:
         )
 
     def affords(self, moves: int) -> bool:
-        """Return whether this many moves take no longer than the allowed refits."""
+        """Return whether this many moves cost no more than the allowed refits."""
         return self.exists and self._work(3, moves) <= 1e11
 
     def _work(self, order: int, moves: int) -> float:
@@ -106,7 +106,7 @@ class Expansion:
         return np.asarray(self.model.solver.design(x) @ self.root)
 
     def arriving(self, rows: np.ndarray, others: Alternatives) -> np.ndarray:
-        """Return ``ẑ`` of the records that replace some, (m, K, P)."""
+        """Return ``ẑ`` of the replacing records, (m, K, P)."""
         change, _ = self.model.changes(rows, others)
         by_column = change @ self.root[list(others.columns)]
         return np.asarray(self.seen(self.model.X[rows])[:, None, :] + by_column)
@@ -142,7 +142,7 @@ class Expansion:
         return third, fourth
 
     def moves(self, rows: np.ndarray, others: Alternatives | None) -> Moves:
-        """Return certified moves of records, (m,); ``None`` leaves them out."""
+        """Return certified moves of records, (m,); ``None`` leaves a record out."""
         model, K = self.model, 1 if others is None else len(others)
         whole = Moves(np.zeros((len(rows), K, K)), np.full((len(rows), K), np.inf))
         for piece in row_slices(len(rows), K * self._width):
@@ -152,7 +152,7 @@ class Expansion:
 
     @property
     def _width(self) -> int:
-        """The number of numbers that one move takes in memory."""
+        """How many numbers one move occupies in memory."""
         P = len(self.root)
         return int(P**3 if self.forms.fourth is not None else P * P)
 
@@ -193,7 +193,7 @@ class Expansion:
         return Expanded(u, error, beside)
 
     def _radius(self, u: np.ndarray, residual: np.ndarray, free: np.ndarray) -> np.ndarray:
-        """Return E, infinite where none exists, (m, K)."""
+        """Return E, or infinity where none exists, (m, K)."""
         M, forms, size = self.model.constant, self.forms, np.linalg.norm(u, axis=2)
         S, R = forms.reach * size, forms.reach / np.sqrt(free)
         powers = size * np.sqrt(np.maximum(np.sum((u @ forms.quartic) * u, axis=2), 0.0))

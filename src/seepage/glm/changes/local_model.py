@@ -1,6 +1,6 @@
 """The second-order model of a fit at its minimiser: slopes, curvatures, solver, noise units.
 
-Every finite change of a record starts from it, for all records or for one chunk of them.
+Every finite change of a record starts from this model, for all records or for one chunk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from seepage.tables.source import as_numpy
 
 @dataclass(frozen=True)
 class LargestShifts:
-    """The largest shifts of records' margins under a unit move; combined by ``+``."""
+    """The largest shifts of records' margins under a unit move; ``+`` combines two."""
 
     largest: float = 0.0  # q = x̃ᵀH⁻¹x̃ over the records
     quartic: Any = 0.0  # Σ ω q x̃ a x̃ᵀ, (P, P)
@@ -47,11 +47,11 @@ class LocalModel:
     X
         The records, (n, d), in the caller's columns.
     noise
-        Gaussian noise on the parameters, or several for parameters released more than once.
+        Gaussian noise on the parameters; several noises if they are released more than once.
     fit
-        The model with the labels and weights of these records; by default of all of them.
+        The model with the labels and weights of these records; by default, of all records.
     shifts
-        Quantities of all records, where these are only some of the fitted ones.
+        Totals over all records, if these are only some of the fitted ones.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class LocalModel:
 
     @cached_property
     def whiten(self) -> Whitening:
-        """``Φ^½``, of all parameters."""
+        """``Φ^½`` on all parameters."""
         return Whitening(self._noise, self.theta.size, self.centre)
 
     @cached_property
@@ -143,18 +143,18 @@ class LocalModel:
 
     @cached_property
     def solver(self) -> Solver:
-        """``H⁻¹`` by the method that suits the records; decomposing a table needs all of them."""
+        """``H⁻¹`` by the method that suits the records; decomposing a table needs all records."""
         return self.gram_solver if self.shifts is not None else best_solver(self.gram_solver)
 
     # Other records in their places ------------------------------------------------------------
 
     def near(self, others: Alternatives) -> np.ndarray:
-        """Return the values of alternatives less the centre, (K, c)."""
+        """Return the values of alternatives minus the centre, (K, c)."""
         values = np.asarray(others.values)
         return values if self.centre is None else values - self.centre[list(others.columns)]
 
     def changes(self, rows: np.ndarray, others: Alternatives) -> tuple[np.ndarray, np.ndarray]:
-        """Return how the columns differ in each alternative, (m, K, c), and its labels."""
+        """Return the column differences of each alternative, (m, K, c), and its labels."""
         shape = (len(rows), len(others))
         change = np.zeros((*shape, 0))
         if others.values is not None:
@@ -172,9 +172,10 @@ class LocalModel:
     def changes_together(
         self, rows: np.ndarray, others: Alternatives
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the same for sets of records, (m, k), which all take the same alternative.
+        """Return the same for sets of records, (m, k), all of which take the same alternative.
 
-        The differences (m, K, k, c), the labels (m, K, k, …), and where nothing changes (m, K).
+        Return the differences (m, K, k, c), the labels (m, K, k, …), and where nothing changes (m,
+        K).
         """
         m, k = rows.shape
         change, labels = self.changes(rows.reshape(-1), others)
@@ -207,7 +208,7 @@ class LocalModel:
         return self.shifts_here() if self.shifts is None else self.shifts
 
     def shifts_here(self) -> LargestShifts:
-        """Return the same for the available records.
+        """Return the same quantities for the available records.
 
         ``q`` is ``x̃ᵀH⁻¹x̃``, or for several outputs its largest value between two of them.
         """
@@ -225,7 +226,7 @@ class LocalModel:
 
     @cached_property
     def stretch(self) -> float:
-        """The root of ``max_e (Σ ω q tᵀa t)^½`` over e of H-norm 1: for the Q of errors."""
+        """The root of ``max_e (Σ ω q tᵀa t)^½`` over e of H-norm 1, used for the Q of errors."""
         # Of a unit diagonal, and never below what rounding hides: a root of ``H⁻¹``, or of more.
         sizes = np.sqrt(np.diagonal(self.inverse))
         values, vectors = np.linalg.eigh(self.inverse / np.outer(sizes, sizes))
@@ -235,7 +236,7 @@ class LocalModel:
 
     @cached_property
     def error_effect(self) -> np.ndarray:
-        """``Φ^½H⁻¹X̃ᵀDX̃H⁻¹Φ^½``: the squared effect of an error of the slopes on the move."""
+        """``Φ^½H⁻¹X̃ᵀDX̃H⁻¹Φ^½``: the squared effect of slope errors on the move."""
         penalised = self.inverse[:, : self.outputs.count * self.X.shape[1]]
         inner = self.inverse - self.fit.ridge * penalised @ penalised.T
         seen = self.seen(self.seen(inner).T)
@@ -243,16 +244,16 @@ class LocalModel:
 
     @cached_property
     def spread(self) -> float:
-        """``‖Φ^½H⁻¹X̃ᵀD^½‖``: the largest effect of an error of the slopes on the move."""
+        """``‖Φ^½H⁻¹X̃ᵀD^½‖``: the largest effect of slope errors on the move."""
         if not self.constant:
             return 0.0
         return float(np.sqrt(max(np.linalg.eigvalsh(self.error_effect)[-1], 0.0)))
 
 
 class Whitening:
-    """``Φ^½``, applied to rows: the unit of one or several Gaussian noises on the same numbers.
+    """``Φ^½`` applied to rows: the units of one or several Gaussian noises on the same numbers.
 
-    The rows are parameters of centred columns; those of the caller's columns are released.
+    The rows are parameters of centred columns; the released ones are those of the caller's columns.
     """
 
     def __init__(
@@ -262,8 +263,8 @@ class Whitening:
         for one in noise:
             if not isinstance(one, Gaussian):
                 raise InputError(
-                    "Risks are computed for Gaussian noise, whose trade-off curve depends on a "
-                    f"single distance; {one!r} has another curve. Use sp.Gaussian."
+                    "Risks are computed for Gaussian noise, whose trade-off curve depends on "
+                    f"one distance; {one!r} has another curve. Use sp.Gaussian."
                 )
         if len(noise) == 1:
             self.root = noise[0].root(size)
@@ -312,11 +313,11 @@ class SeenMoves:
         return self.whiten.reach
 
     def __call__(self, moves: np.ndarray) -> np.ndarray:
-        """Return it of moves along the last axis."""
+        """Return ``Φ^½v`` of moves along the last axis."""
         return self.whiten(self.outputs.of_all(moves))
 
     def most(self, sizes: np.ndarray) -> np.ndarray:
-        """Return upper bounds on its entries, for moves with entries of these sizes."""
+        """Return upper bounds on the entries of ``Φ^½v``, for moves with entries of these sizes."""
         basis = self.outputs.basis
         if basis is not None:
             by_feature = sizes.reshape(*sizes.shape[:-1], -1, self.outputs.count)
@@ -326,7 +327,7 @@ class SeenMoves:
 
 
 def in_numpy(fit: FittedGLM, X: Any) -> tuple[FittedGLM, np.ndarray]:
-    """Return a model and its table from any array library in NumPy, in float64."""
+    """Convert a model and its table from any array library to NumPy, in float64."""
     local = replace(
         fit,
         coef=as_numpy(fit.coef),
@@ -338,7 +339,7 @@ def in_numpy(fit: FittedGLM, X: Any) -> tuple[FittedGLM, np.ndarray]:
 
 
 def callers_moves(moves: np.ndarray, centre: np.ndarray | None) -> np.ndarray:
-    """Return moves of the parameters of centred columns, (…, P), for the original columns."""
+    """Convert moves of the parameters of centred columns, (…, P), to the original columns."""
     if centre is None:
         return moves
     features = len(centre)

@@ -21,11 +21,11 @@ SOLVED = 1e-12  # the largest residual, relative to the terms of its equation, o
 class Outputs:
     """The free part of a record's margins, and the unit of its self-concordance.
 
-    With one margin it is the margin itself, and a shift ``t`` has the span ``|t|``. For softmax
-    only the differences of the K margins matter. Everything is written in an orthonormal basis of
-    the directions that sum to zero, in which curvatures are definite. With ``π`` at margins
-    ``m + st``, ``d/ds Var_π(h) = Cov_π((h − Eh)², t) ≤ Var_π(h)·span(t)``, where the span of t is
-    its largest entry less its smallest. So its constant is 1.
+    With one margin, the free part is the margin itself, and a shift ``t`` has the span ``|t|``. For
+    softmax only the differences of the K margins matter. Everything is written in an orthonormal
+    basis of the directions that sum to zero, in which curvatures are definite. With ``π`` at
+    margins ``m + st``, ``d/ds Var_π(h) = Cov_π((h − Eh)², t) ≤ Var_π(h)·span(t)``, where the span
+    of t is its largest entry less its smallest. So the constant of softmax is 1.
     """
 
     def __init__(self, family: Family | Categorical) -> None:
@@ -98,7 +98,7 @@ class Outputs:
         return np.asarray((weight * powers * (every - mean)) @ self.basis)
 
     def _flat(self, m: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return margins and labels in the family's shapes, one record after the other."""
+        """Return margins and labels in the family's shapes, one record after another."""
         flat = m.reshape(-1, self.count)
         if self.basis is None:
             return flat[:, 0], np.broadcast_to(labels, m.shape[:-1]).reshape(-1)
@@ -122,7 +122,7 @@ class Outputs:
         return np.asarray((own[..., :, None] + own[..., None, :] - 2 * G).max(axis=(-2, -1)))
 
     def per_span(self, m: np.ndarray, curvatures: np.ndarray) -> np.ndarray:
-        """Return the largest ``tᵀa t`` of a shift of span 1: a variance, at most ¼."""
+        """Return the largest ``tᵀa t`` of a shift of span 1; it is a variance, at most ¼."""
         if self.basis is None:
             return np.asarray(curvatures[:, 0, 0])
         powers = np.asarray(self.family.mean(m @ self.basis.T))
@@ -130,7 +130,7 @@ class Outputs:
         return np.where(top > 0.5, top * (1 - top), 0.25)
 
     def steepest(self, m: np.ndarray, labels: np.ndarray, span: np.ndarray) -> np.ndarray:
-        """Return the largest rise of a loss per span, for shifts up to that span, (…)."""
+        """Return the largest increase of a loss per unit of span, for shifts of that span, (…)."""
         if self.basis is None:
             ends = [np.abs(self.slope(m + side * span[..., None], labels)) for side in (-1, 1)]
             return np.asarray(np.maximum(*ends)[..., 0])  # slopes are monotone
@@ -153,7 +153,7 @@ class Outputs:
         return JointOutputs(self, 1).own_margin(given, weight, labels[:, :, None], np.ones(1))
 
     def _bracketed(self, given: np.ndarray, weight: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return the roots for one output: each lies between ``given`` and the first step there."""
+        """Return the roots for one output; each lies between ``given`` and the first step."""
         every = labels.reshape(given.shape[0] * given.shape[1], -1)
         if self.basis is None:
             every = every[:, 0]
@@ -177,17 +177,17 @@ class Outputs:
 
 
 class JointOutputs:
-    """The margins of k records that change together, as those of one record with k·c outputs."""
+    """The margins of k records that change together, treated as one record with k·c outputs."""
 
     def __init__(self, each: Outputs, records: int) -> None:
         self.each, self.records, self.count = each, records, records * each.count
 
     def apart(self, values: np.ndarray) -> np.ndarray:
-        """Return joint margins or slopes, (…, kc), as those of each record, (…, k, c)."""
+        """Split joint margins or slopes, (…, kc), into those of each record, (…, k, c)."""
         return values.reshape(*values.shape[:-1], self.records, self.each.count)
 
     def blocks(self, products: np.ndarray) -> np.ndarray:
-        """Return the products of every record with itself, (…, kc, kc) → (…, k, c, c)."""
+        """Return the diagonal block of every record, (…, kc, kc) → (…, k, c, c)."""
         k, c = self.records, self.each.count
         by_record = products.reshape(*products.shape[:-2], k, c, k, c)
         return np.stack([by_record[..., i, :, i, :] for i in range(k)], axis=-3)
@@ -221,9 +221,8 @@ class JointOutputs:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the roots ``m`` of ``m + G·ωℓ'(m, y) = given``, and which were found.
 
-        Shapes are (m, K, kc), G (m, K, kc, kc), (m, K, k, …) and (m, K, k). With
-        ``m = given + G^½v`` they minimise ``‖v‖²/2 + Σ ω ℓ(m, y)``, by Newton's method with step
-        halving.
+        Shapes are (m, K, kc), G (m, K, kc, kc), (m, K, k, …) and (m, K, k). With ``m = given +
+        G^½v`` the roots minimise ``‖v‖²/2 + Σ ω ℓ(m, y)``, by Newton's method with step halving.
         """
         shape, w = labels.shape[:2], self.count
         labels = labels.reshape(-1, *labels.shape[2:])

@@ -1,14 +1,14 @@
-"""Moves of a model whose balanced class weights are recomputed when records leave or change.
+"""Moves of a model whose balanced class weights are recomputed when records are removed or changed.
 
-The table without record i of class c equals the full table with the class weights after a record
-of class c has left, less record i. So one fit with those weights, including the record, serves all
-records of the class. With ``θ_c`` its minimiser and ``δ_i`` the move of that fit when record i
-leaves it, the release moves by::
+The table without record i of class c equals the full table, with the class weights that apply after
+one record of class c is removed, minus record i. So one fit with those weights, including the
+record, serves all records of the class. With ``θ_c`` its minimiser and ``δ_i`` the move of that fit
+when record i is removed, the release moves by::
 
     (θ_c − θ̂) + δ_i
 
-The first term is the same for the whole class, and ``δ_i`` comes with the certificates and refits
-of :mod:`~seepage.glm.changes.changed_records`. Groups and changed labels have their own ``θ`` for
+The first term is the same for the whole class; ``δ_i`` has the certificates and refits of
+:mod:`~seepage.glm.changes.changed_records`. Groups and changed labels need their own ``θ`` for
 every change of the class sizes.
 """
 
@@ -34,7 +34,7 @@ from seepage.support.double_double import EPS
 
 
 class _Shifted(NamedTuple):
-    """A fit with other class weights, including its records."""
+    """A fit with other class weights, and its records."""
 
     changes: ChangedRecords
     offset: np.ndarray  # ``θ_c − θ̂`` in units of the noise, (P,)
@@ -70,7 +70,7 @@ class RebalancedRecords(FiniteChanges):
     # Records that leave -----------------------------------------------------------------------
 
     def without(self, rows: np.ndarray) -> Moves:
-        """Return certified bounds on the moves when each of some records is left out, K = 1."""
+        """Return certified bounds on the moves when each of these records is left out, K = 1."""
         moves = Moves(np.full((len(rows), 1, 1), np.inf), np.zeros((len(rows), 1)))
         for fit, which in self._by_fit(rows):
             if fit is not None:
@@ -78,7 +78,7 @@ class RebalancedRecords(FiniteChanges):
         return moves
 
     def _certified(self, fit: _Shifted, rows: np.ndarray) -> Moves:
-        """Return the moves of records that leave one fit, relative to the release."""
+        """Return the moves of records removed from one fit, relative to the release."""
         changes = fit.changes
         moves = changes.without(rows)
         centres, _ = changes.starts(rows, None)
@@ -103,16 +103,16 @@ class RebalancedRecords(FiniteChanges):
         return moves
 
     def _by_fit(self, rows: np.ndarray) -> Iterator[tuple[_Shifted | None, np.ndarray]]:
-        """Yield the fits that records leave, with the positions of those records."""
+        """Yield the fits that records are removed from, with the positions of those records."""
         left = [self._balance.sizes - self._balance.of(np.atleast_1d(some)) for some in rows]
         yield from self._by_sizes(np.stack(left))
 
     # Records that change ----------------------------------------------------------------------
 
     def replaced(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves when each of some records becomes each alternative.
+        """Return the moves when each of these records takes each alternative value.
 
-        Weights depend on labels only; a changed label is computed by refits.
+        Weights depend on labels only; changed labels need refits.
         """
         if others.labels is None:
             return self._fixed.replaced(rows, others)
@@ -124,7 +124,7 @@ class RebalancedRecords(FiniteChanges):
         return Moves(moves.gram, np.where(still, 0.0, np.inf))
 
     def replaced_exactly(self, rows: np.ndarray, others: Alternatives) -> Moves:
-        """Return the moves with each alternative, by refits."""
+        """Return the moves for each alternative, by refits."""
         if others.labels is None:
             return self._fixed.replaced_exactly(rows, others)
         model, balance, K = self._fixed.model, self._balance, len(others)
@@ -167,9 +167,9 @@ class RebalancedRecords(FiniteChanges):
         for fit, which in self._by_fit(rows):
             if fit is None:
                 raise InputError(
-                    f"Without row {np.atleast_1d(rows[which[0]])[0]} no record of its class is "
-                    "left, so no model predicts that class; choose another prior, or leave the "
-                    "row out with rows=."
+                    f"Row {np.atleast_1d(rows[which[0]])[0]} is the only record of its class, so "
+                    "without it no model predicts that class; choose another prior, or leave "
+                    "the row out with rows=."
                 )
             scores[which], off[which] = fit.changes.log_likelihoods(rows[which], others, refits)
         return scores, off
@@ -193,7 +193,7 @@ class RebalancedRecords(FiniteChanges):
             yield self._fit_with(left), np.flatnonzero(which.reshape(-1) == k)
 
     def _fit_with(self, sizes: np.ndarray) -> _Shifted | None:
-        """Return the fit with the class weights of these sizes, if it exists."""
+        """Return the fit with the class weights for these sizes, if it exists."""
         key = sizes.tobytes()
         if key not in self._known:
             if len(self._known) >= 16:  # each holds about as much as the table
@@ -220,13 +220,13 @@ class RebalancedRecords(FiniteChanges):
 
 
 def _released(model: LocalModel, moved: np.ndarray) -> np.ndarray:
-    """Return a move of the parameters of the caller's columns in units of the noise."""
+    """Convert a move of the parameters of the caller's columns to units of the noise."""
     root = model.whiten.root
     return np.asarray(moved @ root.T if root.ndim == 2 else moved * root)
 
 
 def _from_release(found: RefittedMoves, fit: _Shifted, moved: np.ndarray) -> RefittedMoves:
-    """Return moves of another fit as moves of the release."""
+    """Convert moves of another fit to moves of the release."""
     return replace(
         found,
         seen=np.where(moved[:, :, None], found.seen + fit.offset, found.seen),

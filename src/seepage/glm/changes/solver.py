@@ -1,11 +1,12 @@
 """A solver for one fit: ``H⁻¹`` applied to records, leverages, remaining curvature.
 
-With ``h`` the share of a record in the curvature along its own direction (its leverage), the other
-records have ``1 − h``. The fit without the record follows from that number and from ``H⁻¹x̃``. Two
-classes compute both. :class:`Solver` uses the inverse of the Gram matrix, for one or several
-outputs. It loses ``εκ`` of ``H⁻¹x̃``, with κ the condition number of H, and so ``εκ/(1 − h)`` of
-``1 − h``, a difference. Under a weak penalty λ on more columns than records ``1 − h`` falls like λ
-and κ grows like 1/λ, so no digits remain. :class:`SingularValues` avoids that difference.
+A record has the share ``h`` (its leverage) of the curvature along its own direction; the other
+records have ``1 − h``. The fit without the record follows from this share and from ``H⁻¹x̃``. Two
+classes compute both. :class:`Solver` uses the inverse of the Gram matrix, for one or more outputs.
+Its relative errors are ``εκ`` in ``H⁻¹x̃``, with κ the condition number of H, and therefore ``εκ/(1
+− h)`` in the difference ``1 − h``. Under a weak penalty λ on more columns than records, ``1 − h``
+falls like λ and κ grows like 1/λ, so no digits remain. :class:`SingularValues` avoids that
+difference.
 
 Let ``d_j = ω_j a_j`` be the records' curvatures and ``A = U S Vᵀ`` the table of the rows
 ``√d_j (x_j − x̄)``, with ``x̄`` their mean weighted by ``d`` where there is an intercept (else 0),
@@ -17,17 +18,16 @@ ridge λ on the coefficients and none on the intercept::
     H⁻¹x̃_i  = (w, 1/Σd − x̄ᵀw),        w = V S/(S² + λ) u_i / √d_i
     √d_i r_i = −u_iᵀ λ/(S² + λ) Uᵀt − (t − UUᵀt)_i        of least squares,  t = (I − eeᵀ)√d y
 
-The bracket is the part outside the span of e and U, which is zero where there are no more records
-than columns. Errors grow like the square root of the condition number, as those of the
-decomposition do.
+The bracket is the part outside the span of e and U; it is zero if there are no more records than
+columns. Errors grow like the square root of the condition number, as in the decomposition.
 
-**k records that leave together** are treated as one record of k outputs. Their shares are the
-eigenvalues of their block of ``D^½X̃H⁻¹X̃ᵀD^½``, and ``1 − h`` those of ``I`` less it,
-``U_S λ/(S² + λ) U_Sᵀ`` and the part outside, again without a difference.
+**k records removed together** are treated as one record with k outputs. Their shares are the
+eigenvalues of their block of ``D^½X̃H⁻¹X̃ᵀD^½``, and ``1 − h`` those of ``I`` less it, ``U_S λ/(S²
++ λ) U_Sᵀ`` and the part outside, again without a difference.
 
-**Uniqueness.** Without a record there is one minimiser if the other records have curvature in
-every direction, that is where ``1 − h`` exceeds its error. :func:`others_decide` is the only test
-of that.
+**Uniqueness.** Without a record the minimiser is unique if the other records have curvature in
+every direction, that is, where ``1 − h`` exceeds its error. :func:`others_decide` is the only test
+for this.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _BACKWARD = 8 * EPS  # the error of a decomposition, relative to the largest sin
 
 
 def others_decide(error: np.ndarray) -> np.ndarray:
-    """Return where ``1 − h``, known to this relative error, is certainly positive."""
+    """Return where ``1 − h``, with this relative error, is certainly positive."""
     return np.asarray(error < 0.5)
 
 
 def best_solver(plain: Solver) -> Solver:
-    """Return the solver that suits a table: the Gram matrix if its condition allows."""
+    """Return the solver that suits a table: the Gram matrix if its condition number allows."""
     X, curvature = plain.X, plain.curvature
     # A decomposition takes about n d min(n, d) multiplications, and holds the table several times.
     affordable = X.size * min(X.shape) <= 1e10 and X.size <= 1 << 26
@@ -78,7 +78,7 @@ class Whitened(Protocol):
         """Return ``Φ^½v`` of vectors, along the last axis."""
 
     def most(self, sizes: np.ndarray) -> np.ndarray:
-        """Return upper bounds on its entries, for moves with entries of these sizes."""
+        """Return upper bounds on the entries of ``Φ^½v``, for moves with entries of these sizes."""
 
 
 @dataclass(eq=False)
@@ -105,7 +105,7 @@ class Solver:
         return 16 * EPS * float(values[-1] / max(values[0], EPS))
 
     def design(self, x: np.ndarray) -> np.ndarray:
-        """Return ``x̃``: rows of columns, with the intercept's 1."""
+        """Return ``x̃``: rows of columns, with a 1 for the intercept."""
         return np.hstack([x, np.ones((len(x), 1))]) if self.intercept else x
 
     def places(self, columns: list[int]) -> np.ndarray:
@@ -131,8 +131,8 @@ class Solver:
     def lost_to_cancelling(self, rows: np.ndarray) -> np.ndarray:
         """Return the effect of rounding on the whitened ``H⁻¹x̃`` of sets, (m, k) → (m,).
 
-        Its entries are sums over columns that may cancel, with ``Σ_j |H⁻¹_ij x̃_j|`` above the
-        sum; with columns in very different units, these entries may dominate after whitening.
+        Its entries are sums over columns that may cancel, so that ``Σ_j |H⁻¹_ij x̃_j|`` exceeds the
+        sum. If columns have very different units, these entries may dominate after whitening.
         """
         sizes = self._times_rows(np.abs(self.inverse), np.abs(self.X[rows.reshape(-1)]))
         sizes = self.whiten.most(sizes).reshape(len(rows), -1)
@@ -168,7 +168,7 @@ class Solver:
         return modes, shares, left, error
 
     def largest_share(self, rows: np.ndarray) -> float:
-        """Return the largest joint share of some records in any direction."""
+        """Return the largest joint share of these records in any direction."""
         root = symmetric_root(self.curvature[rows])
         weighted = np.einsum("np,nkl->nlpk", self.design(self.X[rows]), root)
         weighted = weighted.reshape(-1, len(self.inverse))
@@ -176,7 +176,7 @@ class Solver:
 
     @cached_property
     def own_products(self) -> np.ndarray:
-        """The products of every record's ``H⁻¹x̃`` with itself, for one output, (3, n)."""
+        """The products of each record's ``H⁻¹x̃`` with itself, for one output, (3, n)."""
         products = np.empty((3, len(self.X)))
         for piece in row_slices(len(self.X), 2 * len(self.inverse)):
             rows = np.arange(len(self.X))[piece]
@@ -186,8 +186,8 @@ class Solver:
     def products(self, rows: np.ndarray, columns: list[int]) -> tuple[np.ndarray, ...]:
         """Return the products of ``H⁻¹x̃`` and ``H⁻¹e``, (m, kc+w, kc+w), in three norms.
 
-        The norms are those of the Hessian, the noise and the penalty; there is one vector for
-        every output of every record of a set, ``rows`` (m, k).
+        The norms are those of the Hessian, the noise and the penalty; there is one vector for each
+        output of each record in a set, ``rows`` (m, k).
         """
         if self.outputs == 1 and rows.shape[1] == 1 and not columns:
             return tuple(self.own_products[:, rows, None])
@@ -269,7 +269,7 @@ class SingularValues(Solver):
         self.error[counted] = _BACKWARD * np.where(np.isnan(error), np.inf, error) + lost
 
     def _outside(self, U: np.ndarray, e: np.ndarray) -> np.ndarray:
-        """Return the squared part of every record outside the span of e and U, (n,)."""
+        """Return each record's squared part outside the span of e and U, (n,)."""
         if self.whole:
             return np.zeros(len(U))
         return np.asarray(np.maximum(1 - e**2 - np.sum(U**2, axis=1), 0.0))
@@ -284,12 +284,12 @@ class SingularValues(Solver):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return U with the more precise of two rows for every record, and its error.
 
-        Also the part of a record's own row, where that is used, that no computed direction
-        captures: with very little curvature it is lost in rounding.
+        Also return the part of a record's own row, where that row is used, that no computed
+        direction captures: with very little curvature, this part is lost in rounding.
 
-        An error ΔA of the table moves ``w = H⁻¹Aᵀe_i`` by ``H⁻¹ΔAᵀ(e_i − Aw) − H⁻¹AᵀΔAw``. With
-        the record's own row in place of ``Aᵀe_i`` the first term is ``H⁻¹ΔAᵀAw`` plus the row's
-        own rounding, which is smaller for a record of very low leverage.
+        An error ΔA of the table moves ``w = H⁻¹Aᵀe_i`` by ``H⁻¹ΔAᵀ(e_i − Aw) − H⁻¹AᵀΔAw``. With the
+        record's own row in place of ``Aᵀe_i``, the first term becomes ``H⁻¹ΔAᵀAw`` plus the
+        rounding of that row; this is smaller for a record of very low leverage.
         """
         missed = self._missed(U, e)
         own = np.linalg.norm(U * S**2 / self.curved, axis=1)
@@ -301,16 +301,16 @@ class SingularValues(Solver):
         return np.where(by_row[:, None], rows, U), np.minimum(own, missed), unseen
 
     def solved_each(self, rows: np.ndarray) -> np.ndarray:
-        """Return ``H⁻¹x̃`` of some records, (m, 1, P); zero for records without curvature."""
+        """Return ``H⁻¹x̃`` of these records, (m, 1, P); zero for records without curvature."""
         moved = self._along[rows] @ self.directions
         at_mean = np.where(self.shares[rows] > 0, 1 / self.total, 0.0)
         return self._with_intercept(moved, at_mean)[:, None, :]
 
     def lost_to_cancelling(self, rows: np.ndarray) -> np.ndarray:
-        """Return the further rounding error of the whitened ``H⁻¹x̃``, relative to it, (m,).
+        """Return the additional relative rounding error of the whitened ``H⁻¹x̃``, (m,).
 
         :attr:`error` is relative to the length of ``H⁻¹x̃``, of which little may remain after
-        whitening: with columns far from zero, the intercept is a sum that cancels.
+        whitening: for columns far from zero, the terms of the intercept cancel.
         """
         each = rows.reshape(-1)
         size = np.linalg.norm(self._along[each], axis=1)
@@ -332,7 +332,7 @@ class SingularValues(Solver):
         return self._with_intercept(moved, np.zeros(len(columns)))
 
     def lengths(self, rows: np.ndarray, solved: np.ndarray) -> np.ndarray:
-        """Return ``x̃ᵀH⁻¹x̃`` of sets of records, (m, k, k): for one record ``h/d``."""
+        """Return ``x̃ᵀH⁻¹x̃`` of sets of records, (m, k, k); for one record this is ``h/d``."""
         d = self.curvature[rows, 0, 0]
         if rows.shape[1] == 1:
             h = self.shares[rows]
@@ -346,11 +346,11 @@ class SingularValues(Solver):
     def share_left(
         self, rows: np.ndarray, curvature: np.ndarray, lengths: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the same, computed without a difference.
+        """Return the same quantities, computed without a difference.
 
         For several records, let ``I − D^½X̃H⁻¹X̃ᵀD^½ = T C T``, with T the square roots of its
-        diagonal. The relative error of every eigenvalue is bounded by that of C over the smallest
-        eigenvalue of C.
+        diagonal. The relative error of every eigenvalue is at most that of C divided by C's
+        smallest eigenvalue.
         """
         if rows.shape[1] == 1:
             modes, shares = modes_of(curvature, lengths)
@@ -406,7 +406,7 @@ class SingularValues(Solver):
         return slopes, errors
 
     def _with_intercept(self, moved: np.ndarray, at_mean: np.ndarray) -> np.ndarray:
-        """Return vectors of coefficients with the intercept of centred columns appended."""
+        """Append the intercept of centred columns to vectors of coefficients."""
         if self.mean is None:
             return moved
         return np.hstack([moved, (at_mean - moved @ self.mean)[:, None]])
@@ -422,9 +422,9 @@ def _reflected(table: np.ndarray, unit: np.ndarray) -> np.ndarray:
 
 
 def gram_of(V: np.ndarray, C: np.ndarray, between: np.ndarray | None = None) -> np.ndarray:
-    """Return the inner products of c vectors per record and w shared ones, (m, c+w, c+w).
+    """Return the inner products of c vectors per record and w shared vectors, (m, c+w, c+w).
 
-    ``between`` is an optional matrix of the inner product.
+    ``between`` is the matrix of the inner product, if there is one.
     """
     m, c, size = V.shape
     flat = V.reshape(m * c, size)

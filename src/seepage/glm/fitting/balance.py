@@ -1,4 +1,4 @@
-"""Balanced class weights, and their change when records leave or change their class."""
+"""Balanced class weights, and how they change when records are removed or change class."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FEW_KEYS = 64  # ways to leave, each with weights of its own, that are worth a f
 class ClassBalance:
     """``ω_i = s_i N/(K n_c)``, with ``n_c`` the size of the record's class and ``N = Σ n_c``.
 
-    Sizes count the records, or their weights, as in the library that fitted the model.
+    A size counts the records, or adds their weights, as in the library that fitted the model.
     """
 
     classes: np.ndarray  # the position of every record's class, (n,)
@@ -28,7 +28,7 @@ class ClassBalance:
         return self._sizes(slice(None))
 
     def of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the contribution of some records to the class sizes, (K,)."""
+        """Return the contribution of these records to the class sizes, (K,)."""
         return self._sizes(rows)
 
     def factors(self, sizes: np.ndarray) -> np.ndarray:
@@ -36,7 +36,7 @@ class ClassBalance:
         return np.asarray(sizes.sum() / (self.count * sizes))
 
     def empties(self, sizes: np.ndarray) -> bool:
-        """Return whether a class has no record left, so that the model cannot be fitted."""
+        """Return whether a class is empty, so that the model cannot be fitted."""
         return bool(np.any(sizes < 0.5 * self.counted[self.counted > 0].min()))
 
     def weights(self, sizes: np.ndarray) -> np.ndarray:
@@ -45,7 +45,7 @@ class ClassBalance:
 
     @cached_property
     def keys(self) -> int:
-        """The number of distinct class weights after a single record has left."""
+        """The number of distinct class weights after removing a single record."""
         return len(np.unique(np.stack([self.classes, self.counted], axis=1), axis=0))
 
     def _sizes(self, rows: np.ndarray | slice) -> np.ndarray:

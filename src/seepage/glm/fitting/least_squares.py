@@ -20,12 +20,12 @@ def solve_least_squares(objective: Objective, names: tuple[str, ...]) -> Array:
     """Return the ``θ`` that minimises ``½ Σᵢ ωᵢ (wᵀxᵢ + w₀ − yᵢ)² + (ridge/2) ‖w‖²``.
 
     It uses one of three methods: the normal equations by Cholesky with a step of iterative
-    refinement; QR of the rows where those are ill-conditioned; and in memory, with more columns
-    than rows (and a penalty), the n×n dual ``w = Sᵀ(SSᵀ + ridge·I)⁻¹√ω y``, ``S = √ω X``.
-    ``names`` are the column names, for an error that lists the linearly dependent ones.
+    refinement; QR of the rows if those equations are ill-conditioned; and in memory, with more
+    columns than rows (and a penalty), the n×n dual ``w = Sᵀ(SSᵀ + ridge·I)⁻¹√ω y``, ``S = √ω X``.
+    ``names`` are the column names, used in the error that lists linearly dependent columns.
 
-    The relative error of QR is of the order of ``ε κ`` where residuals are small, with ``ε = 2⁻⁵²``
-    and ``κ`` the condition number of ``[√ω [X 1] ; √ridge I]``; the fitted values are exact to
+    The relative error of QR is of order ``ε κ`` if residuals are small, where ``ε = 2⁻⁵²`` and
+    ``κ`` is the condition number of ``[√ω [X 1] ; √ridge I]``. The fitted values are exact to
     rounding (Higham, *Accuracy and Stability of Numerical Algorithms*, 2002, section 20.2).
     """
     inner, coordinates = objective.conditioned()

@@ -1,8 +1,8 @@
 """Damped Newton's method for GLM objectives, down to the rounding error of the gradient.
 
-Without L2 there may be no minimum: there is none if along some direction no loss ever rises and
-some loss keeps falling (for logistic loss, a direction that separates the classes, perhaps with
-ties). Newton's method then diverges along that direction, so its last step is the certificate.
+Without L2 there may be no minimum: there is none if, along some direction, no loss ever rises and
+some loss keeps falling. For logistic loss, such a direction separates the classes, perhaps with
+ties. Newton's method then diverges along that direction, so its last step proves the separation.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _FAR = 0.1  # a step of a margin that distinguishes a diverging fit from a settl
 
 @dataclass(frozen=True)
 class Minimum:
-    """The minimiser, the number of Hessians computed, and the gradient near it.
+    """The minimiser, the number of Hessians computed, and the relative gradient.
 
-    ``relative_gradient`` is ``‖g‖`` over ``Σᵢ |ωᵢ rᵢ| ‖xᵢ‖ + nλ‖w‖``.
+    ``relative_gradient`` is ``‖g‖`` divided by ``Σᵢ |ωᵢ rᵢ| ‖xᵢ‖ + nλ‖w‖``.
     """
 
     parameters: Array
@@ -61,15 +61,15 @@ def minimise(
     """Minimise a GLM objective: Newton's method with a line search, then a polish.
 
     Steps solve ``H s = −g`` by Cholesky and are halved until the objective falls enough (Armijo).
-    In memory, the factor of ``H`` is kept once a step is tiny and only gradients are recomputed,
-    until they stop shrinking, because of rounding or an outdated Hessian, which is then
-    recomputed. With very many parameters, L-BFGS comes first. Data in chunks are read once for
-    every step, and not again after a tiny one.
+    In memory, once a step is tiny, the factor of ``H`` is kept and only gradients are recomputed.
+    When they stop shrinking, because of rounding or an outdated Hessian, the Hessian is recomputed.
+    With very many parameters, L-BFGS comes first. Data in chunks are read once per step, and not
+    again after a tiny step.
 
-    It starts from zero or from the given parameters; those of a similar problem save most of the
-    steps. Given the names of the columns, linearly dependent ones are refused by name; otherwise
-    they are not checked. Data without a minimiser (separable, with no penalty) are refused too,
-    and so are data where rounding keeps the method from reaching it.
+    The search starts from zero or from the given parameters; those of a similar problem save most
+    steps. If column names are given, linearly dependent columns raise an error that names them;
+    otherwise they are not checked. Data without a minimiser (separable, with no penalty) raise an
+    error, as do data for which rounding prevents convergence.
     """
     objective, coordinates = objective.conditioned()
     start = None if start is None else coordinates.into(start)
@@ -141,7 +141,7 @@ def minimise(
 
 
 def relative_gradient(objective: Objective, point: Sums) -> float:
-    """Return the norm of the gradient over the sum of the norms of its terms."""
+    """Return the norm of the gradient divided by the sum of the norms of its terms."""
     size = norm(point.gradient)
     scale = point.gradient_scale
     if objective.family.name not in ("bernoulli", "categorical"):
@@ -172,11 +172,11 @@ def _relative_step(objective: Objective, point: Sums, step: Array) -> float:
 def _at_rest(objective: Objective, theta: Array) -> bool:
     """Return whether Newton's method, stopped by rounding, has reached the minimiser.
 
-    A margin has an error of a few ε times the terms it sums, and so has its slope, however small
-    the sum. Where large coefficients cancel, in the margins or (in a good fit) in the slopes, no
+    The error of a margin is a few ε times the terms it sums, however small the sum; so is the error
+    of its slope. If large terms cancel, in the margins or (in a good fit) in the slopes, no
     gradient falls below that error, which may be large relative to the slopes. But a step is a
-    projection of the margins' errors, no longer than these in the norm of the curvature, so its
-    length bounds the remaining distance.
+    projection of the margins' errors and, in the norm of the curvature, no longer than they are; so
+    its length bounds the remaining distance.
     """
     point = objective.at(theta, ("hessian",))
     factor = cholesky_factor(objective.definite(point.hessian))
@@ -188,7 +188,7 @@ def _at_rest(objective: Objective, theta: Array) -> bool:
 def _line_search(objective: Objective, point: Sums, step: Array, once: bool) -> Sums | None:
     """Return the first of θ + s, θ + s/2, … with a sufficient decrease, if any.
 
-    ``once`` computes everything at each trial point, so that no pass is repeated.
+    ``once`` computes everything at each trial point, so that the data are not read again.
     """
     xp = array_namespace(step)
     slope = float(xp.sum(point.gradient * step))
@@ -207,7 +207,7 @@ def _line_search(objective: Objective, point: Sums, step: Array, once: bool) -> 
 
 
 def _polish(objective: Objective, point: Sums, factor: CholeskyFactor) -> Sums:
-    """Repeat steps with the current factor as long as each halves the gradient."""
+    """Repeat steps with the current factor while each halves the gradient."""
     size = relative_gradient(objective, point)
     while size > 0:
         nearer = objective.at(point.theta + _newton_step(point, factor), ("scales",))
@@ -219,9 +219,9 @@ def _polish(objective: Objective, point: Sums, factor: CholeskyFactor) -> Sums:
 
 
 def _gauge_free(objective: Objective, theta: Array) -> Array:
-    """Return softmax parameters that sum to zero over the classes; others unchanged.
+    """Return softmax parameters that sum to zero over the classes; leave others unchanged.
 
-    The losses do not change, and the penalty is smallest there.
+    This leaves the losses unchanged and makes the penalty smallest.
     """
     if not isinstance(objective.family, Categorical):
         return theta
@@ -229,7 +229,7 @@ def _gauge_free(objective: Objective, theta: Array) -> Array:
 
 
 def _lbfgs(objective: Objective) -> Array:
-    """Return parameters near the minimiser, by scipy's L-BFGS on gradients computed in place."""
+    """Return parameters near the minimiser, by scipy's L-BFGS with gradients computed in place."""
     zeros = objective.zeros()
     xp = array_namespace(zeros)
 
@@ -250,8 +250,8 @@ def check_counts(objective: Objective, label_scale: float) -> None:
     """Raise an error for counts that are all zero, since the intercept is not penalised."""
     if objective.family.name == "poisson" and objective.intercept and label_scale == 0:
         raise InputError(
-            "Every count of positive weight is zero, so the intercept diverges to minus "
-            "infinity; fit without an intercept, or leave these data out."
+            "Every count with positive weight is zero, so the intercept diverges to minus "
+            "infinity; fit without an intercept, or drop these data."
         )
 
 
@@ -262,15 +262,16 @@ def check_overlap(objective: Objective, least_gain: float) -> None:
 
 
 def check_drift(objective: Objective, step: Array, largest_norm: float) -> None:
-    """Raise an error where nothing is penalised and Newton's step still follows a separation."""
+    """Raise an error if nothing is penalised and Newton's step still follows a separation."""
     if objective.ridge == 0 and _drifts(objective, step, largest_norm):
         raise InputError(_divergence(objective.family.name))
 
 
 def _drifts(objective: Objective, step: Array, largest_norm: float) -> bool:
-    """Return whether a step is long, and moves no record to the wrong side.
+    """Return whether a step is long and moves no record to the wrong side.
 
-    ``largest_norm`` is that of the rows: a step too short to move any margin far is not examined.
+    ``largest_norm`` is the largest norm of a row; a step too short to move any margin far is not
+    examined.
     """
     if norm(step) * largest_norm <= _FAR:
         return False
@@ -280,9 +281,9 @@ def _drifts(objective: Objective, step: Array, largest_norm: float) -> bool:
 
 
 def separated(objective: Objective) -> bool:
-    """Return whether along some direction no loss rises and some fall for ever (linear programme).
+    """Return whether, along some direction, no loss rises and some fall for ever (linear program).
 
-    It is not determined for data read in chunks, for large tables, or for labels between two
+    This is not determined for data read in chunks, for large tables, or for labels between two
     classes.
     """
     if objective.table is None or objective.tilt is not None:
@@ -322,9 +323,11 @@ def separated(objective: Objective) -> bool:
 
 
 def weak_penalty_clause(objective: Objective) -> str:
-    """Return the clause on separable data whose penalty is too weak to bound the coefficients."""
+    """Return the clause for separable data whose penalty is too weak to bound the coefficients."""
     counts = objective.family.name == "poisson"
-    what = "the counts are all zero in some direction of X" if counts else "the data are separable"
+    what = (
+        "the counts are all zero along some direction of X"
+    ) if counts else "the data are separable"
     return (
         f"{what}, and l2 is negligible for columns of these sizes; scale the columns to "
         f"similar sizes, or {_remedy(objective)}"
@@ -338,7 +341,7 @@ def _remedy(objective: Objective) -> str:
 def _divergence(family: str) -> str:
     if family == "poisson":
         return (
-            "The counts are all zero in some direction of X (for example in every row of a "
+            "The counts are all zero along some direction of X (for example, in every row of a "
             "category), so without L2 the coefficients diverge; set l2 to a positive number."
         )
     return (

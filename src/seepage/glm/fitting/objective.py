@@ -1,11 +1,11 @@
-"""The objective of a GLM over its records: value, gradient, Hessian and other sums for a fit.
+"""The objective of a GLM: its value, gradient, Hessian and other sums over records for a fit.
 
-The records are a table, or come from a source in chunks; a fit needs only sums over them.
+The records are a table, or chunks read from a source; a fit needs only sums over them.
 
 Hessians are summed over chunks of rows that never copy the whole table. A chunk's Gram matrix is
-written ``S.T @ S`` with ``S = √weight · X``: one array on both sides lets BLAS compute one triangle
-only, close to half the cost of a general product. Factorisations are computed on the arrays'
-device.
+computed as ``S.T @ S`` with ``S = √weight · X``: with the same array on both sides, BLAS computes
+one triangle only, at close to half the cost of a general product. Factorisations are computed on
+the arrays' device.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class FittedGLM:
         return by_rows(some, *X.shape, chunk=chunk, threads=threads)
 
     def design(self, X: Array) -> Array:
-        """Return ``x̃`` of every row in float64: with a 1 for the intercept, if there is one."""
+        """Return ``x̃`` of every row in float64, with a 1 appended if there is an intercept."""
         X = wide(X)
         if self.intercept is None:
             return X
@@ -142,7 +142,7 @@ class FittedGLM:
 
 @dataclass(frozen=True)
 class PenalisedLoss:
-    """The objective apart from the records; it reads the labels of a chunk."""
+    """The objective without the records; it reads the labels of a chunk."""
 
     family: Family | Categorical  # the loss
     # The classes that the labels stand for, sorted; ``None`` where labels are numbers
@@ -169,13 +169,13 @@ class PenalisedLoss:
 class Objective:
     """``F(θ) = Σᵢ ωᵢ ℓ(wᵀxᵢ + w₀, yᵢ) + (ridge/2) ‖w‖²``.
 
-    It is equation 13 of Hannun et al. 2021, weighted.
+    This is equation 13 of Hannun et al. 2021 with sample weights.
 
     See Hannun et al. 2021, equation 13. The parameters ``θ`` are (D,) for a :class:`Family` and
     (D, K) for :class:`Categorical`, with D = d, or d + 1 with the intercept in the last row.
 
-    The records are a table, or come from a source in chunks. A fit needs sums over them
-    (:meth:`total`), and a table is one chunk; per-record numbers are for tables only.
+    The records are a table, or chunks read from a source. A fit needs sums over them
+    (:meth:`total`), and a table is one chunk; per-record values exist for tables only.
     """
 
     X: Array  # the features, (n, d), or the source, whose chunks have labels and weights too
@@ -208,7 +208,7 @@ class Objective:
 
     @property
     def rereads(self) -> bool:
-        """Whether every sum takes a new pass over the data, so that few should be requested."""
+        """Whether each sum takes a new pass over the data, so that sums should be few."""
         return self.table is None
 
     @property
@@ -245,7 +245,7 @@ class Objective:
         return values * xp.reshape(self.sample_weight, (-1, *ones))
 
     def gradient(self, theta: Array, slopes: Array) -> Array:
-        """Return the gradient, of the shape of ``theta``, from the slopes at ``theta``."""
+        """Return the gradient, in the shape of ``theta``, from the slopes at ``theta``."""
         return self.with_penalty(Sums(theta, 0, slope_sum(self.X, slopes, self.intercept))).gradient
 
     def hessian(self, margins: Array) -> Array:
@@ -255,11 +255,11 @@ class Objective:
         return hessian(self.X, curvature, ridge=ridge, intercept=self.intercept)
 
     def gain_range(self, margins: Array, counts: bool = True) -> tuple[float, float]:
-        """Return how far margins lie towards the side where losses keep falling.
+        """Return how far margins lie on the side where losses keep falling.
 
-        The minimum and maximum over the records of positive weight (and rival classes); ∞ and −∞
-        without records, and for a family whose losses have no such side. ``counts`` includes the
-        losses of counts.
+        This is the minimum and maximum over the records of positive weight (and rival classes): ∞
+        and −∞ if there are no records, or if the family's losses have no such side. ``counts``
+        includes the losses of counts.
         """
         xp = array_namespace(margins)
         y = self.target
@@ -282,9 +282,9 @@ class Objective:
     # Sums over all records ------------------------------------------------------------------------
 
     def total(self, function: Callable[[Objective], Answer], what: str) -> Answer:
-        """Return the sum over chunks of a function of their objectives; a table is one chunk.
+        """Return the sum of a function over the chunks' objectives; a table is one chunk.
 
-        The function leaves out the penalty, and can be pickled for other machines.
+        The function leaves out the penalty, and can be pickled to run on other machines.
         """
         if self.table is not None:
             return function(self)
@@ -293,7 +293,7 @@ class Objective:
         return answer
 
     def at(self, theta: Array, asked: Asked = STEP, what: str = "fit") -> Sums:
-        """Return the gradient at some parameters and the other requested sums, by one pass."""
+        """Return the gradient at these parameters and the other requested sums, in one pass."""
         return self.with_penalty(self.total(partial(sums_at, theta=theta, asked=asked), what))
 
     def with_penalty(self, sums: Sums) -> Sums:
@@ -339,7 +339,7 @@ class Objective:
     def triangle(self, labels: bool) -> Array:
         """Return the R of the QR factorisation of ``√ω [x, 1, y]``, or without the labels.
 
-        Without labels only whether a record's weight is positive matters.
+        Without labels, a record counts fully if its weight is positive.
         """
         what = "fit by QR" if labels else "looking for dependent columns"
         return self.total(partial(_triangle, labels=labels), what).R
@@ -347,13 +347,13 @@ class Objective:
     # Coordinates ----------------------------------------------------------------------------------
 
     def definite(self, H: Array) -> Array:
-        """Return ``H`` made definite along softmax's gauge; Newton's step stays the same."""
+        """Return ``H`` made definite along softmax's gauge; Newton's step is unchanged."""
         return gauge_fixed(H, self.family.outputs) if isinstance(self.family, Categorical) else H
 
     def conditioned(self) -> tuple[Objective, Coordinates]:
-        """Return the objective in well-conditioned coordinates; itself if it already is.
+        """Return the objective in well-conditioned coordinates; itself if it is well-conditioned.
 
-        Columns of a source are never scaled, and shifted only after a pass has computed their
+        Columns of a source are never scaled, and are shifted only after a pass has computed their
         moments: see :meth:`near_zero`.
         """
         X = self.table
@@ -376,10 +376,10 @@ class Objective:
         return replace(self, X=near, units=units), Coordinates(centre, units)
 
     def near_zero(self, H: Array) -> tuple[Objective, Coordinates] | None:
-        """Return the objective of a source with columns far from zero shifted, if there are any.
+        """Return the objective of a source with columns far from zero shifted, if any.
 
-        The moments in a Hessian decide whether to look for them, which takes a pass over the
-        source. Those of a table were shifted when it was :meth:`conditioned`.
+        The moments in a Hessian decide whether to search for them, which takes a pass over the
+        source. Columns of a table are shifted in :meth:`conditioned`.
         """
         if self.table is not None or not self.intercept:
             return None
@@ -395,7 +395,7 @@ class Objective:
         return self.less(centre), Coordinates(centre)
 
     def less(self, centre: Array) -> Objective:
-        """Return the objective of the records less a centre, column by column."""
+        """Return the objective of the records minus a centre, column by column."""
         X = self.table
         return replace(self, X=self.X.less(centre) if X is None else X - centre[None, :])
 
@@ -410,7 +410,7 @@ def _of_chunk(chunk: Chunk, loss: PenalisedLoss, function: Callable[[Objective],
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over some records at given parameters; a sum not requested is zero.
+    """Sums over records at given parameters; a sum that is not requested is zero.
 
     Parameters
     ----------
@@ -421,16 +421,16 @@ class Sums:
     gradient, hessian, value
         The value, gradient and Hessian of the objective.
     gradient_scale, label_scale
-        ``Σᵢ |ωᵢ rᵢ| ‖x̃ᵢ‖ + ridge ‖w‖``: the terms that cancel in the gradient; and
-        ``Σᵢ ωᵢ |yᵢ| ‖x̃ᵢ‖``: the scale of rounding where a fit is perfect.
+        ``Σᵢ |ωᵢ rᵢ| ‖x̃ᵢ‖ + ridge ‖w‖``, the terms that cancel in the gradient; and ``Σᵢ ωᵢ |yᵢ|
+        ‖x̃ᵢ‖``, the scale of rounding if a fit is perfect.
     largest_norm
         The largest norm of a row.
     least_gain
         A lower bound on how far the worst record lies on its own class's side.
     squares
-        ``Σ (ω r ‖x̃‖)²``, plus a small share of the labels, for a perfect fit.
+        ``Σ (ω r ‖x̃‖)²``, plus a small multiple of the labels, in case of a perfect fit.
     extent
-        The moments of the columns, where there is an intercept to absorb a shift.
+        The moments of the columns, if there is an intercept to absorb a shift.
     """
 
     theta: Array
@@ -529,7 +529,7 @@ def slope_sum(X: Array, slopes: Array, intercept: bool) -> Array:
 
 @dataclass(frozen=True)
 class Extent:
-    """The elementwise minimum and maximum over some records."""
+    """The elementwise minimum and maximum over records."""
 
     least: Array
     most: Array
@@ -554,7 +554,7 @@ def _column_range(part: Objective) -> Extent:
 
 @dataclass(frozen=True)
 class _Triangle:
-    """The R of the QR factorisation of some rows; two combine to that of all their rows."""
+    """The R of the QR factorisation of some rows; two combine into the R of all their rows."""
 
     R: Array
 
@@ -582,7 +582,7 @@ def _triangle(part: Objective, labels: bool) -> _Triangle:
 
 
 def wide(values: Array) -> Array:
-    """Return numbers in float64, without a copy if they already are."""
+    """Return numbers in float64, without a copy if they are already float64."""
     xp = array_namespace(values)
     return xp.astype(values, xp.float64, copy=False)
 
@@ -596,9 +596,9 @@ def norm(values: Array) -> float:
 
 
 def over_chunks(function: Callable[[slice], Answer], X: Array) -> Iterator[Answer]:
-    """Yield a function's results on chunks of rows, for a large table on several cores.
+    """Yield a function's results on chunks of rows, on several cores for a large table.
 
-    Chunks are for summing d×d matrices. Each costs d² outside BLAS (mirroring and adding a
+    Chunks are for summing d×d matrices. Each chunk costs d² outside BLAS (mirroring and adding a
     triangle), which only a few thousand rows amortise; narrow tables use more rows, to reduce
     interpreter overhead.
     """
@@ -638,12 +638,12 @@ def weighted_gram(X: Array, weights: Array, intercept: bool = False) -> Array:
 def hessian(X: Array, curvature: Array, *, ridge: float | Array, intercept: bool) -> Array:
     """Return ``H = Σᵢ x̃ᵢ x̃ᵢᵀ ⊗ Aᵢ + ridge·I``, the Hessian of a GLM objective, (P, P).
 
-    ``Aᵢ`` is the curvature of every record's loss times its weight: (n,) for one output; for
-    softmax (n, K, K), ``ωᵢ (diag π − ππᵀ)``. ``ridge = nλ`` is the coefficient of ``½‖w‖²``, or one
-    for each column, (d,), where their penalties differ. With an intercept ``x`` is extended by a
-    last entry 1, whose parameters are not penalised. The feature is the slow index, the class the
-    fast one. For softmax H is singular along gauge directions (the same vector added to the
-    parameters of every class) that are not penalised; :func:`gauge_fixed` makes it definite.
+    ``Aᵢ`` is the curvature of each record's loss times its weight: (n,) for one output, and ``ωᵢ
+    (diag π − ππᵀ)``, (n, K, K), for softmax. ``ridge = nλ`` is the coefficient of ``½‖w‖²``, or one
+    for each column, (d,), if their penalties differ. With an intercept, a 1 is appended to ``x``;
+    its parameters are not penalised. The feature is the slow index, and the class is the fast one.
+    For softmax, H is singular along unpenalised gauge directions (the same vector added to the
+    parameters of every class); :func:`gauge_fixed` makes it definite.
     """
     if len(curvature.shape) == 1:
         return penalised(weighted_gram(X, curvature, intercept), ridge, int(intercept))
@@ -680,10 +680,10 @@ def penalised(H: Array, ridge: float | Array, free: int) -> Array:
 def gauge_fixed(H: Array, classes: int) -> Array:
     """Return ``H + diag(c) ⊗ 11ᵀ/K``, definite along the gauge directions of softmax as well.
 
-    The loss does not change when one vector is added to the parameters of every class, so its
-    gradients, and their derivatives by the data, sum to zero over the classes. For such right-hand
-    sides the solution is the same for every ``c > 0``. Taking for each feature the mean of its own
-    diagonal of ``H`` preserves the condition number, whatever the units of the features.
+    The loss does not change when one vector is added to the parameters of every class. So its
+    gradients, and their derivatives with respect to the data, sum to zero over the classes. For
+    such right-hand sides the solution is the same for every ``c > 0``. Using each feature's mean
+    diagonal entry of ``H`` preserves the condition number, whatever the units of the features.
     """
     xp = array_namespace(H)
     size = H.shape[0]
@@ -742,7 +742,7 @@ class CholeskyFactor:
 
 
 def cholesky_factor(H: Array, damping: float = 0.0) -> CholeskyFactor | None:
-    """Return the factor of ``H + τD²``, τ the damping, or ``None`` where that is not definite."""
+    """Return the factor of ``H + τD²``, with damping τ, or ``None`` if that is not definite."""
     xp = array_namespace(H)
     diagonal = xp.linalg.diagonal(H)
     sizes = xp.sqrt(xp.where(diagonal > 0, diagonal, xp.ones_like(diagonal)))
@@ -767,15 +767,15 @@ def damped_factor(H: Array) -> CholeskyFactor:
         factor = cholesky_factor(H, damping)
         if factor is not None:
             return factor
-    raise FloatingPointError("the Hessian holds values that are not finite")
+    raise FloatingPointError("the Hessian has values that are not finite")
 
 
 def stacked_r(blocks: Iterable[Array]) -> Array:
     """Return the R of the QR factorisation of the stacked blocks.
 
-    Each block is stacked under the R so far and factorised again (sequential TSQR: Demmel,
-    Grigori, Hoemmen and Langou, 2012), which is as stable as one QR of the whole and stores one
-    block only.
+    Each block is stacked under the R so far and factorised again (sequential TSQR: Demmel, Grigori,
+    Hoemmen and Langou, 2012). This is as stable as one QR of all blocks, and stores only one of
+    them.
     """
     R: Array = None
     for block in blocks:
@@ -797,13 +797,13 @@ def stacked_r(blocks: Iterable[Array]) -> Array:
 
 @dataclass(frozen=True)
 class Coordinates:
-    """``x' = (x − centre)/units``, column by column; ``None`` where nothing changes."""
+    """``x' = (x − centre)/units``, column by column; ``None`` if nothing changes."""
 
     centre: Array | None = None
     units: Array | None = None
 
     def into(self, theta: Array) -> Array:
-        """Return parameters of the caller's columns as those of the shifted and scaled ones."""
+        """Convert parameters of the caller's columns to those of the shifted and scaled ones."""
         xp = array_namespace(theta)
         w, last = theta, None
         if self.centre is not None:
@@ -816,7 +816,7 @@ class Coordinates:
         return w if last is None else xp.concat([w, xp.reshape(last, (-1, *w.shape[1:]))], axis=0)
 
     def back(self, theta: Array) -> Array:
-        """Return parameters of the shifted and scaled columns as those of the caller's."""
+        """Convert parameters of the shifted and scaled columns to those of the caller's."""
         if self.units is not None:
             xp = array_namespace(theta)
             d = self.units.shape[0]
@@ -826,9 +826,9 @@ class Coordinates:
 
 
 def far_centre(least: Array, most: Array) -> Array | None:
-    """Return the shift for columns of this range; zero for those near zero.
+    """Return the shift for columns with this range; zero for columns near zero.
 
-    ``None`` if all are near zero.
+    Return ``None`` if all are near zero.
     """
     xp = array_namespace(least)
     middle = (least + most) / 2
@@ -837,7 +837,7 @@ def far_centre(least: Array, most: Array) -> Array | None:
 
 
 def uncentred(theta: Array, centre: Array | None) -> Array:
-    """Return parameters of columns less their centre as those of the columns: ``w₀ − wᵀc``."""
+    """Convert parameters of columns minus their centre to those of the columns: ``w₀ − wᵀc``."""
     if centre is None:
         return theta
     xp = array_namespace(theta)
@@ -856,9 +856,9 @@ def _column(values: Array, like: Array) -> Array:
 def check_columns(objective: Objective, H: Array, counted: int, names: tuple[str, ...]) -> None:
     """Raise an :class:`InputError` naming the linearly dependent columns.
 
-    With a penalty the minimiser is unique, and nothing is checked. ``H`` is the Hessian at
-    any parameters (not gauge-fixed), which is singular if the columns are dependent; ``counted`` is
-    the number of records of positive weight.
+    With a penalty the minimiser is unique, and nothing is checked. ``H`` is the Hessian at any
+    parameters (not gauge-fixed), which is singular if the columns are dependent; ``counted`` is the
+    number of records with positive weight.
     """
     if objective.ridge > 0:
         return
@@ -889,9 +889,9 @@ def check_columns(objective: Objective, H: Array, counted: int, names: tuple[str
     if counted < P:
         samples = "1 sample" if counted == 1 else f"{counted} samples"
         raise InputError(
-            f"There are more parameters ({P}) than data ({samples} of positive weight), so "
-            "without L2 the coefficients are not determined; set l2 to a positive number or drop "
-            "columns."
+            f"There are more parameters ({P}) than data ({samples} with positive weight), so "
+            "without L2 the coefficients are not determined; set l2 to a positive number or "
+            "drop columns."
         )
     dependent = _dependent_columns(objective.triangle(labels=False), counted)
     if dependent:

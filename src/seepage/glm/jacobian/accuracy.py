@@ -1,12 +1,12 @@
-"""The accuracy of a GLM's leakage, and the recomputation of results that lost digits.
+"""The accuracy of a GLM's leakage; results that lost digits are recomputed.
 
 A record's whitened Jacobian is the sum of ``r A_V`` and of ``A x̃`` times its curvature and label
-slope. Each of the two inherits the errors of the slope, the whitener and the rounded curvatures.
-Their sum may be much smaller than either, and its relative error that much larger.
+slope. Both terms inherit the errors of the slope, the whitener and the rounded curvatures. Their
+sum may be much smaller than either term, and its relative error correspondingly larger.
 
-A closed form squares that sum before adding, and loses the square of the cancelled part.
-:func:`exact_records` and :func:`exact_blocks` alone decide which results to recompute from the
-entries of the Jacobian.
+A closed form squares that sum before adding, and loses the square of the cancelled part. Only
+:func:`exact_records` and :func:`exact_blocks` decide which results to recompute from the entries of
+the Jacobian.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ Answer = Callable[[Any, Unknowns], Array]
 def exact_records(
     take: Callable[[Array], Array], cells: bool = False
 ) -> Callable[[Answer], Answer]:
-    """Decorate a closed form about every record: cancelled squares are recomputed from entries.
+    """Decorate a closed form for every record: squares that cancel are recomputed from entries.
 
-    ``take`` gives the same results from whitened Jacobians, ``(m, P, q)``; ``cells`` marks results
-    about each feature alone, ``(n, t)``.
+    ``take`` computes the same results from whitened Jacobians, ``(m, P, q)``; ``cells`` marks
+    results about each feature alone, ``(n, t)``.
     """
 
     def decorate(closed_form: Answer) -> Answer:
@@ -90,7 +90,7 @@ def exact_blocks(
 
 
 def least_cell(terms: JacobianTerms, squared: Array, reach: Array) -> Array:
-    """Return each record's smallest cell, in units of its column's effect, ``(n,)``."""
+    """Return each record's smallest cell result, in units of its column's effect, ``(n,)``."""
     xp = array_namespace(squared)
     units = 1 / xp.where(reach > 0, reach**2, xp.ones_like(reach))
     return by_rows(
@@ -104,7 +104,7 @@ def least_cell(terms: JacobianTerms, squared: Array, reach: Array) -> Array:
 def per_attribute(
     terms: JacobianTerms, attributes: list[Unknowns], *sizes: Callable[[Unknowns], Array]
 ) -> list[Array]:
-    """Return norms of every attribute from sizes of its directions, ``(t,)``."""
+    """Return the norm of every attribute from the sizes of its directions, ``(t,)``."""
     xp = array_namespace(terms.X)
     columns = single_columns(attributes)
     which = xp.asarray(list(columns.values()), dtype=xp.int64, device=terms.X.device)
@@ -121,7 +121,7 @@ def per_attribute(
 
 
 def single_columns(attributes: list[Unknowns]) -> dict[int, int]:
-    """Return which attributes are a single column, and which column."""
+    """Return which attributes consist of a single column, and that column."""
     return {
         k: u.columns[0]
         for k, u in enumerate(attributes)
@@ -146,7 +146,7 @@ class GLMAccuracy(AnswerAccuracy):
         self.deviations = terms.zeros(terms.size // terms.outputs) if bounds is None else bounds
 
     def rows(self, squared: Array, unknowns: Unknowns) -> Array:
-        """Return the errors of all records; one common bound where it is small."""
+        """Return the errors of all records; one common bound if it is small."""
         xp = array_namespace(squared)
         for sizes in self._bounds(unknowns):
             errors = self._relative(squared, *sizes)
@@ -157,7 +157,7 @@ class GLMAccuracy(AnswerAccuracy):
         return errors
 
     def cells(self, squared: Array, unknowns: Unknowns) -> Array:
-        """Return the errors of all cells; each record's worst where it is small."""
+        """Return the errors of all cells; each record's largest if it is small."""
         terms, features = self.terms, replace(unknowns, label=False)
         xp = array_namespace(terms.X)
         if terms.outputs == 1:
@@ -185,13 +185,13 @@ class GLMAccuracy(AnswerAccuracy):
         return by_rows(each, terms.rows, squared.shape[1] + terms.size, chunk=terms.chunk)
 
     def entries(self, J: Array, unknowns: Unknowns, rows: Array) -> Array:
-        """Return the relative errors of the columns of some rows' Jacobians, ``(m, q)``."""
+        """Return the relative errors of the columns of these rows' Jacobians, ``(m, q)``."""
         squared = array_namespace(J).sum(J * J, axis=1)
         # No share of the largest: an inverse sees the error relative to a column's own size.
         return self._relative(squared, *self._column_sizes(unknowns, rows), share=0.0)
 
     def block(self, squared: float, unknowns: Unknowns, rows: Array) -> float:
-        """Return the error of the unknowns of some records together."""
+        """Return the error of the unknowns of these records together."""
         xp = array_namespace(self.terms.X)
         for sizes in self._bounds(unknowns):
             sums = xp.stack([xp.sum(size[rows] ** 2) for size in sizes])[None, :]
@@ -202,7 +202,7 @@ class GLMAccuracy(AnswerAccuracy):
         return error
 
     def columns(self, squared: Array, attributes: list[Unknowns], rows: Array) -> Array:
-        """Return the error of each attribute of some records together."""
+        """Return the error of each attribute of these records together."""
         for closely in (False, True):
             terms = self.column_terms(attributes, rows, closely)
             # Each by itself: what is small beside another column may be large in its own unit.
@@ -217,7 +217,7 @@ class GLMAccuracy(AnswerAccuracy):
         return array_namespace(self.terms.X).stack(sizes, axis=1) ** 2
 
     def column_terms(self, attributes: list[Unknowns], rows: Array, closely: bool = True) -> Array:
-        """Return the rows' contribution to the error of each attribute, one line for each."""
+        """Return the rows' contribution to the error of each attribute, one row per attribute."""
         terms = self.terms
         xp = array_namespace(terms.X)
         if terms.outputs == 1:
@@ -276,11 +276,11 @@ class GLMAccuracy(AnswerAccuracy):
     ) -> Array:
         """Return the relative error of ``η``, which may be a small difference.
 
-        The Jacobian is the sum of ``r A_V``, of norm ``part`` with the error ``error``, and another
-        term of norm at most ``η + part``. Squares of its entries lose the square of the cancelled
-        part to rounding. Where that is much, η was computed from the entries themselves, if they
-        were available. For numbers tiny relative to the largest, the error is relative to a share
-        of the largest.
+        The Jacobian is the sum of ``r A_V``, of norm ``part`` with the error ``error``, and of
+        another term of norm at most ``η + part``. Squaring its entries loses the square of the
+        cancelled part to rounding. If that is much, η was computed from the entries themselves,
+        where they were available. For values tiny relative to the largest, the error is relative to
+        a share of the largest.
         """
         xp = array_namespace(squared)
         if largest is None:
@@ -302,9 +302,9 @@ class GLMAccuracy(AnswerAccuracy):
     # Sizes of the terms and their errors --------------------------------------------------------
 
     def _bounds(self, unknowns: Unknowns) -> Iterator[tuple[Array, Array]]:
-        """Yield bounds on the norms of every record's terms and on their errors, ``(n,)`` both.
+        """Yield bounds on the norms of every record's terms and on their errors, ``(n,)`` each.
 
-        Cheap ones come first, which may suffice, then tight ones.
+        Cheap bounds come first, since they may suffice; tight ones follow.
         """
         terms = self.terms
         xp = array_namespace(terms.X)
@@ -324,7 +324,7 @@ class GLMAccuracy(AnswerAccuracy):
         yield both[:, 0], both[:, 1]
 
     def _record_sizes(self, unknowns: Unknowns, closely: bool) -> tuple[Array, Array]:
-        """Return the sizes of whole records, which for several classes are upper bounds."""
+        """Return the sizes of whole records; for several classes these are upper bounds."""
         terms = self.terms
         xp = array_namespace(terms.X)
         reach, W = norm(terms.columns_of(unknowns)), norm(self._coefficient_sizes(unknowns))
@@ -361,7 +361,7 @@ class GLMAccuracy(AnswerAccuracy):
     def _column_sizes(self, unknowns: Unknowns, rows: slice | Array) -> tuple[Array, Array]:
         """Return the norms of the terms that make up each column of a Jacobian, ``(m, q)``.
 
-        Also the errors they inherit from the slopes.
+        Also return the errors they inherit from the slopes.
         """
         terms = self.terms
         xp = array_namespace(terms.X)
@@ -385,13 +385,13 @@ class GLMAccuracy(AnswerAccuracy):
         )
 
     def _curvature_errors(self, unknowns: Unknowns, rows: slice | Array) -> Array:
-        """Return the effect of the curvatures' rounding on the columns of a Jacobian, ``(m, q)``.
+        """Return the effect of rounding in the curvatures on a Jacobian's columns, ``(m, q)``.
 
-        It is a bound on their change. A relative change ``ε`` of every curvature changes
+        It bounds the change of these columns. A relative change ``ε`` of every curvature changes
         ``v = H⁻¹u`` by at most ``ε √(vᵀHv)`` in the norm of ``H``, and each released number by its
-        ``√(H⁻¹)_kk`` times that. For the column of a feature ``vᵀHv`` is ``(H⁻¹)_jj``; for
-        ``u = x̃ ⊗ a w`` and a label's ``x̃ ⊗ b`` it is ``x̃ᵀH⁻¹x̃`` times the squares of ``a w``
-        and ``b``. The error of ``w`` is at least that of the slopes it depends on.
+        ``√(H⁻¹)_kk`` times that. For the column of a feature ``vᵀHv`` is ``(H⁻¹)_jj``; for ``u = x̃
+        ⊗ a w`` and a label's ``x̃ ⊗ b`` it is ``x̃ᵀH⁻¹x̃`` times the squares of ``a w`` and ``b``.
+        The error of ``w`` is no smaller than that of the slopes it depends on.
         """
         terms = self.terms
         xp = array_namespace(terms.X)
@@ -418,17 +418,17 @@ class GLMAccuracy(AnswerAccuracy):
 
     @cached_property
     def slope_errors(self) -> Array:
-        """The error of ``r`` of every record, ``(n,)``."""
+        """The error of each record's ``r``, ``(n,)``."""
         given = self.terms.slope_error
         return self.rounding * self.terms.slope_sizes if given is None else given
 
     @cached_property
     def coefficient_errors(self) -> Array:
-        """Upper bounds on the coefficients' errors in units of ε, ``(D, 1)``; one output only.
+        """Upper bounds on the coefficients' errors in units of ε, ``(D, 1)``; for one output only.
 
         At the minimiser the slopes sum to zero. Their errors ``e`` move ``w_j`` by at most
-        ``√(vᵀH'v Σ e²/a)``, ``v = H⁻¹u_j``: the deviation of the feature times a number common to
-        all records. A coefficient near zero may be no larger than its error.
+        ``√(vᵀH'v Σ e²/a)``, ``v = H⁻¹u_j``: the feature's deviation times a factor common to all
+        records. A coefficient near zero may be no larger than its error.
         """
         terms, deviations = self.terms, self.map.coefficient_deviations
         xp = array_namespace(terms.X)
@@ -448,7 +448,7 @@ class GLMAccuracy(AnswerAccuracy):
         return sum(both)
 
     def _spread_over(self, sizes: Array, unknowns: Unknowns) -> Array:
-        """Return bounds on sizes of the unknown features, from those of all, ``(D, …)``."""
+        """Return bounds on the sizes of the unknown features, from those of all, ``(D, …)``."""
         X = self.terms.X
         xp = array_namespace(X)
         every = xp.astype(sizes[: self.terms.features, ...], X.dtype, copy=False)
@@ -461,9 +461,9 @@ class GLMAccuracy(AnswerAccuracy):
     def _leverages(self, a: Array, rows: slice | Array, closely: bool = True) -> Array:
         """Return upper bounds on ``√(x̃ᵀH⁻¹x̃)`` of some rows: ``1/√a``, or less where that is large.
 
-        ``Σ|x̃_j|`` times the deviations is another bound, tight for a row that is small relative
-        to others. It is computed for all rows of a small table, and otherwise for rows whose own
-        curvature is far below that of the others.
+        Another bound is ``Σ|x̃_j|`` times the deviations, which is tight for a row that is small
+        relative to others. It is computed for all rows of a small table, and otherwise for rows
+        whose own curvature is far below that of the others.
         """
         terms = self.terms
         xp = array_namespace(terms.X)

@@ -4,23 +4,22 @@ With the label known and the features ``V`` unknown, the information about a row
 
     I = r² B + a² ξ w wᵀ + a r (w zᵀ + z wᵀ),    B = A_VᵀA_V,  z = A_VᵀA x̃,  ξ = ‖A x̃‖²
 
-with ``w`` standing for ``w_V`` and ``B`` the same for all rows. Woodbury's formula, with
-``v = B⁻¹w``, ``y = B⁻¹z`` and ``κ = ξ − zᵀB⁻¹z ≥ 0`` (the part of ``A x̃`` that no unknown
-reaches), gives::
+Here ``w`` stands for ``w_V``, and ``B`` is the same for all rows. Woodbury's formula, with ``v =
+B⁻¹w``, ``y = B⁻¹z`` and ``κ = ξ − zᵀB⁻¹z ≥ 0`` (the part of ``A x̃`` that no unknown reaches),
+gives::
 
     I⁻¹ = ( B⁻¹ − [a² κ v vᵀ + a (r + a wᵀy) (v yᵀ + y vᵀ) − a² (wᵀv) y yᵀ] / D ) / r²
     D = (r + a wᵀy)² + a² (wᵀv) κ
 
 Where all features are unknown, ``y`` is ``x`` up to a constant and ``κ`` is a constant (both zero
-without an intercept), so no matrix product is needed. The inverse does not exist, and no
-unbiased estimate has a finite error, where ``r = 0`` or ``D = 0``.
+without an intercept), so no matrix product is needed. If ``r = 0`` or ``D = 0``, the inverse does
+not exist, and no unbiased estimate has a finite error.
 
-Its accuracy follows from two inequalities. With ``D`` known to a relative ``ρ = δ/√D``, where
-``δ`` is the error of ``r + a wᵀy``, the Cauchy–Schwarz inequality bounds each of the terms of a
-cell by ``P_j = (B⁻¹)_jj + a² (wᵀv) y_j²/D``. So the error of the cell is a few ``ρ P_j``; and
-``P_j`` is at most five times the larger of ``(B⁻¹)_jj`` and the cell. The whitener has the same
-error ``(I + E)A`` wherever it is used, which changes the inverse by at most ``2‖E‖``, whatever
-cancels.
+Its accuracy follows from two inequalities. Let ``D`` have the relative error ``ρ = δ/√D``, where
+``δ`` is the error of ``r + a wᵀy``. The Cauchy–Schwarz inequality then bounds each term of a cell
+by ``P_j = (B⁻¹)_jj + a² (wᵀv) y_j²/D``. So the error of the cell is a few ``ρ P_j``; and ``P_j`` is
+at most five times the larger of ``(B⁻¹)_jj`` and the cell. The whitener has the same error ``(I +
+E)A`` wherever it is used; this changes the inverse by at most ``2‖E‖``, even if terms cancel.
 """
 
 from __future__ import annotations
@@ -48,7 +47,8 @@ class ClosedInverse:
     Parameters
     ----------
     jacobian, terms, accuracy
-        The operator, which inverts single rows where this form is inaccurate, and its parts.
+        The operator, which inverts single rows where this form is inaccurate, and the operator's
+        parts.
     unknowns
         The unknown features.
     """
@@ -108,9 +108,9 @@ class ClosedInverse:
     def _answers(
         self, answer: Answer, of_diagonal: Callable[[Array], Array]
     ) -> tuple[Array, Array]:
-        """Return the results for all rows and their errors; decompositions replace poor ones.
+        """Return the results for all rows and their errors; decompositions replace inaccurate ones.
 
-        ``answer`` takes some rows, and whether to bound its error tightly.
+        ``answer`` takes some rows, and whether to bound their errors tightly.
         """
         terms = self.terms
         xp, pieces = array_namespace(terms.X), []
@@ -240,7 +240,7 @@ class _RowTerms(NamedTuple):
 
 
 def _square_off(shared: _SharedTerms, kappa: Array, y: Array) -> Array:
-    """Return the error of ``κ``, the squared norm of a vector less ``A_V y``.
+    """Return the error of ``κ``, the squared norm of a vector minus ``A_V y``.
 
     The columns of ``A_V`` may nearly cancel in that sum, but their errors do not.
     """

@@ -7,7 +7,7 @@ al. 2021, equation 18, for K outputs)::
 
     J_i = −H⁻¹ G_i,      G_i = [ E ⊗ r_i + x̃_i ⊗ a_i Wᵀ ,  x̃_i ⊗ b_i ]        (P × (d + L))
 
-where ``E`` selects the parameters that multiply data (the intercept does not). Noise of location
+Here ``E`` selects the parameters that multiply data (all but the intercept). Noise with location
 information ``Φ`` whitens it to ``A G_i`` with ``AᵀA = H⁻¹ Φ H⁻¹ = C``. No ``J_i`` is ever stored:
 the methods compute the views of the leakage in chunks of rows.
 
@@ -55,7 +55,7 @@ class TermsJacobian(ReleaseJacobian):
         self.accuracy: GLMAccuracy = GLMAccuracy(terms)
 
     def with_label_step(self, step: float) -> TermsJacobian:
-        """Return the same Jacobian with the label in units of this step."""
+        """Return the same Jacobian with the label measured in units of this step."""
         if step == 1.0:
             return self
         derivatives = self.terms.derivatives
@@ -107,7 +107,7 @@ class GLMJacobian(TermsJacobian):
     # Rows, one by one -----------------------------------------------------------------------
 
     def row_jacobians(self, unknowns: Unknowns, rows: slice | Array) -> Array:
-        """Return the whitened Jacobians of some rows in full, ``(m, P, q)``."""
+        """Return the full whitened Jacobians of these rows, ``(m, P, q)``."""
         return self.terms.row_jacobians(unknowns, rows)
 
     @exact_records(largest_square)
@@ -141,7 +141,7 @@ class GLMJacobian(TermsJacobian):
         return by_rows(diagonal, self.rows, terms.width, chunk=WIDE_CHUNK)
 
     def row_information(self, unknowns: Unknowns) -> Callable[[slice], Array]:
-        """Return the function that gives the information matrix of each of some rows, ``(m,q,q)``.
+        """Return a function that computes the information matrix of each of some rows, ``(m,q,q)``.
 
         ``I = Bᵀ Ξ B + [Rᵀ B; 0] + [Rᵀ B; 0]ᵀ + Σ_kl r_k r_l C_kl`` with ``B = [a Wᵀ, b]``,
         ``Ξ_kl = x̃ᵀ C_kl x̃`` and ``R_l = Σ_k r_k C_kl x̃``, all restricted to the unknowns.
@@ -163,7 +163,7 @@ class GLMJacobian(TermsJacobian):
         return matrices
 
     def row_operator(self, unknowns: Unknowns) -> Callable[[slice], Callable[[Array], Array]]:
-        """Return the function that computes ``Jᵀ(J v)`` for one vector per row."""
+        """Return a function that computes ``Jᵀ(J v)`` for one vector per row."""
         xp = array_namespace(self.X)
         A_V = self.terms.columns_of(unknowns)
         P, t, K = A_V.shape
@@ -218,27 +218,27 @@ class GLMJacobian(TermsJacobian):
         return total + xp.reshape(spread, (P, P)) + cross + cross.T
 
     def norm_of(self, unknowns: Unknowns, sums: Any) -> float:
-        """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ``: that of the information."""
+        """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ``, which is that of the information."""
         return float(dense_largest((self.whitener @ sums @ self.whitener.T)[None, :, :])[0])
 
 
 class PairedJacobian(EntryJacobian, TermsJacobian):
-    """The same for several classes that are compared with a record's own before rounding.
+    """The same Jacobian for several classes, each compared with the record's own before rounding.
 
     Closed forms would square the common part of the classes; see
     :class:`~seepage.glm.jacobian.terms.PairedTerms`.
     """
 
     def row_jacobians(self, unknowns: Unknowns, rows: slice | Array) -> Array:
-        """Return the whitened Jacobians of some rows in full, ``(m, P, q)``."""
+        """Return the full whitened Jacobians of these rows, ``(m, P, q)``."""
         return PairedTerms(self.terms).row_jacobians(unknowns, rows)
 
 
 def merged(first: TermsJacobian, other: TermsJacobian) -> TermsJacobian | None:
     """Return one Jacobian for two releases of the same model with different noise.
 
-    The information is then ``Gᵀ(C + C')G``: a single release, whose whitener is the R of both
-    whiteners stacked, where that loses no digits. Both are about the same rows.
+    The information is then ``Gᵀ(C + C')G``: that of a single release, whose whitener is the R of
+    both whiteners stacked, if that loses no digits. Both are about the same rows.
     """
     ours, theirs = first.terms, other.terms
     xp = array_namespace(ours.X)
@@ -260,8 +260,8 @@ def merged(first: TermsJacobian, other: TermsJacobian) -> TermsJacobian | None:
 class _InformationTerms:
     """The terms of the information about single rows.
 
-    Calling it with a slice of rows gives ``r (m, K)``, ``B (m, K, q)``, ``Ξ (m, K, K)`` and
-    ``R (m, K, t)``; ``blocks (K, K, t, t)`` holds ``C_kl``, the same for all rows.
+    Called with a slice of rows, it returns ``r (m, K)``, ``B (m, K, q)``, ``Ξ (m, K, K)`` and ``R
+    (m, K, t)``; ``blocks (K, K, t, t)`` holds ``C_kl``, the same for all rows.
     """
 
     def __init__(self, terms: JacobianTerms, unknowns: Unknowns) -> None:

@@ -1,14 +1,14 @@
 """The exact minimiser near a model's coefficients, the curvature there, and their accuracy.
 
-The leakage is the derivative of the exact minimiser on the stored data. A fitted model
-is near it; Newton's steps cover the rest. Rounding errors are bounded by the condition
-number κ of the Hessian, with columns centred and scaled to a unit diagonal. Where κ is small,
-ordinary arithmetic is exact to a few roundings times κ. Otherwise the Hessian, its inverse and the
-residuals are computed in twice the precision (:mod:`seepage.glm.jacobian.twice_precise`), and the
-result is exact to rounding again, as long as κ is below about 1e15. Whitened by the noise, the
-inverse maps records to the release.
+The leakage is the derivative of the exact minimiser on the stored data. A fitted model is near this
+minimiser; Newton's steps cover the remaining distance. Rounding errors are bounded by the condition
+number κ of the Hessian, with columns centred and scaled to a unit diagonal. If κ is small, the
+error of ordinary arithmetic is a few rounding errors times κ. Otherwise the Hessian, its inverse
+and the residuals are computed in twice the precision (:mod:`seepage.glm.jacobian.twice_precise`).
+The result is then exact to rounding if κ is below about 1e15. Whitened by the noise, the inverse
+maps records to the release.
 
-The given coefficients are the minimiser if Newton's method would not move them; elsewhere the
+The given coefficients are the minimiser if Newton's method would not move them; otherwise the
 formula for the leakage does not apply.
 """
 
@@ -94,7 +94,7 @@ class FittedRecords:
 
 
 def about(fit: FittedGLM, loss: PenalisedLoss | None, chunk: Chunk) -> FittedGLM:
-    """Return the model with the labels and weights of a chunk; for a table in memory, itself."""
+    """Return the model with the labels and weights of a chunk; unchanged for a table in memory."""
     if loss is None:
         return fit
     return replace(fit, target=loss.targets(chunk), sample_weight=chunk.weight)
@@ -104,7 +104,7 @@ def about(fit: FittedGLM, loss: PenalisedLoss | None, chunk: Chunk) -> FittedGLM
 class Optimum:
     """The minimiser of a model's objective and the inverse curvature there.
 
-    The parameters of the shifted columns and the inverse are in twice the precision where needed.
+    The parameters of the shifted columns and the inverse are in twice the precision if needed.
     """
 
     fit: FittedGLM  # the model at the minimiser, in the caller's columns
@@ -118,7 +118,7 @@ class Optimum:
     moves: Array | None = None
 
     def shifted(self, X: Array) -> Array:
-        """Return rows less the centre, if there is one."""
+        """Return rows minus the centre, if there is one."""
         return X if self.centre is None else X - self.centre[None, :]
 
     def margins(self, X: Array) -> Array | Double:
@@ -132,7 +132,7 @@ class Optimum:
     ) -> tuple[Array, Array, Array, Array]:
         """Return weighted ``r``, ``a`` and ``b`` of shifted rows of one output, and the error of r.
 
-        ``fit`` has the labels and weights of the rows; ``every`` marks that these are all rows.
+        ``fit`` has the labels and weights of the rows; ``every`` states that these are all rows.
         """
         low = None
         m = self.margins(X)
@@ -168,11 +168,11 @@ class Optimum:
 
 
 def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: str) -> Optimum:
-    """Find the minimiser near the coefficients of a model fitted on the records, in float64.
+    """Find the minimiser near the coefficients of a model fitted to the records, in float64.
 
-    If they are not near it, the model is refused by a :class:`NotTheMinimiserError`, unless
-    ``on_mismatch`` is ``"warn"``: then the coefficients are used unchanged. Data without a
-    unique minimiser to working precision are refused too.
+    If they are not near it, a :class:`NotTheMinimiserError` is raised, unless ``on_mismatch`` is
+    ``"warn"``: then the coefficients are used unchanged. Data without a unique minimiser to working
+    precision also raise an error.
     """
     objective = records.objective(fit)
     sums = objective.at(fit.parameters, _JUDGED, "Hessian")
@@ -210,7 +210,7 @@ def optimum(fit: FittedGLM, records: FittedRecords, noise: Noise, on_mismatch: s
 def plain_optimum(fit: FittedGLM, records: FittedRecords, sums: Sums | None = None) -> Optimum:
     """Return the optimum of a model known to be the minimiser, in ordinary arithmetic, unchecked.
 
-    ``sums`` are those over the records, without the penalty, if known.
+    ``sums`` are the sums over the records, without the penalty, if known.
     """
     objective = records.objective(fit)
     if sums is None:
@@ -227,7 +227,7 @@ def plain_optimum(fit: FittedGLM, records: FittedRecords, sums: Sums | None = No
 def _centred(
     fit: FittedGLM, objective: Objective, sums: Sums
 ) -> tuple[FittedGLM, Objective, Array | None, Sums]:
-    """Return model, objective and sums with columns far from zero shifted, and the shifts."""
+    """Return model, objective and sums after shifting columns far from zero, and the shifts."""
     centre = sums.far_from_zero
     if centre is None:
         return fit, objective, None, sums
@@ -253,7 +253,7 @@ def _centred(
 
 
 def condition_number(H: Array, inverse: Array) -> float:
-    """Estimate the condition number of a definite matrix, scaled to unit diagonal, from below."""
+    """Return a lower estimate of the condition number of a definite matrix with unit diagonal."""
     xp = array_namespace(H)
     sizes = xp.sqrt(xp.linalg.diagonal(H))
     start = np.random.default_rng(0).standard_normal(H.shape[0])
@@ -281,7 +281,7 @@ def _weighed(
     rows: int,
     polish: bool,
 ) -> Optimum:
-    """Invert the Hessian, with the precision that its condition and the noise require."""
+    """Invert the Hessian with the precision that its condition number and the noise require."""
     inverse, condition = _inverse(H, factor, fit.ridge)
     cost = float(rows) * H.shape[0] ** 2
     cheap, affordable = cost <= CHEAP, cost <= 200 * CHEAP
@@ -313,16 +313,16 @@ def _weighed(
 
 
 def twice_precise_from(affordable: bool) -> float:
-    """Return the condition number from which twice the precision is used.
+    """Return the condition number above which twice the precision is used.
 
-    It is low where that is affordable, and always used where ordinary arithmetic would lose half
-    of the digits.
+    It is low if the extra cost is affordable; where ordinary arithmetic would lose half of the
+    digits, twice the precision is always used.
     """
     return 300.0 if affordable else 1e7
 
 
 def _inverse(H: Array, factor: CholeskyFactor | None, ridge: float) -> tuple[Array, float]:
-    """Return ``H⁻¹`` and the condition number, or refuse a matrix singular to rounding."""
+    """Return ``H⁻¹`` and the condition number; raise an error if singular to rounding."""
     inverse = None if factor is None else factor.inverse()
     condition = math.inf if inverse is None else condition_number(H, inverse)
     if inverse is None or not condition < 1 / EPS:
@@ -352,12 +352,12 @@ def _margin_error(fit: FittedGLM, X: Array, margins: Array, target: Array) -> Ar
 
 
 def _moves(part: Objective, fit: FittedGLM, inverse: Array) -> Array:
-    """Return the change of ``H⁻¹u`` if every curvature has a relative error of one, (P, Q).
+    """Return the change of ``H⁻¹u`` for a relative error of one in every curvature, (P, Q).
 
-    ``H⁻¹ΔH H⁻¹u`` is a sum over the records, whose terms are added by absolute value. With one
-    output ``u`` are the features, Q = D. With several, only differences of outputs are curved, and
-    the records' slopes are such differences. The sum also runs over pairs of outputs, and ``u``
-    are the differences of all pairs at every feature, Q = D·K·K.
+    ``H⁻¹ΔH H⁻¹u`` is a sum over the records; the absolute values of its terms are added. With one
+    output, ``u`` are the features, Q = D. With several outputs, only differences of outputs are
+    curved, and the records' slopes are such differences. The sum then also runs over pairs of
+    outputs, and ``u`` are the differences of all pairs at every feature, Q = D·K·K.
     """
     margins, design = fit.margins(part.X), fit.design(part.X)
     xp = array_namespace(margins)
@@ -379,7 +379,7 @@ def _moves(part: Objective, fit: FittedGLM, inverse: Array) -> Array:
 
 
 def _back(fit: FittedGLM, centre: Array | None) -> FittedGLM:
-    """Return a model of shifted columns as one of the caller's."""
+    """Convert a model of shifted columns to one of the caller's columns."""
     if centre is None:
         return fit
     return fit.at(uncentred(fit.parameters, wide(centre)))
@@ -392,10 +392,11 @@ def _back(fit: FittedGLM, centre: Array | None) -> FittedGLM:
 class Whitener:
     """The map to the release, ``x̃ ↦ A x̃``, ``A = Φ^½ T⁻¹ H⁻¹``, (P, P).
 
-    The feature is the slow index, the output the fast one. Where columns were shifted by a centre
-    ``c``, ``x̃`` are the shifted ones, and ``T⁻¹`` maps the parameters back to the caller's. With
-    ``T = [[I, 0], [cᵀ, 1]]`` the rows are ``x̃ = Tᵀx̃_c`` and the Hessian is ``H = TᵀH_cT``. So
-    ``H⁻¹x̃ = T⁻¹H_c⁻¹x̃_c``, and ``T⁻ᵀe_j = e_j`` leaves the data columns unchanged.
+    The feature is the slow index, and the output is the fast one. If columns were shifted by a
+    centre ``c``, ``x̃`` has the shifted columns, and ``T⁻¹`` maps the parameters back to the
+    caller's columns. With ``T = [[I, 0], [cᵀ, 1]]`` the rows are ``x̃ = Tᵀx̃_c`` and the Hessian is
+    ``H = TᵀH_cT``. So ``H⁻¹x̃ = T⁻¹H_c⁻¹x̃_c``, and ``T⁻ᵀe_j = e_j`` leaves the data columns
+    unchanged.
 
     The rounding of the records' curvatures changes ``A x̃`` by about ``ε spread √(x̃ᵀH⁻¹x̃)``, and
     the column of a feature by ``ε spread`` times its deviation; see :func:`_deviations`.
@@ -429,7 +430,7 @@ class Whitener:
 
     @cached_property
     def deviation(self) -> float:
-        """The root of the sum of the squares of the deviations."""
+        """The Euclidean norm of the deviations."""
         return 0.0 if self.deviations is None else norm(self.deviations)
 
     @property
@@ -486,12 +487,13 @@ def whitened(
     noise: Noise,
     centre: Array | None = None,
 ) -> Whitener:
-    """Whiten ``H⁻¹``, known to a given accuracy, by the noise.
+    """Whiten ``H⁻¹``, given to this accuracy, by the noise.
 
-    The largest numbers of the release set the errors of ``H⁻¹x̃``, while ``A x̃`` of a record may
-    be as small as the smallest. The noise and the units make them differ, and the terms of the
-    intercept of shifted columns, ``w₀ − cᵀw``, are large relative to their sum where they cancel.
-    The ratio counts, up to ``UNLIKE``; an inverse in twice the precision is not affected.
+    The errors of ``H⁻¹x̃`` are set by the largest numbers of the release, while ``A x̃`` of a
+    record may be as small as the smallest number. These numbers differ because of the noise and the
+    units; and if the terms of the intercept of shifted columns, ``w₀ − cᵀw``, cancel, they are
+    large relative to their sum. The error grows with this ratio, up to ``UNLIKE``; an inverse in
+    twice the precision is not affected.
     """
     high = inverse.high if isinstance(inverse, Double) else inverse
     xp = array_namespace(high)
@@ -533,12 +535,12 @@ def whitened_inverse(H: Array, noise: Noise) -> Array:
 
 
 def _deviations(optimum: Optimum) -> Array:
-    """Return ``√(vᵀH'v)``, ``v = H⁻¹u``, of unit changes ``u`` along every feature, (D,).
+    """Return ``√(vᵀH'v)``, ``v = H⁻¹u``, for unit changes ``u`` along every feature, (D,).
 
-    ``H'`` is the records' part of ``H``. The penalty is not rounded: where it alone determines a
-    coefficient, errors of the curvatures have no effect. So ``vᵀH'v = uᵀH⁻¹u − nλ‖v‖²``, with the
-    intercept's part of ``v`` left out of the norm. The slopes of several outputs sum to zero, and
-    so does ``u`` over them; their squares are added up.
+    ``H'`` is the records' part of ``H``. The penalty is not rounded: if it alone determines a
+    coefficient, errors of the curvatures have no effect. So ``vᵀH'v = uᵀH⁻¹u − nλ‖v‖²``, where the
+    norm leaves out the intercept's part of ``v``. With several outputs, slopes sum to zero over the
+    outputs, and so does ``u``; the squares are added.
     """
     inverse, fit = optimum.inverse, optimum.fit
     high = inverse.high if isinstance(inverse, Double) else inverse
@@ -569,14 +571,14 @@ def _condition(root: np.ndarray) -> float:
 def check_stationarity(
     fit: FittedGLM, X: Array, on_mismatch: str = "raise", *, hessian: Array | None = None
 ) -> float:
-    """Return the remaining relative Newton step; warn or refuse unless it is negligible.
+    """Return the remaining relative Newton step; warn or raise unless it is negligible.
 
-    The leakage is the derivative of the minimiser in the data; at other coefficients the formula
-    does not apply. The step ``s = H⁻¹g`` is compared with the coefficients w in the norm of the
-    Hessian, ``√(sᵀHs / wᵀHw)``, which measures changes of the margins and does not depend on the
-    units of the columns (an intercept is projected out of wᵀHw, since a shift has no size). Below
-    1e-5 there is no warning; up to 1e-2 there is a :class:`NotConvergedWarning`; above that the
-    model is refused by a :class:`NotTheMinimiserError`, unless ``on_mismatch`` is ``"warn"``. The
+    The leakage is the derivative of the minimiser with respect to the data; at other coefficients
+    the formula does not apply. The step ``s = H⁻¹g`` is compared with the coefficients w in the
+    norm of the Hessian, ``√(sᵀHs / wᵀHw)``. This norm measures changes of the margins and does not
+    depend on the units of the columns (an intercept is projected out of wᵀHw, since a shift has no
+    size). Below 1e-5 there is no warning; up to 1e-2 there is a :class:`NotConvergedWarning`; above
+    that a :class:`NotTheMinimiserError` is raised, unless ``on_mismatch`` is ``"warn"``. The
     Hessian at the coefficients (gauge-fixed for softmax) may be passed if known.
     """
     objective = Objective.of(fit, X)
@@ -594,7 +596,7 @@ def judge_stationarity(
 ) -> float:
     """Return the step of :func:`check_stationarity` from sums over the records.
 
-    For callers that already have the sums, with the Hessian and its factor if there is one.
+    It is for callers that already have the sums, with the Hessian and its factor if available.
     """
     if on_mismatch not in ("raise", "warn"):
         raise InputError(f"on_mismatch must be 'raise' or 'warn', not {on_mismatch!r}.")
@@ -617,7 +619,8 @@ def judge_stationarity(
     if relative <= _REFUSE:
         _warn(
             f"The coefficients are near the minimiser but have not converged: {finding}. The "
-            "leakage is that of the exact minimiser; refit with a tighter tol to release that."
+            "leakage is that of the exact minimiser; to release exactly that, refit with a "
+            "tighter tol."
         )
     elif on_mismatch == "warn":
         _warn(f"The coefficients do not minimise the stated objective: {finding}.")
@@ -637,7 +640,7 @@ def _warn(message: str) -> None:
 
 
 def _size(fit: FittedGLM, H: Array) -> float:
-    """Return ``√(wᵀHw)``, with the intercept projected out: the spread of the margins."""
+    """Return ``√(wᵀHw)``, the spread of the margins, with the intercept projected out."""
     xp = array_namespace(H)
     w = xp.reshape(fit.coef, (-1,))
     kept = w.shape[0]

@@ -4,32 +4,33 @@ The information of a release about one record is, in a fixed basis, such a matri
 
     M = ρ diag(δ) + c p pᵀ + s (p qᵀ + q pᵀ)
 
-with ``δ`` and ``q`` the same for all records. With ``U = [p q]``, ``S = [[c, s], [s, 0]]`` and
-``K(λ) = Uᵀ(λ − ρ diag δ)⁻¹U``, the eigenvalues are the roots of ``det(I − S K(λ))``. A step of
-Newton's method needs a few sums over ``p``, and two to four steps suffice: an eigenvalue costs no
-more than reading ``p`` a few times.
+Here ``δ`` and ``q`` are the same for all records. With ``U = [p q]``, ``S = [[c, s], [s, 0]]`` and
+``K(λ) = Uᵀ(λ − ρ diag δ)⁻¹U``, the eigenvalues are the roots of ``det(I − S K(λ))``. A Newton step
+needs a few sums over ``p``, and two to four steps suffice, so an eigenvalue costs no more than
+reading ``p`` a few times.
 
-Above the largest pole, ``λ = ρ δ_max + τ`` with ``τ > 0``, the best equation is ``1/μ(λ) = 1`` with
-``μ`` the largest eigenvalue of ``S K``: nearly linear where the rank-two part dominates. Near the
-pole, and below it (where the largest eigenvalue can also lie, because the rank-two part has one
-negative eigenvalue), it is the determinant with that pole multiplied out::
+Above the largest pole, at ``λ = ρ δ_max + τ`` with ``τ > 0``, the best equation is ``1/μ(λ) = 1``,
+where ``μ`` is the largest eigenvalue of ``S K``: it is nearly linear if the rank-two part
+dominates. Near the pole and below it, the best equation is the determinant with that pole
+multiplied out. (The largest eigenvalue can lie below, since the rank-two part has one negative
+eigenvalue.) It is::
 
     h = τ det(I − S K) = τ (1 − tr S K' − s² det K') − uᵀS u − s² uᵀadj(K')u,    u = (p_k, q_k)
 
-where ``K'`` leaves out the pole. Its sign also updates a bracket, which no step may leave.
+Here ``K'`` leaves out the pole. Its sign also updates a bracket, to which all steps are confined.
 
-At both ends the sums are short series. Their coefficients, the same for all ``λ``, take one narrow
-product with ``p``, after which a Newton step no longer reads ``p``. Far above
-all poles, where the rank-two part dominates (as for nearly all records of standardised columns),
-it is a Chebyshev series about their middle: with the poles ``δ = δ̄ + h t``, ``|t| ≤ 1``,
-``z = ρh/(λ − ρδ̄)``, ``w = √(1 − z²)`` and ``ϱ = z/(1 + w)``::
+In both extreme cases the sums are short series. Their coefficients do not depend on ``λ`` and take
+one narrow product with ``p``; after that, a Newton step no longer reads ``p``. Far above all poles,
+where the rank-two part dominates (as for nearly all records of standardised columns), the series is
+a Chebyshev series about the middle of the poles. With the poles ``δ = δ̄ + h t``, ``|t| ≤ 1``, ``z
+= ρh/(λ − ρδ̄)``, ``w = √(1 − z²)`` and ``ϱ = z/(1 + w)``::
 
     (λ − ρδ̄) Σ p²/(λ − ρδ) = Σ p²/(1 − z t) = (2 Σ_j ϱ^j Σ p² T_j(t) − Σ p²)/w
 
-where ``ϱ`` is a few hundredths; elsewhere it often gives a good first guess. And where ``τ`` is a
-fraction of the distance ``ρg`` of the largest pole from the next one (as for records of no rare
-category), ``K'`` is a power series in ``τ/ρg``. The first few terms of either suffice for most
-records; the others are left to Newton's method, which reads ``p`` at every step.
+There ``ϱ`` is a few hundredths; elsewhere the series often gives a good first guess. If ``τ`` is a
+fraction of the distance ``ρg`` from the largest pole to the next one (as for records of no rare
+category), ``K'`` is a power series in ``τ/ρg``. The first few terms of either series suffice for
+most records; for the others, Newton's method reads ``p`` at every step.
 """
 
 from __future__ import annotations
@@ -70,9 +71,9 @@ class _Secular(NamedTuple):
 def largest_eigenvalue(rho: Array, delta: Array, p: Array, q: Array, c: Array, s: Array) -> Array:
     """Return the largest eigenvalue of ``ρ diag(δ) + c p pᵀ + s (p qᵀ + q pᵀ)`` of every row.
 
-    ``ρ``, ``c`` and ``s`` are numbers, ``(m,)``, of which ``ρ`` and ``c`` are not negative; ``p``
-    is ``(m, k)``; ``δ`` and ``q``, ``(k,)``, are shared by all matrices, ``δ`` not negative and
-    sorted in rising order.
+    ``ρ``, ``c`` and ``s`` are numbers, ``(m,)``, with ``ρ`` and ``c`` non-negative; ``p`` is ``(m,
+    k)``; ``δ`` and ``q``, ``(k,)``, are shared by all matrices, with ``δ`` non-negative and in
+    ascending order.
     """
     return largest_of_rows(rho, delta, lambda rows: p[rows, :], q, c, s)
 
@@ -88,10 +89,10 @@ def largest_of_rows(
     threads: bool = False,
     what: str = "",
 ) -> Array:
-    """Return the same where a function gives ``p`` of some rows, in pieces.
+    """Return the same eigenvalues when a function computes ``p`` for some rows at a time.
 
-    ``threads`` spreads the pieces over the processor's cores; ``what`` names a progress bar for
-    long work.
+    ``threads`` distributes the pieces over the processor's cores; ``what`` labels the progress bar
+    of long computations.
     """
     xp = array_namespace(delta)
     n, k = rho.shape[0], delta.shape[0]
@@ -117,7 +118,7 @@ def largest_of_rows(
 
 
 def _by_series(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> tuple[Array, Array]:
-    """Return the largest eigenvalues, or guesses or zeros instead, and which are exact."""
+    """Return the largest eigenvalues (or guesses, or zero for none), and which are exact."""
     xp = array_namespace(rho)
     polynomials = _FAR[-1] + 1
     far = at.with_functions(slice(0, polynomials))
@@ -183,9 +184,9 @@ def _solve(batch: _Secular, guess: Array) -> Array:
 def _bracket(batch: _Secular, eps: float) -> tuple[Array, Array, Array]:
     """Return bounds on ``τ`` and the starting point.
 
-    No eigenvalue exceeds ``ρ δ_max`` by more than the largest of the rank-two part, where Newton's
-    method starts. Only where ``uᵀS u < 0`` can the largest eigenvalue lie below the pole, though
-    not below the second one: there the search starts at the pole itself.
+    No eigenvalue exceeds ``ρ δ_max`` by more than the largest eigenvalue of the rank-two part,
+    where Newton's method starts. Only if ``uᵀS u < 0`` can the largest eigenvalue lie below the
+    pole, though not below the second pole; the search then starts at the pole itself.
     """
     xp = array_namespace(batch.p)
     p_squared, p_with_q = xp.vecdot(batch.p, batch.p), xp.vecdot(batch.p, batch.q)
@@ -221,7 +222,7 @@ def _next(
 
 
 class _Sums(NamedTuple):
-    """The entries of ``K'`` and their slopes."""
+    """The entries of ``K'`` and their derivatives."""
 
     k11: Array
     k12: Array
@@ -314,9 +315,9 @@ def _look(batch: _Secular, tau: Array) -> _Look:
 
 
 class Moments(NamedTuple):
-    """The sums of ``p²``, ``p q`` and ``q²`` over the poles, with functions of these.
+    """The sums of ``p²``, ``p q`` and ``q²`` over the poles, weighted by functions of the poles.
 
-    Each function has one row, so that later steps read memory in order.
+    Each function has one row, so that later steps read memory sequentially.
     """
 
     p_p: Array  # (j, m)
@@ -327,7 +328,7 @@ class Moments(NamedTuple):
     v: Array  # ()
 
     def with_functions(self, which: slice) -> Moments:
-        """Return the sums with some of the functions."""
+        """Return the sums for some of the functions."""
         return Moments(self.p_p[which, :], self.p_q[which, :], self.q_q[which], self.u, self.v)
 
     def pick(self, rows: Array) -> Moments:
@@ -343,7 +344,7 @@ def moments(functions: Array, p: Array, q: Array) -> Moments:
 
 
 def near_powers(delta: Array) -> Array:
-    """Return the powers of ``g/(δ_max − δ)``, zeros for the largest pole and where it is double."""
+    """Return the powers of ``g/(δ_max − δ)``, with zeros for the largest pole, simple or double."""
     xp = array_namespace(delta)
     gaps = delta[-1] - delta
     base = xp.where(gaps > 0, gaps[-2] / xp.where(gaps > 0, gaps, xp.ones_like(gaps)), 0 * gaps)
@@ -354,11 +355,11 @@ def near_powers(delta: Array) -> Array:
 
 
 def _near_pole(rho: Array, delta: Array, at: Moments, c: Array, s: Array) -> Array:
-    """Return where the largest eigenvalue is next to the largest pole, if that pole is simple.
+    """Return where the largest eigenvalue is close to the largest pole, if that pole is simple.
 
-    Where the largest eigenvalue of ``S K'`` at the pole is below one, the eigenvalues of the
-    matrix without that pole stay below it, so there is only one eigenvalue above. The first step
-    from the pole gives its distance.
+    If the largest eigenvalue of ``S K'`` at the pole is below one, the eigenvalues of the matrix
+    without that pole lie below it, so only one eigenvalue lies above. The first step from the pole
+    gives its distance.
     """
     xp = array_namespace(rho)
     width = rho * (delta[-1] - delta[-2])
@@ -376,8 +377,8 @@ def solve_near_pole(
 ) -> tuple[Array, Array]:
     """Return the largest eigenvalue of every matrix, and whether it is exact to rounding.
 
-    For matrices that :func:`_near_pole` has selected, by Newton's method for ``h``. The moments
-    are those of :func:`near_powers`.
+    It applies Newton's method for ``h`` to the matrices that :func:`_near_pole` selects. The
+    moments are those of :func:`near_powers`.
     """
     xp = array_namespace(rho)
     top, inverse = rho * delta[-1], 1 / (rho * (delta[-1] - delta[-2]))
@@ -438,8 +439,8 @@ def solve_far_above(
 ) -> tuple[Array, Array]:
     """Return the largest eigenvalue of every matrix, and whether it is exact to rounding.
 
-    Where it is not exact, it is a guess, or zero for none. The moments are those of
-    :func:`chebyshev`; the rest as for :func:`largest_eigenvalue`.
+    If it is not exact, it is a guess, or zero if there is none. The moments are those of
+    :func:`chebyshev`; the other arguments are as for :func:`largest_eigenvalue`.
     """
     xp = array_namespace(rho)
     middle, half = _range(delta)
@@ -496,7 +497,7 @@ def _sum(terms: Array, x: Array) -> tuple[Array, Array]:
 
 
 def _product(s: Array, k11: Array, k12: Array, k22: Array) -> Array:
-    """Return ``s² det K``, which is not negative."""
+    """Return ``s² det K``, which is non-negative."""
     xp = array_namespace(k11)
     det = k11 * k22 - k12 * k12
     return s * s * xp.where(det > 0, det, xp.zeros_like(det))
@@ -505,7 +506,7 @@ def _product(s: Array, k11: Array, k12: Array, k22: Array) -> Array:
 def positive_root(trace: Array, minus_det: Array) -> tuple[Array, Array]:
     """Return the larger root of ``μ² − trace·μ − minus_det = 0`` and the discriminant's root.
 
-    ``minus_det`` is not negative, and the form avoids cancellation.
+    ``minus_det`` must be non-negative; the formula avoids cancellation.
     """
     xp = array_namespace(trace)
     root = xp.sqrt(trace * trace + 4 * minus_det)

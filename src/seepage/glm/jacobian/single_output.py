@@ -1,17 +1,17 @@
 """The Jacobian of a GLM with one output, in closed forms.
 
-On the side of the release, the information about a row is a fixed matrix plus one of rank two.
-With ``A`` the whitener, ``V`` the unknown feature directions, ``w_V = Vᵀw``, and the sample
-weights folded into ``r``, ``a`` and ``b``::
+In the space of the release, the information about a row is a fixed matrix plus one of rank two.
+With ``A`` the whitener, ``V`` the unknown feature directions, ``w_V = Vᵀw``, and the sample weights
+included in ``r``, ``a`` and ``b``::
 
     A G_i G_iᵀ Aᵀ = r² A_V A_Vᵀ + c (Ax̃)(Ax̃)ᵀ + a r [(Ax̃)(A_V w_V)ᵀ + (A_V w_V)(Ax̃)ᵀ]
     c = a²‖w_V‖² + b²      (without b² where the label is known)
 
-Once ``A_V A_Vᵀ`` is diagonalised, every row is a secular equation
+Once ``A_V A_Vᵀ`` is diagonalised, every row gives a secular equation
 (:mod:`seepage.glm.jacobian.secular`). The same holds for columns: the information about column j
-over many rows is ``w_j²`` times a fixed matrix plus one of rank two. Any block of rows enters only
-through three sums over the rows, ``Σ c x̃x̃ᵀ``, ``Σ a r x̃`` and ``Σ r²``. So rows may come in any
-pieces, and no array is larger than P×P.
+over many rows is ``w_j²`` times a fixed matrix plus one of rank two. A block of rows enters only
+through three sums over the rows, ``Σ c x̃x̃ᵀ``, ``Σ a r x̃`` and ``Σ r²``. So rows may be read in
+any pieces, and no array is larger than P×P.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class SingleOutputJacobian(GLMJacobian):
     def _eigenbasis(self, unknowns: Unknowns) -> _Eigenbasis:
         """Diagonalise ``A_V A_Vᵀ``.
 
-        Where the unknown features span only t of the release's dimensions, a row adds a single
-        further coordinate to them.
+        If the unknown features span only t dimensions of the release, each row adds one further
+        coordinate.
         """
         xp = array_namespace(self.X)
         A_V = self.terms.columns_of(unknowns)[:, :, 0]
@@ -152,9 +152,9 @@ class SingleOutputJacobian(GLMJacobian):
         return self.terms.zeros(1) + value
 
     def block_sums(self, unknowns: Unknowns, rows: Array) -> Array:
-        """Return ``Σ_i G_i G_iᵀ`` over some rows, (P, P), from three sums over them.
+        """Return ``Σ_i G_i G_iᵀ`` over these rows, (P, P), from three sums over them.
 
-        They are before whitening, or after it where only the product with the whitener is exact.
+        They are taken before whitening, or after it if only the product with the whitener is exact.
         """
         xp, terms = array_namespace(self.X), self.terms
         w_V = unknowns.of(self.w)
@@ -172,7 +172,7 @@ class SingleOutputJacobian(GLMJacobian):
         return total
 
     def norm_of(self, unknowns: Unknowns, sums: Array) -> float:
-        """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ``: that of the information."""
+        """Return the largest eigenvalue of ``A (Σ G Gᵀ) Aᵀ``, which is that of the information."""
         if self.terms.map.precise:
             return float(dense_largest(sums[None, :, :])[0])
         return super().norm_of(unknowns, sums)
@@ -184,12 +184,13 @@ class SingleOutputJacobian(GLMJacobian):
     def column_norms_of(self, attributes: list[Unknowns], sums: BlockSums) -> Array:
         """Return the largest eigenvalue of the information about each attribute over the rows.
 
-        With ``N = A X̃ᵀdiag(a²)X̃ Aᵀ`` and ``h = A X̃ᵀ(a r)`` it is that of::
+        With ``N = A X̃ᵀdiag(a²)X̃ Aᵀ`` and ``h = A X̃ᵀ(a r)``, it is the largest eigenvalue of::
 
             ‖w_V‖² N + (Σr²) A_V A_Vᵀ + (A_V w_V) hᵀ + h (A_V w_V)ᵀ
 
-        ``N`` is diagonalised once. A single column is then a secular equation, all of them solved
-        together; a group of columns is a diagonal plus a low-rank update with fast products.
+        ``N`` is diagonalised once. A single column then gives a secular equation, and all of these
+        are solved together; a group of columns is a diagonal plus a low-rank update with fast
+        products.
         """
         xp = array_namespace(self.X)
         # In double precision, whatever the table's type: fourth powers of such numbers leave the
@@ -224,9 +225,9 @@ class SingleOutputJacobian(GLMJacobian):
         return out
 
     def _sums(self, rows: Array, squared: float = 1.0, label: bool = False) -> BlockSums:
-        """Return the sums over some rows with ``c = a² ‖w_V‖²``, and ``+ b²`` with the label.
+        """Return the sums over these rows with ``c = a² ‖w_V‖²``, plus ``b²`` with the label.
 
-        At most a chunk of the rows is copied; a full table is read in place.
+        At most one chunk of the rows is copied; a full table is read in place.
         """
         xp, terms = array_namespace(self.X), self.terms
         whole, precise = rows.shape[0] == self.rows, terms.map.precise
@@ -263,7 +264,7 @@ class _Eigenbasis(NamedTuple):
 class BlockSums:
     """``Σ c x̃x̃ᵀ``, ``Σ a r x̃`` and ``Σ r²`` over a block of rows; blocks add up.
 
-    Or the same with ``A x̃`` in place of ``x̃``, where only that is exact.
+    Or the same sums with ``A x̃`` in place of ``x̃``, if only that is exact.
     """
 
     gram: Array  # (P, P)

@@ -4,9 +4,8 @@ In the notation of :mod:`seepage.glm.jacobian.operator`, the whitened Jacobian o
 
     A G_i = [ r_i A_V + A x̃_i a_i Wᵀ ,  A x̃_i b_i ]
 
-Where the Hessian is ill-conditioned, ``A`` is known in twice the precision, and products with it
-are rounded only at the end. That is decided here: callers of ``A x̃`` or ``A_V`` need not
-know.
+If the Hessian is ill-conditioned, ``A`` is stored in twice the precision, and products with it are
+rounded only at the end. This is decided here; callers that use ``A x̃`` or ``A_V`` need not know.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from seepage.tables.source import Array
 class JacobianTerms:
     """The parts of the whitened Jacobian of a GLM with K outputs about its table, ``(n, d)``.
 
-    ``derivatives`` returns ``r (m, K)``, ``a (m, K, K)`` and ``b (m, K, L)`` of a slice of rows, L
-    the ``label_size``, with the sample weights folded in. The whitener is ``A = Φ^½ H⁻¹``,
-    ``(P, P)``. The parameters are ordered with the feature as the slow and the output as the fast
-    index, the intercept (released too, but not multiplied by data) last. ``near`` is the table
-    that ``A`` applies to: with columns far from zero shifted, or the same table if there are none.
-    ``slope_error (n,)`` is the error of every record's slope; by default its rounding. ``kept``
-    caches results for all records of the release, in memory or in chunks.
+    ``derivatives`` returns ``r (m, K)``, ``a (m, K, K)`` and ``b (m, K, L)`` for a slice of rows,
+    where L is the ``label_size``, with the sample weights included. The whitener is ``A = Φ^½
+    H⁻¹``, ``(P, P)``. In the order of the parameters, the feature is the slow and the output the
+    fast index; the intercept (released too, but not multiplied by data) comes last. ``near`` is the
+    table that ``A`` applies to: columns far from zero are shifted; if there are none, it is the
+    same table. ``slope_error (n,)`` is the error of every record's slope; by default, its rounding
+    error. ``kept`` caches results for all records of the release, in memory or in chunks.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class JacobianTerms:
         self.size = int(self.whitener.shape[1])
 
     def changed(self, **others: Any) -> JacobianTerms:
-        """Return the same terms with other attributes, without cached results."""
+        """Return the same terms with other attributes, and without cached results."""
         other = copy(self)
         other.__dict__.update(others, kept={})
         other.forget()
@@ -77,7 +76,7 @@ class JacobianTerms:
             self.__dict__.pop(name, None)
 
     def keep(self, name: str, unknowns: Unknowns, make: Callable[[Unknowns], Any]) -> Any:
-        """Return a value that depends on the unknown features but on no record, cached."""
+        """Return a value that depends on the unknown features but not on any record, cached."""
         asked, value = self.kept.get(name, (None, None))
         if asked is None or not asked.same_features(unknowns):
             value = make(unknowns)
@@ -87,7 +86,7 @@ class JacobianTerms:
     # Records ------------------------------------------------------------------------------------
 
     def design(self, rows: slice | Array) -> Array:
-        """Return the rows ``x̃`` of the design matrix, with the intercept's column of ones."""
+        """Return the rows ``x̃`` of the design matrix, including the intercept's column of ones."""
         X = self.near[rows, :]
         if not self.intercept:
             return X
@@ -95,7 +94,7 @@ class JacobianTerms:
         return xp.concat([X, xp.ones_like(X[:, :1])], axis=1)
 
     def design_times(self, rows: slice | Array, matrix: Array) -> Array:
-        """Return ``X̃ M`` over some rows, for a matrix or a vector, without forming ``X̃``."""
+        """Return ``X̃ M`` for these rows, for a matrix or a vector, without forming ``X̃``."""
         out = self.near[rows, :] @ matrix[: self.features, ...]
         if self.intercept:
             out += matrix[self.features :, ...]
@@ -122,13 +121,13 @@ class JacobianTerms:
     # Products with the whitener -----------------------------------------------------------------
 
     def lifted(self, M: Array) -> Array:
-        """Return ``AᵀM`` for ``M (P, k)``; ``M`` itself where ``A`` is in twice the precision."""
+        """Return ``AᵀM`` for ``M (P, k)``; ``M`` itself if ``A`` is in twice the precision."""
         if self.map.precise:
             return M
         return array_namespace(M).reshape(self.whitener.T @ M, (self.size // self.outputs, -1))
 
     def seen_along(self, rows: slice | Array, lifted: Array) -> Array:
-        """Return ``(A x̃)ᵀM`` of some rows for every output, ``(m, K, k)``, with lifted ``M``."""
+        """Return ``(A x̃)ᵀM`` of these rows for every output, ``(m, K, k)``, with lifted ``M``."""
         xp = array_namespace(self.X)
         if not self.map.precise:
             products = self.design_times(rows, lifted)
@@ -138,7 +137,7 @@ class JacobianTerms:
         return xp.astype(products, self.X.dtype, copy=False)
 
     def seen(self, rows: slice | Array) -> Array:
-        """Return ``A x̃`` of some rows, for every output, ``(m, K, P)``."""
+        """Return ``A x̃`` of these rows, for every output, ``(m, K, P)``."""
         if self.map.precise:
             few = self.rows * self.outputs * self.size <= 1 << 25  # numbers worth keeping
             return self._products[rows, ...] if few else seen_precisely(self, rows).high
@@ -168,14 +167,14 @@ class JacobianTerms:
         return by_rows(squares, self.rows, self.size, chunk=self.chunk // 4, threads=threads)
 
     def seen_gram(self, rows: slice) -> Array:
-        """Return ``Ξ_kl = x̃ᵀ C_kl x̃`` of some rows, ``(m, K, K)``."""
+        """Return ``Ξ_kl = x̃ᵀ C_kl x̃`` of these rows, ``(m, K, K)``."""
         if self.outputs == 1:
             return self.squared_lengths[rows, None, None]
         AX = self.seen(rows)
         return AX @ array_namespace(AX).matrix_transpose(AX)
 
     def seen_sum(self, rows: slice | Array, weights: Array) -> Array:
-        """Return ``A Σ_i x̃_i ⊗ weights_i`` over some rows, with weights ``(m, K)``: ``(P,)``."""
+        """Return ``A Σ_i x̃_i ⊗ weights_i`` over these rows, with weights ``(m, K)``: ``(P,)``."""
         xp = array_namespace(self.X)
         if self.map.precise:
             AX = xp.matrix_transpose(self.seen(rows))
@@ -197,12 +196,12 @@ class JacobianTerms:
         return xp.reshape(A, (self.size, -1, self.outputs))[:, : self.features, :]
 
     def column_reach(self, unknowns: Unknowns) -> Array:
-        """Return the size of each unknown feature's effect, up to ``r``, ``(t,)``."""
+        """Return the size of each unknown feature's effect, up to the factor ``r``, ``(t,)``."""
         xp = array_namespace(self.X)
         return xp.sqrt(xp.sum(self.columns_of(unknowns) ** 2, axis=(0, 2)))
 
     def row_jacobians(self, unknowns: Unknowns, rows: slice | Array) -> Array:
-        """Return the whitened Jacobians of some rows in full, ``(m, P, q)``."""
+        """Return the full whitened Jacobians of these rows, ``(m, P, q)``."""
         xp = array_namespace(self.X)
         r, B = self.slopes(unknowns, rows)
         A_V = self.columns_of(unknowns)
@@ -213,7 +212,7 @@ class JacobianTerms:
         return J
 
     def zeros(self, *shape: int) -> Array:
-        """Return zeros of this shape, of the table's type and on its device."""
+        """Return zeros of this shape, with the table's type and device."""
         xp = array_namespace(self.X)
         return xp.zeros(shape, dtype=self.X.dtype, device=self.X.device)
 
@@ -222,7 +221,7 @@ class JacobianTerms:
 
 
 def seen_precisely(terms: JacobianTerms, rows: slice | Array) -> Double:
-    """Return ``A x̃`` of some rows, for every output, ``(m, K, P)``."""
+    """Return ``A x̃`` of these rows, for every output, ``(m, K, P)``."""
     xp = array_namespace(terms.X)
     wide = (-1, terms.outputs * terms.size)  # from the design to the release of every output
     low: Array = terms.map.low
@@ -249,9 +248,9 @@ def columns_precisely(terms: JacobianTerms, unknowns: Unknowns) -> Double:
 
 
 class PairedTerms:
-    """The same terms for several classes, each compared with a record's own before rounding.
+    """The same terms for several classes, each compared with the record's own before rounding.
 
-    Slopes sum to zero over the classes of softmax, so the common part of the classes cancels. With
+    Slopes sum to zero over the classes of softmax, so the common part of the classes cancels. Under
     a weak penalty that part is large, and rounding before the subtraction would lose all digits.
     """
 
@@ -259,7 +258,7 @@ class PairedTerms:
         self.terms = terms
 
     def row_jacobians(self, unknowns: Unknowns, rows: slice | Array) -> Array:
-        """Return the whitened Jacobians of some rows in full, ``(m, P, q)``."""
+        """Return the full whitened Jacobians of these rows, ``(m, P, q)``."""
         xp = array_namespace(self.terms.X)
         r, B = self.terms.slopes(unknowns, rows)
         J = xp.matrix_transpose(self._seen(rows)) @ B
@@ -286,14 +285,14 @@ class PairedTerms:
         return array_namespace(target).argmax(target[rows, :], axis=1)
 
     def _seen(self, rows: slice | Array) -> Array:
-        """Return ``A x̃`` of every class less that of the record's own, ``(m, K, P)``."""
+        """Return ``A x̃`` of every class minus that of the record's own class, ``(m, K, P)``."""
         seen, own = seen_precisely(self.terms, rows), self.own_class(rows)
         m = array_namespace(own).arange(own.shape[0])
         high, low = (part - part[m, own, :][:, None, :] for part in seen)
         return high + low
 
     def _columns(self, unknowns: Unknowns, own: int) -> Array:
-        """Return ``A_V`` of every class less that of one, ``(P, t, K)``."""
+        """Return ``A_V`` of every class minus that of one class, ``(P, t, K)``."""
         columns = columns_precisely(self.terms, unknowns)
         high, low = (part - part[:, :, own : own + 1] for part in columns)
         return high + low

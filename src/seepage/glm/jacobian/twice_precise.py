@@ -1,7 +1,7 @@
 """Computations in twice the precision, where ordinary arithmetic would lose too many digits.
 
-They give the Hessian, its inverse and the residuals at the minimiser, so that results are exact to
-rounding again. Problems with well-conditioned columns, after shifting and scaling, never need
+They compute the Hessian, its inverse and the residuals at the minimiser, so that results are again
+exact to rounding. Problems with well-conditioned columns, after shifting and scaling, never need
 them.
 """
 
@@ -27,7 +27,7 @@ def precise_optimum(
 ) -> tuple[FittedGLM, Array, Double, float]:
     """Return the minimiser near a model, ``H⁻¹`` there, and its accuracy.
 
-    The minimiser is a model, with additional digits of its parameters.
+    The minimiser is a model, with extra digits of its parameters.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def precise_optimum(
     start, condition
         ``H⁻¹`` to ordinary precision, and the condition number of ``H``.
     polish
-        Whether to go to the minimiser, or to stay at the model.
+        Whether to move to the minimiser or stay at the model.
     """
     low = array_namespace(fit.coef).zeros_like(fit.parameters)
     moved = math.inf
@@ -57,8 +57,8 @@ def precise_optimum(
 def precise_margins(fit: FittedGLM, X: Array, low: Array) -> Double:
     """Return the margins of rows in twice the precision, (n,) or (n, K).
 
-    For softmax, less the largest of their row: only differences of classes count, which may be
-    small beside the large margins of a weak penalty.
+    For softmax, each row's largest margin is subtracted: only differences of classes count, and
+    these may be small compared with the large margins of a weak penalty.
     """
     xp = array_namespace(X)
     theta = Double(fit.parameters, low).each(lambda part: xp.reshape(part, (part.shape[0], -1)))
@@ -71,7 +71,7 @@ def precise_margins(fit: FittedGLM, X: Array, low: Array) -> Double:
 
 
 def _curved_grams(part: Objective, fit: FittedGLM, low: Array) -> Double:
-    """Return the Gram matrices weighted by the curvature, of every pair of different classes."""
+    """Return the Gram matrices weighted by the curvature, for every pair of different classes."""
     design, margins = fit.design(part.X), precise_margins(fit, part.X, low)
     xp = array_namespace(design)
     curvature = part.weighted(precise_curvature(fit.family, margins, part.target))
@@ -117,7 +117,7 @@ def _precise_hessian(fit: FittedGLM, objective: Objective, low: Array) -> Double
 
 
 def refined(H: Double, start: Array, condition: float, ridge: float) -> tuple[Double, float]:
-    """Return ``H⁻¹`` in twice the precision by Newton's iteration, and the remaining residual.
+    """Return ``H⁻¹`` in twice the precision, by Newton's iteration, and the remaining residual.
 
     Both are scaled to a unit diagonal first, by powers of two.
     """
@@ -152,8 +152,8 @@ def settled(
 ) -> tuple[FittedGLM, Array, float]:
     """Take Newton steps with residuals in twice the precision, until they reach rounding.
 
-    Return the model, the further digits of its parameters, and the change of the margins in the
-    first step over all records, which bounds the relative change of curvatures.
+    Return the model, the extra digits of its parameters, and the change of the margins in the first
+    step over all records; this change bounds the relative change of curvatures.
     """
     exact = Double.of(fit.parameters)
     xp, shape = array_namespace(exact.high), exact.high.shape
@@ -193,7 +193,7 @@ def _shift(part: Objective, fit: FittedGLM) -> float:
 
 
 def _precise_gradient(part: Objective, fit: FittedGLM, low: Array) -> Double:
-    """Return the gradient of some records, without the penalty, (D, K)."""
+    """Return the gradient of these records, without the penalty, (D, K)."""
     margins = precise_margins(fit, part.X, low)
     if len(low.shape) == 1:
         margins = margins[:, None]
@@ -203,8 +203,8 @@ def _precise_gradient(part: Objective, fit: FittedGLM, low: Array) -> Double:
 def slopes_by_gradient(fit: FittedGLM, X: Array) -> tuple[Array, Array] | None:
     """Return the slopes that balance the penalty, and their errors, for few records.
 
-    At the minimiser ``X̃ᵀr = −nλ (w, 0)``. Where the rows are independent, that alone determines
-    the slopes, without subtracting a label from a nearly equal mean.
+    At the minimiser ``X̃ᵀr = −nλ (w, 0)``. If the rows are independent, this equation alone
+    determines the slopes, without subtracting a label from a nearly equal mean.
     """
     xp = array_namespace(X)
     design = fit.design(X)
@@ -225,9 +225,9 @@ def slopes_by_gradient(fit: FittedGLM, X: Array) -> tuple[Array, Array] | None:
 def precise_slope(family: Family | Categorical, margins: Double, target: Array) -> Double:
     """Return the slopes of one output at margins in twice the precision, (n,).
 
-    In a good fit, a mean less a count is small, so it is also computed in twice the precision.
-    So is a residual of least squares: the parameters depend on all of them, and a small one is
-    sensitive to rounding in the large ones.
+    In a good fit, a mean minus a count is small, so the difference is also computed in twice the
+    precision. So is a residual of least squares: the parameters depend on all residuals, and a
+    small one is sensitive to rounding in the large ones.
     """
     if family.name == "poisson":
         return exponential(margins) + Double.of(-target)
@@ -262,8 +262,8 @@ def precise_curvature(family: Family | Categorical, margins: Double, target: Arr
 def _precise_slopes(part: Objective, margins: Double) -> Double:
     """Return the weighted slopes at margins in twice the precision, (n, K).
 
-    For softmax they sum to zero over the classes. That of the record's own class is computed from
-    the others, since any remainder of the sum would move classes that nothing else constrains.
+    For softmax they sum to zero over the classes. The slope of the record's own class is computed
+    from the others, since any remainder of the sum would move classes that nothing else constrains.
     """
     xp = array_namespace(margins.high)
     if isinstance(part.family, Categorical):
@@ -312,5 +312,5 @@ def singular(condition: float, ridge: float) -> SingularCurvatureError:
     remedy = "choose a larger l2" if ridge > 0 else "set l2 to a positive number"
     return SingularCurvatureError(
         f"The Hessian of the objective is singular to working precision (condition number {what} "
-        f"of columns scaled alike): some columns are nearly collinear; drop them, or {remedy}."
+        f"after scaling the columns): some columns are nearly collinear; drop them, or {remedy}."
     )
