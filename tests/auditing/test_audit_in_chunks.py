@@ -311,7 +311,7 @@ def test_the_command_writes_the_report(tmp_path):
     assert noise.exit_code == 0, noise.output
     refused = CliRunner().invoke(app, ["audit", str(folder), *options, "--show-values"])
     assert refused.exit_code == 2
-    assert "--show-values cannot be used with data read in chunks" in refused.output
+    assert "--show-values needs all records in memory" in refused.output
 
 
 def test_a_full_disk_leaves_no_part_of_a_report(tmp_path):

@@ -142,11 +142,11 @@ def test_what_cannot_be_fitted_anew_is_refused(people: pd.DataFrame, tmp_path: P
     folder.mkdir()
     people.to_parquet(folder / "1.parquet")
     for table, options, sentence in [
-        (path, ["--refit", "all"], "--refit is pipeline or left out, not 'all'"),
+        (path, ["--refit", "all"], "--refit must be pipeline or left out, not 'all'"),
         (
             path,
             ["--refit", "pipeline", "--model", "m.json"],
-            "one from a file was fitted elsewhere",
+            "a model from a file cannot be refitted",
         ),
         (path, ["--refit", "pipeline", "--model-kind", "forest"], "--refit is for linear models"),
         (folder, ["--refit", "pipeline"], "--refit needs all records in memory"),

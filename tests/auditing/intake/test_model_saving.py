@@ -149,7 +149,7 @@ def test_a_mismatch_is_answered_in_the_command_lines_own_words(table, tmp_path):
     for stated in (("--l2", "1"), ("--no-intercept",)):
         refused = audit_by_command(tmp_path, table, NUMBERS, "dose", *stated)
         assert refused.exit_code == 2
-        assert "A model file states its family and penalty" in refused.stderr
+        assert "A model file states its family, penalty and intercept" in refused.stderr
 
 
 @pytest.mark.parametrize(
