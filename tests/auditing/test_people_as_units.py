@@ -221,7 +221,7 @@ def test_a_folder_beyond_memory_is_answered_with_a_sentence(files, monkeypatch):
     monkeypatch.setattr("seepage.auditing.command.MOST_TAKEN", 1000)
     result = run("audit", files / "folder", "--target", "y", "--person", "pid")
     assert result.exit_code == 2
-    assert "take a sample of its people, with all of their rows" in result.stderr
+    assert "audit a sample of its people, with all of their rows" in result.stderr
 
 
 def test_calibration_is_by_person(files):
@@ -281,7 +281,7 @@ def test_a_plan_names_the_person(files):
     (files / "plan.toml").write_text(plan.replace('person = "pid"', 'person = "pdi"'))
     result = run(*asked, "--plan", files / "plan.toml")
     assert result.exit_code == 2
-    assert "there is no such column" in result.stderr
+    assert "the table has no such column" in result.stderr
 
 
 def test_forests_are_not_audited_by_person(files):

@@ -132,9 +132,9 @@ def test_an_encoding_is_put_before_what_takes_no_text_and_is_said() -> None:
     audit = sp.audit_estimator(forest, FRAME, CLASS, shadows=4)
     (said,) = (step for step in audit.steps if "encoding" in step)
     assert said == (
-        "RandomForestClassifier cannot be fitted on the columns as they are. An encoding was put "
-        "before it and is audited with it: text became one column per value ('town'); gaps became "
-        "medians, each with a column that marks them ('age')."
+        "RandomForestClassifier cannot be fitted on the columns as they are. An encoding step was "
+        "put before it and is audited with it: text became one column per value ('town'); gaps "
+        "became medians, each with a column that marks them ('age')."
     )
     assert [one.name for one in audit.guesses] == ["age", "town", "seen"]
     by_hand = np.column_stack(

@@ -83,10 +83,10 @@ def test_a_release_takes_a_plan(run, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"age" = "numeric"', '"agee" = "numeric"', "'agee', which is not there"),
-        ('"age" = "numeric"', "", "does not say what to do with 'age'"),
+        ('"age" = "numeric"', '"agee" = "numeric"', "'agee', which the table does not have"),
+        ('"age" = "numeric"', "", "gives no role for 'age'"),
         ('"age" = "numeric"', '"age" = "number"', "as 'number'; choose from numeric"),
-        ('"age" = "numeric"', '"age" = "boolean"', "does not hold two numbers"),
+        ('"age" = "numeric"', '"age" = "boolean"', "does not have exactly two"),
         ('"clinic" = "categorical"', '"clinic" = "numeric"', "cannot be a quantity"),
         ("group = []", "group = 3", "group must be a list of columns"),
         ("group = []", "secret = 3", "unknown key 'secret'"),

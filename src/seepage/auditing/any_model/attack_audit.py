@@ -73,7 +73,8 @@ def audit_estimator(
 
     Parameters
     ----------
-    estimator The estimator; it is cloned and fitted on all records and on random halves.
+    estimator
+        The estimator; it is cloned and fitted on all records and on random halves.
     X, y
         The records and their labels. A data frame is given to the estimator as it is, with the
         names of its columns, so that a pipeline may encode text; an estimator that takes no text or

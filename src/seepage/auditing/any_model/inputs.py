@@ -28,8 +28,10 @@ class ColumnEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    text Which columns are text. most The largest number of values per text column that get a
-        feature.
+    text
+        Which columns are text.
+    most
+        The largest number of values per text column that get a feature.
     """
 
     def __init__(self, text: tuple[bool, ...], most: int = 100) -> None:
