@@ -145,7 +145,7 @@ def test_a_mismatch_is_answered_in_the_command_lines_own_words(table, tmp_path):
         tmp_path, table, NUMBERS, "dose", "--model-file", str(tmp_path / "model.json")
     )
     assert both.exit_code == 2
-    assert "give one of them" in both.stderr
+    assert "give only one of them" in both.stderr
     for stated in (("--l2", "1"), ("--no-intercept",)):
         refused = audit_by_command(tmp_path, table, NUMBERS, "dose", *stated)
         assert refused.exit_code == 2

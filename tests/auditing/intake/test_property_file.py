@@ -63,7 +63,7 @@ def test_a_column_of_several_and_a_value_for_each_round(tmp_path):
         ("a.csv", "node,a,b\n1,2,3\n", None, "2 columns that could be the property .'a', 'b'."),
         ("a.csv", "node,glasses\n1,2\n", "glases", "did you mean 'glasses'"),
         ("a.csv", "node\n1\n", None, "has no column for the property"),
-        ("a.csv", "node,glasses\n1,yes\n1,no\n", None, "the client '1' twice with different values"),
+        ("a.csv", "node,glasses\n1,yes\n1,no\n", None, "'1' twice with different values"),
         ("a.csv", "node,glasses\n1,\n", None, "no value for the client '1'"),
         ("a.csv", "node,glasses\n1,yes,3\n", None, "3 cells in line 2 where the first line has 2"),
         ("a.csv", "", None, "a.csv is empty"),
